@@ -1,6 +1,7 @@
 //! One folder for each outside system; each implements the ports of `anabranch_pipeline`.
 
 pub mod coupon_system;
+#[cfg(any(test, feature = "twins"))]
 pub mod memory;
 pub mod mysql;
 pub mod nats;

@@ -258,6 +258,8 @@ metrics! {
         "Dead letters of all days of the programme: each waits for a person.";
     COUPON_CARRIED = "anabranch_coupon_carried_total", Counter, &["programme", "outcome"],
         "Users of messages that granters have carried. The outcome is done, or later: the message comes again.";
+    COUPON_HELD = "anabranch_coupon_held", Gauge, &[],
+        "1 while coupons of this process leave the servers to lanes of birthday tables that lag (`coupon_system.lane_lag_ms`); else 0.";
     COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],
         "1 while granters of this process call nobody, because the coupon system does not answer or asks for a pause; else 0.";
 

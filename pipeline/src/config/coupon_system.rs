@@ -1,6 +1,6 @@
 //! `[coupon_system]` as the configuration file has it: the system that gives out coupons, and where the ledger lies.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ const CALLS_IN_FLIGHT_MAX: usize = 64;
 /// Far shorter than the half hour after which other granters take an attempt over.
 const TIMEOUT_SECONDS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 const TIMEOUT_SECONDS_MAX: u32 = 300;
+/// Ten times the usual lag of a lane.
+const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(100).expect("not zero");
 
 /// The system that gives out coupons.
 #[derive(Debug, Clone)]
@@ -32,6 +34,8 @@ pub struct CouponSystemConfig {
     /// Calls that one process makes at once.
     pub calls_in_flight: NonZeroUsize,
     pub timeout: Duration,
+    /// While lanes of the birthday tables lag by more, a day leaves them the servers.
+    pub lane_lag: Duration,
     /// A call asks for many users at once, and else for one.
     pub is_batched: bool,
     /// The birthday projections whose tables name the members of a day.
@@ -50,6 +54,7 @@ pub(super) struct CouponSystem {
     key_memory_hours: Option<NonZeroU32>,
     calls_in_flight: Option<NonZeroUsize>,
     timeout_seconds: Option<NonZeroU32>,
+    lane_lag_ms: Option<NonZeroU64>,
     batch: Option<bool>,
     projections: Option<Vec<String>>,
     ledger_target: Option<String>,
@@ -97,6 +102,7 @@ impl CouponSystem {
             key_memory: Duration::from_secs(u64::from(hours.get()) * 3600),
             calls_in_flight,
             timeout: Duration::from_secs(timeout.get().into()),
+            lane_lag: Duration::from_millis(self.lane_lag_ms.unwrap_or(LANE_LAG_MS).get()),
             is_batched: self.batch.unwrap_or(true),
             ledger_target: self.ledger_target.or_else(|| first.targets.first().cloned())?,
             projections: chosen,

@@ -1,14 +1,13 @@
-//! Reads the daemon's `/v1/status`: one HTTP/1.0 request, only the fields that a screen shows.
+//! Reads the daemon's `/v1/status`: only the fields that a screen shows.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+
+use crate::search::plain_client;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
-const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// What the daemon says about itself.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -57,12 +56,7 @@ pub(super) async fn status(address: SocketAddr) -> Option<Status> {
 }
 
 async fn get(address: SocketAddr) -> Option<Status> {
-    let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET /v1/status HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await.ok()?;
-    let answer = String::from_utf8(answer).ok()?;
-    let (_, body) = answer.split_once("\r\n\r\n")?;
-    serde_json::from_str(body).ok()
+    let client = plain_client().ok()?;
+    let answer = client.get(format!("http://{address}/v1/status")).send().await.ok()?;
+    serde_json::from_slice(&answer.bytes().await.ok()?).ok()
 }

@@ -1,17 +1,23 @@
-//! Asks a running daemon of this machine: one HTTP/1.0 request, so no chunks and no kept connection.
+//! Asks a running daemon of this machine: one request over a connection of its own.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use axum::body::Bytes;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::Request;
+use hyper::client::conn::http1;
+use hyper::header::HOST;
+use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::StatusAnswer;
 
 /// A daemon on the same machine answers in milliseconds; `status` must not wait for a dead one.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// Thousands of lanes fit; a foreign service on that port cannot fill the memory.
-const ANSWER_BYTES_MAX: u64 = 16 * 1024 * 1024;
+const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// `None` when nobody answers there, or somebody else.
 pub async fn status(listen: SocketAddr) -> Option<StatusAnswer> {
@@ -39,12 +45,12 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
 }
 
 async fn ask(address: SocketAddr, path: &str) -> Option<(u16, String)> {
-    let mut stream = TcpStream::connect(address).await.ok()?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await.ok()?;
-    let mut answer = Vec::new();
-    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).await.ok()?;
-    let answer = String::from_utf8(answer).ok()?;
-    let (head, body) = answer.split_once("\r\n\r\n")?;
-    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    let stream = TcpStream::connect(address).await.ok()?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.ok()?;
+    let _connection = AbortOnDropHandle::new(tokio::spawn(connection));
+    let request = Request::get(path).header(HOST, address.to_string()).body(Empty::<Bytes>::new()).ok()?;
+    let response = sender.send_request(request).await.ok()?;
+    let status = response.status().as_u16();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await.ok()?;
+    Some((status, String::from_utf8(body.to_bytes().into()).ok()?))
 }

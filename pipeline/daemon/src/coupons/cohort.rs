@@ -7,12 +7,16 @@ use anabranch_coupons::ports::{CohortRow, CohortRows, Reconciled};
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Birthday, Occurrence};
 use jiff::Timestamp;
+use tokio::time::{Instant, sleep};
 
+use super::lane_lag::LaneLag;
 use crate::reconciliations::{self, LastGood, ReliedOn};
 use crate::wiring::{CouponTables, Wiring};
 
 /// A freeze waits so long for lanes. Midnight and noon go on without them then, and say so.
 const BARRIER_WAIT: Duration = Duration::from_secs(60);
+/// After a page that was read beside lanes that lag: about the time in which its rows are written.
+const PAGE_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The birthday tables of the projections that coupons are granted by.
 #[derive(Clone)]
@@ -21,17 +25,25 @@ pub struct DayTables {
     projections: Vec<String>,
     tables: CouponTables,
     last_good: Arc<LastGood>,
+    lane_lag: LaneLag,
 }
 
 impl DayTables {
     pub(super) fn new(wiring: &Wiring) -> Result<Self, Fault> {
-        let projections = wiring.coupon_system()?.projections.clone();
+        let system = wiring.coupon_system()?;
+        let projections = system.projections.clone();
         Ok(Self {
+            lane_lag: LaneLag::new(wiring, projections.clone(), system.lane_lag),
             tables: wiring.coupon_tables()?,
             last_good: Arc::new(LastGood::new(wiring.history()?, projections.clone())),
             projections,
             wiring: wiring.clone(),
         })
+    }
+
+    /// Whether lanes lag, so that a coupon day does less at once.
+    pub fn are_lanes_late(&self) -> bool {
+        self.lane_lag.is_late()
     }
 
     /// The last whole reconciliation that left nothing wrong.
@@ -60,7 +72,12 @@ impl CohortRows for DayTables {
     }
 
     async fn page(&self, table: Birthday, after: Option<u64>, limit: usize) -> Result<Vec<CohortRow>, Fault> {
-        self.tables.page(table, after, limit).await
+        let began = Instant::now();
+        let page = self.tables.page(table, after, limit).await?;
+        if self.are_lanes_late() {
+            sleep(began.elapsed().max(PAGE_PAUSE_MIN)).await;
+        }
+        Ok(page)
     }
 
     async fn follow(&self, tables: &[Birthday], granted: &[(u64, Occurrence)]) -> Result<(), Fault> {

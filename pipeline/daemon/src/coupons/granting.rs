@@ -4,6 +4,7 @@
 //! Any number of processes do it beside one another, without a lease: the ledger decides. A message that a worker
 //! has taken is carried to its end also when the task ends, because an attempt that is cut off waits half an hour.
 //! Messages of few users are carried together, and columns of birthday tables are written beside the next messages.
+//! While lanes lag, one batch at a time is carried (`lane_lag.rs`).
 
 use std::collections::HashMap;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -68,6 +69,7 @@ struct Workers {
     breaker: Arc<Breaker>,
     /// Messages that are carried at once.
     calls: Semaphore,
+    calls_max: u32,
     rates: HashMap<Arc<str>, SharedThrottle>,
     faults_in_a_row: AtomicU32,
     handle: TaskHandle,
@@ -95,6 +97,7 @@ async fn grant(
         granter,
         breaker,
         calls: Semaphore::new(calls),
+        calls_max: u32::try_from(calls).unwrap_or(u32::MAX),
         rates: rates.collect(),
         faults_in_a_row: AtomicU32::new(0),
         handle: handle.clone(),
@@ -167,7 +170,8 @@ impl Workers {
 
     /// Carries messages of one run together, and ends each; what was carried is followed by columns.
     async fn deliver(&self, deliveries: Vec<CouponDelivery>) -> Result<Option<MessagesCarried>, Fault> {
-        let Ok(_permit) = self.calls.acquire().await else { return Ok(None) };
+        let permits = if self.granter.cohort.are_lanes_late() { self.calls_max } else { 1 };
+        let Ok(_permits) = self.calls.acquire_many(permits).await else { return Ok(None) };
         if self.ending.is_cancelled() {
             for delivery in deliveries {
                 delivery.later(Duration::ZERO).await;

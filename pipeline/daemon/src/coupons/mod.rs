@@ -1,7 +1,8 @@
 //! The coupon day in the daemon: `anabranch_coupons` decides, the connectors of `wiring/coupons.rs` carry out.
 //!
 //! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter.
-//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, `register.rs` holds the ledger's
+//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, `lane_lag.rs` says
+//! when a day leaves the servers to the lanes. `register.rs` holds the ledger's
 //! token, `day_view.rs` the newest day as it is shown, `days.rs` begins days by hand, `reports.rs` signs them.
 
 mod assembly;
@@ -10,6 +11,7 @@ mod day_view;
 mod days;
 mod dispatching;
 mod granting;
+mod lane_lag;
 mod process;
 mod register;
 mod reports;

@@ -1,0 +1,113 @@
+//! Whether the lanes of the birthday tables lag, so that a coupon day leaves them the servers that it shares with them.
+//!
+//! A granter and a freeze write to the lanes' target as fast as it takes rows. A coupon can wait for a second; a change
+//! of a user should not. So granters carry one batch at a time while the lanes lag, and a freeze pauses after each page
+//! for as long as the page took. A day goes on beside lanes that lag for hours, since no work stops.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::lag::HeadSamples;
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::SourceConnector;
+use anabranch_schemas::lsn::Lsn;
+use metrics::gauge;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::wiring::Wiring;
+
+/// Between two samples, for each source: few enough that a source does not feel them.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// Sampling ends when no work has asked for so long.
+const IDLE_AFTER: Duration = Duration::from_secs(5);
+/// A server that does not answer in time says nothing about the lanes.
+const ANSWER_WAIT: Duration = Duration::from_secs(1);
+
+/// The lag of the lanes that write birthday tables. Clones share the samples.
+#[derive(Clone)]
+pub struct LaneLag(Arc<Sampler>);
+
+struct Sampler {
+    wiring: Wiring,
+    projections: Vec<String>,
+    lag_max: Duration,
+    is_late: AtomicBool,
+    /// When work asked last; `None` while nothing is sampled.
+    asked_at: Mutex<Option<Instant>>,
+}
+
+impl LaneLag {
+    pub(super) fn new(wiring: &Wiring, projections: Vec<String>, lag_max: Duration) -> Self {
+        let (is_late, asked_at) = (AtomicBool::new(false), Mutex::new(None));
+        Self(Arc::new(Sampler { wiring: wiring.clone(), projections, lag_max, is_late, asked_at }))
+    }
+
+    /// Whether a lane lags by more than the configured time. The first call begins to sample, and says no.
+    pub fn is_late(&self) -> bool {
+        let mut asked_at = self.0.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked_at.replace(Instant::now()).is_none() {
+            let sampler = self.0.clone();
+            tokio::spawn(async move { sampler.sample_while_asked().await });
+        }
+        self.0.is_late.load(Ordering::Relaxed)
+    }
+}
+
+impl Sampler {
+    async fn sample_while_asked(&self) {
+        let mut heads = BTreeMap::new();
+        while self.is_asked() {
+            let is_late = match timeout(ANSWER_WAIT, self.lag(&mut heads)).await {
+                Ok(Ok(lag)) => lag > self.lag_max,
+                // The servers' own tasks tell of it.
+                Ok(Err(_)) | Err(_) => false,
+            };
+            self.show(is_late);
+            sleep(SAMPLE_INTERVAL).await;
+        }
+        self.show(false);
+    }
+
+    /// Whether work has asked within [`IDLE_AFTER`]; ends the sampling otherwise.
+    fn is_asked(&self) -> bool {
+        let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_asked = asked_at.is_some_and(|at| at.elapsed() < IDLE_AFTER);
+        if !is_asked {
+            *asked_at = None;
+        }
+        is_asked
+    }
+
+    fn show(&self, is_late: bool) {
+        self.is_late.store(is_late, Ordering::Relaxed);
+        gauge!(names::COUPON_HELD).set(f64::from(u8::from(is_late)));
+    }
+
+    /// The longest lag of a lane. A lane that has not begun, or follows another server, lags by nothing here.
+    async fn lag(&self, heads: &mut BTreeMap<String, HeadSamples>) -> Result<Duration, Fault> {
+        let mut slowest: BTreeMap<String, Lsn> = BTreeMap::new();
+        for target in self.wiring.targets() {
+            for (id, progress) in self.wiring.progress(target).await? {
+                if self.projections.contains(&id.projection) && progress.position > Lsn::ZERO {
+                    let position = slowest.entry(id.source).or_insert(progress.position);
+                    *position = (*position).min(progress.position);
+                }
+            }
+        }
+        let mut longest = Duration::ZERO;
+        for (source, position) in slowest {
+            let now = std::time::Instant::now();
+            let Ok(head) = self.wiring.source(&source)?.head().await?.in_epoch(position.epoch()) else {
+                continue;
+            };
+            let heads = heads.entry(source).or_default();
+            heads.observe(head, now);
+            heads.forget(position);
+            longest = longest.max(heads.lag(position, now));
+        }
+        Ok(longest)
+    }
+}
