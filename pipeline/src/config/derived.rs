@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl, placeholder};
-use super::{BirthdayTables, DocumentIndex, EntityConfig, MappingTables, Problems, ProjectionKind};
+use super::{BirthdayTables, EntityConfig, MappingTables, Problems, TargetStore};
 use crate::records::TimeToLive;
 
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
@@ -22,6 +22,50 @@ const CACHE_SECONDS: NonZeroU64 = NonZeroU64::new(365 * 24 * 3600).expect("not z
 const CACHE_EMPTY_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
 /// OpenSearch takes 255 bytes; a version stands after the name.
 const INDEX_NAME_MAX_BYTES: usize = 64;
+
+/// A kind of projection with its settings.
+#[derive(Debug, Clone)]
+pub enum ProjectionKind {
+    Birthday(BirthdayTables),
+    SerialMapping(MappingTables),
+    SerialDocuments(DocumentIndex),
+}
+
+impl ProjectionKind {
+    /// As the configuration says it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Birthday(_) => "birthday",
+            Self::SerialMapping(_) => "serial_mapping",
+            Self::SerialDocuments(_) => "serial_documents",
+        }
+    }
+
+    /// The entity whose changes it reads.
+    pub fn entity(&self) -> Entity {
+        match self {
+            Self::Birthday(_) => Entity::User,
+            Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
+        }
+    }
+
+    /// The targets that can hold it.
+    pub fn store(&self) -> TargetStore {
+        match self {
+            Self::Birthday(_) | Self::SerialMapping(_) => TargetStore::Mysql,
+            Self::SerialDocuments(_) => TargetStore::Search,
+        }
+    }
+}
+
+/// The search index of serial codes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DocumentIndex {
+    /// Name by which it is read: an alias of the index of the present version.
+    pub index: String,
+    /// Tombstones that are older are removed by the daemon; `None` = by people.
+    pub tombstones_kept: Option<Duration>,
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -28,6 +28,7 @@ use jiff::tz::TimeZone;
 use serde::Deserialize;
 
 pub use self::coupon_system::CouponSystemConfig;
+pub use self::derived::{DocumentIndex, ProjectionKind};
 pub use self::flux::FluxConfig;
 use self::reconcile::ReconcileSettings;
 pub use self::tables::{BirthdayTables, MappingTables};
@@ -241,49 +242,6 @@ pub struct Schedule {
     pub time_zone: TimeZone,
     /// What is not through by then goes on in the next reconciliation's window.
     pub window: Duration,
-}
-
-#[derive(Debug, Clone)]
-pub enum ProjectionKind {
-    Birthday(BirthdayTables),
-    SerialMapping(MappingTables),
-    SerialDocuments(DocumentIndex),
-}
-
-impl ProjectionKind {
-    /// As the configuration says it.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Birthday(_) => "birthday",
-            Self::SerialMapping(_) => "serial_mapping",
-            Self::SerialDocuments(_) => "serial_documents",
-        }
-    }
-
-    /// The entity whose changes it reads.
-    pub fn entity(&self) -> Entity {
-        match self {
-            Self::Birthday(_) => Entity::User,
-            Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
-        }
-    }
-
-    /// The targets that can hold it.
-    pub fn store(&self) -> TargetStore {
-        match self {
-            Self::Birthday(_) | Self::SerialMapping(_) => TargetStore::Mysql,
-            Self::SerialDocuments(_) => TargetStore::Search,
-        }
-    }
-}
-
-/// The search index of serial codes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DocumentIndex {
-    /// Name by which it is read: an alias of the index of the present version.
-    pub index: String,
-    /// Tombstones that are older are removed by the daemon; `None` = by people.
-    pub tombstones_kept: Option<Duration>,
 }
 
 /// Bounds of everything that could grow. Each default has its reason in `raw.rs`.
