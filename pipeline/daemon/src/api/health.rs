@@ -33,7 +33,7 @@ struct ReadyAnswer {
     reasons: Vec<Reason>,
 }
 
-/// The listener answers.
+/// Answers whenever the listener works.
 pub(super) async fn healthy() -> &'static str {
     "ok\n"
 }
@@ -47,7 +47,7 @@ pub(super) async fn ready(State(shared): State<Shared>) -> Response {
     readiness(&shared, |_| true)
 }
 
-/// The tasks of one role alone; a process without the role says so.
+/// Answers for the tasks of one role; a process without that role answers with a problem.
 pub(super) async fn ready_in_role(
     State(shared): State<Shared>,
     Path(name): Path<String>,

@@ -1,8 +1,7 @@
 //! `dead-letters`: documents that a search index rejected. Only their ids are shown, never their values.
 //!
-//! A letter goes by itself once the index has taken the document in the same or a newer version. `retry` sets the lanes
-//! back to before their oldest letter, which is what `replay` does; `drop` forgets letters, and the index stays as it
-//! is.
+//! A letter disappears once the index has taken the document in the same or a newer version. `retry` sets the lanes
+//! back to before their oldest letter, as `replay` does; `drop` forgets letters, and the index stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::{DeadLetter, Documents, Wiring};
 
-/// Letters that one command looks at: the oldest.
+/// Letters that one command reads, at most: the oldest.
 const LETTERS_MAX: usize = 10_000;
 
 /// Show, try again or forget documents that a search index rejected

@@ -1,5 +1,5 @@
-//! `flux`: what an identifier of a payment document says, and where a new document belongs. That asks no server; `next`
-//! and `sequence` do.
+//! `flux`: explains identifiers of payment documents, and names the table of a new document, without a server. `next`
+//! and `sequence` ask servers.
 
 mod next;
 mod sequence;
@@ -101,7 +101,7 @@ fn kinds_help() -> String {
     format!("What the document is: {}", kinds())
 }
 
-/// What was told of an identifier or of a place.
+/// The explanation of an identifier, or the table of a new document.
 #[derive(Debug, Default, Serialize)]
 struct Told {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,7 @@ struct Told {
     parts: Vec<PartView>,
     side: &'static str,
     partition: String,
-    /// 00 to 11, or 99.
+    /// Month of the table, 00 to 11, or 99.
     month: String,
     database: String,
     table: String,
@@ -157,7 +157,7 @@ fn tell(answer: Result<(Told, Option<Fault>), Fault>, names: &NameArguments) -> 
     misplaced.map_or(Ok(Exit::Success), |fault| Err(vec![fault]))
 }
 
-/// What an identifier says, and the fault of one that stands elsewhere than it should.
+/// Explains an identifier; also returns a fault if the document lies elsewhere than it should.
 fn explain(arguments: &Explain) -> Result<(Told, Option<Fault>), Fault> {
     let names = arguments.names.parse()?;
     let id = arguments.names.read("identifier", &arguments.id)?;
@@ -263,7 +263,7 @@ impl From<&Misplacement> for MisplacementView {
     }
 }
 
-/// The rule of the kind, or those of every kind that the digits allow.
+/// Returns the rule of the kind, or the rules of every kind that the digits allow.
 fn rules(id: &FluxId, kind: Option<Kind>) -> Vec<RuleView> {
     let allowed = |kind: &Kind| kind.audit(id, None).is_ok_and(|told| told.is_empty());
     match kind {
@@ -314,7 +314,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// What breaks no rule and is still unusual.
+/// Lists facts that break no rule and are still unusual.
 fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
     let parts = id.parts();
     let mut odd = Vec::new();

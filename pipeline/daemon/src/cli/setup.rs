@@ -1,6 +1,7 @@
-//! `setup`: creates what the configuration needs and does not find. Nothing is ever dropped or emptied.
+//! `setup`: creates the streams, buckets and tables that the configuration needs and servers lack. It drops and empties
+//! none.
 //!
-//! Each server is set up on its own: what can be made is made, and every fault is reported.
+//! Each server is set up on its own: a fault at one does not hinder the others, and every fault is reported.
 
 use std::future::Future;
 

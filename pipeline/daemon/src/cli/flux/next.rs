@@ -43,7 +43,7 @@ pub(super) struct Arguments {
     /// How many
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     count: u32,
-    /// A name of this request: whoever asks with it again gets the same identifiers
+    /// A name of this request: a request with the same name gets the same identifiers
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
     /// Print one JSON object
