@@ -3,8 +3,7 @@
 //! The stop, in order; a second signal ends the process at once:
 //! 1. At a signal, `/readyz` answers 503. HTTP answers all other requests until step 4.
 //! 2. The readers append the rows that they have read, and wait until the log holds them.
-//! 3. The lanes commit their rows with their progress. Tasks that outlast `limits.shutdown` are cut off and lose
-//!    nothing.
+//! 3. The lanes commit their rows with their progress. Tasks are cut off after `limits.shutdown` and lose nothing.
 //! 4. HTTP accepts no more requests; running ones get their time. The mint, which they may need, ends last.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
-//! `setup`: creates the streams, buckets and tables that the configuration needs and servers lack. It drops and empties
-//! none.
+//! `setup`: creates streams, buckets and tables that the configuration needs and servers lack. It drops and empties none.
 //!
 //! Each server is set up on its own: a fault at one does not hinder the others, and every fault is reported.
 
