@@ -172,7 +172,7 @@ impl StoredProgress {
     }
 }
 
-/// How an operator starts a projection anew on a target, when nothing else helps.
+/// The remedy when nothing else helps: an operator starts the projection anew on the target.
 pub(crate) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables (delete its \
      index), delete its rows from `progress` and `enrolled`, run `anabranch --config FILE setup`";
 

@@ -137,7 +137,7 @@ impl SpillFile {
         Ok(())
     }
 
-    /// See [`Spill::place`].
+    /// Returns the folder and its free room, see [`Spill::place`].
     pub fn place(&self) -> String {
         self.spill.place()
     }

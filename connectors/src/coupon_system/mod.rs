@@ -27,7 +27,7 @@ const REQUEST_KEYS_MAX: usize = 100;
 /// After a refusal no request is sent for this time.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(30);
 
-/// Where the coupon system is and how it is called.
+/// Address of the coupon system, and settings of calls.
 #[derive(Debug, Clone)]
 pub struct CouponSystemSettings {
     /// `https://host:port`, or `http://` for plain text. Its user and password are not used.
@@ -52,7 +52,7 @@ pub struct HttpCouponSystem {
 }
 
 impl HttpCouponSystem {
-    /// Reads the authorities; nothing is connected yet.
+    /// Reads the authorities; it does not connect yet.
     pub fn new(settings: &CouponSystemSettings) -> Result<Self, Fault> {
         let connector = Connector::new(settings)?;
         Ok(Self { connector, is_batched: settings.is_batched, refusal: Mutex::default() })

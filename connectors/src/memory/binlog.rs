@@ -79,7 +79,7 @@ struct Laid {
 #[derive(Debug)]
 pub(super) struct Server {
     number: u64,
-    /// Differs from server to server, and after a reset.
+    /// Number in its GTIDs; it differs from server to server, and changes at a reset.
     origin: u64,
     /// Content of its tables before its binlog began.
     base: Vec<Arc<Group>>,

@@ -1,5 +1,4 @@
-//! A cache in memory: entries and tokens; each request happens at once when it is due. It never expires an entry by
-//! itself.
+//! A cache in memory: entries and tokens; each request is one step when it is due. It never expires an entry by itself.
 //!
 //! A request belongs to the life in which it was sent, as a connection does.
 

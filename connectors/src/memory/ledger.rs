@@ -29,7 +29,7 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// An empty ledger with its first token.
+    /// Makes an empty ledger with its first token.
     pub fn new(first: Unique) -> Self {
         Self {
             rows: BTreeMap::new(),

@@ -77,7 +77,7 @@ struct Sky {
 pub struct Weather(Arc<Mutex<Sky>>);
 
 impl Weather {
-    /// No pauses and no faults.
+    /// Makes a weather without pauses and faults.
     pub fn calm() -> Self {
         Self::of(0, 0, false)
     }

@@ -33,7 +33,7 @@ pub struct Account {
 
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
-    /// When the last attempt was made.
+    /// Time of the last attempt.
     asked: Instant,
     /// Time without attempts after it.
     pause: Duration,

@@ -46,8 +46,7 @@ pub struct MysqlSourceRows {
     sources: Vec<MysqlSource>,
     cohort: MysqlCohort,
     tables: Mutex<KnownTables>,
-    /// Index of the time of the last change in a row: after the captured columns, whose number all entries of users
-    /// share.
+    /// Index of the time of the last change: after the captured columns, which all entries of users share.
     changed_at: usize,
     /// Patterns of the tables that have users.
     patterns: Vec<TablePattern>,

@@ -33,7 +33,7 @@ pub(super) struct Connection {
     client: Client,
     context: jetstream::Context,
     message_bytes_max: usize,
-    /// Changes with each event of the connection.
+    /// Notified at each event of the connection.
     events: watch::Receiver<()>,
 }
 

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 /// The command that creates missing streams and buckets.
 pub(super) const SETUP: &str = "anabranch --config FILE setup";
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
     /// No server listens on the subject: JetStream is off, or (in a cluster) there is no leader at the moment.

@@ -123,7 +123,7 @@ struct LeaseRequest {
     _connection: Arc<Connection>,
 }
 
-/// How a renewal ended.
+/// Outcome of a renewal.
 enum Renewal {
     Renewed(u64),
     /// Another process holds the key, or the key is gone.

@@ -1,13 +1,13 @@
 //! NATS JetStream: the replayable log, one stream a source, and the leases.
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
-//! `demo.source-a.changes`, questions for a position message on `demo.source-a.positions` (core NATS); buckets
+//! `demo.source-a.changes`, requests for a position message on `demo.source-a.positions` (core NATS); buckets
 //! `demo_leases`, `demo_registers` and `demo_intake`. Case stays as configured. Two installations whose stream names
 //! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
-//! fence, `reader.rs` reads and finds holes, `work_queue.rs` carries messages to granters, `lease.rs` holds leases,
-//! `registers.rs` keeps short texts, `error.rs` turns answers into faults.
+//! fence, `reader.rs` reads and finds holes, `search.rs` finds positions, `work_queue.rs` carries messages to granters,
+//! `lease.rs` holds leases, `registers.rs` keeps short texts, `error.rs` turns answers into faults.
 
 mod client;
 mod error;

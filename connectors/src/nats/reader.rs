@@ -43,7 +43,7 @@ pub enum TailFrom {
     Sequence(u64),
     /// The first message stored at this time or later, microseconds since the Unix epoch.
     Time { at_us: u64 },
-    /// After the present end.
+    /// The next message after the present end.
     Latest,
 }
 

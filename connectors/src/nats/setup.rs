@@ -29,7 +29,7 @@ const INTAKE_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
 const INTAKE_SHARE: u64 = 160;
 const INTAKE_MIN_BYTES: u64 = 1024 * 1024;
 
-/// What [`NatsLog::setup`] did with one stream or bucket.
+/// Outcome of [`NatsLog::setup`] for one stream or bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupStep {
     pub subject: String,

@@ -1,4 +1,4 @@
-//! Many documents in few requests.
+//! Writes and removes many documents in few requests.
 //!
 //! Each document is written under its own version. Status 409 is a success: a newer version exists, or the document to
 //! remove was changed after it was found. A refused document (400) is returned, because no repetition helps it. A busy

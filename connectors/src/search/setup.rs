@@ -30,7 +30,7 @@ pub struct SetupReport {
     pub progress_documents: usize,
 }
 
-/// An index as it must be.
+/// The needed form of an index.
 #[derive(Debug)]
 pub(super) struct Needed {
     index: String,

@@ -76,7 +76,7 @@ struct Connected {
     forgets_cache: Option<String>,
 }
 
-/// Why one attempt of a flush failed.
+/// The failure of one attempt of a flush.
 struct Failed {
     fault: Fault,
     /// The transaction is known not to have happened, and a repetition may succeed.

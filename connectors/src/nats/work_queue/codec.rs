@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 /// The limit for names of programmes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Why bytes are no message. Nothing of them is repeated.
+/// The reason why bytes are no message. It repeats none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("it has more than {MESSAGE_BYTES_MAX} bytes")]

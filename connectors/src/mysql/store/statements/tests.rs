@@ -1,4 +1,4 @@
-//! The exact text of small flushes, and properties of any.
+//! Tests of the exact text of small flushes, and of properties of any flush.
 
 use std::sync::Arc;
 
