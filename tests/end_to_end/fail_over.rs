@@ -1,5 +1,5 @@
-//! A source is replaced: by its promoted replica, by one that lacks transactions that were read, by itself without its
-//! past.
+//! A source is replaced: by its promoted replica, by one that lacks read transactions, by itself without its past.
+//!
 //! The daemon continues where it can, and the stores equal the new server. Where it cannot, it stops this source by
 //! name, changes nothing, and continues with the others; the remedy in the fault then helps.
 
