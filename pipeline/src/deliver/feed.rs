@@ -114,8 +114,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// Opens the stream where it continues the lane's progress, otherwise the source.
     ///
     /// The lane waits for an empty stream: the reader begins it with a position message, which shows whether it links.
-    /// A lane that waits for other lanes' direct feeds checks the stream meanwhile. A lane that [`Progress::is_apart`]
-    /// is fed by the present server, in its epoch.
+    /// A lane that waits for other lanes' direct feeds checks the stream meanwhile. A lane that may have rows of a
+    /// later epoch than its position's is fed by the present server, in its epoch.
     pub(super) async fn feed(
         &self,
         progress: &Progress,
