@@ -308,8 +308,8 @@ fn compare(raw: &RawRows, ours: &[RowImages], columns: usize) -> Result<usize, S
     Ok(compared)
 }
 
-/// Writes one table for each type, and one with all that `mysql_cdc` reads: inserts, updates, deletes, a third of the
-/// values NULL.
+/// Writes a table for each type, and one with all that `mysql_cdc` reads: inserts, updates, deletes, a third of it
+/// NULL.
 async fn write_rows(database: &Database, random: &mut StdRng, kinds: &[Kind]) -> (String, u64, u64) {
     database.run(&["CREATE DATABASE $0"]).await;
     let mut admin = database.admin().await;

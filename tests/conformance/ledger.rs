@@ -54,8 +54,7 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
     });
     assert_eq!((found.await.unwrap(), decisions.load(Ordering::SeqCst)), (1, 2));
 
-    // A deadlock: another transaction holds a row that this one inserts next, and then waits for one that this one has
-    // locked.
+    // A deadlock: another transaction holds a row that this one inserts next, and waits for one that this one locked.
     let (decisions, table) = (AtomicU32::new(0), format!("`{}_coupons`.coupon_ledger_03", site.control()));
     let mut other = site.admin().await;
     let copies =

@@ -1,5 +1,4 @@
-//! Lookups of many codes are bounded by codes and by the claims in their answers: at the tables, at the cache, in
-//! memory.
+//! Lookups of many codes are bounded by codes and by claims in answers: at the tables, at the cache, in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

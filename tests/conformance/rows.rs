@@ -181,8 +181,7 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
     source.change((1..10).map(|key| (0, key, Some(1))).collect()).await;
     let id_of = |id: &str| format!("{}/_doc/{id}?refresh=true", ground.0.index());
     let own = shard(0).shard.to_string();
-    // By hand: documents without a field of the product, with a text as shard, with a known shard, and above all
-    // shards.
+    // By hand: documents without our fields, with a text as shard, with a known shard, and above all shards.
     let foreign_documents = [
         ("hand", json!({ "sku_code": "a secret" })),
         ("text", json!({ "shard_id": "a secret", "lane": 1 })),

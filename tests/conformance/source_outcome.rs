@@ -1,5 +1,4 @@
-//! Rows whose transaction is decided later, or undone in the log: none is sent before the decision, and all of them
-//! after.
+//! Rows whose transaction is decided later, or undone in the log: all of them are sent after the decision, none before.
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::Entry;

@@ -37,8 +37,7 @@ on_mysql!(
     a_branch_that_was_not_read_has_every_table_read_again,
 );
 
-/// Runs the statements and checks the stream's changes from then on, also those of streams that resume anywhere in
-/// them.
+/// Runs the statements and checks the later changes, also of streams that resume anywhere in them.
 async fn expect(database: &Database, reading: &mut SourceProbe, statements: &[&str], expected: &[&str]) {
     let before = reading.seen.len();
     database.run(statements).await;

@@ -1,5 +1,4 @@
-//! The store of a lane on MariaDB: crashes at each step, locks, time-outs. `ports/store.rs` tests the promises of every
-//! store.
+//! The store of a lane on MariaDB: crashes at each step, locks, time-outs. Promises of every store: `ports/store.rs`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -76,8 +75,7 @@ async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
     assert_eq!(place.rows().await.len(), 1);
 }
 
-/// `DROP DATABASE` withdraws every table that a rule could name: a table that never had a row costs no writing
-/// statement.
+/// `DROP DATABASE` withdraws every table of a rule: a table that never had a row costs no writing statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names() {
     let place = ready_alone().await;
@@ -159,8 +157,7 @@ async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_har
     next.commit(&flush).await.unwrap();
     assert!(paused_at.elapsed() < LEASE_TIME_TO_LIVE + Duration::from_secs(2), "{:?}", paused_at.elapsed());
 
-    // The paused process wakes up: its connection is gone, and as the stored progress has moved on it is fenced for
-    // good.
+    // The paused process wakes up: its connection is gone, and the stored progress fences it for good.
     let fault = commit.await.unwrap_err();
     assert_eq!(fault.class(), Class::Transient, "{fault}");
     assert_eq!(paused.commit(&late).await.unwrap_err().code(), Code::TargetFenced);

@@ -193,8 +193,7 @@ fn some_a_table(projection: &Projection, shard: u32) -> Vec<u64> {
     numbers
 }
 
-/// One source, in one flush, withdraws rows of high tables and deletes rows of low ones; another source writes all of
-/// them.
+/// One source withdraws rows of high tables and deletes in low ones, in one flush; another one writes all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_and_small_flushes_of_another_source_at_once_cost_no_deadlock_and_no_time_out() {
     let place = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };

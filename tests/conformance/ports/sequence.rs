@@ -218,8 +218,7 @@ async fn each_refusal_says_why_and_changes_nothing(ground: impl Ground) {
     }
     assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 10, count: 10 }));
 
-    // After a clock has stepped back, that day's counter continues after its leased numbers; a later day has its own
-    // row.
+    // After a clock has stepped back, that day's counter goes on after its leased numbers; a later day has its own.
     assert_eq!(lease(request(&server, ring(0).on(day(1)), 3)).await, Ok(Lease { first: 0, count: 3 }));
     assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 20, count: 10 }));
     assert_eq!(lease(request(&server, ring(0).on(day(1)), 3)).await, Ok(Lease { first: 3, count: 3 }));

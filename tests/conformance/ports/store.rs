@@ -419,8 +419,7 @@ async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_
     let at = |version, shard, id, month, day| (version, shard, insert(user(id, month, day)));
     writer
         .commit(vec![
-            // Rows that are right but old, far too new, doubled in another table, to be deleted, of another shard, and
-            // not named.
+            // Rows: right but old, far too new, doubled in another table, to be deleted, of another shard, not named.
             at(3, 0, 1, 1, 1),
             at(99, 0, 2, 1, 2),
             at(3, 0, 3, 1, 3),
