@@ -288,7 +288,7 @@ pub trait LogWriter: Send {
     /// Messages sent and not yet acknowledged.
     fn in_flight(&self) -> usize;
 
-    /// Sends one message. The caller must see [`Self::has_room`] first.
+    /// Sends one message. The caller must check [`Self::has_room`] first.
     fn append(
         &mut self,
         envelope: Envelope,
@@ -363,8 +363,8 @@ pub struct Register {
     pub revision: u64,
 }
 
-/// Prefix of the registers that hold callers' keys. Such a register may be forgotten after a day, and a full store
-/// refuses only these, with [`crate::error::Code::UuidsKeysFull`].
+/// Prefix of the registers of callers' idempotency keys. They may be forgotten after a day, and a full store refuses
+/// only them, with [`crate::error::Code::UuidsKeysFull`].
 pub const INTAKE: &str = "intake/";
 
 /// Short texts that outlive every process. A process sets a register only with the revision that it read last, and

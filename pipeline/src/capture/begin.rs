@@ -123,8 +123,8 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         }
     }
 
-    /// Returns the fault of a server that lacks changes of a lane, if it does. The lane was further than a stream that
-    /// lost its newest messages, and the reader does not know of it.
+    /// Returns the fault if the server lacks changes that a lane has. The lane was further than a stream that lost its
+    /// newest messages, and the reader does not know of it.
     async fn lost_to_lanes(&self, epochs: &Epochs<'_, M>, lanes: &[Progress]) -> Option<Fault> {
         for lane in present(lanes, epochs.number()).iter().filter(|lane| lane.position > Lsn::ZERO) {
             let entry = resume_at(&lane.resume, lane.position, &lane.server);

@@ -20,7 +20,8 @@ use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress, Reread};
 
-/// Withdrawn shards with rows at which a flush is full. A message is taken whole, so one of 64 KiB adds a thousand.
+/// Withdrawals of shards with rows at which a flush is full. A message is taken whole, so one of 64 KiB adds a
+/// thousand.
 const WITHDRAWALS_MAX: usize = 256;
 
 /// A message of the stream or of a direct feed.
@@ -283,8 +284,8 @@ impl LaneWindow {
     }
 
     /// Returns a note to store before the first rows of an epoch, for a store that does not write rows with their
-    /// progress: the epoch has rows. Otherwise a flush that was cut off leaves rows of an epoch of which nothing tells
-    /// when the log is lost too, and another server is read in it, or in an earlier one.
+    /// progress. The note says that the epoch has rows. Otherwise a flush that was cut off leaves rows of an epoch that
+    /// nothing reports when the log is lost too, and another server is read in it, or in an earlier one.
     pub(super) fn note_of_epoch(&self) -> Option<Flush> {
         let (stored, next) = (&self.stored, &self.flush.progress);
         if !self.has_rows() || next.highest_position.epoch() <= stored.highest_position.epoch() {
