@@ -137,7 +137,7 @@ impl fmt::Display for MonthDay {
     }
 }
 
-/// How the tables of a calendar's days are spread over the databases of the birthday layer.
+/// The spread of the tables of a calendar's days over the databases of the birthday layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {

@@ -1,4 +1,4 @@
-//! Positions in a source's binlog, and the only place where they are compared.
+//! Positions in a source's binlog, and the only code that compares them.
 //!
 //! An [`Lsn`] orders the events of *one* source; no code compares the Lsn of two sources. It is also the version of
 //! every derived row that a source claims. A [`ResumePoint`] says where reading resumes: at the start of a group
@@ -21,7 +21,7 @@ pub const FIRST_EPOCH: u16 = 1;
 
 /// Log sequence number: epoch (11 bits), binlog file number (20), end position of the outer event ÷ 16 (32).
 ///
-/// 63 bits, so it fits a signed BIGINT. All rows of one event, and all inner events of a compressed transaction,
+/// It has 63 bits, so it fits a signed BIGINT. All rows of one event, and all inner events of a compressed transaction,
 /// share one Lsn; among them the order in the log decides.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -55,7 +55,7 @@ const HASH_BYTES: usize = 32;
 /// Databases of mapping tables: one for each length class.
 pub const LENGTH_CLASSES: u32 = 3;
 
-/// The mapping database of a value: the length says where it is stored, not what it is.
+/// The mapping database of a value: the length says where the value is stored, not which code it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LengthClass {
     Fifteen,

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// 63-bit identity of a physical source table: the first 8 bytes of
-/// SHA-256(source ␀ database ␀ table ␀ generation), big endian, top bit cleared.
+/// The 63-bit identity of a physical source table: the first 8 bytes of SHA-256(source ␀ database ␀ table ␀
+/// generation), big endian, top bit cleared.
 ///
 /// The owner generation rises when a table is given to another server. Collisions are refused at set-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -35,8 +35,8 @@ impl Timeline {
         self.epoch == other.epoch && is_one_known && is_other_known && self.server != other.server
     }
 
-    /// Returns the later of two. When they contradict each other it has no server, so that the next reading begins an
-    /// epoch.
+    /// Returns the later of two. When they contradict each other the result has no server, so that the next reading
+    /// begins another epoch.
     #[must_use]
     pub fn latest(self, other: Self) -> Self {
         if self.contradicts(&other) {

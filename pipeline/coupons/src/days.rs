@@ -17,7 +17,7 @@ use crate::records::{
 
 /// Days that one transaction begins, at most; the next pass begins the rest.
 const DAYS_BEGUN_MAX: usize = 31;
-/// Time from noon to the end of a reconciliation that a catch-up may follow: it began after the day's late changes.
+/// Time from noon to the end of a reconciliation, at least, for a catch-up: it began after the day's late changes.
 pub const CATCH_UP_AFTER_NOON: SignedDuration = SignedDuration::from_hours(10);
 
 /// Begins every day that has come and has no run, in turn: each once, and none is left out.

@@ -50,7 +50,7 @@ pub fn requeue(
     Ok(candidate)
 }
 
-/// Records what a person found out about a dead letter.
+/// Records a person's finding about a dead letter.
 pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
     let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
     let RowState::Failed(_) = row.state else { return Err(LeftAlone::NoLetter) };

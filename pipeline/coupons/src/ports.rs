@@ -147,7 +147,8 @@ pub struct CohortRow {
 
 /// The birthday tables of a day.
 pub trait CohortRows: Send + Sync {
-    /// Waits until every lane has passed all commits of its source before the call; returns `false` after a set time.
+    /// Waits until every lane has passed everything that its source committed before the call; `false` after a set
+    /// time.
     fn barrier(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 
     /// Returns the rows of the next `limit` users of a table, in the order of users; no user's rows are on two pages. A

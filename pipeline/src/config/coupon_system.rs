@@ -16,10 +16,10 @@ const KEY_MEMORY_HOURS: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
 const CALLS_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
 /// More workers would wait for the rows of the ledger.
 const CALLS_IN_FLIGHT_MAX: usize = 64;
-/// Far shorter than the half hour after which other granters take an attempt over.
+/// Timeout of a call: far shorter than the half hour after which other granters take an attempt over.
 const TIMEOUT_SECONDS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 const TIMEOUT_SECONDS_MAX: u32 = 300;
-/// Ten times the usual lag of a lane.
+/// Lag from which lanes get the servers for themselves: ten times the usual lag.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(100).expect("not zero");
 
 /// The system that gives out coupons.

@@ -18,10 +18,10 @@ const REQUEST_KEYS_DAYS: NonZeroU32 = NonZeroU32::new(7).expect("not zero");
 /// `POST /v1/uuids` keeps its keys for a day; keys of payments are kept for longer.
 const REQUEST_KEYS_DAYS_MIN: u32 = 2;
 const REQUEST_KEYS_DAYS_MAX: u32 = 400;
-/// Some 3 GB of rows. A day of 270 million identifiers in hundreds has 2.7 million keys.
+/// Request keys, at most: some 3 GB of rows. A day of 270 million identifiers in hundreds has 2.7 million keys.
 const REQUEST_KEYS_MAX: NonZeroU64 = NonZeroU64::new(20_000_000).expect("not zero");
 const DATABASE: &str = "flux_sequence";
-/// MySQL's limit.
+/// Bytes of a database name, by MySQL's limit.
 const DATABASE_BYTES_MAX: usize = 64;
 
 /// Settings for identifiers of payment documents.

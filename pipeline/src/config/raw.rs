@@ -30,7 +30,7 @@ pub(super) const EXAMPLES: [&str; 2] = [
 const TOKEN_MIN_BYTES: usize = 16;
 /// Names become parts of NATS subjects and of a VARCHAR(128) lane key.
 pub const NAME_MAX_BYTES: usize = 32;
-/// From 16 KB on a message costs what its bytes cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
+/// From 16 KB on only the bytes of a message cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
 const BATCH_BYTES: NonZeroUsize = NonZeroUsize::new(64 * 1024).expect("not zero");
 /// More messages in flight do not raise throughput; at 32 MB the server is far from disconnecting (64 MB pending).
 const IN_FLIGHT_MESSAGES: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
@@ -61,7 +61,7 @@ const MESSAGE_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(64 * 1024 * 1024).expe
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 /// The lanes of two projections at once; each is one more replica to the source.
 const DIRECT_FEEDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
-/// At this rate a lane reads a hundred million rows in three hours, at a few percent of what servers can do. Each part
+/// At this rate a lane reads a hundred million rows in three hours, at a few percent of a server's capacity. Each part
 /// is small enough that changes hardly wait for it.
 const REFRESH_ROWS_PER_SECOND: u64 = 10_000;
 /// Replica server ids begin at 0xA7A0 and the source's index in the file: unlikely to be taken, with room for its

@@ -17,20 +17,20 @@ use super::{Problems, Schedule};
 const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
 /// With less memory, a unit would be read more than once even for little drift.
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
-/// More drifted keys than a bad day makes, and fewer than an emptied store has.
+/// The drift gate by number: more drifted keys than a bad day makes, and fewer than an emptied store has.
 const GATE_KEYS: u64 = 10_000;
 /// Share of a unit's source rows that may differ, in percent.
 const GATE_PERCENT: f64 = 10.0;
-/// A fifth of what one core of a server reads in a second; half a billion rows of a server take almost three hours.
+/// A fifth of the rows that one core of a server reads in a second; half a billion rows take almost three hours.
 const ROWS_PER_SECOND: u64 = 50_000;
 /// Running statements above which other tools, too, call a server busy.
 const RUNNING_THREADS: NonZeroU64 = NonZeroU64::new(25).expect("not zero");
 const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// Lag of the lanes above which a reconciliation waits, since live changes come first.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
-/// Longer than the longest transaction of a lane: a shard of a million users is withdrawn in some ten seconds.
+/// Wait for a lane: longer than its longest transaction; a shard of a million users is withdrawn in some ten seconds.
 const LANE_WAIT_SECONDS: NonZeroU64 = NonZeroU64::new(60).expect("not zero");
-/// Long enough for any reconciliation; an installation that has less time in a day sets its own window.
+/// A window for any reconciliation; an installation that has less time in a day sets its own.
 const WINDOW_HOURS: f64 = 24.0;
 const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
 /// With the three times below, a store checks sixty keys a second, beside a thousand changes a second or more (`cargo
@@ -56,7 +56,7 @@ pub struct ReconcileSettings {
     /// The drift gate by share, from 0 to 1: a unit of which more differs (and more than 100 rows) is not repaired
     /// either.
     pub gate_share: f64,
-    /// Its limits for backpressure.
+    /// Limits for backpressure.
     pub limits: PressureLimits,
 }
 

@@ -43,9 +43,10 @@ struct Known<C> {
 /// Whether the cache may be asked.
 #[derive(Debug, Clone)]
 enum Belief {
-    /// It may, in this life of its server; the duration is how long the oldest undrained change had waited.
+    /// The cache may be asked in this life of its server; the duration is how long the oldest undrained change had
+    /// waited.
     In(Arc<str>, Duration),
-    /// It may not, for this reason.
+    /// The cache may not be asked, for this reason.
     Bypassed(&'static str),
 }
 

@@ -1,4 +1,4 @@
-//! Which projections have tables on a target, and which lanes serve them there.
+//! The projections that have tables on a target, and the lanes that serve them there.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@
 //! - `run.rs` goes through all units; `report.rs` holds the findings, `unproven.rs` the tables without a verdict.
 //! - `shown.rs` remembers which tables sources showed, and `foreign.rs` derived rows that belong to none of them.
 //! - `lane_wait.rs` waits for lanes, `backpressure.rs` for servers; `pace.rs` holds how fast these are read.
-//! - `spot_checks.rs` rechecks some of the changed keys between reconciliations and only reports what it finds.
+//! - `spot_checks.rs` rechecks some of the changed keys between reconciliations and only reports its findings.
 //! - `barrier.rs` lets other tasks wait for lanes, too.
 //!
 //! A reconciliation writes no derived row, and calls nothing clean that it has not read.

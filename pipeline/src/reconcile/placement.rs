@@ -1,4 +1,4 @@
-//! The placement audit, in the same scan: is each source row in the table that its sharding rule names, and only there?
+//! The placement audit asks, in a reconciliation's own scan, whether each source row is in the one table of its rule.
 //!
 //! A misplaced row is in the derived stores all the same, since these follow the tables and not the rule; the
 //! application does not find it. The audit looks for a key in two tables with a bounded book of key hashes. When the
@@ -43,7 +43,7 @@ pub struct Placement {
     pub doubles: Vec<Double>,
     /// Rules that cannot reach all of their tables, in words.
     pub unreachable: Vec<String>,
-    /// Why rows of an entity were not compared.
+    /// Reasons why rows of an entity were not compared.
     pub not_audited: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! The report of a reconciliation: what it read, found and did, for people, programs and the history.
+//! The report of a reconciliation, with its counts, findings and repairs, for people, programs and the history.
 //!
 //! The report has no keys. It names a key by a hash that only a holder of the installation's secret can make. The hash
 //! is the same in each reconciliation, so a row that is wrong again is recognised.
@@ -185,7 +185,7 @@ pub struct ReconciliationReport {
     #[serde(default)]
     pub tables: VisibleTables,
     /// Whether every store was included and treated as configured. Later reconciliations, their schedule and the
-    /// metrics compare with whole ones only.
+    /// metrics rely on whole ones only.
     #[serde(default = "yes")]
     pub is_whole: bool,
     /// The point where the next audit of a cache resumes, by the name of its store.

@@ -190,8 +190,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         read.is_ok_and(|chunk| chunk.rows > 0)
     }
 
-    /// Returns whether each replica has come as far as its source was when the reconciliation began. Older rows of a
-    /// replica look right where the stores are as old, and prove nothing against newer ones.
+    /// Returns whether each replica has come as far as its source was when the reconciliation began. A replica's older
+    /// rows look right where the stores are as old, so they prove nothing about the stores.
     async fn replicas_hold(&self, report: &mut StoreReport, cancel: &CancellationToken) -> bool {
         for name in &self.sides.replicated {
             let (Some(replica), Some(primary)) =

@@ -66,7 +66,7 @@ impl Sketch {
         (HEAD + words) * size_of::<u64>()
     }
 
-    /// Returns the bytes that surely list so many differences.
+    /// Returns the bytes with which so many differences are certainly listed.
     #[cfg(test)]
     fn bytes_for(differences: usize, words: usize) -> usize {
         differences.saturating_mul(100).div_ceil(LOAD_PERCENT).saturating_mul(Self::cell_bytes(words))

@@ -236,7 +236,7 @@ impl Chosen {
 
 /// Chooses among the keys of a second; each has the same chance, however often it changes.
 struct Sample {
-    /// New each second, so that chance leaves out no key for long.
+    /// Seed of the hashes, new each second, so that chance leaves out no key for long.
     seed: u64,
     keys: Vec<BTreeMap<u64, Changed>>,
     seen: u64,

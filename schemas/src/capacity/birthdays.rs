@@ -6,7 +6,7 @@ use crate::capacity::sheet::{Sheet, Store, Unit};
 use crate::capacity::term::Term;
 
 pub const SECTION: &str = "birthdays";
-/// Months of a lunar year that have names; with 30 days each they bound the days of a lunar year that have one.
+/// Months and days that bound the named days of a lunar year: 12 months of 30 days.
 const LUNAR_MONTHS: f64 = 12.0;
 const LUNAR_DAYS: f64 = 30.0;
 const TABLES: Unit = Unit::Count("tables");

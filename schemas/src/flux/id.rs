@@ -184,7 +184,7 @@ impl Month {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Parts {
     pub date: Date,
-    /// 0 and 1 are normal, 8 is the new reconciliation.
+    /// Data version: 0 and 1 are normal, 8 is the new reconciliation.
     pub version: u8,
     pub region: Region,
     pub system: u16,
@@ -206,10 +206,10 @@ pub struct FluxId(Parts);
 pub enum Defect {
     #[error("it has {found} digits; expected: 31")]
     Length { found: usize },
-    /// `position` counts characters.
+    /// A character is no digit; `position` counts characters.
     #[error("character {position}{} is `{}`; expected: a digit from 0 to 9", InPart(*position), found.escape_default())]
     NotADigit { position: usize, found: char },
-    /// `position` counts bytes.
+    /// A byte is no text; `position` counts bytes.
     #[error("byte {position} is 0x{found:02x}, which is no text; expected: a digit from 0 to 9")]
     NotText { position: usize, found: u8 },
     #[error("{part} {}; expected: {}", Found(*part, *found), Expected(*part, *system))]

@@ -12,7 +12,7 @@
 //! So every number that was ever given out is below the register, and a counter below it is reported by name. A log
 //! that lost its registers weakens this check and nothing else.
 //!
-//! `wanted.rs` decides what a caller may choose, `issuer.rs` holds the ranges of a process, `known.rs` the registers;
+//! `wanted.rs` checks the choices of a caller, `issuer.rs` holds the ranges of a process, `known.rs` the registers;
 //! `upkeep.rs` checks the counters and raises them.
 
 mod issuer;

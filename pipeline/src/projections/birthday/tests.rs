@@ -388,7 +388,6 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
     (logs, rows)
 }
 
-/// Computes the rows that the final source rows should have.
 fn expected(config: &BirthdayTables, rows: &SourceRows) -> BTreeMap<(u32, ShardId, u64), Vec<u8>> {
     rows.iter()
         .filter_map(|((number, user_id), day)| {
