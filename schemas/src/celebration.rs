@@ -1,6 +1,6 @@
 //! The birthdays that a day celebrates, by which calendar, and the occurrence for which a coupon counts.
 //!
-//! A solar birthday counts for the year of the day on which it is celebrated, a lunar one for the lunar year: a lunar
+//! A solar birthday counts for the year of the day on which it is celebrated, a lunar one for the lunar year. A lunar
 //! birthday can fall on no day, one day or two days of a solar year, and on one day of each lunar year.
 
 use std::fmt;

@@ -21,8 +21,8 @@
 //! - **epoch**: the part of a position that counts the servers that a source was read from.
 //! - **beginning**: the start of reading a source anew, with a number; transactions before it may be unknown.
 //! - **resume point**: binlog file, offset and GTID set from which reading continues after a position.
-//! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-
-//!   set: epochs, machine numbers, the checkpoint of a reconciliation.
+//! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-set:
+//!   epochs, machine numbers, the checkpoint of a reconciliation.
 //! - **projection**: a pure function from a change to mutations of derived tables.
 //! - **derived row, claim**: a row of a store, and the statement (shard table, key) by which a source row claims
 //!   it.
