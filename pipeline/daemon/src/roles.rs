@@ -1,4 +1,4 @@
-//! What a process does: each role has some of the tasks.
+//! The roles of a process: each has some of the tasks.
 
 use clap::ValueEnum;
 
@@ -38,7 +38,7 @@ impl Role {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// The role that a task belongs to, by the task's name.
+    /// Returns the role that a task belongs to, by the task's name.
     pub fn of_task(task: &str) -> Self {
         match task.split('/').next() {
             Some("reader") => Self::Reader,
@@ -51,7 +51,7 @@ impl Role {
     }
 }
 
-/// The names of roles, for people.
+/// Returns the names of roles, for people.
 pub fn names(roles: &[Role]) -> String {
     roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(",")
 }

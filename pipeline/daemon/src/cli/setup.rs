@@ -1,4 +1,4 @@
-//! `setup`: creates streams, buckets and tables that the configuration needs and servers lack. It drops and empties none.
+//! `setup`: creates the streams, buckets, tables and indexes that servers lack. It never drops or empties any.
 //!
 //! Each server is set up on its own: a fault at one does not hinder the others, and every fault is reported.
 
