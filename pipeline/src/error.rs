@@ -195,8 +195,7 @@ codes! {
 
     /// A text is no identifier of a payment document, or a name is none of its tables.
     FluxIdMalformed = "flux-id-malformed", Definite;
-    /// An identifier cannot be the parent of a document of this kind, or the data that decides its placement is
-    /// missing.
+    /// An identifier cannot be the parent of a document of this kind, or data that decides its placement is missing.
     FluxParentUnfit = "flux-parent-unfit", Definite;
     /// A payment document is stored elsewhere than its kind and its parent say.
     FluxMisplaced = "flux-misplaced", Definite;

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_schemas::lsn::Lsn;
 
-/// Observations kept of one source. At one a second, 34 minutes stay at full resolution; older ones become coarser and
-/// are never forgotten.
+/// Observations kept of one source. At one a second: 34 minutes at full resolution, then coarser, never forgotten.
 pub const SAMPLES_MAX: usize = 2048;
 
 /// The observed heads of one source, rising in position and time.
@@ -32,9 +31,8 @@ impl HeadSamples {
         Self { samples: VecDeque::new(), samples_max: samples_max.max(2) }
     }
 
-    /// Records that the head was at `position` at the time `seen`. A head that has not moved adds no sample, and
-    /// neither does a head that went back (a reset server): a position that was seen and is not applied still counts as
-    /// lag.
+    /// Records that the head was at `position`. A head that has not moved adds no sample, and neither does one that
+    /// went back (a reset server): a position that was seen and is not applied still counts as lag.
     pub fn observe(&mut self, position: Lsn, seen: Instant) {
         if self.newest().is_some_and(|newest| position <= newest) {
             return;

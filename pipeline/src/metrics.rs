@@ -53,8 +53,8 @@ impl Metric {
         ALL.iter().find(|metric| metric.name == name)
     }
 
-    /// Registers help and unit. A counter without labels begins at 0, except the CPU time, which the recorder does not
-    /// keep.
+    /// Registers help and unit. A counter without labels begins at 0, but for the CPU time: the recorder does not keep
+    /// it.
     fn describe(&self) {
         let (name, help) = (self.name, self.help);
         match self.kind {

@@ -42,14 +42,12 @@ pub enum Entry {
     Gtid(String),
     /// A resume point; changes that are not above `position` are dropped.
     ///
-    /// `server` is the server that was read up to this point. Another server is followed only if it holds everything
-    /// that was read.
+    /// `server` was read up to this point. Another server is followed only if it holds everything that was read.
     Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
 }
 
 impl Entry {
-    /// Returns the resume point and the server that the message before reported; `None` if the entry follows no
-    /// message.
+    /// Returns the resume point and server that the message before reported; `None` if the entry follows no message.
     pub fn told(&self) -> Option<(ResumePoint, ServerIdentity)> {
         match self {
             Self::Resume { resume, server, .. } => Some((resume.clone(), server.clone())),
@@ -100,8 +98,7 @@ pub trait ChangeSource: Send {
     /// it read are in the batch or still unread.
     fn fill(&mut self, batch: &mut BatchBuilder) -> impl Future<Output = Result<Filled, Fault>> + Send;
 
-    /// Returns the position at which the stream entered the binlog: it yields exactly the changes above. [`Lsn::ZERO`]
-    /// = not known.
+    /// Returns the position of the stream's entry: exactly the changes above it come. [`Lsn::ZERO`] = not known.
     fn entered_at(&self) -> Lsn;
 
     /// Returns the server that this stream reads.
@@ -167,8 +164,7 @@ pub trait RowSource: Send + Sync {
     /// Returns the present end of the server, in the notation of its replicas.
     fn replication_end(&self) -> impl Future<Output = Result<String, Fault>> + Send;
 
-    /// Waits at most a second until this server holds everything up to the `end` of another server; returns whether it
-    /// does.
+    /// Waits at most a second until this server holds all up to the `end` of another one; returns whether it does.
     fn has_replicated(&self, end: &str) -> impl Future<Output = Result<bool, Fault>> + Send;
 
     /// Returns at most `rows` rows of a table after `after`, read from the present server; fewer when they are large.
@@ -204,8 +200,7 @@ pub trait RowSource: Send + Sync {
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
     /// Returns all rows whose first field, in the form of derived keys, is one of the keys of their table, all at one
-    /// watermark. Other rows may be among them. There is no next chunk. Without tables the chunk is the watermark
-    /// alone.
+    /// watermark. Other rows may be among them. There is no next chunk. Without tables it is only the watermark.
     fn rows(
         &self,
         keys: &[(TableIdentity<'static>, Vec<Cell>)],

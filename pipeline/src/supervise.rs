@@ -214,8 +214,7 @@ impl TaskHandle {
         self.states.set(&self.name, TaskState::Paused, None, false);
     }
 
-    /// Names the server or lease without which the attempt cannot continue. A standby that gets so far is none any
-    /// more.
+    /// Names the server or lease that the attempt waits for. A standby that gets so far is none any more.
     pub fn waits_for(&self, what: impl Into<String>) {
         let state = self.states.wait_for(&self.name, what.into());
         if matches!(state, Some(TaskState::Standby | TaskState::Paused)) {
@@ -285,7 +284,7 @@ impl Supervisor {
         *self.at_work.borrow() == 0
     }
 
-    /// Cancels the group, waits until `deadline` and aborts the tasks that have not ended by then. Returns whether all
+    /// Cancels the group, waits until `deadline` and aborts tasks that have not ended by then. Returns whether all
     /// ended.
     pub async fn stop(&mut self, deadline: tokio::time::Instant) -> bool {
         self.cancel.cancel();
@@ -356,8 +355,8 @@ impl RepeatedFaults {
 struct FaultLog(HashMap<Code, (tokio::time::Instant, u32)>);
 
 impl FaultLog {
-    /// Counts a fault. Returns how often its code came since its last log line, this time included; `None` while it is
-    /// not logged again.
+    /// Counts a fault; returns how often its code came since its last log line, this time included. `None`: no new line
+    /// yet.
     fn again(&mut self, code: Code) -> Option<u32> {
         let now = tokio::time::Instant::now();
         let (at, count) = self.0.entry(code).or_insert((now, 0));

@@ -1,8 +1,8 @@
 //! Limits how fast rows are read beside more urgent work: a bucket that fills at a rate.
 //!
-//! A reader that waited long for something else finds more rows in the bucket, up to its size, so the rate holds even
-//! if each part takes time. A part is never so small that it costs more than its rows. Several readers of one server
-//! share one bucket.
+//! A reader that waited long for something else finds more rows in the bucket, up to its size, so a rate holds though
+//! each part takes time. No part is so small that it costs more than its rows. Several readers of one server share a
+//! bucket.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,5 +1,4 @@
-//! The wall clock. It serves people (the age of a change or of a withdrawal) and the order of uuids. It decides
-//! nothing.
+//! The wall clock, for people (the age of a change or of a withdrawal) and the order of uuids. It decides nothing.
 
 use std::time::{Duration, SystemTime};
 

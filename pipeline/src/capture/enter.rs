@@ -42,12 +42,10 @@ pub(super) struct Entered<S> {
     pub(super) is_announced: bool,
 }
 
-/// Opens the source after the stream's end, or at the point of the latest beginning if the stream ends in an earlier
-/// one.
+/// Opens the source after the stream's end; if that is in an earlier beginning, at the point of the latest one.
 ///
 /// A stream that lost its newest messages may end where the binlog is purged already:
-/// - If a lane was further, the stream continues from the furthest lane as if it were lost. The binlog feeds the
-///   others.
+/// - If a lane was further, the stream continues from the furthest one as if it were lost. The binlog feeds the others.
 /// - If no lane was, and all of them read their tables again, the stream continues from the oldest binlog that exists.
 pub(super) async fn enter<
     S: SourceConnector,
@@ -142,8 +140,8 @@ pub(super) fn reached<M: Registers>(
     Some((lane.position, resume_at(&lane.resume, lane.position, &lane.server)))
 }
 
-/// Returns the lanes that have begun anew as often as the source. No reader resumes from the others: they read their
-/// tables.
+/// Returns the lanes that have begun anew as often as the source. The others read their tables; no reader resumes from
+/// them.
 pub(super) fn present(lanes: &[Progress], number: u64) -> Vec<Progress> {
     lanes.iter().filter(|lane| lane.beginning == number).cloned().collect()
 }

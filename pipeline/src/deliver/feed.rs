@@ -104,8 +104,7 @@ impl<R: LogReader> Feed<R> {
     }
 }
 
-/// Whether a fault of the stream means that the binlog has changes that the stream lacks: a damaged message is a hole
-/// too.
+/// Whether a fault means that the binlog has changes that the stream lacks: a damaged message is a hole too.
 pub(crate) fn is_hole(fault: &Fault) -> bool {
     matches!(fault.code(), Code::LogHole | Code::LogMessageCorrupt)
 }

@@ -32,7 +32,7 @@ pub(super) fn require_reading(lane: &LaneId, progress: &Progress, envelope: &Env
     require_beginning(lane, progress, envelope)
 }
 
-/// Refuses a message of an earlier beginning of the source, and one of a later beginning before the lane begins anew
+/// Refuses a message of another beginning of the source: an earlier one, or a later one before the lane begins anew
 /// too.
 pub(super) fn require_beginning(
     lane: &LaneId,
@@ -51,8 +51,7 @@ pub(super) fn require_beginning(
 ///
 /// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly
 /// at the old server's position after which the message comes. A lane that reads the new server already may be far
-/// before the message's changes. A lane that was further on the old server would be put back to a point that may be
-/// purged.
+/// before the message's changes. A lane that was further on the old server would go back to a point that may be purged.
 ///
 /// Parts of one event have one position. A message that begins with a later part continues only a lane that has the
 /// earlier ones: the lane took the message before (`follows`), or is past the event.
@@ -68,7 +67,7 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
 ///
 /// The new server of a message that spans a fail-over may lack the group. It has the group if the stream reports the
 /// part: in this message, or in the one before it (`told`), after which the reader entered that server's binlog.
-/// Otherwise the stream lost the messages with the part before the reader came there, and the lane must ask the server
+/// Otherwise the stream lost the messages with the part before the reader came there: the lane must ask the server
 /// itself.
 pub(super) fn keeps_part(progress: &Progress, told: Option<&str>, envelope: &Envelope) -> bool {
     let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();

@@ -85,8 +85,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         fault: Fault,
         store: &mut impl LaneStore,
     ) -> Result<(), Fault> {
-        // Since the attempt began, a refresh may have been asked for, or a replay from nothing, whose removal of rows
-        // goes first.
+        // Since the attempt began, a refresh may have been requested, or a replay from nothing, which first removes
+        // rows.
         let before = look(self, store, window).await?;
         let end = self.log.end(&self.id.source).await?;
         let begins = end.as_ref().is_some_and(|end| end.envelope.beginning > before.beginning);

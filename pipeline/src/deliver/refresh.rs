@@ -8,8 +8,7 @@
 //! rows when it began has nothing to sweep.
 //!
 //! A refresh of single keys reads their rows; afterwards only the claims of these rows remain, whatever version other
-//! claims of the keys had. A key that changed after the watermark is read again. A condition finds keys, a part at a
-//! time.
+//! claims of the keys had. A key that changed after the watermark is read again. A condition finds keys in parts.
 //!
 //! Tables of which rows changed in a way that row events do not show wait among the *rereads* of the refresh, each with
 //! the position from which on it is to be read. They go before the tables whose turn it is.
@@ -107,7 +106,7 @@ pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
     shared: &'a Shared,
-    /// Start of the attempt. A request for a refresh ends the attempt before it, so chunks read since answer every
+    /// Start of the attempt. A request for a refresh ends the attempt before, so chunks read since answer every
     /// request.
     since: Instant,
     /// Asks the source's reader to append its position.
@@ -460,8 +459,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(())
     }
 
-    /// Sweeps a table once all of its chunks are written: claims that are older than the first chunk have no source
-    /// row.
+    /// Sweeps a table once all of its chunks are written: claims older than the first chunk have no source row.
     async fn sweep(
         &mut self,
         window: &mut LaneWindow,

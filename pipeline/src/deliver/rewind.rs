@@ -40,8 +40,7 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
         self.locate(place).await.map(Rewind::To)
     }
 
-    /// Returns a rewind to nothing. The lane then needs the source's history from its beginning, unless missing rows
-    /// are accepted.
+    /// Returns a rewind to nothing. It needs the source's history from its beginning, unless missing rows are accepted.
     pub async fn nothing(&self, accepts_missing: bool) -> Result<Rewind, Fault> {
         if *self.start == Entry::Latest {
             let found = "the source's `start` is `latest`, so a new lane has no beginning";
@@ -68,8 +67,7 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
     }
 
     /// Locates a point in the epoch of the stream, if the present server is to be read in that epoch. For another
-    /// server, or without a stream, the epoch does not exist yet, and with a wrong one the lane would take old changes
-    /// for new.
+    /// server, or without a stream, the epoch does not exist yet, and a wrong one makes old changes look new.
     async fn locate(&self, place: BinlogPoint) -> Result<Located, Fault> {
         let Some(end) = self.log.end(self.source).await? else {
             return Err(self.refused("the stream is empty").needs("a reader that has begun it"));

@@ -27,8 +27,8 @@ use crate::records::{Flush, LaneId, Progress};
 use crate::wall_clock;
 
 /// Least time between two commits of progress without rows (messages that hold nothing for this lane): a transaction
-/// for each would cost more than it is worth. Rows that wait for more are written after this time as soon as no message
-/// is ready.
+/// for each would cost more than it is worth. After this time, rows that wait for more are written as soon as no
+/// message is ready.
 const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Longest time for which rows wait for more: a few rows of a table cost as much as many, in each of a thousand tables.
 const FILL_INTERVAL: Duration = Duration::from_secs(1);

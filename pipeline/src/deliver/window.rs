@@ -20,8 +20,7 @@ use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress, Reread};
 
-/// Withdrawals of shards with rows at which a flush is full. A message is taken whole, so one of 64 KiB adds a
-/// thousand.
+/// Withdrawals of shards with rows that fill a flush. A message is taken whole, so one of 64 KiB adds a thousand.
 const WITHDRAWALS_MAX: usize = 256;
 
 /// A message of the stream or of a direct feed.

@@ -50,8 +50,7 @@ pub struct Cached {
 /// State of one code in the cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// Bytes of the entry and its remaining life; `None` as life = for ever. A value of another type at the entry's key
-    /// has no bytes.
+    /// The entry's bytes (none for a value of another type) and the rest of its life; `None` as life = for ever.
     pub entry: Option<(Vec<u8>, Option<Duration>)>,
     /// A token without expiry is stored, so no process fills the code again.
     pub is_blocked: bool,
@@ -66,8 +65,7 @@ pub struct CacheEntries {
     pub standing: Vec<CacheEntry>,
 }
 
-/// The cache of mapping rows. It may lose anything at any moment. Each entry is a complete set that was read from the
-/// mapping tables.
+/// The cache of mapping rows. It may lose anything at any moment. Each entry is a complete set from the mapping tables.
 pub trait CodeCache: Send + Sync {
     fn get(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Cached, Fault>> + Send;
 
@@ -91,8 +89,7 @@ pub trait CodeCache: Send + Sync {
     fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Returns some of the codes that have an entry or a token, after `after`, and where the next ones begin; `None` =
-    /// there are no more. A code that is stored throughout, in one life, is returned at least once; a code may be
-    /// repeated.
+    /// there are no more. A code that is stored throughout, in one life, comes at least once; a code may be repeated.
     fn scan(
         &self,
         after: Option<&ChunkKey>,
@@ -164,8 +161,7 @@ pub trait Outbox: Send + Sync {
     fn delay(&self) -> impl Future<Output = Result<Duration, Fault>> + Send;
 }
 
-/// Time for which drained rows are kept, to be drained again when the cache fails over. A replica that takes over lags
-/// by less.
+/// Time for which drained rows are kept, to be drained again after a fail-over: the cache's replica lags by less.
 pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
 
 /// Greatest age of a restarted cache's content that the kept rows can mend. Lookups do not believe an older copy.

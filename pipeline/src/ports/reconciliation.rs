@@ -26,8 +26,7 @@ pub trait DerivedRows: Send + Sync {
     /// Visits at most `limit` rows of a table whose shard lies in `shards`, after `after`, in an order of the store's
     /// own. Returns where the next page begins; `None` = there are no more. A row that is stored throughout all pages
     /// is visited once; a row that comes or goes meanwhile may be. After an error some rows of the page may have been
-    /// visited. Rows that no lane can have written are visited too, each in one of the ranges into which all shards are
-    /// cut.
+    /// visited. Rows that no lane can have written are visited too, each in one of the ranges that cover all shards.
     fn page(
         &self,
         table: u32,
@@ -71,8 +70,8 @@ pub trait ForeignRows: Send + Sync {
         limit: NonZeroUsize,
     ) -> impl Future<Output = Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault>> + Send;
 
-    /// Removes those of these rows of one table that are unchanged since they were read. Returns how many; after an
-    /// error some may be gone.
+    /// Removes the rows of one table that have not changed since they were read; returns how many. After an error some
+    /// may be gone.
     fn remove(&self, rows: &[ForeignRow]) -> impl Future<Output = Result<u64, Fault>> + Send;
 }
 

@@ -50,8 +50,7 @@ pub struct Progress {
     /// nothing changes. In an epoch in which nothing was applied yet, it is the lane's first position in that epoch.
     pub highest_change: Lsn,
     pub resume: ResumePoint,
-    /// The server of the position; for a lane that is set back to nothing, the server of the highest position, if
-    /// known.
+    /// The server of the position; for a lane that is set back to nothing, of the highest position, if known.
     pub server: ServerIdentity,
     /// Sequence and id of the stream message that was applied last; `None` before the first.
     pub message: Option<(u64, String)>,

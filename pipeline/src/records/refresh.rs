@@ -134,8 +134,7 @@ impl Refresh {
         refresh
     }
 
-    /// Returns the refresh after a table lost all of its rows at `at`: the table waits no longer for changes up to
-    /// there.
+    /// Returns the refresh after a table lost all rows at `at`: the table waits no longer for changes up to there.
     pub(crate) fn without_reread(mut self, shard: ShardId, at: Lsn) -> Self {
         if self.rereads.get(&shard).is_some_and(|waits| *waits <= at) {
             self.rereads.remove(&shard);

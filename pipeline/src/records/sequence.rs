@@ -149,8 +149,7 @@ pub struct GivenOnce {
 }
 
 impl GivenOnce {
-    /// Returns all of the identifiers. `None` when the last one has more than eight digits, which no process has
-    /// stored.
+    /// Returns all of the identifiers. `None` when the last one has more than eight digits: none such is stored.
     pub fn identifiers(&self) -> Option<Vec<FluxId>> {
         let first = self.first.parts().sequence;
         (0..self.count).map(|place| self.first.with_sequence(first.checked_add(place)?)).collect()

@@ -1,5 +1,5 @@
-//! Work under a lease: a task waits for the lease, works while it is held, and gives it back. Leases only save work;
-//! fences protect.
+//! Work under a lease: a task waits for it, works while it is held, and gives it back. Leases save work; fences
+//! protect.
 
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         waiting.or_else(|| in_turn().map(|table| (table, false)))
     }
 
-    /// Waits while no waiting table can be read or exists: a lost grant hides a table, and an ALTER brings its column
+    /// Waits while no waiting table exists and can be read: a lost grant hides a table, an ALTER brings its column
     /// back.
     pub(super) fn wait_for_set_aside(&mut self) -> Phase<'a> {
         self.set_aside.clear();

@@ -10,8 +10,7 @@ use crate::records::{Cell, Flush};
 /// Noted claims, at most; each takes some hundred bytes.
 const NOTES_MAX: usize = 200_000;
 
-/// Claims of some tables that changed since a chunk of them began to be read, each with the position of the last
-/// change.
+/// Claims of some tables that changed since a chunk of them began to be read, each with its last position.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
     /// The lane's epoch; positions of another epoch are incomparable.

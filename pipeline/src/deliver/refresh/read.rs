@@ -19,8 +19,7 @@ pub(super) struct Read {
     pub chunk: Chunk,
     /// Watermark of the query that found the rows; the query that read them may be older or newer.
     pub found_at: Lsn,
-    /// Keys whose rows were read: afterwards only the claims of these rows remain. `None` = the read is not of single
-    /// keys.
+    /// Keys of the rows: afterwards only the claims of these rows remain. `None` = the read is not of single keys.
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
 }
 
@@ -56,8 +55,7 @@ fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
     Fault::new(Code::Internal, table, "a chunk cannot be read").caused_by(error)
 }
 
-/// Reads the rows of these keys. A table that does not exist has none, at a watermark after which it still does not
-/// exist.
+/// Reads the rows of these keys. A missing table has none, at a watermark after which it still does not exist.
 pub(super) async fn rows_of<S: RowSource>(
     source: &S,
     mut tables: Vec<TableIdentity<'static>>,

@@ -5,8 +5,7 @@ use crate::error::{Code, Fault};
 use crate::ports::LaneStore;
 use crate::records::{KEYS_MAX, LaneId, Progress, Refresh, Scope};
 
-/// Requests a refresh of a lane: this fences the process that runs the lane, which begins the refresh. Returns the
-/// progress before.
+/// Requests a refresh; that fences the process that runs the lane, which begins it. Returns the progress before.
 ///
 /// A lane has one refresh at a time. A refresh of all tables replaces any other, and a request for the same scope
 /// begins it again. A refresh of tables that only wait to be read again lets any other go first.
