@@ -6,7 +6,7 @@
 //! once. Each problem is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
 
 mod coupon_system;
-mod derived;
+pub(crate) mod derived;
 mod flux;
 mod raw;
 pub mod reconcile;
