@@ -11,6 +11,7 @@ mod character_sets;
 mod check;
 mod commands;
 mod coupon_faults;
+mod coupon_lag;
 mod coupons;
 mod documents;
 mod fail_over;

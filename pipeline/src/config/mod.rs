@@ -7,7 +7,7 @@
 //! network.
 
 mod coupon_system;
-mod derived;
+pub(crate) mod derived;
 mod flux;
 mod raw;
 pub mod reconcile;

@@ -4,7 +4,7 @@
 //! of a user should not. So granters carry one batch at a time while the lanes lag, and a freeze pauses after each page
 //! for as long as the page took. A day goes on beside lanes that lag for hours, since no work stops.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -89,7 +89,10 @@ impl Sampler {
     /// Returns the longest lag of a lane. A lane that has not begun, or follows another server, counts as zero.
     async fn lag(&self, heads: &mut BTreeMap<String, HeadSamples>) -> Result<Duration, Fault> {
         let mut slowest: BTreeMap<String, Lsn> = BTreeMap::new();
-        for target in self.wiring.targets() {
+        let projections = self.wiring.config().projections.iter();
+        let projections = projections.filter(|known| self.projections.contains(&known.name));
+        let targets: BTreeSet<&String> = projections.flat_map(|known| &known.targets).collect();
+        for target in targets {
             for (id, progress) in self.wiring.progress(target).await? {
                 if self.projections.contains(&id.projection) && progress.position > Lsn::ZERO {
                     let position = slowest.entry(id.source).or_insert(progress.position);
