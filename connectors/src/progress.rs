@@ -229,9 +229,9 @@ impl Enrolment {
     }
 
     fn lost(&self, lane: &LaneId) -> Fault {
-        let found = format!("its row in {} is gone", self.place);
+        let found = format!("its row in {} does not exist any more", self.place);
         Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
-            .needs("the row: without it nobody knows which derived rows are out of date")
+            .needs("the row, which alone says which changes the derived rows have")
             .remedy(format!("restore progress together with the derived rows, or {START_ANEW}"))
     }
 }

@@ -32,7 +32,7 @@ impl SpillRoom {
         let refused = |found: &str, error: io::Error| {
             let found = format!("{} {found}", folder.display());
             Fault::new(Code::ConfigInvalid, "configuration key limits.spill_dir", found)
-                .needs("a folder in which this user may make files, on a disk")
+                .needs("a folder on a disk, in which the user of this process may create files")
                 .caused_by(error)
         };
         let room = (|| Ok((statvfs(folder)?, statfs(folder)?)))();

@@ -75,7 +75,7 @@ async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_
     // streams of one replica slot, perhaps before both have appended.
     for refusals in [
         &["another writer appended", "another replica has this server id"][..],
-        &["another writer moved its progress"],
+        &["another process changed its progress"],
     ] {
         until(&format!("one of two is told {refusals:?}"), async || {
             let logs = [believer.log_of_this_run(), holder.log_of_this_run()];

@@ -111,7 +111,7 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     until_derived(&installation, 9_000_001).await;
     installation.expect_equal().await;
     let log = daemon.log();
-    assert!(log.contains("another server holds all that was read"), "{log}");
+    assert!(log.contains("another server has every transaction that was read"), "{log}");
     let status = installation.command(&["status", "--json"]).await.expect_success().json();
     let position = status["sources"][0]["position"].as_str().unwrap();
     let head = status["sources"][0]["head"].as_str().unwrap();

@@ -112,14 +112,14 @@ impl Connector {
         let refused = |found: &str| Fault::new(Code::CouponSystemRefused, &*subject, found);
         let authorization = |token: &Secret| {
             let mut value = HeaderValue::try_from(format!("Bearer {}", token.expose()))
-                .map_err(|_| refused("the token has a character that no header can have"))?;
+                .map_err(|_| refused("the token has a character that an HTTP header cannot carry"))?;
             value.set_sensitive(true);
             Ok::<_, Fault>(value)
         };
         let tls = match settings.url.scheme() {
             "https" => {
                 let config = tls::client_config(settings.ca_file.as_deref())
-                    .map_err(|error| refused("no certificates to trust").caused_by(error))?;
+                    .map_err(|error| refused("no CA certificate could be loaded").caused_by(error))?;
                 let host = settings.url.host().trim_start_matches('[').trim_end_matches(']').to_owned();
                 let name = ServerName::try_from(host)
                     .map_err(|error| refused("the host is no name for TLS").caused_by(error))?;
@@ -208,7 +208,7 @@ impl Connector {
     fn broken(&self, error: Box<dyn StdError + Send + Sync>) -> Fault {
         if tls::is_or_is_beneath(&*error) {
             return Fault::new(Code::CouponSystemRefused, &*self.subject, "no verified TLS connection")
-                .needs("a certificate for its host that the configured `ca_file` vouches for")
+                .needs("a certificate for its host that is signed by an authority of `ca_file`")
                 .caused_by(error);
         }
         super::unreachable(&self.subject, "no connection").caused_by(error)

@@ -122,16 +122,16 @@ pub(super) fn of_query(
     }
     let odd = |found: String| super::unreachable(subject, &found);
     if response.status != StatusCode::OK {
-        return Err(odd(format!("it answered {} to a question by key", response.status.as_u16())));
+        return Err(odd(format!("it answered {} to the query for keys", response.status.as_u16())));
     }
     // The parser's error quotes values, so it stays out.
     let answer: Known = serde_json::from_slice(&response.body)
-        .map_err(|_| odd("its answer to a question by key cannot be understood".to_owned()))?;
+        .map_err(|_| odd("its answer to the query for keys cannot be parsed".to_owned()))?;
     let known: HashMap<String, bool> =
         answer.known.into_iter().map(|known| (known.key, known.is_known)).collect();
     let answers = keys.iter().map(|key| known.get(&text(key)).copied());
     let answers = answers.collect::<Option<Vec<bool>>>();
-    answers.map(Ok).ok_or_else(|| odd("its answer to a question by key lacks a key".to_owned()))
+    answers.map(Ok).ok_or_else(|| odd("its answer to the query for keys lacks a key of the query".to_owned()))
 }
 
 fn of_outcome(text: &str) -> Answer {

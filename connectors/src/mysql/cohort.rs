@@ -91,19 +91,19 @@ impl MysqlCohort {
             let projection =
                 known.ok_or_else(|| refused("it does not exist").needs("a birthday projection"))?;
             let ProjectionKind::Birthday(tables) = &projection.kind else {
-                return Err(refused("it is no birthday projection").needs("one of kind `birthday`"));
+                return Err(refused("it is not a birthday projection").needs("one of kind `birthday`"));
             };
             let server = |target: &String| {
                 let target = config.target(target).filter(|target| target.store == TargetStore::Mysql);
-                let target = target.ok_or_else(|| refused("a target of it is no MySQL or MariaDB server"))?;
+                let target =
+                    target.ok_or_else(|| refused("one of its targets is not a MySQL or MariaDB server"))?;
                 let named = (Side::Target, format!("target {}", target.name));
                 Ok(Pool::new(named, &target.url, target.ca_file.as_deref(), connections))
             };
             let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;
             if layers.insert(tables.calendar, Layer { tables: tables.clone(), servers }).is_some() {
-                return Err(
-                    refused("another one has tables of the same calendar").needs("one of each calendar")
-                );
+                return Err(refused("another birthday projection has tables of the same calendar")
+                    .needs("one of each calendar"));
             }
         }
         Ok(Self { layers: Arc::new(layers), misplaced: Arc::default() })
@@ -205,8 +205,12 @@ impl MysqlCohort {
     fn layer(&self, table: Birthday) -> Result<&Layer, Fault> {
         let calendar = table.calendar();
         self.layers.get(&calendar).ok_or_else(|| {
-            Fault::new(Code::ConfigInvalid, format!("{calendar} birthday tables"), "no projection has them")
-                .needs(format!("a birthday projection of the {calendar} calendar"))
+            Fault::new(
+                Code::ConfigInvalid,
+                format!("{calendar} birthday tables"),
+                "no projection writes them",
+            )
+            .needs(format!("a birthday projection of the {calendar} calendar"))
         })
     }
 }

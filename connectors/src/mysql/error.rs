@@ -126,7 +126,7 @@ fn meaning(number: u16) -> &'static str {
         1021 | 1026 | 1030 | 1114 => "storage is full, or fails",
         1047 => "the server is not in its cluster's primary component",
         1129 => "the server blocks this host after failed connections",
-        1206 => "its table of locks is full",
+        1206 => "the server's lock table is full",
         1637 => "too many transactions at once",
         1969 | 3024 => "statement time-out",
         1049 => "no such database",
@@ -134,9 +134,9 @@ fn meaning(number: u16) -> &'static str {
         1146 => "no such table",
         1205 => "lock wait time-out",
         1213 => "deadlock",
-        1236 => "the binlog cannot be read from there",
+        1236 => "the binlog cannot be read from this position",
         1290 | 1836 => "the server is read-only",
-        1412 => "the table was changed as a whole since the snapshot",
+        1412 => "the table's definition changed after the snapshot",
         _ => "see the server's error list",
     }
 }

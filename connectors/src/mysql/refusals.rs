@@ -63,11 +63,16 @@ impl Account {
             Side::Target => Code::TargetAccessDenied,
         };
         if let Some(left) = self.begin(Instant::now()) {
-            let found =
-                format!("the server refused user {} a moment ago, or could not be verified", self.user);
+            let found = format!(
+                "the server refused user {} a moment ago, or its certificate could not be verified",
+                self.user
+            );
             return Err(Fault::new(denied, subject, found)
-                .needs("the right user and password, and a server that `ca_file` verifies where there is one")
-                .remedy(format!("it is asked again in {} s; `restart` asks at once", left.as_secs() + 1)));
+                .needs("the right user and password; with `ca_file`, a server certificate that it signed")
+                .remedy(format!(
+                    "the next attempt is in {} s; `anabranch --config FILE restart --all` tries at once",
+                    left.as_secs() + 1
+                )));
         }
         let outcome = connecting.await;
         self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), Instant::now());

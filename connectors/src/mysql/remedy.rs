@@ -11,7 +11,7 @@ pub(super) fn with_remedy(fault: Fault) -> Fault {
         Code::TargetTableMissing => fault.remedy(SETUP_COMMAND),
         Code::TargetTableShape => fault.remedy("anabranch --config FILE check"),
         Code::TargetGrantMissing => {
-            fault.remedy("GRANT what deploy/grants/mariadb-target.sql or mysql-target.sql lists")
+            fault.remedy("run the GRANT statements of deploy/grants/mariadb-target.sql or mysql-target.sql")
         }
         _ => fault,
     }

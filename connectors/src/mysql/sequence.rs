@@ -96,9 +96,13 @@ impl MysqlSequence {
     }
 
     fn odd(&self, what: &str) -> Fault {
-        Fault::new(Code::TargetTableShape, SUBJECT, format!("{what} answers what nothing here writes"))
-            .needs("rows as `setup` and the daemons have written them")
-            .remedy("a person finds out who changed the row")
+        Fault::new(
+            Code::TargetTableShape,
+            SUBJECT,
+            format!("{what} returned values that Anabranch never writes"),
+        )
+        .needs("rows as `setup` and the daemons wrote them")
+        .remedy("find the person or program that changed the row, and undo the change")
     }
 
     /// Returns why an UPDATE changed nothing; `None` when it would change something now.
@@ -165,7 +169,8 @@ impl Sequence for MysqlSequence {
                 return Ok(Err(refusal));
             }
         }
-        let found = format!("counter {} changed {ATTEMPTS} times while it was looked at", request.counter);
+        let found =
+            format!("counter {} changed during each of {ATTEMPTS} attempts to read it", request.counter);
         Err(Fault::new(Code::TargetUnreachable, SUBJECT, found))
     }
 

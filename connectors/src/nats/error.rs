@@ -25,7 +25,9 @@ pub(super) enum Unanswered {
 impl Unanswered {
     pub(super) fn into_fault(self, subject: &str) -> Fault {
         match self {
-            Self::NoResponders => Fault::new(Code::LogUnreachable, subject, "nobody answers for it"),
+            Self::NoResponders => {
+                Fault::new(Code::LogUnreachable, subject, "no NATS server answers requests for it")
+            }
             Self::Failed(error) => Fault::new(Code::LogUnreachable, subject, "no answer").caused_by(error),
         }
     }

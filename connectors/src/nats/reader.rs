@@ -246,9 +246,9 @@ async fn check_link(
     };
     let (first, last) = (info.state.first_sequence, info.state.last_sequence);
     Err(hole(if sequence > last {
-        format!("its last message is {last}: newer ones were lost or it was made anew")
+        format!("its last message is {last}: newer ones were lost, or the stream was created anew")
     } else if sequence < first {
-        format!("its first message is {first}: retention has passed {sequence}")
+        format!("its first message is {first}: retention removed message {sequence}")
     } else {
         format!("message {sequence} was deleted")
     }))
@@ -332,7 +332,7 @@ pub(super) fn entry(
     let subject = || format!("message {sequence} of {}", stream.title());
     let foreign = |found: String| {
         Fault::new(Code::LogForeign, subject(), found)
-            .needs(format!("that only Anabranch publishes to {}", stream.subject))
+            .needs(format!("no other publisher on subject {}", stream.subject))
             .remedy(format!(
                 "stop the other publisher, `nats stream rm {}`, then {}",
                 stream.name,

@@ -50,8 +50,10 @@ async fn read(bucket: &Store, key: &str) -> Result<Register, Fault> {
     let Some(entry) = entry else { return Ok(Register::default()) };
     match (entry.operation, String::from_utf8(entry.value.into())) {
         (Operation::Put, Ok(value)) => Ok(Register { value, revision: entry.revision }),
-        (Operation::Put, Err(_)) => Err(Fault::new(Code::LogForeign, title(key), "its value is no text")
-            .needs("a bucket that nobody else writes")),
+        (Operation::Put, Err(_)) => {
+            Err(Fault::new(Code::LogForeign, title(key), "its value is not UTF-8 text")
+                .needs("a bucket that only Anabranch writes"))
+        }
         (Operation::Delete | Operation::Purge, _) => {
             Err(Fault::new(Code::LogForeign, title(key), "it was deleted")
                 .needs("every register ever stored"))

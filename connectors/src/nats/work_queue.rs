@@ -202,7 +202,7 @@ impl WorkQueuePart {
     where
         E: std::error::Error + Send + Sync + 'static,
     {
-        let batch = asked.map_err(|error| fault(&self.title, error, "it gives no messages"))?;
+        let batch = asked.map_err(|error| fault(&self.title, error, "its messages cannot be fetched"))?;
         let found: Vec<Result<jetstream::Message, _>> = batch.collect().await;
         let (mut messages, mut broken) = (Vec::with_capacity(found.len()), None);
         for message in found {
@@ -213,7 +213,8 @@ impl WorkQueuePart {
         }
         match broken {
             Some(error) if messages.is_empty() => {
-                Err(Fault::new(Code::LogUnreachable, &self.title, "it gives no messages").caused_by(error))
+                Err(Fault::new(Code::LogUnreachable, &self.title, "its messages cannot be fetched")
+                    .caused_by(error))
             }
             _ => Ok(messages),
         }

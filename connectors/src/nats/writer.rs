@@ -223,10 +223,8 @@ impl LogWriter for NatsLogWriter {
         let bytes = payload.len() + header_bytes(&headers);
         let bytes_max = self.connection.message_bytes_max();
         if bytes > bytes_max {
-            let found = format!(
-                "a message of {bytes} bytes, of which a change of {} takes most",
-                last_table(&payload)
-            );
+            let found =
+                format!("a message has {bytes} bytes, most of them in a change of {}", last_table(&payload));
             return Err(self
                 .end(Code::LogSettingsDiffer, found)
                 .needs(format!("at most {bytes_max}, which is log.max_message_bytes"))

@@ -132,7 +132,7 @@ impl Client {
         nodes.sort();
         nodes.dedup();
         if nodes.is_empty() {
-            return Err(self.odd("no slots are served"));
+            return Err(self.odd("no node of the Cluster serves slots"));
         }
         let single = RedisSettings { is_cluster: false, ..(*self.settings).clone() };
         let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

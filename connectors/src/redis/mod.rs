@@ -251,7 +251,9 @@ impl CodeCache for RedisCache {
         let (number, cursor) = place.unwrap_or((FIRST, FIRST));
         let nodes = self.client.primaries().await?;
         let number = number.parse::<usize>().unwrap_or(usize::MAX);
-        let Some(node) = nodes.get(number) else { return Err(self.client.odd("its servers have changed")) };
+        let Some(node) = nodes.get(number) else {
+            return Err(self.client.odd("the nodes of the Cluster changed during the scan"));
+        };
         let (next, keys) = self.step(node, cursor).await?;
         let place = match next.as_str() {
             FIRST => (number + 1 < nodes.len()).then(|| format!("{} {FIRST}", number + 1)),

@@ -72,7 +72,7 @@ impl Client {
         // The library needs TLS set up even for an address without it.
         let tls = match url.scheme() {
             "https" => tls::client_config(ca_file)
-                .map_err(|error| unusable("no certificates to trust").caused_by(error))?,
+                .map_err(|error| unusable("no CA certificate could be loaded").caused_by(error))?,
             _ => tls::trusting(RootCertStore::empty())
                 .map_err(|error| unusable("TLS cannot be set up").caused_by(error))?,
         };
@@ -143,7 +143,7 @@ impl Client {
         let error = error.without_url();
         if tls::is_beneath(&error) {
             return Fault::new(Code::TargetAccessDenied, &self.subject, "TLS failed")
-                .needs("a certificate that the configured `ca_file` vouches for")
+                .needs("a certificate that is signed by an authority of `ca_file`")
                 .caused_by(error);
         }
         Fault::new(Code::TargetUnreachable, &self.subject, "the connection failed").caused_by(error)

@@ -41,15 +41,15 @@ pub(super) fn fault(subject: &str, status: StatusCode, kind: &str) -> Fault {
         }
         // A full disk makes indexes read-only, with the same status as a missing privilege.
         StatusCode::FORBIDDEN if kind == "cluster_block_exception" => {
-            new(Code::TargetUnreachable).needs("an index that may be written").remedy(
-                "free the cluster's disks, and take the block `index.blocks.read_only_allow_delete` away",
+            new(Code::TargetUnreachable).needs("an index without a write block").remedy(
+                "free space on the cluster's disks, and remove the block `index.blocks.read_only_allow_delete`",
             )
         }
         StatusCode::FORBIDDEN => new(Code::TargetGrantMissing)
             .remedy("give the account the role of deploy/grants/opensearch-roles.yml"),
         StatusCode::NOT_FOUND => new(Code::TargetTableMissing).remedy(SETUP_COMMAND),
         StatusCode::TOO_MANY_REQUESTS => {
-            new(Code::TargetUnreachable).needs("a cluster that keeps up with what is written")
+            new(Code::TargetUnreachable).needs("a cluster that keeps up with the writes")
         }
         status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
             new(Code::TargetRejected)

@@ -91,8 +91,8 @@ impl SearchLane {
     }
 
     pub(super) fn fenced(&self) -> Fault {
-        Fault::new(Code::TargetFenced, format!("lane {}", self.id), "another writer moved its progress")
-            .needs("progress as this writer read it")
+        Fault::new(Code::TargetFenced, format!("lane {}", self.id), "another process changed its progress")
+            .needs("the progress that this process read last")
     }
 
     /// Returns the indexes that this flush writes.
@@ -162,7 +162,8 @@ impl SearchLane {
         }
         if !rejected.is_empty() {
             for Rejected { id, reason, .. } in &rejected {
-                tracing::warn!(lane = %self.id, index, document = id, reason, "the index rejects a document: it is parked");
+                tracing::warn!(lane = %self.id, index, document = id, reason, "the index rejected a document, which is \
+                                                                               kept as a dead letter");
             }
             letters::park(client, &self.target, &self.id, index, &rejected).await?;
             locked().note(index, &rejected);

@@ -144,7 +144,11 @@ impl SearchRows {
             }
             Some(place) => {
                 let place: Value = serde_json::from_slice(&place.0).map_err(|_| {
-                    Fault::new(Code::Internal, self.target.subject(), "a place that is none of a search")
+                    Fault::new(
+                        Code::Internal,
+                        self.target.subject(),
+                        "a position that is not one of a search",
+                    )
                 })?;
                 query["search_after"] = place;
             }

@@ -122,7 +122,7 @@ impl Needed {
                 };
                 Fault::new(Code::TargetTableShape, &subject, found)
                     .needs(format!("alias `{alias}` that leads to `{}` alone", self.index))
-                    .remedy("give the projection another `index`, or take the other one away")
+                    .remedy("give the projection another `index`, or remove the other index or alias")
             }));
         }
         let Some(standing) = found.get(&self.index) else {

@@ -89,7 +89,7 @@ impl SearchTarget {
     fn unswept(&self, projection: &str, found: String) -> Fault {
         let subject = format!("{}, projection {projection}", self.subject());
         Fault::new(Code::ReplayRefused, subject, found)
-            .needs("no rebuild and no replay: they bring the past, which tombstones keep out")
+            .needs("no rebuild and no replay: they apply old changes, which tombstones keep out")
             .remedy("wait for its end, which `anabranch --config FILE status` shows")
     }
 }

@@ -185,7 +185,7 @@ where
             return;
         }
         if let Err(fault) = self.cohort.follow(&run.birthdays(key.day), &granted).await {
-            tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+            tracing::warn!(%fault, "the columns of a birthday table could not be updated from the ledger");
         }
     }
 

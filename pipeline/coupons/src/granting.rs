@@ -193,7 +193,7 @@ where
             batch.into_iter().partition(|(_, taken)| taken.may_have_called);
         let keys: Vec<_> = called.iter().map(|(_, taken)| taken.key.clone()).collect();
         let known = self.coupons.knows(&keys).await.unwrap_or_else(|fault| {
-            tracing::warn!(%fault, "the coupon system does not say what became of earlier calls");
+            tracing::warn!(%fault, "the coupon system did not answer the query for the outcome of earlier calls");
             Vec::new()
         });
         if known.len() != keys.len() {
@@ -345,7 +345,7 @@ where
     pub async fn follow(&self, carried: &MessagesCarried) {
         for Follows { birthdays, granted } in &carried.follows {
             if let Err(fault) = self.cohort.follow(birthdays, granted).await {
-                tracing::warn!(%fault, "the columns of a birthday table do not follow the ledger yet");
+                tracing::warn!(%fault, "the columns of a birthday table could not be updated from the ledger");
             }
         }
     }

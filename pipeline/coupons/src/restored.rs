@@ -28,9 +28,11 @@ pub async fn compare<L: Ledger, R: Register>(
 
 /// Returns the fault that stops all grants.
 pub fn fault() -> Fault {
-    Fault::new(Code::CouponLedgerRestored, "coupon ledger", "the register knows calls that the ledger lacks")
-        .needs("what the coupon system gave since the copy was made")
-        .remedy("take in the coupon system's statement; a person decides what it remembers no longer")
+    Fault::new(Code::CouponLedgerRestored, "coupon ledger", "it lacks calls that the register has: it was restored \
+                                                             from an older copy")
+        .needs("the coupons that the coupon system gave after the copy was made")
+        .remedy("`anabranch --config FILE dispatch take-in` with the coupon system's statement; a person decides about \
+                 coupons that the statement does not have any more")
 }
 
 /// Settles every coupon of a complete statement, and then begins a new chain of tokens.

@@ -129,7 +129,7 @@ fn registered(key: &str, register: &Register) -> Result<Registered, Fault> {
         "" => Ok(Registered::default()),
         value => value.parse().map_err(|error: InvalidTimeline| {
             Fault::new(Code::LogForeign, format!("register {key}"), "its value is no epoch")
-                .needs("a bucket that nobody else writes")
+                .needs("a bucket that only Anabranch writes")
                 .caused_by(error)
         }),
     }

@@ -126,7 +126,8 @@ fn reserved(key: &str, register: &Register) -> Result<u64, Fault> {
 }
 
 fn odd(key: &str, found: &str) -> Fault {
-    Fault::new(Code::LogForeign, format!("register {key}"), found).needs("a bucket that nobody else writes")
+    Fault::new(Code::LogForeign, format!("register {key}"), found)
+        .needs("a bucket that only Anabranch writes")
 }
 
 fn exhausted(key: &str) -> Fault {

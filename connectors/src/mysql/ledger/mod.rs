@@ -93,16 +93,19 @@ impl MySqlLedger {
         Fault::new(
             Code::TargetTableShape,
             &*self.subject,
-            format!("a row of {what} that nothing here writes"),
+            format!("a row of {what} has values that Anabranch never writes"),
         )
-        .needs("rows as granters and dispatchers have written them")
-        .remedy("a person finds out who changed the row")
+        .needs("rows as the granters and dispatchers wrote them")
+        .remedy("find the person or program that changed the row, and undo the change")
     }
 
     fn without_tokens(&self) -> Fault {
-        Fault::new(Code::TargetProgressLost, &*self.subject, "its row of tokens is gone")
+        Fault::new(Code::TargetProgressLost, &*self.subject, "its row of tokens does not exist")
             .needs("the row that `setup` made")
-            .remedy("restore the server from a copy, or run `anabranch --config FILE setup` and take in the coupon system's statement")
+            .remedy(
+                "restore the server from a copy, or run `anabranch --config FILE setup` and then `anabranch \
+                     --config FILE dispatch take-in`",
+            )
     }
 }
 

@@ -155,7 +155,7 @@ impl MySqlLedger {
     async fn again(&self, failed: Failed, attempt: &mut u32) -> Result<(), Fault> {
         match failed {
             Failed::Again(fault) if *attempt < ATTEMPTS => {
-                tracing::debug!(%fault, attempt, "a transaction of the coupon ledger begins again");
+                tracing::debug!(%fault, attempt, "a transaction of the coupon ledger is retried");
                 tokio::time::sleep(PAUSE * *attempt).await;
                 *attempt += 1;
                 Ok(())

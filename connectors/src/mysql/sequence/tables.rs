@@ -19,8 +19,9 @@ pub(super) const SUBJECT: &str = "server of flux.sequence_url";
 /// Adds the remedy for a server that refuses a statement: its grants have a file of their own.
 pub(super) fn own_remedy(fault: Fault) -> Fault {
     match fault.code() {
-        Code::TargetGrantMissing => fault
-            .remedy("GRANT what deploy/grants/mariadb-flux-sequence.sql or mysql-flux-sequence.sql lists"),
+        Code::TargetGrantMissing => fault.remedy(
+            "run the GRANT statements of deploy/grants/mariadb-flux-sequence.sql or mysql-flux-sequence.sql",
+        ),
         _ => fault,
     }
 }
@@ -73,7 +74,7 @@ impl MysqlSequence {
             Fault::new(
                 Code::FluxSequenceBehind,
                 SUBJECT,
-                format!("{found} of {needed} rows of counters stand"),
+                format!("only {found} of {needed} rows of counters exist"),
             )
             .needs("every row, made by `setup`")
             .remedy(SETUP_COMMAND)

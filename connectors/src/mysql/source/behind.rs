@@ -74,7 +74,7 @@ impl Session {
         Fault::new(
             Code::SourceUnreachable,
             self.subject(),
-            format!("{file} was purged while it was looked at"),
+            format!("binlog file {file} was purged while it was read"),
         )
     }
 }

@@ -233,7 +233,7 @@ impl MysqlSource {
                     parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
                     may_be_kept = false;
                     if !sink.begins_again() {
-                        let found = "a page was read in part, as its table was before";
+                        let found = "the table was altered after a part of this page was read";
                         return Err(self.fault(Code::SourceUnreachable, found).caused_by(fault));
                     }
                 }
@@ -276,7 +276,10 @@ impl MysqlSource {
         let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
         let (version, id) = server.into_iter().next().unwrap_or_default();
         if Dialect::of(&version) != dialect {
-            return Err(self.fault(Code::SourceUnreachable, format!("a server of version {version} came")));
+            return Err(self.fault(
+                Code::SourceUnreachable,
+                format!("the connection led to another server, of version {version}"),
+            ));
         }
         let at = |(file, position): BinlogCoordinates| self.lsn(epoch, &file, position);
         let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
@@ -338,8 +341,13 @@ fn select(part: &Part<'_>) -> Result<String, Fault> {
         RowSelection::Behind(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
         RowSelection::Behind(Some(after), rows, _) => {
             let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
-            let values = values
-                .ok_or_else(|| table_fault(Code::Internal, table, "a stored place is not one of its key"))?;
+            let values = values.ok_or_else(|| {
+                table_fault(
+                    Code::Internal,
+                    table,
+                    "a stored position does not have the columns of its primary key",
+                )
+            })?;
             let literals = plan.key.iter().zip(&values);
             let literals: Vec<String> =
                 literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();

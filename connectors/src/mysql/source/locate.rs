@@ -45,10 +45,10 @@ impl MysqlSource {
         let end = session.end().await?.ok_or_else(|| {
             self.fault(
                 Code::SourceUnreachable,
-                "it does not say where its binlog ends while transactions wait",
+                "the end of its binlog is not known while transactions wait for their commit",
             )
-            .needs("a moment without a transaction that has its GTID and is not in the binlog")
-            .remedy("try again; a session that set gtid_next and left must end")
+            .needs("a moment at which every transaction with a GTID is in the binlog")
+            .remedy("try again; end a session that set gtid_next and committed nothing")
         })?;
         let position = self.lsn(epoch, &end.file, end.position)?;
         Ok((end.into(), position))
@@ -70,11 +70,11 @@ impl MysqlSource {
             return Err(self
                 .fault(Code::BinlogPurged, found)
                 .needs(format!("a position of epoch {epoch}: the server was another one before"))
-                .remedy("say the place as a GTID set or as a time"));
+                .remedy("give the point as a GTID set or as a time"));
         }
         let Some((file, size)) = logs.iter().find(is_named) else {
             let oldest = logs.first().map_or("none", |(name, _)| name.as_str());
-            let found = format!("binlog file {} of position {lsn} is not there", lsn.file_number());
+            let found = format!("binlog file {} of position {lsn} does not exist", lsn.file_number());
             return Err(self
                 .fault(Code::BinlogPurged, found)
                 .needs(format!("a position in the kept binlog; its oldest file is {oldest}")));
@@ -115,7 +115,7 @@ impl MysqlSource {
                     Err(self
                         .fault(Code::SourceStalled, found)
                         .needs("the first one after the GTID set")
-                        .remedy("try again, or say the place as a time"))
+                        .remedy("try again, or give the point as a time"))
                 })?
             }
         };

@@ -235,8 +235,8 @@ impl MappedTable {
             Mismatch::Plan(problem) => fault(Code::SourceSchemaChanged, problem.to_string())
                 .needs("every column that is captured")
                 .remedy(
-                    "name the column's new name in [entities.columns], or add the column again, unless the table has it \
-                     today",
+                    "set the column's new name in [entities.columns], or add the column to the table again if it lacks \
+                     it today",
                 ),
             Mismatch::Type { column, needed } => {
                 fault(Code::SourceSchemaChanged, format!("column {column} has another type"))

@@ -102,7 +102,8 @@ impl<E: Events> MysqlStream<E> {
         let shards = self.withheld.shards().map_err(|error| self.cannot_withhold(error))?;
         for shard in shards {
             let Some(table) = self.tables.shared(shard) else { continue };
-            let found = "captured rows are undone to a savepoint that is not in the log";
+            let found =
+                "a transaction rolled captured rows back to a savepoint that the binlog does not have";
             let fault = self.fault(Code::BinlogRolledBackRows, found).needs("a refresh of this source");
             self.read_again(&table, fault, lsn)?;
         }

@@ -220,7 +220,7 @@ pub async fn cascade_warning(
     let Some(first) = captured.next() else { return Ok(None) };
     Ok(Some(format!(
         "{}: foreign key {} (ON DELETE {}, ON UPDATE {}) changes rows of captured table {}.{}, and the binlog does not \
-         show them; {} more such keys; needed: a reconciliation every night, which finds and repairs what is missed",
+         show them; {} more such keys; needed: a reconciliation every night, which finds and repairs these changes",
         session.subject(),
         text(first, 2),
         text(first, 3),
@@ -264,14 +264,14 @@ impl Problem {
             Problem::Versioned => Fault::new(
                 Code::SourceTableVersioned,
                 subject,
-                "it is system-versioned: updates and deletes are logged otherwise",
+                "it is system-versioned, so its updates and deletes are logged in another form",
             )
             .needs("a table without system versioning")
             .remedy(format!("ALTER TABLE {quoted} DROP SYSTEM VERSIONING")),
             Problem::Engine(engine) => Fault::new(
                 Code::SourceTableNotTransactional,
                 subject,
-                format!("its engine is {engine}: changes that are rolled back stay"),
+                format!("its engine is {engine}, which keeps changes that a transaction rolled back"),
             )
             .needs("an engine with transactions")
             .remedy(format!("ALTER TABLE {quoted} ENGINE = InnoDB")),

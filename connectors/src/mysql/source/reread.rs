@@ -34,10 +34,12 @@ impl<E: Events> MysqlStream<E> {
 
     /// A branch is committed whose rows this reading has not seen.
     pub(super) fn unread_branch(&mut self, xid: &Xid, lsn: Lsn) -> Result<Withheld, Fault> {
-        let found =
-            format!("XA COMMIT {xid}, whose rows stand before the place where the source's history begins");
+        let found = format!(
+            "XA COMMIT {xid}: the rows of this branch are before the position at which the source's history begins"
+        );
         let fault = self.fault(Code::BinlogXaUnread, found).needs(
-            "a history that begins before the branch was prepared, or without undecided branches (XA RECOVER)",
+            "a history that begins before the branch was prepared, or at a moment without undecided branches (XA \
+             RECOVER)",
         );
         let mut rows = Withheld::default();
         self.add_every_table(&mut rows, fault, lsn)?;
@@ -61,7 +63,11 @@ impl<E: Events> MysqlStream<E> {
             return Err(fault);
         }
         if self.last_warning.is_due() {
-            tracing::warn!(source = self.source, %fault, "rows changed unseen: their table is read again");
+            tracing::warn!(
+                source = self.source,
+                %fault,
+                "rows changed without row events in the binlog: the lanes read their table again"
+            );
         }
         Ok(())
     }

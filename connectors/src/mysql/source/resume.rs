@@ -52,7 +52,9 @@ impl MysqlSource {
             return Err(self.changed(format!("the server is {}", name(&present)), before));
         }
         if epoch < sent.epoch() {
-            let found = format!("the server is read in epoch {epoch}, and position {sent} is above it");
+            let found = format!(
+                "the server is read in epoch {epoch}, and the stream's position {sent} is of a later one"
+            );
             return Err(self.changed(found, before));
         }
         let partial = resume.partial.clone();
@@ -213,7 +215,7 @@ impl MysqlSource {
             now = name(&present),
             epoch,
             gtid_set = %gtids,
-            "another server holds all that was read: reading goes on there"
+            "another server has every transaction that was read: its binlog is read from here on"
         );
         let follows = Some(Follows { before: before.clone(), has_open_group, read });
         if let Some((start, beginning)) = self.at_quiet_end(session, &gtids, sent, epoch).await? {
@@ -286,11 +288,12 @@ impl MysqlSource {
             .fault(
                 Code::BinlogPurged,
                 format!(
-                    "transactions behind binlog file {} are gone; the oldest file is {oldest}",
+                    "transactions after the last read position, in binlog file {}, were purged; the oldest file is \
+                     {oldest}",
                     resume.file
                 ),
             )
-            .needs("the binlog from the last position on")
+            .needs("the binlog from the last read position on")
             .remedy("keep binlogs longer (binlog_expire_logs_seconds)"))
     }
 
@@ -301,7 +304,7 @@ impl MysqlSource {
     fn changed(&self, found: String, before: &ServerIdentity) -> Fault {
         self.fault(Code::SourceServerChanged, found)
             .needs(format!("{}, whose binlog the log continues, or a replica of it", name(before)))
-            .remedy(format!("its address; else {}", self.begin_anew()))
+            .remedy(format!("set the source's `url` to that server; else {}", self.begin_anew()))
     }
 
     fn reset(&self, file: &str, position: u64) -> Fault {
@@ -310,7 +313,7 @@ impl MysqlSource {
         );
         self.fault(Code::SourceServerChanged, found)
             .needs("the server whose binlog the log continues; this one was reset or restored")
-            .remedy(format!("its address; else {}", self.begin_anew()))
+            .remedy(format!("set the source's `url` to that server; else {}", self.begin_anew()))
     }
 
     fn diverged(&self, present: &ServerIdentity, before: &ServerIdentity, how: &str) -> Fault {
@@ -374,7 +377,9 @@ fn read_to(resume: &ResumePoint, epoch: u16) -> Result<Lsn, PositionError> {
 
 fn diverged(fault: Fault, before: &ServerIdentity, source: &str) -> Fault {
     let needed = format!("every transaction that was read from {}", name(before));
-    fault.needs(needed).remedy(format!("a server that has them; else {}", begin_anew(source)))
+    fault
+        .needs(needed)
+        .remedy(format!("set the source's `url` to a server that has them; else {}", begin_anew(source)))
 }
 
 /// What reads the tables again and goes on at the server's end.

@@ -280,9 +280,9 @@ impl Session {
                     missing.zip(gtid).is_some_and(|(missing, gtid)| missing.hold(&gtid))
                 };
                 let Some(gtid) = owned(&committing).find(is_missing) else { return Ok(false) };
-                let found = format!("transaction {gtid} was read, and is being committed");
+                let found = format!("transaction {gtid} was read, and its commit has not ended");
                 Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
-                    .needs("its end: it waits for a replica's acknowledgement"))
+                    .needs("the end of its commit, which waits for a replica's acknowledgement"))
             }
         }
     }

@@ -125,7 +125,7 @@ impl<E: Events> MysqlStream<E> {
         let Some(tables) = self.tables.in_database(&database)? else {
             return Err(self
                 .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
-                .needs("to know which tables were in it: `rule` in [[entities]] says so"));
+                .needs("a `rule` in [[entities]], by which Anabranch knows the tables of the database"));
         };
         for table in tables {
             self.maps.shapes.forget(table.identity.shard);
@@ -141,7 +141,9 @@ impl<E: Events> MysqlStream<E> {
             // Its columns may be those of another table now.
             self.maps.shapes.forget(table.identity.shard);
             let found = format!("{how} of captured table {}.{}", name.database, name.table);
-            let fault = self.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
+            let fault = self
+                .fault(Code::SourceSchemaChanged, found)
+                .needs("changes of the table that are logged as row events");
             if *exists || table.unseen_changes == UnseenChanges::Stop {
                 self.read_again(&table, fault, lsn)?;
             } else if lsn > self.sent {
@@ -167,14 +169,18 @@ impl<E: Events> MysqlStream<E> {
         let ends_row_events =
             |change: &TableChange| matches!(change, TableChange::Versioned | TableChange::Engine(_));
         if !changes.iter().any(ends_row_events) {
-            return self.read_again(&table, fault.needs("changes that row events show"), lsn);
+            return self.read_again(
+                &table,
+                fault.needs("changes of the table that are logged as row events"),
+                lsn,
+            );
         }
         match () {
             () if lsn <= self.sent => Ok(()),
             () if changes.contains(&TableChange::Versioned) => Err(fault
-                .needs("a table without system versioning, which logs updates and deletes otherwise")
+                .needs("a table without system versioning, which logs updates and deletes in another form")
                 .remedy("ALTER TABLE … DROP SYSTEM VERSIONING")),
-            () => Err(fault.needs("changes that row events show")),
+            () => Err(fault.needs("changes of the table that are logged as row events")),
         }
     }
 
@@ -184,7 +190,10 @@ impl<E: Events> MysqlStream<E> {
                 continue;
             }
             let Some(table) = self.find(name)? else { continue };
-            let found = format!("a change of captured table {}.{} by text", name.database, name.table);
+            let found = format!(
+                "a change of captured table {}.{} was logged as a statement",
+                name.database, name.table
+            );
             let fault = self
                 .fault(Code::BinlogStatement, found)
                 .needs("row events (binlog_format = ROW in every session)")

@@ -258,7 +258,10 @@ impl<E: Events> MysqlStream<E> {
             Class::PartialRows => match self.captured(event.data())? {
                 None => Ok(()),
                 Some(table) => Err(self
-                    .fault(Code::BinlogEventUnknown, format!("an update of {} in parts", table.name()))
+                    .fault(
+                        Code::BinlogEventUnknown,
+                        format!("an update of {} was logged in parts of JSON columns", table.name()),
+                    )
                     .needs("whole rows")
                     .remedy("SET GLOBAL binlog_row_value_options = ''")),
             },
@@ -307,7 +310,7 @@ impl<E: Events> MysqlStream<E> {
             Some(table) => Ok(table.clone()),
             // A server closes a statement without rows by an event for no table.
             None if body.len() <= ROWS_WITHOUT_TABLE_BYTES => Ok(None),
-            None => Err(self.corrupt("rows of a table that was not introduced")),
+            None => Err(self.corrupt("rows without the table map event that must precede them")),
         }
     }
 

@@ -245,7 +245,7 @@ fn fault(subject: &str, error: mysql_async::Error) -> Fault {
     let fault = Fault::new(code, subject, found).caused_by(error);
     match code {
         Code::BinlogPurged => fault
-            .needs("the binlog from the last position on")
+            .needs("the binlog from the last read position on")
             .remedy("keep binlogs longer (binlog_expire_logs_seconds)"),
         Code::BinlogGtidUnknown => fault.needs("a GTID set that this server wrote"),
         Code::SourceUnreachable => fault.needs("a `replica_server_id` that no other replica has"),

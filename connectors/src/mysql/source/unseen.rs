@@ -33,8 +33,8 @@ impl Unseen {
             tracing::warn!(
                 source,
                 table = table.name(),
-                "a statement was to write this captured table and has no rows of it: a foreign key may have changed some, \
-                 which the binlog does not show and the next reconciliation repairs"
+                "a statement names this captured table and logged no rows of it: a foreign key may have changed rows \
+                 that the binlog does not show; the next reconciliation repairs them"
             );
         }
         self.tables.clear();

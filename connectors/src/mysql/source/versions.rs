@@ -43,8 +43,8 @@ pub fn warning(version: Version, text: &str, subject: &str) -> Option<String> {
     let (major, minor, _) = version.number;
     ((major, minor) > newest).then(|| {
         format!(
-            "{subject}: version {text} is newer than those that Anabranch was run on ({run}); needed: one of these, or a \
-             reconciliation every night that tells what this version logs otherwise"
+            "{subject}: version {text} is newer than those that Anabranch was run on ({run}); needed: one of these, or \
+             a reconciliation every night, which finds changes that this version logs in another form"
         )
     })
 }

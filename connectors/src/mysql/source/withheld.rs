@@ -41,7 +41,7 @@ pub enum WithholdError {
     /// Where, and what is free there.
     #[error("the temporary file of withheld rows failed in {0}")]
     File(String, #[source] io::Error),
-    #[error("withheld rows came back changed")]
+    #[error("withheld rows in the temporary file differ from those that were written")]
     Chunk(#[from] CodecError),
 }
 

@@ -48,8 +48,8 @@ impl MysqlHistory {
 
     fn odd(&self) -> Fault {
         let subject = format!("{}, table {}", self.target.subject(), self.table);
-        Fault::new(Code::TargetTableShape, subject, "a row that no reconciliation wrote")
-            .needs("rows as reconciliations have written them")
+        Fault::new(Code::TargetTableShape, subject, "a row has values that reconciliations never write")
+            .needs("rows as the reconciliations wrote them")
     }
 
     async fn rows(&self, sql: String) -> Result<Vec<PastReconciliation>, Fault> {

@@ -280,7 +280,9 @@ impl MysqlLane {
         let mysql_async::Error::Server(server) = &error else {
             let fault = match is_commit {
                 false => self.fault(error),
-                true => self.fault(error).needs("progress, which says whether the transaction happened"),
+                true => self
+                    .fault(error)
+                    .needs("the lane's progress, which shows whether the transaction was committed"),
             };
             return (Failed { fault, again: !is_commit }, Rollback::Done);
         };
@@ -309,8 +311,8 @@ impl MysqlLane {
     }
 
     fn fenced(&self) -> Fault {
-        Fault::new(Code::TargetFenced, self.subject(), "another writer moved its progress")
-            .needs("progress as this writer read it")
+        Fault::new(Code::TargetFenced, self.subject(), "another process changed its progress")
+            .needs("the progress that this process read last")
     }
 
     fn progress_missing(&self) -> Fault {

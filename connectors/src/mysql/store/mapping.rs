@@ -77,8 +77,12 @@ impl MysqlMapping {
     fn take(&self, claims: &mut [Claims], rows: Vec<mysql_async::Row>, limit: usize) -> Result<(), Fault> {
         for row in rows {
             let odd = || {
-                Fault::new(Code::TargetTableShape, "a mapping table", "a row that no lane writes")
-                    .needs("rows that lanes wrote")
+                Fault::new(
+                    Code::TargetTableShape,
+                    "a mapping table",
+                    "a row has values that lanes never write",
+                )
+                .needs("rows that lanes wrote")
             };
             let (number, shard, uuid, kind): (usize, u64, Vec<u8>, u8) =
                 mysql_async::from_row_opt(row).map_err(|_| odd())?;
@@ -142,7 +146,7 @@ impl MysqlMapping {
                         Fault::new(
                             Code::TargetTableShape,
                             format!("table {name}"),
-                            "a row that no lane writes",
+                            "a row has values that lanes never write",
                         )
                     })?;
                     visit(Duplicate { value, devices });

@@ -146,7 +146,7 @@ impl Outbox for MysqlOutbox {
         );
         let row = |row: Row| {
             let (id, bytes): (u64, Vec<u8>) =
-                mysql_async::from_row_opt(row).map_err(|_| self.odd("a row of other types"))?;
+                mysql_async::from_row_opt(row).map_err(|_| self.odd("a row has columns of other types"))?;
             let codes = codes(&bytes).ok_or_else(|| self.odd("a row whose codes cannot be read"))?;
             Ok(OutboxRow { id, codes })
         };

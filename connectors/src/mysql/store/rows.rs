@@ -66,7 +66,7 @@ impl MysqlRows {
         let known = known.filter(|known| known.target == self.assignment.target);
         known
             .map(|known| &known.derived)
-            .ok_or_else(|| self.fault(Code::Internal, "a table that is not on it"))
+            .ok_or_else(|| self.fault(Code::Internal, "the number of a table that is not on this target"))
     }
 
     fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
@@ -88,7 +88,7 @@ impl MysqlRows {
     ) -> Result<Option<RowAddress>, Fault> {
         let read = |after| {
             let place = place::read(after).filter(|(_, key)| key.len() == table.shape.key_columns.len());
-            place.ok_or_else(|| self.fault(Code::Internal, "a place that is not one of its tables"))
+            place.ok_or_else(|| self.fault(Code::Internal, "a position that is not one of its tables"))
         };
         after.map(read).transpose()
     }

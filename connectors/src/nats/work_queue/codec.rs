@@ -22,13 +22,13 @@ pub(super) enum Malformed {
     TooLarge,
     #[error("it is of another version than {VERSION}")]
     Version,
-    #[error("its bytes are no message of this version")]
+    #[error("its bytes are not a message of this version")]
     Bytes,
-    #[error("its programme has no name of a programme")]
+    #[error("the name of its programme is not valid")]
     Programme,
-    #[error("its day is on no calendar")]
+    #[error("its day is not a date")]
     Day,
-    #[error("its members are none, more than {MEMBERS_MAX}, or of several parts")]
+    #[error("it has no members, more than {MEMBERS_MAX}, or members of several parts")]
     Members,
 }
 

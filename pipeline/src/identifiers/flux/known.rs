@@ -86,7 +86,7 @@ pub(super) async fn read(registers: &impl Registers, ring: Ring) -> Result<(Regi
     let register = registers.read(&key).await?;
     let known = register.value.parse().map_err(|InvalidKnown| {
         Fault::new(Code::LogForeign, format!("register {key}"), "its value is no list of days and numbers")
-            .needs("a bucket that nobody else writes")
+            .needs("a bucket that only Anabranch writes")
     })?;
     Ok((register, known))
 }

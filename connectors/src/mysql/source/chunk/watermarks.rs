@@ -133,8 +133,8 @@ impl MysqlSource {
             if began.elapsed() > COMMIT_MAX {
                 let found = format!("transaction {gtid} has been under way for {} s", COMMIT_MAX.as_secs());
                 return Err(self.fault(Code::SourceUnreachable, found).needs(
-                    "its end: it waits for a replica's acknowledgement, is a long one that this replica applies, or a session \
-                     has named it (gtid_next) and left it",
+                    "its end: it waits for a replica's acknowledgement, this replica still applies it, or a session \
+                     set gtid_next to it and committed nothing",
                 ));
             }
             tokio::time::sleep(pause).await;
