@@ -162,8 +162,10 @@ impl SearchLane {
         }
         if !rejected.is_empty() {
             for Rejected { id, reason, .. } in &rejected {
-                tracing::warn!(lane = %self.id, index, document = id, reason, "the index rejected a document, which is \
-                                                                               kept as a dead letter");
+                tracing::warn!(
+                    lane = %self.id, index, document = id, reason,
+                    "the index rejected a document, which is kept as a dead letter"
+                );
             }
             letters::park(client, &self.target, &self.id, index, &rejected).await?;
             locked().note(index, &rejected);

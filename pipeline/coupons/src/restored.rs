@@ -28,11 +28,13 @@ pub async fn compare<L: Ledger, R: Register>(
 
 /// Returns the fault that stops all grants.
 pub fn fault() -> Fault {
-    Fault::new(Code::CouponLedgerRestored, "coupon ledger", "it lacks calls that the register has: it was restored \
-                                                             from an older copy")
+    let found = "it lacks calls that the register has: it was restored from an older copy";
+    Fault::new(Code::CouponLedgerRestored, "coupon ledger", found)
         .needs("the coupons that the coupon system gave after the copy was made")
-        .remedy("`anabranch --config FILE dispatch take-in` with the coupon system's statement; a person decides about \
-                 coupons that the statement does not have any more")
+        .remedy(
+            "`anabranch --config FILE dispatch take-in` with the coupon system's statement; a person decides about \
+             coupons that the statement does not have any more",
+        )
 }
 
 /// Settles every coupon of a complete statement, and then begins a new chain of tokens.
