@@ -424,7 +424,8 @@ impl Supervision {
         let place = self.handle.place.load(Ordering::Relaxed);
         let readings = self.readings.count(code, place);
         if code.stops_after().is_some_and(|most| readings >= most) {
-            let remedy = format!("nobody tries again; once it is mended: anabranch restart {task}");
+            let remedy =
+                format!("the task does not try again by itself; after the repair: anabranch restart {task}");
             tracing::error!(task, %fault, "stopped: {remedy}");
             let shown = Some((code, format!("{fault}; stopped: {remedy}")));
             self.handle.states.set(&task, TaskState::Stopped, shown, true);

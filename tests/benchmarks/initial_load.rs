@@ -104,7 +104,7 @@ async fn product(site: &Site<'_>) -> Measured {
     let mut daemon = site.installation.run();
     let deadline = Instant::now() + WAIT_MAX;
     let lanes = site.installation.configuration.lanes as usize;
-    let ended = || daemon.log_of_this_run().matches("the refresh is through").count();
+    let ended = || daemon.log_of_this_run().matches("the refresh is complete").count();
     while ended() < lanes {
         assert!(Instant::now() < deadline, "the load does not end: {}", daemon.log_of_this_run());
         tokio::time::sleep(LOOK_INTERVAL).await;

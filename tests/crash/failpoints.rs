@@ -221,7 +221,7 @@ async fn a_reconciliation_that_is_killed_in_any_phase_is_gone_on_with() {
         let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
         if is_stored {
             assert_eq!(report["id"], underway["underway"]["id"], "the same reconciliation goes on");
-            let said = "the reconciliation was cut off: only rows after that place were compared";
+            let said = "the reconciliation was cut off: only rows after that position were compared";
             assert!(report.to_string().contains(said), "it begins behind what was through: {report}");
         }
         installation.expect_equal().await;

@@ -35,7 +35,7 @@ async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_b
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let unknown = installation.command(&["begin-anew", "--source", "source-x"]).await;
     assert_eq!(unknown.exit_code, 2, "{unknown:?}");
-    expect_refused(&installation, &["--confirm", "source-a"], "nobody has read it yet").await;
+    expect_refused(&installation, &["--confirm", "source-a"], "no reader has read it yet").await;
     let mut daemon = installation.run();
     insert(&installation, "source-a", TABLE, 9_000_001).await;
     insert(&installation, "source-b", "user_05.user_000", 9_000_002).await;

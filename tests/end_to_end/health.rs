@@ -68,7 +68,7 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
     until_told(&socket, "STOPPING=1").await;
     assert!(daemon.wait().expect("it ends").success());
     let unheard = installation.command(&["health"]).await;
-    assert!(unheard.exit_code == 1 && unheard.stdout.contains("nobody answers at"), "{unheard:?}");
+    assert!(unheard.exit_code == 1 && unheard.stdout.contains("no daemon answers at"), "{unheard:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

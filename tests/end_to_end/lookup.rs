@@ -365,7 +365,7 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     assert_eq!(confirmed, BTreeSet::from([("inventory_0", false), ("inventory_history", true)]));
     assert_eq!(answer["from"], "inventory");
     let text = installation.command(&["lookup", "item-3"]).await.expect_success().stdout;
-    for wanted in ["DEVICE", "inventory_history.serial_code_00", "the row does not say so"] {
+    for wanted in ["DEVICE", "inventory_history.serial_code_00", "the row does not confirm it"] {
         assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
     }
     let behind = installation.command(&["lookup", "item-3", "--at-least", &place]).await;

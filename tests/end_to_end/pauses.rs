@@ -37,7 +37,7 @@ async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
     assert_eq!(state, 5.0);
     let report = installation.command(&["reconcile", "--now", "--json"]).await;
     assert_eq!(report.exit_code, 3, "it is incomplete: {report:?}");
-    assert!(report.stdout.contains("is paused, and has not come so far"), "{report:?}");
+    assert!(report.stdout.contains("is paused, and has not reached the position"), "{report:?}");
 
     // No process works on the paused lanes, neither the next daemon nor one beside it.
     daemon.kill();

@@ -212,7 +212,7 @@ async fn a_reconciliation_whose_window_is_too_short_is_paused_and_goes_on_and_th
         async || installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
     until("it is told", async || daemon.log().contains("the window is too short for a reconciliation")).await;
     assert!(
-        daemon.log().contains("the window has ended: the reconciliation goes on in the next one"),
+        daemon.log().contains("the window has ended: the reconciliation continues in the next one"),
         "{}",
         daemon.log()
     );
@@ -291,7 +291,7 @@ async fn a_cache_that_no_window_is_long_enough_for_goes_on_in_the_next_reconcili
     for report in &reports[..first_through] {
         let cache = cache(report);
         assert!(
-            cache["incomplete"][0].as_str().unwrap().contains("the next reconciliation goes on there"),
+            cache["incomplete"][0].as_str().unwrap().contains("the next reconciliation continues there"),
             "{cache}"
         );
     }

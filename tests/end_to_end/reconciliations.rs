@@ -168,7 +168,7 @@ async fn nothing_is_called_clean_that_was_not_read() {
     for workload in &mut workloads {
         workload.insert_rows(50).await.unwrap();
     }
-    let report = incomplete("has not come so far").await;
+    let report = incomplete("has not reached the position").await;
     assert_eq!(store(&report, "birthday")["repaired"], 0);
     let _daemon = installation.run();
     installation.drained().await;
@@ -310,7 +310,7 @@ async fn refreshes_and_reconciliations_of_sources_that_write_other_tables_only_d
         until("refreshed", async || {
             let status = installation.command(&["status", "--json"]).await.json();
             let is_through = |lane: &Json| lane["refreshed_rows"].is_null();
-            daemon.log().contains("the refresh is through")
+            daemon.log().contains("the refresh is complete")
                 && status["lanes"].as_array().unwrap().iter().all(is_through)
         })
         .await;

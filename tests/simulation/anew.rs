@@ -217,17 +217,17 @@ async fn what_begin_anew_refuses() {
         fault.to_string()
     };
     let fresh = stage();
-    assert!(refused(ask(&fresh, 0, "r", false).await).contains("nobody has read it yet"));
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("no reader has read it yet"));
     write(&fresh, 1, None, Some(1));
     assert_eq!(run(&fresh).await, None);
-    assert!(refused(ask(&fresh, 0, "r", false).await).contains("it can be read on"));
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("its binlog can be read on"));
     // All rows are lost with the history.
     fresh.sources[0].restore(1);
     assert!(refused(ask(&fresh, 0, "r", false).await).contains("its tables have no row"));
     write(&fresh, 2, None, Some(1));
     fresh.registers.wipe();
     fresh.targets[1].set_down(true);
-    assert!(refused(ask(&fresh, 0, "r", false).await).contains("not every target answers"));
+    assert!(refused(ask(&fresh, 0, "r", false).await).contains("some targets do not answer"));
     fresh.targets[1].set_down(false);
     ask(&fresh, 0, "r", false).await.unwrap();
     assert_eq!(run(&fresh).await, None);

@@ -77,7 +77,7 @@ impl Client {
     ) -> Result<Vec<Result<Value, Fault>>, Fault> {
         let connected = self.connected().await?;
         if *connected.incarnation != *incarnation {
-            return Err(self.odd("it began another life"));
+            return Err(self.odd("it restarted or failed over"));
         }
         Ok(self.over(connected, commands).await?.1)
     }

@@ -154,11 +154,11 @@ async fn share(
                 Ok(members) => {
                     let tasks = states.snapshot().into_iter().map(|(task, status)| (task, status.state));
                     for task in sharer.surplus(&members, &tasks.collect(), Instant::now()) {
-                        tracing::info!(task, "another process has less: the task is given back");
+                        tracing::info!(task, "another process has fewer tasks: this one gives the task back");
                         yields.ask(&task);
                     }
                 }
-                Err(fault) => tracing::debug!(%fault, "the processes that share the work were not counted"),
+                Err(fault) => tracing::debug!(%fault, "the processes that share the work could not be counted"),
             },
         }
     }

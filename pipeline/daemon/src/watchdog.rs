@@ -57,7 +57,7 @@ async fn feed(states: TaskStates, interval: Duration, food: impl AsyncFn(), canc
 async fn tell(state: NotifyState<'static>) {
     let told = tokio::task::spawn_blocking(move || sd_notify::notify(&[state])).await;
     if let Ok(Err(error)) = told {
-        tracing::warn!(%error, "systemd was not told");
+        tracing::warn!(%error, "systemd could not be notified");
     }
 }
 

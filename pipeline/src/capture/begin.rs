@@ -64,7 +64,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         let end = self.log.end(self.source).await?.map(|end| end.envelope);
         end.iter().for_each(|end| epochs.learn_of_stream(end));
         if !epochs.is_registered() && !are_all {
-            let found = "the register of its epochs is gone, and not every target answers";
+            let found = "the register of its epochs does not exist, and some targets do not answer";
             return Err(self
                 .refused(found)
                 .needs("every target: one that does not answer may know a later epoch"));
@@ -104,7 +104,9 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         lanes: &[Progress],
     ) -> Result<Fault, Fault> {
         let Some((position, entry)) = entry else {
-            return Err(self.refused("nobody has read it yet").needs("nothing: its reader begins by itself"));
+            return Err(self
+                .refused("no reader has read it yet")
+                .needs("nothing: its reader begins by itself"));
         };
         let ended = match timeout(PROBE, self.probe(epochs.latest(), entry)).await {
             Ok(fault) => fault,
@@ -113,7 +115,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
                     return Ok(fault);
                 }
                 return Err(self
-                    .refused(format!("it can be read on from {position}: nothing stops its reader"))
+                    .refused(format!("its binlog can be read on from {position}: nothing stops its reader"))
                     .needs("nothing; `anabranch --config FILE refresh` reads tables again"));
             }
         };
@@ -166,7 +168,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             }
         }
         Err(unread.unwrap_or_else(|| {
-            self.refused("its tables have no row, and derived rows of it stand")
+            self.refused("its tables have no row, and derived rows of it exist")
                 .needs("the rows, loaded before reading begins anew")
                 .remedy("load the tables, or correct the address of the source")
         }))

@@ -88,7 +88,10 @@ pub(super) async fn enter<
     let Some(lane) = furthest(&present).filter(|lane| lane.position > position) else {
         return at_earliest(capture, epochs, &known, fault).await;
     };
-    tracing::warn!(%fault, position = %lane.position, "the stream goes on from the lane that is furthest");
+    tracing::warn!(
+        %fault, position = %lane.position,
+        "the stream continues from the position of the lane that is furthest"
+    );
     let entry = resume_at(&lane.resume, lane.position, &lane.server);
     match open(capture, epochs, &entry).await {
         Ok(source) => Ok(Entered { source, entry, origin: false, is_announced }),
@@ -171,7 +174,10 @@ pub(super) async fn anew<S: SourceConnector, L, M: Registers>(
         return Err(refresh_all(capture.source, fault));
     }
     let entry_name = entry_name(&entry);
-    tracing::warn!(%fault, entry = entry_name, "the stream goes on from there: every lane reads its tables again");
+    tracing::warn!(
+        %fault, entry = entry_name,
+        "the stream continues from this entry: every lane reads its tables again"
+    );
     let source = open(capture, epochs, &entry).await?;
     Ok(Entered { source, entry, origin: false, is_announced: false })
 }
@@ -210,7 +216,11 @@ pub(super) fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIden
 fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
     match furthest(lanes) {
         Some(progress) => {
-            tracing::warn!(position = %progress.position, "the stream is empty but a lane has progress: the log was lost and goes on from there");
+            tracing::warn!(
+                position = %progress.position,
+                "the stream is empty although a lane has progress: the log was lost, and continues from the lane's \
+                 position"
+            );
             (resume_at(&progress.resume, progress.position, &progress.server), false)
         }
         None => (start.clone(), true),

@@ -49,7 +49,8 @@ impl<'a, M: Registers> Epochs<'a, M> {
         if known <= self.number {
             return Ok(());
         }
-        let found = format!("beginning {known} of the source, and this reading is of {}", self.number);
+        let found =
+            format!("the source is at beginning {known}, and this reader at beginning {}", self.number);
         Err(Fault::new(Code::LeaseLost, format!("register {}", self.key), found).needs("one beginning"))
     }
 
@@ -128,7 +129,7 @@ fn registered(key: &str, register: &Register) -> Result<Registered, Fault> {
     match register.value.as_str() {
         "" => Ok(Registered::default()),
         value => value.parse().map_err(|error: InvalidTimeline| {
-            Fault::new(Code::LogForeign, format!("register {key}"), "its value is no epoch")
+            Fault::new(Code::LogForeign, format!("register {key}"), "its value is not an epoch")
                 .needs("a bucket that only Anabranch writes")
                 .caused_by(error)
         }),

@@ -115,11 +115,13 @@ impl Config {
     pub(super) fn check_coupons(&self, has_coupon_system: bool, problems: &mut Problems) {
         let is_birthday = |known: &ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
         if !self.programmes.is_empty() && !self.projections.iter().any(is_birthday) {
-            let needed = "a [[projections]] entry of kind `birthday`, whose tables name who celebrates";
-            problems.add("programmes", "no birthday projection stands beside them".to_owned(), needed);
+            let needed =
+                "a [[projections]] entry of kind `birthday`, whose tables have the users that celebrate";
+            problems.add("programmes", "there is no birthday projection".to_owned(), needed);
         }
         if !self.programmes.is_empty() && !has_coupon_system {
-            let needed = "a [coupon_system] section: who gives out the coupons, and where the ledger lies";
+            let needed = "a [coupon_system] section: the system that gives out the coupons, and the target of the \
+                          ledger";
             problems.add("coupon_system", "missing beside [[programmes]]".to_owned(), needed);
         }
         let Some(system) = &self.coupon_system else { return };

@@ -260,7 +260,7 @@ impl Http {
         };
         for (place, _) in self.tokens.iter().enumerate().filter(|(_, token)| !is_sound(token)) {
             let needed = "16 or more visible ASCII characters without blanks (openssl rand -hex 32)";
-            problems.add("http.tokens", format!("token {} is too short or odd", place + 1), needed);
+            problems.add("http.tokens", format!("token {} is too short or not ASCII", place + 1), needed);
         }
         if self.listen.is_none() && !self.tokens.is_empty() {
             problems.add("http.listen", "missing beside http.tokens".to_owned(), "an address to serve on");
@@ -357,7 +357,7 @@ impl EntityTables {
             );
         }
         if let Some(column) = &self.changed_at_column {
-            let needed = "a column of its own: when the application changed the birthday last";
+            let needed = "a column with the time at which the application changed the birthday last";
             if self.entity != Entity::User {
                 problems.add("entities.changed_at_column", "an entity other than user".to_owned(), needed);
             } else if columns.contains(column) {

@@ -225,7 +225,7 @@ fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
     assert!(!found.contains("coupon_system: missing"), "{found}");
     let (before, _) = GOOD.split_once("[[projections]]").unwrap();
     let found = problems(&format!("{before}{COUPONS}"));
-    assert!(found.contains("programmes: no birthday projection stands beside them"), "{found}");
+    assert!(found.contains("programmes: there is no birthday projection"), "{found}");
 }
 
 const SERIALS: &str = r#"

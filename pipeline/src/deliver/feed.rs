@@ -98,7 +98,9 @@ impl<R: LogReader> Feed<R> {
             }
             Self::Direct(feed) => match feed.batches.recv().await {
                 Some(batch) => batch,
-                None => Err(Fault::new(Code::Internal, "direct feed", "its reading ended without an error")),
+                None => {
+                    Err(Fault::new(Code::Internal, "direct feed", "its binlog stream ended without an error"))
+                }
             },
         }
     }
@@ -156,7 +158,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 return self.open_direct(progress, &end, permit).await.map(Feed::Direct);
             }
             if !std::mem::replace(&mut waits, true) {
-                tracing::info!(lane = %self.id, "waits until another lane needs its direct feed no more");
+                tracing::info!(lane = %self.id, "the lane waits until another lane ends its direct feed");
             }
         }
     }
@@ -177,7 +179,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         if let Some(over) = fed.filter(|fed| fed.epoch < present.epoch) {
             let found = format!("a direct feed of epoch {over}");
             return Err(Fault::new(Code::SourceUnreachable, format!("source {source}"), found)
-                .needs(format!("one of epoch {present}, as the stream is")));
+                .needs(format!("a direct feed of epoch {present}, which the stream has")));
         }
         if progress.is_apart() || hole.is_some_and(|hole| !hole.is_behind(position)) {
             return Ok(None);

@@ -43,7 +43,7 @@ pub(super) fn require_beginning(
     if own == theirs {
         return Ok(());
     }
-    let found = format!("the stream is of beginning {theirs} of the source, and the lane of {own}");
+    let found = format!("the stream has beginning {theirs} of the source, and the lane has {own}");
     Err(Fault::new(Code::LogHole, format!("lane {lane}"), found).needs("one beginning"))
 }
 

@@ -100,7 +100,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         if !is_behind || position.epoch() < before.highest_position.epoch() {
             return Err(fault);
         }
-        tracing::warn!(lane = %self.id, %fault, %position, "begins at the stream's end and reads all tables");
+        tracing::warn!(lane = %self.id, %fault, %position, "the lane begins at the stream's end and reads all tables");
         let mut flush = Flush::new(Progress {
             revision: before.revision + 1,
             position,
@@ -125,7 +125,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
 pub(crate) fn refresh_command(projection: &str, source: &str) -> String {
     format!(
         "`anabranch --config FILE refresh --projection {projection} --source {source}`, then `anabranch --config FILE \
-         restart --all`: it goes on from the present, and reads all tables"
+         restart --all`: the lane continues from the present, and reads all tables"
     )
 }
 

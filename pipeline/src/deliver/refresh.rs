@@ -353,7 +353,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 flush.progress.refresh = Some(Refresh::with_reread(Some(behind), shard, progress.position));
             }
             Phase::Waiting(Step::Finished) => {
-                tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is through");
+                tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is complete");
                 flush.progress.refresh = refresh.behind_scope();
                 self.notes = Notes::default();
             }

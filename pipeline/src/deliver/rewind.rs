@@ -70,7 +70,7 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
     /// server, or without a stream, the epoch does not exist yet, and a wrong one makes old changes look new.
     async fn locate(&self, place: BinlogPoint) -> Result<Located, Fault> {
         let Some(end) = self.log.end(self.source).await? else {
-            return Err(self.refused("the stream is empty").needs("a reader that has begun it"));
+            return Err(self.refused("the stream is empty").needs("a message of the source's reader"));
         };
         let end = end.envelope;
         let reached = Timeline::of(end.position, &end.server);
@@ -81,7 +81,7 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
         if present != reached {
             return Err(self
                 .refused(format!("the stream is in epoch {reached}"))
-                .needs(format!("epoch {present}: a reader that has begun the present server's")));
+                .needs(format!("epoch {present}, which the source's reader begins on the present server")));
         }
         Ok(located)
     }
@@ -131,9 +131,9 @@ pub async fn rewind(
                 let is_back = place.position < before.position;
                 let has_begun = before.highest_position > Lsn::ZERO;
                 if has_begun && !is_back {
-                    let found = format!("{} is not after its position {}", place.position, before.position);
+                    let found = format!("{} is not before its position {}", place.position, before.position);
                     return Err(Fault::new(Code::ReplayRefused, format!("lane {id}"), found)
-                        .needs("a place in the past: a lane that skips changes would be wrong for ever"));
+                        .needs("a point in the past: a lane that skips changes would be wrong for ever"));
                 }
                 before.rewound(place.position, place.resume.clone(), place.server.clone())
             }

@@ -136,7 +136,10 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 due.join_at = Instant::now() + JOIN_INTERVAL;
                 let joined = lane.join(window.progress(), hole, feed.direct_timeline());
                 if let Some(Some(joined)) = unless(cancel, joined).await? {
-                    tracing::info!(lane = %lane.id, position = %window.progress().position, "back to the stream");
+                    tracing::info!(
+                        lane = %lane.id, position = %window.progress().position,
+                        "the lane reads the stream again"
+                    );
                     failpoints::reach("lane-direct-joined").await;
                     (feed, hole) = (joined, None);
                 }
@@ -241,14 +244,14 @@ fn take<S, L: Log>(
             let fields = lane.fields_read().taken(window.progress(), &delivery.envelope);
             window.take(lane.id, &delivery, &mut project)?;
             if window.note_fields(fields) {
-                tracing::info!(lane = %lane.id, "messages have all of its fields again: reads all tables");
+                tracing::info!(lane = %lane.id, "messages have all fields of the lane again: it reads all tables");
             } else if fields.begins_lack {
                 tracing::warn!(
                     lane = %lane.id, reads = lane.fields,
                     "messages were captured with fewer fields than the projection reads: their reader has another configuration"
                 );
             } else if lacks_rows && !fields.is_lacking {
-                tracing::info!(lane = %lane.id, "begins with all tables, read beside its feed");
+                tracing::info!(lane = %lane.id, "the lane begins with a refresh of all tables");
                 window.load();
             }
             Ok(())
@@ -306,7 +309,7 @@ fn found_hole<S, L: Log>(
         return Err(Fault::new(Code::Internal, format!("lane {}", lane.id), "its direct feed does not link")
             .caused_by(fault));
     }
-    tracing::warn!(lane = %lane.id, %fault, "the stream does not continue here");
+    tracing::warn!(lane = %lane.id, %fault, "the stream does not continue at the lane's position");
     Ok(Hole::at(window.progress().position))
 }
 
@@ -319,7 +322,10 @@ async fn empty<S: SourceConnector, L: Log>(
     cancel: &CancellationToken,
 ) -> Result<Progress, Fault> {
     let Some(shards) = unless(cancel, lane.source.shards()).await? else { return Ok(progress) };
-    tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
+    tracing::info!(
+        lane = %lane.id, shards = shards.len(),
+        "the lane was rewound to nothing: its derived rows are removed"
+    );
     // The first commit raises only the fence: a flush of another process that is under way then fails, instead of
     // ending after the removal of the rows that it has written.
     for shard in std::iter::once(None).chain(shards.into_iter().map(Some)) {

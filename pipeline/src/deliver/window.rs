@@ -188,7 +188,7 @@ impl LaneWindow {
         require_reading(lane, &self.flush.progress, envelope)?;
         let position = self.flush.progress.position;
         if !links(envelope, position, message.follows) {
-            let follows = if envelope.continues { "continues an event behind" } else { "follows" };
+            let follows = if envelope.continues { "continues an event after" } else { "follows" };
             let found =
                 format!("{message} {follows} position {}, but the lane is at {position}", envelope.previous);
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
@@ -196,7 +196,8 @@ impl LaneWindow {
         }
         let told = self.told_part.as_deref().filter(|_| message.follows);
         if message.stored.is_some() && !keeps_part(&self.flush.progress, told, envelope) {
-            let found = format!("{message} is of another server, and the lane has a part of a transaction");
+            let found =
+                format!("{message} was read from another server, and the lane has a part of a transaction");
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("a server that has the transaction"));
         }
@@ -276,10 +277,10 @@ impl LaneWindow {
             return Ok(());
         }
         let found =
-            format!("{message} says {told} changes, and {} were counted", i64::from(told) - unaccounted);
+            format!("{message} announces {told} changes, and {} were counted", i64::from(told) - unaccounted);
         Err(Fault::new(Code::LogCountViolated, format!("lane {lane}"), found)
             .needs("every change of a message, applied or passed for a reason")
-            .remedy("keep the stream, and report it: nothing of this message was written"))
+            .remedy("keep the stream, and report this defect: nothing of this message was written"))
     }
 
     /// Returns a note to store before the first rows of an epoch, for a store that does not write rows with their

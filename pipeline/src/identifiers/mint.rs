@@ -70,7 +70,8 @@ impl<'m, M: Registers> Mint<'m, M> {
                 raised => raised?,
             };
         }
-        let given = Given::parse(&register.value).ok_or_else(|| odd(&key, "its value names no uuids"))?;
+        let given =
+            Given::parse(&register.value).ok_or_else(|| odd(&key, "its value does not name uuids"))?;
         Ok((given.count == count).then(|| given.uuids()))
     }
 
@@ -122,7 +123,7 @@ fn reserved(key: &str, register: &Register) -> Result<u64, Fault> {
     if register.value.is_empty() {
         return Ok(0);
     }
-    register.value.parse().map_err(|_| odd(key, "its value is no number"))
+    register.value.parse().map_err(|_| odd(key, "its value is not a number"))
 }
 
 fn odd(key: &str, found: &str) -> Fault {
@@ -131,7 +132,11 @@ fn odd(key: &str, found: &str) -> Fault {
 }
 
 fn exhausted(key: &str) -> Fault {
-    Fault::new(Code::UuidsExhausted, format!("machine number {key}"), "its instants reach the year 2094")
-        .needs("a clock between 2025 and 2094")
-        .remedy("set the clock; another machine number is taken then")
+    Fault::new(
+        Code::UuidsExhausted,
+        format!("machine number {key}"),
+        "its uuids are used up to the year 2094",
+    )
+    .needs("a clock between 2025 and 2094")
+    .remedy("set the clock; another machine number is taken then")
 }

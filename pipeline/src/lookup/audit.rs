@@ -178,7 +178,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         // A cache that began another life meanwhile may not have shown all of its entries.
         let is_last = next.is_none();
         if is_last && again(|| self.cache.incarnation()).await? != state.place.life {
-            return Err(unbelieved("it began another life"));
+            return Err(unbelieved("it restarted or failed over"));
         }
         state.audited.add(part);
         state.place.after = next.map_or_else(Vec::new, |next| next.0.into_vec());
@@ -245,7 +245,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
             self.require_belief(life).await?;
             let entries = again(|| self.cache.standing(&codes)).await?;
             if *entries.incarnation != *life {
-                return Err(unbelieved("it began another life"));
+                return Err(unbelieved("it restarted or failed over"));
             }
             let after = self.claims(&codes).await?;
             let mut hot = Vec::new();
@@ -316,5 +316,6 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
 }
 
 fn unbelieved(found: &str) -> Fault {
-    Fault::new(Code::CacheRejected, "cache", found).needs("one life that everything was drained into")
+    Fault::new(Code::CacheRejected, "cache", found)
+        .needs("a cache that did not restart and whose drain is complete")
 }

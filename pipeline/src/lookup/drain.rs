@@ -221,11 +221,13 @@ async fn look<C: CodeCache, O: Outbox, M>(
     let time_to_live = work.time_to_live.full;
     work.outbox.begin(known, &CacheRecord { incarnation: record.clone(), time_to_live }).await?;
     if is_whole {
-        tracing::info!("the cache began another life: what changed lately is removed from it again");
+        tracing::info!(
+            "the cache restarted or failed over: entries of recent changes are removed from it again"
+        );
         work.outbox.repeat().await?;
         failpoints::reach("cache-after-repeat").await;
     } else {
-        tracing::info!("what the cache holds is not known, or too old: it is emptied");
+        tracing::info!("the age of the cache's entries is not known, or too high: the cache is emptied");
         work.cache.clear().await?;
         failpoints::reach("cache-after-clear").await;
     }
@@ -245,7 +247,7 @@ async fn renew_freshness_key(
     match cache.write_freshness_key(life).await {
         Ok(()) => Some(Instant::now()),
         Err(fault) => {
-            tracing::debug!(%fault, "the cache got no freshness key");
+            tracing::debug!(%fault, "the cache's freshness key could not be written");
             None
         }
     }

@@ -154,7 +154,8 @@ where
         }
         for (code, found) in codes.iter().zip(&mut found) {
             if found.is_none() {
-                let claims = read.get(code).cloned().ok_or_else(|| unread("a reading without its code"))?;
+                let claims = read.get(code).cloned();
+                let claims = claims.ok_or_else(|| unread("a read of a mapping table lacks its code"))?;
                 *found = Some((claims, Origin::Mapping));
             }
         }
@@ -217,7 +218,8 @@ where
                 codes.into_iter().for_each(|code| _ = flights.remove(&(code, limit)));
                 read
             });
-            let flight = async { task.await.unwrap_or_else(|_| Err(unread("a reading was cut off"))) };
+            let flight =
+                async { task.await.unwrap_or_else(|_| Err(unread("a read of a mapping table was cut off"))) };
             let flight = flight.boxed().shared();
             flights.extend(own.into_iter().map(|code| ((code, limit), flight.clone())));
             boarded.push(flight);

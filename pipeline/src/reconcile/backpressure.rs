@@ -58,7 +58,7 @@ impl Backpressure {
                         source = name,
                         why,
                         needed,
-                        "how far the replica is behind is not known: reconcile.replica_lag_seconds holds nothing"
+                        "the lag of the replica is not known: reconcile.replica_lag_seconds has no effect"
                     );
                 }
                 let head = heads.entry(name).or_default();
@@ -86,7 +86,7 @@ impl Drop for Backpressure {
 fn busy(pressure: &Pressure, limits: &PressureLimits) -> Option<&'static str> {
     match () {
         () if pressure.running_threads > limits.running_threads.get() => Some("a source is busy"),
-        () if pressure.replica_lag.is_some_and(|lag| lag > limits.replica_lag) => Some("a replica is behind"),
+        () if pressure.replica_lag.is_some_and(|lag| lag > limits.replica_lag) => Some("a replica lags"),
         () => None,
     }
 }
@@ -109,5 +109,5 @@ async fn behind(
     let now = Instant::now().into_std();
     head.observe(source.pressure().await.ok()?.head.in_epoch(slowest.epoch()).ok()?, now);
     head.forget(slowest);
-    (head.lag(slowest, now) > limits.lane_lag).then_some("lanes are behind")
+    (head.lag(slowest, now) > limits.lane_lag).then_some("lanes lag")
 }

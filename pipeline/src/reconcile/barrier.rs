@@ -50,7 +50,7 @@ async fn of_source<S: RowSource, L: Lanes>(
 fn owes_a_table(progress: &Progress) -> Option<LaneObstacle> {
     let owes = progress.refresh.as_ref().is_some_and(|refresh| !refresh.rereads.is_empty());
     owes.then_some(LaneObstacle {
-        why: "is to read a table again, of which rows changed unseen",
+        why: "is to read a table again, whose rows changed without row events",
         passes: true,
     })
 }

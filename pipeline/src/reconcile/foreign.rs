@@ -83,8 +83,9 @@ impl Unowned {
             named.map(|((_, shard), rows)| format!("{} ({rows})", shard_text(*shard))).collect();
         let more = if self.rows.len() > named.len() { ", …" } else { "" };
         format!(
-            "{} derived rows of {} tables that no source has: shard_id {}{more}; look whether a grant or a pattern hides \
-             a table, then `anabranch reconcile remove-foreign --store {store} --dry-run` lists what would go",
+            "{} derived rows of {} tables that no source has: shard_id {}{more}; check whether a grant or a pattern \
+             hides a table, then `anabranch reconcile remove-foreign --store {store} --dry-run` lists the rows that \
+             would be removed",
             self.rows(),
             self.rows.len(),
             named.join(", ")

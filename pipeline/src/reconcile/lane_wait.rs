@@ -110,12 +110,12 @@ pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) 
     let is_of_lane = progress.server == *server && progress.position.epoch() == place.epoch();
     match () {
         () if progress.refresh.as_ref().is_some_and(reads_tables) => {
-            Some(LaneObstacle { why: "is reading its tables anew", passes: false })
+            Some(LaneObstacle { why: "reads its tables again", passes: false })
         }
         () if progress.position == Lsn::ZERO => waits("has not begun"),
         () if progress.is_replaying() => waits("is replaying"),
         () if !is_of_lane => waits("reads another server"),
-        () if progress.position < place => waits("has not come so far"),
+        () if progress.position < place => waits("has not reached the position of the comparison"),
         () => None,
     }
 }

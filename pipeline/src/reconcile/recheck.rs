@@ -393,7 +393,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             || format!("the table of shard {shard}"),
             |table| format!("table {}.{}", table.identity.database, table.identity.table),
         );
-        format!("lane {lane} is to read {table} again, of which rows changed unseen")
+        format!("lane {lane} is to read {table} again, whose rows changed without row events")
     }
 
     /// Waits until the lanes of each source have passed its position; returns the sources whose lanes have not, and

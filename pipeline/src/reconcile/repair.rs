@@ -35,7 +35,7 @@ pub async fn repair<L: Lanes>(
             again(ask).await.map_err(text)?;
         }
         let hindered = |progress: &Progress| {
-            let waits = LaneObstacle { why: "does not come to the repair", passes: true };
+            let waits = LaneObstacle { why: "has not begun the repair", passes: true };
             let repairs = |refresh: &Refresh| refresh.scope != Scope::Rereads;
             progress.refresh.as_ref().is_some_and(repairs).then_some(waits)
         };

@@ -163,9 +163,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         let Some(audit) = &self.sides.audit else { return };
         let mut placement = audit.placement();
         if !begun_anew {
-            placement
-                .not_audited
-                .push("the reconciliation was cut off: only rows after that place were compared".to_owned());
+            placement.not_audited.push(
+                "the reconciliation was cut off: only rows after that position were compared".to_owned(),
+            );
             placement.share_of_keys = 0.0;
         }
         for (key, other) in audit.doubles() {
@@ -206,13 +206,14 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             match held {
                 Ok(true) => {}
                 Ok(false) => {
-                    report.set_incomplete(format!(
-                        "the replica of source {name} is behind, or replicates nothing"
-                    ));
+                    report
+                        .set_incomplete(format!("the replica of source {name} lags, or replicates nothing"));
                     return false;
                 }
                 Err(fault) => {
-                    report.set_incomplete(format!("how far the replica of source {name} is: {fault}"));
+                    report.set_incomplete(format!(
+                        "the lag of the replica of source {name} is not known: {fault}"
+                    ));
                     return false;
                 }
             }
@@ -248,7 +249,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
                     if all.len() == before {
                         let entity = entity.name();
                         report.set_incomplete(format!(
-                            "source {name} shows no table of {entity}: look at its patterns and grants"
+                            "source {name} shows no table of {entity}: check its patterns and grants"
                         ));
                     }
                 }
@@ -328,7 +329,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             });
             if wrong.is_beyond(self.settings, report, rows) {
                 report.is_gate_closed = true;
-                report.set_incomplete("more differs than the gate lets pass; the rest was not looked at");
+                report
+                    .set_incomplete("more rows differ than the gate lets pass; the others were not checked");
                 return false;
             }
             report.candidates += window.len() as u64;
@@ -450,7 +452,7 @@ fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreStat
             UnitEnd::Store
         }
         Unscanned::TooMuch => {
-            let found = "more differs than can be listed; `anabranch refresh` reads the tables anew";
+            let found = "more rows differ than can be listed; `anabranch refresh` reads the tables again";
             state.report.set_incomplete(found);
             state.report.is_gate_closed = true;
             UnitEnd::Through

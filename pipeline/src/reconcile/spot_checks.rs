@@ -89,7 +89,10 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
                 message = reader.next() => match message {
                     Ok(message) => self.take(&message, &mut sample),
                     Err(fault) if is_hole(&fault) => {
-                        tracing::warn!(source = self.source, %fault, "the spot checks go on at the end of the stream");
+                        tracing::warn!(
+                            source = self.source, %fault,
+                            "the spot checks continue at the end of the stream"
+                        );
                         tokio::time::sleep(PAUSE).await;
                         reader = self.open().await?;
                     }

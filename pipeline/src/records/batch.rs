@@ -146,7 +146,7 @@ impl BatchBuilder {
         let found = format!("a change at {lsn} after the complete position {position}");
         Err(Fault::new(Code::LogOrderViolated, format!("source {source}"), found)
             .needs("every change above the position before it")
-            .remedy("keep the binlogs, and report it: nothing of this batch was sent"))
+            .remedy("keep the binlogs, and report this defect: nothing of this batch was sent"))
     }
 
     /// Counts updates that were read and skipped: neither a captured value nor the key changed.

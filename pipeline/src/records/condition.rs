@@ -66,9 +66,9 @@ impl Condition {
 pub enum InvalidComparison {
     #[error("it has none of the operators =, <, <=, > and >=")]
     NoOperator,
-    #[error("what stands before the operator is no name of a column")]
+    #[error("the text before the operator is not a name of a column")]
     Column,
-    #[error("what stands after the operator is no value")]
+    #[error("the text after the operator is not a value")]
     Value,
 }
 

@@ -47,7 +47,7 @@ impl Scope {
             Cell::Null | Cell::Int(_) => false,
         };
         if !all().all(is_key) {
-            return Some("a key is none that a derived row can have".to_owned());
+            return Some("a key is not one that a derived row can have".to_owned());
         }
         let count = all().count();
         let is_counted = (1..=KEYS_MAX).contains(&count) && keys.values().all(|keys| !keys.is_empty());

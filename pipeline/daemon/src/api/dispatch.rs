@@ -30,11 +30,11 @@ pub(super) async fn begin(
     Path((programme, day)): Path<(String, String)>,
 ) -> Result<(StatusCode, Json<BegunRun>), Problem> {
     let date: Date = day.parse().map_err(|_| {
-        Problem::new(Code::DispatchRefused, "the path names no day", "a day such as 2027-02-28")
+        Problem::new(Code::DispatchRefused, "the day in the path is not a date", "a day such as 2027-02-28")
     })?;
     let days = &served.context.days;
     if !days.knows(&programme) {
-        return Err(Problem::new(Code::RouteUnknown, "no programme has this name", SEE_DESCRIPTION));
+        return Err(Problem::new(Code::RouteUnknown, "there is no programme of this name", SEE_DESCRIPTION));
     }
     let begun = days.begin(&programme, date).await.map_err(|fault| Problem::from(&fault))?;
     let run = BegunRun {

@@ -118,12 +118,8 @@ pub(super) async fn stream(
     let events = &served.events;
     let place = events.places.clone().try_acquire_owned().map_err(|_| {
         let detail = format!("{STREAMS_MAX} streams of events are open");
-        Problem::new(
-            Code::TooManyRequests,
-            detail,
-            "close a page that nobody looks at, or ask another daemon",
-        )
-        .with_header(header::CONNECTION, "close")
+        Problem::new(Code::TooManyRequests, detail, "close a page that is not in use, or ask another daemon")
+            .with_header(header::CONNECTION, "close")
     })?;
     let cancel = events.cancel.clone();
     // While other streams are open, the newest document is at most a second old and is sent at once; else it may be old.

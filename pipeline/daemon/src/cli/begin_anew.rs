@@ -134,7 +134,7 @@ async fn known(wiring: &Wiring, source: &str) -> Result<Known, Fault> {
                 progress.extend(rows.into_iter().filter_map(of_lane));
             }
             Err(fault) => {
-                tracing::warn!(%fault, "its lanes begin anew when it is back");
+                tracing::warn!(%fault, "a target does not answer: its lanes begin anew when it does");
                 away.push(target.to_owned());
             }
         }
@@ -194,8 +194,8 @@ async fn wake(wiring: &Wiring, source: &str, number: u64) -> Result<(), Fault> {
     while log.end(source).await?.is_none_or(|end| end.envelope.beginning < number) {
         if Instant::now() > deadline {
             eprintln!(
-                "no reader has begun yet: one does when a daemon runs; then `anabranch --config FILE restart --all` wakes \
-                 lanes that have stopped"
+                "no reader has begun yet: a running daemon begins one; then `anabranch --config FILE restart --all` \
+                 wakes lanes that have stopped"
             );
             return Ok(());
         }
@@ -241,7 +241,7 @@ fn text(done: &Done<'_>) -> String {
     lines.extend(done.why.map(|why| format!("  why         {why}")));
     lines.extend(done.read_up_to.as_ref().map(|place| format!("  read up to  {place}")));
     lines.push(format!(
-        "  goes on at  {} of server {}; nobody reads what lies between",
+        "  goes on at  {} of server {}; no reader reads the changes in between",
         done.goes_on_at, done.server
     ));
     for (projection, lanes) in &done.projections {

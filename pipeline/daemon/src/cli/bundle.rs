@@ -102,7 +102,7 @@ async fn daemon(wiring: &Wiring, path: &str) -> String {
     };
     match client::get(listen, path, ANSWER_TIME_MAX).await {
         Some((_, answer)) => answer,
-        None => format!("not gathered: nobody answered at {listen}{path}\n"),
+        None => format!("not gathered: no daemon answered at {listen}{path}\n"),
     }
 }
 

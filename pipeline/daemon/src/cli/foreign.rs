@@ -33,8 +33,8 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
     let is_projection = wiring.config().projections.iter().any(|known| known.name == arguments.store);
     if !is_projection {
         let subject = format!("store {}", arguments.store);
-        return Err(Fault::new(Code::ReconcileRefused, subject, "it is no projection")
-            .needs("a projection; what is wrong in a cache is removed by a reconciliation"));
+        return Err(Fault::new(Code::ReconcileRefused, subject, "it is not a projection")
+            .needs("a projection; a reconciliation removes wrong entries of a cache"));
     }
     let only = arguments.shard.as_deref().map(named).transpose()?;
     let tell = |row: Foreign| {
@@ -63,7 +63,8 @@ fn named(text: &str) -> Result<Named, Fault> {
         _ if text == NONE => Ok(Named(None)),
         Ok(shard) => Ok(Named(Some(shard))),
         Err(_) => {
-            Err(Fault::new(Code::ReconcileRefused, "--shard", "it is no shard id").needs("a number, or none"))
+            Err(Fault::new(Code::ReconcileRefused, "--shard", "it is not a shard id")
+                .needs("a number, or none"))
         }
     }
 }

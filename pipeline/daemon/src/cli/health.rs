@@ -33,7 +33,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Some(Some(role)) => format!("/readyz/{}", role.name()),
     };
     let (exit, text) = match block_on(client::get(listen, &path, ANSWER_TIME_MAX))? {
-        None => (Exit::Definite, format!("nobody answers at {listen}")),
+        None => (Exit::Definite, format!("no daemon answers at {listen}")),
         Some((200, answer)) => (Exit::Success, answer),
         Some((_, answer)) => (Exit::Definite, answer),
     };

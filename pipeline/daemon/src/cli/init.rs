@@ -100,7 +100,7 @@ fn named_sources(given: &[String]) -> Result<Vec<(String, String)>, Vec<Fault>> 
             variable_name(variable)?;
             let is_sound = is_name(&name);
             if !is_sound || !seen.insert(name.clone()) {
-                let found = if is_sound { "two sources with one name" } else { "no name of a source" };
+                let found = if is_sound { "two sources with one name" } else { "not a name of a source" };
                 let needed = "1 to 32 letters, digits, `-` and `_`, once for each source";
                 return Err(vec![
                     Fault::new(Code::ConfigInvalid, format!("--source {name}"), found).needs(needed),
@@ -125,7 +125,8 @@ fn variable_name(text: &str) -> Result<(), Vec<Fault>> {
     if is_sound {
         return Ok(());
     }
-    let fault = Fault::new(Code::ConfigInvalid, "an address of `init`", "no name of an environment variable");
+    let fault =
+        Fault::new(Code::ConfigInvalid, "an address of `init`", "not a name of an environment variable");
     Err(vec![
         fault
             .needs("the name of a variable that holds the address, so that no password is on a command line")

@@ -104,7 +104,7 @@ fn fault(refusal: Refusal) -> Fault {
     match refusal {
         Refusal::Malformed(detail) => Fault::new(code, "lookup", detail),
         Refusal::Behind(missing) => Fault::new(code, "lookup", missing)
-            .needs("the place of --at-least, within 2 s")
+            .needs("lanes that pass the point of --at-least within 2 s")
             .remedy("try again, or without --at-least; `anabranch --config FILE status` shows the lag"),
         Refusal::Busy => Fault::new(code, "lookup", refusal.to_string()),
         Refusal::Failed(fault) => Arc::into_inner(fault)
@@ -126,8 +126,8 @@ fn text(answer: &LookupAnswer) -> String {
                 table.map_or_else(unknown, |(database, table)| format!("{database}.{table}")),
                 match claim.confirmed {
                     None => String::new(),
-                    Some(true) => "the row says so".to_owned(),
-                    Some(false) => "the row does not say so (any more)".to_owned(),
+                    Some(true) => "the row confirms it".to_owned(),
+                    Some(false) => "the row does not confirm it (any more)".to_owned(),
                 },
             ]);
             if let Some(row) = &claim.row {

@@ -103,7 +103,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Some(Command::RemoveForeign(arguments)) => block_on(foreign::run(&wiring, arguments))?.map_err(one),
         Some(Command::Verify) => block_on(verify(&wiring))?.map_err(one),
         None if arguments.now => block_on(now(&wiring, arguments))?.map_err(one),
-        None => Err(one(Fault::new(Code::ReconcileRefused, "reconcile", "nothing is asked for")
+        None => Err(one(Fault::new(Code::ReconcileRefused, "reconcile", "no action is given")
             .needs("--now, or one of: status, show, verify, remove-foreign"))),
     }
 }
@@ -167,7 +167,8 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
     let mut lines = vec![format!("{}: {}", store.store, store.outcome().name())];
     if store.is_gate_closed {
         lines.push(
-            "  gate       more differs than may be repaired unasked: look first; then --open-gate, or `anabranch refresh`"
+            "  gate       more rows differ than may be repaired without a person's word: check them, then --open-gate \
+             or `anabranch refresh`"
                 .to_owned(),
         );
     }
@@ -207,7 +208,7 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
     let elsewhere: u64 = misplaced.values().sum();
     let mut lines = vec![format!(
         "  placement  {rows} rows, {elsewhere} belong into another table, {undecided} have no place; {} keys in two tables \
-         ({:.0} % of keys looked for)",
+         ({:.0} % of keys checked)",
         doubles.len(),
         share_of_keys * 100.0
     )];
@@ -218,7 +219,7 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
         format!("  placement  {rows} rows of {table} belong into other tables")
     }));
     lines.extend(cut(doubles, |double| {
-        format!("  placement  key {} stands in {}", double.key_hash, double.tables.join(" and "))
+        format!("  placement  key {} is in {}", double.key_hash, double.tables.join(" and "))
     }));
     lines
 }
@@ -332,12 +333,11 @@ async fn show_reconciliation(wiring: &Wiring, show: &Show) -> Result<Exit, Fault
     match sealed(wiring, &reconciliation, before.as_ref()) {
         Seal::Whole => Ok(Exit::Success),
         Seal::Broken => {
-            Err(broken(&reconciliation, "its signature is not that of its report and of this key"))
+            Err(broken(&reconciliation, "its signature does not fit its report and reconcile.signing_key"))
         }
-        Seal::Unlinked => Err(broken(
-            &reconciliation,
-            "the reconciliation before it is not the one that it was signed over",
-        )),
+        Seal::Unlinked => {
+            Err(broken(&reconciliation, "its signature covers another reconciliation than the one before it"))
+        }
     }
 }
 
@@ -354,7 +354,7 @@ async fn verify(wiring: &Wiring) -> Result<Exit, Fault> {
             if sealed(wiring, &reconciliation, before.as_ref()) != Seal::Whole {
                 return Err(broken(
                     &reconciliation,
-                    "it, or what stands before it, was changed or taken away",
+                    "it, or a reconciliation before it, was changed or removed",
                 ));
             }
             before = Some(reconciliation);
@@ -364,8 +364,8 @@ async fn verify(wiring: &Wiring) -> Result<Exit, Fault> {
     _ = output::line(&match wiring.config().reconcile.signing_key {
         Some(_) => format!("{count} reconciliations, every signature right"),
         None => format!(
-            "{count} reconciliations, unsigned: reconcile.signing_key is not set, so their sums are right, which shows accidents \
-             and not who means to change them"
+            "{count} reconciliations, unsigned: reconcile.signing_key is not set, so their checksums are right, which \
+             shows accidents and no deliberate change"
         ),
     });
     Ok(Exit::Success)
@@ -373,7 +373,7 @@ async fn verify(wiring: &Wiring) -> Result<Exit, Fault> {
 
 fn broken(reconciliation: &PastReconciliation, found: &str) -> Fault {
     Fault::new(Code::HistoryBroken, format!("reconciliation {}", reconciliation.id), found)
-        .needs("the history as reconciliations have written it, and the reconcile.signing_key of then")
+        .needs("the history as reconciliations wrote it, and the reconcile.signing_key that signed it")
 }
 
 #[cfg(test)]

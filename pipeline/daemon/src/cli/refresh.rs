@@ -86,7 +86,7 @@ async fn scope(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> Resu
     if arguments.keys.is_empty() {
         return Ok(Scope::Table(shard));
     }
-    let refused = || Fault::new(Code::RefreshRefused, "a key", "it is no user id").needs("a number");
+    let refused = || Fault::new(Code::RefreshRefused, "a key", "it is not a user id").needs("a number");
     let key = |text: &String| match wiring.projection(&lanes[0].projection)?.entity() {
         Entity::User => {
             let number = text.parse().ok().filter(|number: &u64| number.to_string() == *text);
@@ -105,7 +105,7 @@ fn table(wiring: &Wiring, lanes: &[LaneId], name: &str) -> Result<ShardId, Fault
         return Err(refused("a table belongs to one source").needs("--source NAME, once"));
     }
     let Some((database, table)) = name.split_once('.') else {
-        return Err(refused("it is no name of a table").needs("DATABASE.TABLE"));
+        return Err(refused("it is not a name of a table").needs("DATABASE.TABLE"));
     };
     let entity = wiring.projection(&lanes[0].projection)?.entity();
     let config = wiring.config();
@@ -158,7 +158,7 @@ async fn try_out(
                 return Err(Fault::new(
                     Code::SourceTableMissing,
                     format!("source {name}"),
-                    "no table is meant",
+                    "none of its tables is selected",
                 ));
             }
         }

@@ -30,6 +30,6 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     })?
     .map_err(|fault| vec![fault])?;
     let what = task.map_or_else(|| "every task".to_owned(), |task| format!("task {task}"));
-    _ = output::line(&format!("{what} is tried again within seconds, where it has stopped or pauses"));
+    _ = output::line(&format!("{what} is tried again within seconds, if it has stopped or waits to retry"));
     Ok(Exit::Success)
 }

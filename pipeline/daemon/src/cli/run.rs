@@ -261,7 +261,7 @@ const MINT_GRACE: Duration = Duration::from_secs(2);
 async fn stop(event: Event, groups: [&mut Supervisor; 3], limit: Duration) -> Exit {
     match event {
         Event::Signal(name) => tracing::info!(signal = name, "stopping: readers, then lanes"),
-        Event::AllEnded => tracing::error!("no task is left"),
+        Event::AllEnded => tracing::error!("every task has ended"),
     }
     let deadline = Instant::now() + limit;
     let mut ended = true;
@@ -285,7 +285,8 @@ async fn stop(event: Event, groups: [&mut Supervisor; 3], limit: Duration) -> Ex
         Event::Signal(_) => {
             tracing::warn!(
                 limit_seconds = limit.as_secs(),
-                "not everything ended within limits.shutdown_seconds: cut off; nothing is lost, the next start goes on from what was committed"
+                "some tasks did not end within limits.shutdown_seconds and were cut off; nothing is lost: the next \
+                 start resumes from committed progress"
             );
             Exit::Transient
         }

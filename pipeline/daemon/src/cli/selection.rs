@@ -36,7 +36,7 @@ impl Selection {
                 && is_wanted(&self.targets, &id.target)
         });
         if lanes.is_empty() {
-            let found = "no lane of the configuration is meant";
+            let found = "no configured lane has the given projection, source and target";
             return Err(Fault::new(refused, format!("projection {}", self.projection), found)
                 .needs("a projection, source and target that belong together"));
         }

@@ -48,7 +48,7 @@ pub fn no_run(programme: &Programme, day: Date) -> Fault {
     let refused = |found: String| Fault::new(Code::DispatchRefused, subject, found);
     match programme.at(day, programme.starts_at).filter(|at| Process.now() < *at) {
         Some(at) => refused(format!("the day begins at {at}")).needs("a day that has begun"),
-        None => refused("the programme has no run of it, since it began on a later day".to_owned())
+        None => refused("the programme has no run of this day, since it began on a later one".to_owned())
             .needs("a day from the programme's first one on"),
     }
 }

@@ -187,7 +187,7 @@ async fn keep(
     };
     view.dead_letters = dispatcher.ledger.letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
     if let Err(fault) = day_view::keep(log, &programme.name, view).await {
-        tracing::debug!(%fault, "the day is not shown as it is now");
+        tracing::debug!(%fault, "the view of the coupon day could not be updated");
     }
     Ok(())
 }

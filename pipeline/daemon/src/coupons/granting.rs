@@ -163,7 +163,7 @@ impl Workers {
             true => Err(Fault::new(
                 Code::CouponSystemUnreachable,
                 "coupon system",
-                "it does not answer, asks for a pause or has no coupon left, so nothing is asked for a while",
+                "it does not answer, asks for a pause or has no coupon left, so granters send no request for a while",
             )),
         }
     }
@@ -191,7 +191,7 @@ impl Workers {
             }
             Err(fault) => {
                 counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
-                tracing::debug!(%fault, "messages of the work queue come again");
+                tracing::debug!(%fault, "messages of the work queue will be delivered again");
             }
         }
         for delivery in deliveries {

@@ -47,7 +47,7 @@ pub fn without_times_of_changes(config: &Config, programmes: &[Programme]) -> Ve
     let with_cool_off = programmes.iter().filter(|programme| programme.cool_off_days > 0);
     let fault = |programme: &Programme| {
         let found = format!(
-            "`cool_off_days` is {}, and nothing says when a birthday of {} was changed",
+            "`cool_off_days` is {}, and no column of {} has the time at which a birthday was changed",
             programme.cool_off_days, lacking.tables
         );
         Fault::new(Code::ConfigInvalid, format!("programme {}", programme.name), found)

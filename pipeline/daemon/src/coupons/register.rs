@@ -22,7 +22,7 @@ fn token(value: &str) -> Result<Unique, Fault> {
         return Ok(Unique(0));
     }
     let odd = |_| {
-        Fault::new(Code::LogForeign, format!("register {KEY}"), "its value is no token of a ledger")
+        Fault::new(Code::LogForeign, format!("register {KEY}"), "its value is not a token of a ledger")
             .needs("a bucket that only Anabranch writes")
     };
     u128::from_str_radix(value, 16).map(Unique).map_err(odd)

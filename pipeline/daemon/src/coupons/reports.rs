@@ -156,10 +156,10 @@ pub async fn signed(wiring: &Wiring, programme: &str, day: Date) -> Result<Vec<S
         match Seal::of(&past, before.as_ref(), key) {
             Seal::Whole => {}
             Seal::Broken => {
-                return Err(broken(&past, "its signature is not that of its report and of this key"));
+                return Err(broken(&past, "its signature does not fit its report and reconcile.signing_key"));
             }
             Seal::Unlinked => {
-                return Err(broken(&past, "the report before it is not the one that it was signed over"));
+                return Err(broken(&past, "its signature covers another report than the one before it"));
             }
         }
         let odd = |_| broken(&past, "it is no report of a coupon day");
@@ -175,7 +175,7 @@ pub async fn signed(wiring: &Wiring, programme: &str, day: Date) -> Result<Vec<S
 
 fn broken(past: &PastReconciliation, found: &str) -> Fault {
     Fault::new(Code::HistoryBroken, format!("report {}", past.id), found)
-        .needs("the reports as dispatchers have written them, and the reconcile.signing_key of then")
+        .needs("the reports as dispatchers wrote them, and the reconcile.signing_key that signed them")
 }
 
 #[cfg(test)]

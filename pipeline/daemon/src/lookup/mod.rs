@@ -235,7 +235,7 @@ pub struct Answers {
 impl Answers {
     /// Returns the answer to a single question.
     pub fn only(mut self) -> Result<LookupAnswer, Refusal> {
-        self.answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
+        self.answers.pop().ok_or_else(|| Refusal::Malformed("no code was given".to_owned()))
     }
 }
 

@@ -89,7 +89,7 @@ impl PassedPositions {
     async fn missing(&self, place: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
         let wanted = format!("{} of source {} was asked for", place.said, place.source);
         let Some((lane, progress)) = last else {
-            return format!("{wanted}; the targets do not say how far their lanes are");
+            return format!("{wanted}; the positions of the lanes are not known");
         };
         let stands = stands(progress.as_ref(), place);
         let mut text = format!("{wanted}; lane {lane} {stands}");
@@ -102,7 +102,7 @@ impl PassedPositions {
                     format!("; the source has not given it out: it is at GTID {}", shown(set))
                 }
                 Some((_, None)) | None => {
-                    "; whether the source has given it out is not known: it does not say".to_owned()
+                    "; the source did not answer whether it has given it out".to_owned()
                 }
             });
         }

@@ -69,12 +69,12 @@ pub(super) fn resumed(register: &Register, order: &Order, layout: &str) -> Optio
         let why = if state.layout != layout {
             "the configuration or version has changed"
         } else {
-            "it was of other stores"
+            "it was for other stores"
         };
         tracing::warn!(
             reconciliation = state.id,
             why,
-            "the reconciliation that was cut off is not gone on with"
+            "the reconciliation that was cut off is not continued"
         );
         return None;
     }

@@ -65,9 +65,10 @@ async fn present(
         let tables = again(|| source.tables()).await?;
         let is_captured = wiring.source_config(name)?.entities.contains(&entity);
         if !may_be_empty && is_captured && !tables.iter().any(|table| table.entity == entity) {
-            let found = format!("it shows no table of {}: all derived rows of it would go", entity.name());
+            let found =
+                format!("it shows no table of {}: all derived rows of it would be removed", entity.name());
             return Err(Fault::new(Code::ReconcileRefused, format!("source {name}"), found).needs(
-                "a look at its patterns and grants; if it has none indeed, --shard for each shard id",
+                "patterns and grants that show its tables; if it really has none, --shard for each shard id",
             ));
         }
         shards.extend(tables.into_iter().map(|table| table.shard));

@@ -133,12 +133,8 @@ async fn attempt(
 ) -> Result<ReconciliationEnd, Fault> {
     let log = wiring.log().await?;
     let Ok(lease) = tokio::time::timeout(LEASE_WAIT, log.acquire(SCHEDULED)).await else {
-        return Err(Fault::new(
-            Code::ReconcileRefused,
-            "reconcile",
-            "another process is at a reconciliation",
-        )
-        .needs("its end: `anabranch reconcile status` shows how far it is"));
+        return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process runs a reconciliation")
+            .needs("its end: `anabranch reconcile status` shows how far it is"));
     };
     while_held(lease?, async {
         if !abandons {
@@ -153,11 +149,11 @@ async fn attempt(
 fn require_same(register: &Register, order: &Order, layout: &str) -> Result<(), Fault> {
     match read(register) {
         Some(Ok(state)) if state.order != *order && state.layout == layout => {
-            let needed = format!("its end, by what it was asked for with ({}); or --abandon", state.order);
+            let needed = format!("its end, by the same command ({}); or --abandon", state.order);
             Err(Fault::new(
                 Code::ReconcileRefused,
                 format!("reconciliation {}", state.id),
-                "it was asked for by hand in another way, and cut off",
+                "it was begun by hand with other options, and cut off",
             )
             .needs(needed))
         }
@@ -224,7 +220,14 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
         }
         let report = &of_store.report;
         let (outcome, left, reason) = (report.outcome().name(), report.left, report.incomplete.first());
-        tracing::info!(reconciliation = reached.state.id, store, outcome, left, reason, "a store is through");
+        tracing::info!(
+            reconciliation = reached.state.id,
+            store,
+            outcome,
+            left,
+            reason,
+            "the comparison of a store has ended"
+        );
         reached.state.current = None;
         if stores::is_cache(store) {
             reached.state.caches.insert(store.clone(), of_store.audit.place);

@@ -129,7 +129,7 @@ async fn in_window(
                     tracing::warn!(
                         reconciliation = id,
                         windows,
-                        "the window has ended: the reconciliation goes on in the next one"
+                        "the window has ended: the reconciliation continues in the next one"
                     );
                 }
                 _ => {

@@ -106,8 +106,8 @@ pub fn is_cache(store: &str) -> bool {
 pub fn end_unread(state: &mut StoreState) {
     let entries = state.audit.audited.entries;
     state.report.set_incomplete(format!(
-        "its window ended before it was read to its end: {entries} entries were; the next reconciliation goes on there, and a \
-         longer one (reconcile.window_hours) or a higher reconcile.rows_per_second reads more"
+        "its window ended after {entries} entries, before the end of the store; the next reconciliation continues \
+         there, and a longer window (reconcile.window_hours) or a higher reconcile.rows_per_second reads more"
     ));
 }
 

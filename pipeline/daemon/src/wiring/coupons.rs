@@ -31,7 +31,7 @@ impl Wiring {
     pub fn coupon_system(&self) -> Result<&CouponSystemConfig, Fault> {
         self.config().coupon_system.as_ref().ok_or_else(|| {
             Fault::new(Code::ConfigInvalid, "configuration key coupon_system", "missing")
-                .needs("a [coupon_system] section: who gives out the coupons, and where the ledger lies")
+                .needs("a [coupon_system] section: the system that gives out the coupons, and the target of the ledger")
         })
     }
 

@@ -50,7 +50,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         if let (true, Code::SourceTableUnkeyed, Some(shard)) =
             (is_first, fault.code(), self.notes.shards.first())
         {
-            tracing::warn!(lane = %self.id, %fault, "not loaded: its rows come as they change");
+            tracing::warn!(
+                lane = %self.id, %fault,
+                "a table cannot be loaded: derived rows of it appear only as its rows change"
+            );
             return Phase::Waiting(Step::Gone(*shard));
         }
         let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
@@ -64,7 +67,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             && let Some(step) = step_aside(refresh, shard, self.is_reread)
         {
             if self.warned_of.insert(shard) {
-                tracing::warn!(lane = %self.id, %fault, "cannot be read now: its rows stay as they are until it can");
+                tracing::warn!(
+                    lane = %self.id, %fault,
+                    "a table cannot be read now: its derived rows stay as they are until it can"
+                );
             }
             self.set_aside.insert(shard);
             self.not_before = Instant::now();
@@ -72,7 +78,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
         match fault.class() {
             Class::Transient => tracing::warn!(lane = %self.id, %fault, "the refresh is tried again"),
-            _ => tracing::error!(lane = %self.id, %fault, "the refresh cannot go on; changes go on"),
+            _ => {
+                tracing::error!(lane = %self.id, %fault, "the refresh cannot continue; the lane applies changes")
+            }
         }
         Phase::Resting
     }

@@ -66,7 +66,11 @@ pub(super) async fn rows_of<S: RowSource>(
         if tables.is_empty() {
             let shard = keys.keys().next().map_or("?".to_owned(), ToString::to_string);
             let subject = format!("shard {shard}");
-            return Err(Fault::new(Code::SourceTableMissing, subject, "the source has no table"));
+            return Err(Fault::new(
+                Code::SourceTableMissing,
+                subject,
+                "no table of the source has this shard id",
+            ));
         }
         let there = tables.iter().filter_map(|table| Some((table.clone(), keys.get(&table.shard)?.clone())));
         let wanted: Vec<_> = there.collect();

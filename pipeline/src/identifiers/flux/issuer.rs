@@ -122,9 +122,9 @@ impl<S: Sequence> FluxIssuer<S> {
             None => self.remembered(registers, key, order, today).await?,
         };
         if !order.is_as_given(&given.first, given.count) {
-            let found = "other identifiers were asked for with this key before";
+            let found = "an earlier request with this key asked for other identifiers";
             return Err(Fault::new(Code::KeyReused, "idempotency-key", found)
-                .needs("the first request again, to the letter")
+                .needs("exactly the first request")
                 .remedy("send another key, or the first request"));
         }
         given.identifiers().ok_or_else(|| {
@@ -159,7 +159,7 @@ impl<S: Sequence> FluxIssuer<S> {
             Remembered::Full => Err(Fault::new(
                 Code::FluxKeysFull,
                 "idempotency-key",
-                "as many keys are kept as flux.request_keys_max allows, and none is old enough to be removed",
+                "flux.request_keys_max keys are stored, and none is old enough to be removed",
             )
             .needs("keys that name a payment or a batch, each used once")
             .remedy("send this request without idempotency-key, or later; raise flux.request_keys_max")),
@@ -282,17 +282,18 @@ fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
         LeaseRefusal::ServerChanged { found } => {
             let found = format!("its server is {found}, and numbers were given out by {}", request.server);
             Fault::new(Code::FluxServerChanged, subject, found)
-                .needs("the same server, or the word of a person that this one has every number")
+                .needs("the same server, or an operator's word that this one has every number")
                 .remedy(RAISE)
         }
-        LeaseRefusal::Missing => Fault::new(Code::FluxSequenceBehind, subject, "its row is gone")
+        LeaseRefusal::Missing => Fault::new(Code::FluxSequenceBehind, subject, "its row does not exist")
             .needs("the rows that `setup` made")
             .remedy("anabranch --config FILE setup")
             .then(RAISE),
         LeaseRefusal::Behind { next } => {
-            let found = format!("it stands at {next}, and numbers up to {} were given out", request.known);
+            let found =
+                format!("its next number is {next}, and numbers up to {} were given out", request.known);
             Fault::new(Code::FluxSequenceBehind, subject, found)
-                .needs(format!("at least {}; somebody restored the server from a copy", request.known))
+                .needs(format!("at least {}; the server was restored from an older copy", request.known))
                 .remedy(RAISE)
         }
         LeaseRefusal::OtherDay { today } => Fault::new(

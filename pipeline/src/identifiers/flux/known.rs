@@ -85,7 +85,7 @@ pub(super) async fn read(registers: &impl Registers, ring: Ring) -> Result<(Regi
     let key = key(ring);
     let register = registers.read(&key).await?;
     let known = register.value.parse().map_err(|InvalidKnown| {
-        Fault::new(Code::LogForeign, format!("register {key}"), "its value is no list of days and numbers")
+        Fault::new(Code::LogForeign, format!("register {key}"), "its value is not a list of days and numbers")
             .needs("a bucket that only Anabranch writes")
     })?;
     Ok((register, known))

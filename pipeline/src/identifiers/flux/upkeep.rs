@@ -81,14 +81,14 @@ impl SequenceState {
             let found = format!("it is {found}, and numbers were given out by {}", self.accepted);
             return vec![
                 Fault::new(Code::FluxServerChanged, "server of flux.sequence_url", found)
-                    .needs("the same server, or the word of a person that this one has every number")
+                    .needs("the same server, or an operator's word that this one has every number")
                     .remedy(RAISE),
             ];
         }
         let behind = self.behind();
         let fault = |(counter, next, number): &(Counter, u32, u32)| {
-            let found = format!("it stands at {next}, and numbers up to {number} were given out");
-            let needed = format!("at least {number}; somebody restored the server from a copy");
+            let found = format!("its next number is {next}, and numbers up to {number} were given out");
+            let needed = format!("at least {number}; the server was restored from an older copy");
             Fault::new(Code::FluxSequenceBehind, format!("counter {counter}"), found)
                 .needs(needed)
                 .remedy("anabranch --config FILE setup")
@@ -96,7 +96,8 @@ impl SequenceState {
         };
         let mut faults: Vec<Fault> = behind.iter().take(NAMED_MAX).map(fault).collect();
         if behind.len() > NAMED_MAX {
-            let found = format!("{} more stand below what was given out", behind.len() - NAMED_MAX);
+            let found =
+                format!("{} more counters are below numbers that were given out", behind.len() - NAMED_MAX);
             faults.push(
                 Fault::new(Code::FluxSequenceBehind, "counters of flux.sequence_url", found).remedy(RAISE),
             );

@@ -76,7 +76,7 @@ function report(one) {
   const took = one.begunAt === null ? "" : `, ${duration((one.endedAt - one.begunAt) / 1000)}`;
   const kind = [one.mode, one.isWhole === false ? "of some stores" : null].filter((part) => part).join(", ");
   const proved = one.isBroken
-    ? "This report was changed, or what stands before it was: it proves nothing. Run `anabranch reconcile verify`."
+    ? "This report, or one before it, was changed: it proves nothing. Run `anabranch reconcile verify`."
     : PROVED[one.verdict] ?? "";
   return make("article", { class: `report ${one.level}` },
     make("h3", {}, one.id, " ", badge(one.verdict, one.level), " ", badge(one.seal, one.isBroken ? "bad" : one.seal === "unsigned" ? "none" : "good")),
@@ -98,7 +98,7 @@ function storeTable(stores) {
 }
 
 function reasons(store) {
-  const gate = store.isGateClosed ? [make("li", {}, `${store.name}: the gate is closed; more differs than may be repaired unasked`)] : [];
+  const gate = store.isGateClosed ? [make("li", {}, `${store.name}: the gate is closed; more rows differ than may be repaired without a person's word`)] : [];
   const hidden = store.reasonsCount - store.reasons.length;
   const more = hidden > 0 ? [make("li", {}, `${store.name}: ${plural(hidden, "reason")} not shown here; a token shows the first, anabranch reconcile show all`)] : [];
   return make("ul", { class: "reasons" }, ...gate, ...store.reasons.map((why) => make("li", {}, `${store.name}: ${why}`)), ...more);

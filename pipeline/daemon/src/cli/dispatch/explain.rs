@@ -147,7 +147,8 @@ impl Known<'_> {
                 match row.state {
                     RowState::Settled => return "The user has the coupon of this day.".to_owned(),
                     RowState::Reserved | RowState::Issued { .. } => {
-                        return "A granter is at the coupon of this day; it is not settled yet.".to_owned();
+                        return "A granter works on the coupon of this day; it is not settled yet."
+                            .to_owned();
                     }
                     RowState::Failed(_) => {
                         return "The coupon of this day is a dead letter: `dispatch letters list`."
@@ -155,7 +156,7 @@ impl Known<'_> {
                     }
                     RowState::Refused(Reason::SourceUnreadable) => {
                         return "The user is missed so far: a source table of the user could not be read by the latest \
-                                hour. Each pass looks again."
+                                hour. Each pass reads the table again."
                             .to_owned();
                     }
                     RowState::Refused(reason) => {
@@ -176,16 +177,16 @@ impl Known<'_> {
         let is_member = !self.user.claims.is_empty();
         match (self.run, is_member) {
             (Some(run), true) if run.is_closed => {
-                "The run is closed and knows no coupon for its member.".to_owned()
+                "The run is closed and has no coupon of its member.".to_owned()
             }
             (Some(_), true) if self.is_held => {
                 "The user waits for a reconciliation: the last one could not compare the \
                                                 user's source tables."
                     .to_owned()
             }
-            (Some(_), true) => "The user is to get the coupon: nobody has granted it yet.".to_owned(),
+            (Some(_), true) => "The user is to get the coupon: no granter has granted it yet.".to_owned(),
             (_, false) if self.celebrates().is_none() => {
-                "The user gets no coupon: this is not the user's day by the source.".to_owned()
+                "The user gets no coupon: by the source tables this is not the user's day.".to_owned()
             }
             (Some(_), false) => {
                 "The user is not in the day's cohort, though the source says so: the next wave reads \
@@ -243,7 +244,7 @@ impl Known<'_> {
             [] => "None of these tables has a row of the user.".to_owned(),
             tables => {
                 let names: Vec<String> = tables.iter().map(|table| table.table()).collect();
-                format!("A row of the user stands in {}.", names.join(" and "))
+                format!("A row of the user is in {}.", names.join(" and "))
             }
         }
     }
@@ -268,14 +269,14 @@ fn birthday(row: &SourceRow) -> Option<Birthday> {
 
 fn of_row(occurrence: Occurrence, row: &LedgerRow) -> String {
     let state = match row.state {
-        RowState::Reserved => "reserved, and nobody was called".to_owned(),
+        RowState::Reserved => "reserved, and the coupon system was not called".to_owned(),
         RowState::Issued { first_called_at } => format!("issued, first called at {first_called_at}"),
         RowState::Settled => format!("settled: the coupon {} was given", row.coupon),
         RowState::Refused(Reason::SourceUnreadable) => "waiting for its source table".to_owned(),
         RowState::Refused(_) => "refused".to_owned(),
         RowState::Failed(FailedOutcome::NothingGiven) => "failed: nothing was given".to_owned(),
         RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
-            format!("failed: nobody knows what became of the call at {first_called_at}")
+            format!("failed: the outcome of the call at {first_called_at} is not known")
         }
     };
     let tries = if row.tries == 0 { String::new() } else { format!(", after {} tries", row.tries) };

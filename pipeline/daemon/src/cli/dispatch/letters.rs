@@ -242,9 +242,9 @@ async fn of_user<T: Send>(
 
 fn left_alone(key: &CouponKey, why: LeftAlone) -> String {
     let why = match why {
-        LeftAlone::NoLetter => "it is no dead letter any more",
+        LeftAlone::NoLetter => "it is not a dead letter any more",
         LeftAlone::NeedsDecision => {
-            "the coupon system has forgotten its key, so nobody but a person knows whether the coupon was given: \
+            "the coupon system has forgotten its key, so a person must find out whether the coupon was given: \
              dispatch letters drop --outcome given|not-given"
         }
     };

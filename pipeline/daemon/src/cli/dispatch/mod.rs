@@ -166,11 +166,11 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
         ));
     }
     if !view.is_behind_barrier && view.frozen > 0 {
-        line.push_str("\n  barrier    a wave was frozen before every lane had passed its source");
+        line.push_str("\n  barrier    a wave was frozen before every lane had reached the end of its source");
     }
     if view.misplaced > 0 {
         line.push_str(&format!(
-            "\n  left out   {} rows say another birthday than their table",
+            "\n  left out   {} rows have another birthday than their table",
             view.misplaced
         ));
     }
@@ -211,7 +211,7 @@ fn report_text(signed: &Signed) -> String {
     let SignedReport { in_flight, missed, refused, reconciliation, sum, .. } = &signed.report;
     let seal = match signed.is_signed {
         true => "the signature is right",
-        false => "unsigned: reconcile.signing_key is not set, so its sum shows accidents only",
+        false => "unsigned: reconcile.signing_key is not set, so its checksum shows accidents only",
     };
     let refusals: u64 = refused.values().sum();
     let mut lines = vec![
@@ -236,7 +236,9 @@ fn report_text(signed: &Signed) -> String {
         None => "  relies on  no reconciliation".to_owned(),
     });
     if !signed.report.is_behind_barrier {
-        lines.push("  barrier    a wave was frozen before every lane had passed its source".to_owned());
+        lines.push(
+            "  barrier    a wave was frozen before every lane had reached the end of its source".to_owned(),
+        );
     }
     lines.push(format!("  cohort     sum {sum}, {} rows left out", signed.report.misplaced));
     lines.join("\n")

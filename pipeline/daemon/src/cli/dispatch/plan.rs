@@ -138,7 +138,7 @@ impl PlanView {
         });
         if self.unproven_tables > 0 {
             lines.push(format!(
-                "  waits      users of {} source tables, of which it says nothing",
+                "  waits      users of {} source tables, which it does not prove",
                 self.unproven_tables
             ));
         }
