@@ -104,9 +104,9 @@ metrics! {
     SOURCE_UNCHANGED = "anabranch_source_unchanged_total", Counter, SOURCE,
         "Captured row changes that changed no captured value and no key, so that nothing was written.";
     SOURCE_UNSEEN_CASCADES = "anabranch_source_unseen_cascades_total", Counter, SOURCE,
-        "Captured tables that a statement was to write and has no rows of, so that a foreign key may have changed some that the binlog does not show.";
+        "Captured tables that a statement names and has no rows of, so that a foreign key may have changed rows that the binlog does not show.";
     SOURCE_REREADS = "anabranch_source_rereads_total", Counter, SOURCE,
-        "Times that a table was to be read again, because rows of it changed as row events do not show.";
+        "Requests to read a table again, because rows of it changed without row events.";
     SOURCE_SPILLED = "anabranch_source_spilled_bytes", Gauge, SOURCE,
         "Size of the temporary files in limits.spill_dir that hold rows whose transaction has not ended or is not decided.";
     CAPTURE_LAG = "anabranch_capture_lag_seconds", Gauge, SOURCE,
@@ -149,7 +149,7 @@ metrics! {
     LANE_ROWS = "anabranch_lane_rows_total", Counter, LANE,
         "Row mutations committed to the target.";
     LANE_CHANGES = "anabranch_lane_changes_total", Counter, &["projection", "target", "source", "lane", "outcome", "reason"],
-        "Row changes that the lane has taken and committed. The outcome is applied, or passed because they came before; the reason is then behind (a whole message) or overlap (a part of one).";
+        "Row changes that the lane has taken and committed. The outcome is applied, or passed because the lane had them; the reason is then behind (a whole message) or overlap (a part of one).";
     LANE_UNACCOUNTED = "anabranch_lane_unaccounted_changes", Gauge, LANE,
         "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost.";
     LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANE,
@@ -159,16 +159,16 @@ metrics! {
     REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANE,
         "Rows read from the source's tables by a refresh.";
     REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANE,
-        "Tables that a lane is to read again, because rows of them changed as row events do not show; until then its rows of them may be stale.";
+        "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale.";
     REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANE,
         "Tables of the source that a refresh has not finished.";
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
         "How long these tables will take if each takes as long as the ones before.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
-        "Changes to rows that are in no derived table, or hold an odd code or birthday type.";
+        "Changes to rows that are in no derived table, or have an invalid code or birthday type.";
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
-        "Readings of mapping tables for lookups, which the cache did not answer.";
+        "Reads of mapping tables for lookups that the cache did not answer.";
     FLUX_IDENTIFIERS = "anabranch_flux_identifiers_total", Counter, &[],
         "Identifiers of payment documents given out.";
     FLUX_LEASES = "anabranch_flux_leases_total", Counter, &[],
@@ -176,7 +176,7 @@ metrics! {
     FLUX_REFUSALS = "anabranch_flux_refusals_total", Counter, &["code"],
         "Leases that a counter of payment documents refused; flux-server-changed and flux-sequence-behind wait for a person.";
     FLUX_USED = "anabranch_flux_counter_used_ratio", Gauge, &[],
-        "How much of its counter the last range leased by this process ends at; at 1 the counter gives out nothing more that day.";
+        "Share of its counter up to the end of the last range that this process leased; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
         "Duration of a request to an endpoint for applications.";
     HTTP_IN_FLIGHT = "anabranch_http_requests_in_flight", Gauge, &[],
@@ -184,7 +184,7 @@ metrics! {
     CACHE_LOOKUPS = "anabranch_cache_lookups_total", Counter, &["outcome", "reason"],
         "Codes that lookups asked for. The outcome is hit, miss, or bypassed with the reason why the cache was not asked.";
     CACHE_DELAY = "anabranch_cache_delay_seconds", Gauge, &["cache"],
-        "For how long the oldest change waits to be removed from the cache.";
+        "Time for which the oldest change has waited to be removed from the cache.";
     CACHE_BELIEVED = "anabranch_cache_believed", Gauge, &["cache"],
         "1 = lookups are answered from the cache, 0 = they go past it.";
     CACHE_FILLS = "anabranch_cache_fills_total", Counter, &[],
@@ -192,7 +192,7 @@ metrics! {
     CACHE_INVALIDATIONS = "anabranch_cache_invalidations_total", Counter, &[],
         "Codes removed from the cache because their mapping rows changed.";
     CACHE_FAULTS = "anabranch_cache_faults_total", Counter, &["code"],
-        "Readings of and writings to the cache that failed.";
+        "Reads and writes of the cache that failed.";
     SEARCH_DOCUMENTS = "anabranch_search_documents", Gauge, &["projection"],
         "Documents of the index that serves, without tombstones.";
     SEARCH_TOMBSTONES = "anabranch_search_tombstones", Gauge, &["projection"],
@@ -200,7 +200,7 @@ metrics! {
     SEARCH_SWEPT = "anabranch_search_tombstones_removed_total", Counter, &["projection"],
         "Tombstones removed because of their age.";
     SEARCH_DEAD_LETTERS = "anabranch_search_dead_letters", Gauge, &["projection"],
-        "Documents that the index rejected and that are parked.";
+        "Documents that the index rejected and that are kept as dead letters.";
 
     RECONCILE_VERDICT = "anabranch_reconcile_verdict", Gauge, &["verdict"],
         "1 for the verdict of the last whole reconciliation of any process, else 0.";
@@ -219,11 +219,11 @@ metrics! {
     RECONCILE_WINDOWS = "anabranch_reconcile_windows", Gauge, &[],
         "Windows of the schedule in which the reconciliation under way, or the last one, was worked on.";
     RECONCILE_MISPLACED = "anabranch_reconcile_misplaced_rows", Gauge, &["store"],
-        "Source rows that the last reconciliation found in another table than the rule puts them.";
+        "Source rows that the last reconciliation found in another table than the rule says.";
     RECONCILE_UNDERWAY = "anabranch_reconcile_underway", Gauge, &[],
         "1 while a reconciliation of any process is not over, also between its windows, else 0.";
     RECONCILE_SHARE = "anabranch_reconcile_share_ratio", Gauge, &[],
-        "How much of its present store the reconciliation under way has compared.";
+        "Share of its present store that the reconciliation under way has compared.";
     RECONCILE_UNDERWAY_ROWS = "anabranch_reconcile_underway_rows", Gauge, &[],
         "Rows that the reconciliation under way has read on both sides.";
     RECONCILE_HELD = "anabranch_reconcile_held", Gauge, &[],
@@ -231,11 +231,11 @@ metrics! {
     RECONCILE_NEXT = "anabranch_reconcile_next_timestamp_seconds", Gauge, &[],
         "When the next reconciliation of the schedule is due, since the Unix epoch; absent = there is no schedule.";
     SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "after", "verdict"],
-        "Changed source rows that were looked at again, so many seconds after the change.";
+        "Changed source rows that were checked so many seconds after the change.";
     SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "after"],
         "Changed source rows whose derived rows were wrong, so many seconds after the change.";
     SPOT_CHECK_SKIPPED = "anabranch_spot_check_skipped_changes_total", Counter, &["source"],
-        "Changes that were too many to choose from, or could not be read.";
+        "Changes that no spot check could choose, because they were too many or could not be read.";
 
     COUPON_WAVES = "anabranch_coupon_frozen_waves", Gauge, PROGRAMME,
         "Waves of the newest coupon day that are frozen: 0 none yet, 1 midnight, 2 noon, 3 catch-up; absent = no day has begun, or it is not known.";
@@ -250,7 +250,7 @@ metrics! {
     COUPON_OPEN_BEFORE = "anabranch_coupon_open_days", Gauge, PROGRAMME,
         "Coupon days before the newest one that are not closed.";
     COUPON_MEMBERS = "anabranch_coupon_members", Gauge, &["programme", "outcome"],
-        "Members of the newest coupon day by what became of them: granted, already_granted, refused, failed, in_flight, missed. Their sum is the cohort.";
+        "Members of the newest coupon day by outcome: granted, already_granted, refused, failed, in_flight, missed. Their sum is the cohort.";
     COUPON_REFUSED = "anabranch_coupon_refused_members", Gauge, &["programme", "reason"],
         "Members of the newest coupon day who get no coupon, by the reason.";
     COUPON_UNREADABLE = "anabranch_coupon_unreadable_members", Gauge, PROGRAMME,
@@ -262,7 +262,7 @@ metrics! {
     COUPON_HELD = "anabranch_coupon_held", Gauge, &[],
         "1 while coupons of this process leave the servers to lanes of birthday tables that lag (`coupon_system.lane_lag_ms`); else 0.";
     COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],
-        "1 while granters of this process call nobody, because the coupon system does not answer or asks for a pause; else 0.";
+        "1 while granters of this process send no requests, because the coupon system does not answer or asks for a pause; else 0.";
 
     TASK_STATE = "anabranch_task_state", Gauge, &["task"],
         "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it, 5 paused: until `anabranch resume`.";
@@ -272,11 +272,11 @@ metrics! {
     LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
         "1 while this process holds the lease of the task, else 0.";
     DEPENDENCY_UP = "anabranch_dependency_up", Gauge, &["dependency", "name"],
-        "1 = the last question to the server was answered, 0 = it failed.";
+        "1 = the last poll of the server was answered, 0 = it failed.";
     DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
-        "What the last good answer of the server took.";
+        "Duration of the last successful poll of the server.";
     CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
-        "End of the certificate of a source or MySQL target, since the Unix epoch.";
+        "When the certificate of a source or MySQL target expires, since the Unix epoch.";
     BUILD = "anabranch_build_info", Gauge, &["version", "commit"],
         "Always 1: the version of the process, and the commit that it was built from where the build named it.";
     CONFIGURATION = "anabranch_configuration_info", Gauge, &["configuration"],

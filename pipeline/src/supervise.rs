@@ -131,7 +131,7 @@ impl TaskStates {
         };
         if matches!(state, TaskState::Running | TaskState::Standby | TaskState::Paused) {
             if let Some((code, _)) = status.fault.take() {
-                tracing::info!(task, %code, "it works again");
+                tracing::info!(task, %code, "the task works again");
             }
         } else if fault.is_some() {
             status.fault = fault;
@@ -442,9 +442,9 @@ impl Supervision {
         match self.told.again(code) {
             Some(times) => {
                 let pause_ms = pause.as_millis() as u64;
-                tracing::warn!(task, %fault, times, pause_ms, lasting, "it is tried again");
+                tracing::warn!(task, %fault, times, pause_ms, lasting, "the attempt failed and is tried again");
             }
-            None => tracing::debug!(task, %fault, "it is tried again"),
+            None => tracing::debug!(task, %fault, "the attempt failed and is tried again"),
         }
         Some(pause)
     }

@@ -358,7 +358,7 @@ async fn a_reconciliation_waits_for_a_busy_source_passes_its_gate_by_word_only_a
     let busy = (0..16).map(|_| installation.execute("source-a", "DO SLEEP(6)"));
     let (_, (ended, report)) = tokio::join!(futures::future::join_all(busy), reconcile(&installation, &[]));
     assert_eq!(report["verdict"], "clean", "{report}");
-    assert!(ended.stderr.contains("the reconciliation waits"), "{ended:?}");
+    assert!(ended.stderr.contains("the reconciliation pauses"), "{ended:?}");
 
     let days = (1..=31).step_by(2).map(|day| format!("DELETE FROM birthday_00.birthday_01{day:02} LIMIT 2"));
     installation.execute("target", days.collect::<Vec<_>>().join(";")).await;

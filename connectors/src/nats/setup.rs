@@ -265,7 +265,7 @@ pub(super) async fn require_or_make(context: &jetstream::Context, needed: &Confi
         return Ok(());
     }
     let subject = subject(needed);
-    tracing::warn!(subject, "it does not exist: made anew");
+    tracing::warn!(subject, "a stream or bucket does not exist and is made anew");
     let api = format!("STREAM.CREATE.{}", needed.name);
     error::demand::<_, Info>(context, &subject, api, needed).await.map(drop)
 }

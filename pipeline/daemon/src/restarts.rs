@@ -111,7 +111,10 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
             () = cancel.cancelled() => return,
             _ = hang_ups.recv() => {
                 refusals::forget();
-                tracing::info!(signal = "SIGHUP", tasks = states.restart_all(), "tasks are tried again");
+                tracing::info!(
+                    signal = "SIGHUP", tasks = states.restart_all(),
+                    "stopped and waiting tasks are tried again"
+                );
             }
             read = look => match read {
                 Ok(register) => seen = Some(follow(&Requests::of(&register.value), seen, &states)),

@@ -222,7 +222,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
         tracing::info!(
             lane = %self.id, position = %progress.position, entered_at = %source.entered_at(),
-            "fed from the binlog: the stream does not link"
+            "the lane is fed from the binlog: the stream does not link"
         );
         failpoints::reach("lane-direct-opened").await;
         let is_origin = progress.position == Lsn::ZERO;

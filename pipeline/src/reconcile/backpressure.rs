@@ -70,7 +70,7 @@ impl Backpressure {
             let was_held = self.is_held.send_replace(is_held);
             gauge!(names::RECONCILE_HELD).set(f64::from(u8::from(is_held)));
             if let (Some(why), false) = (&why, was_held) {
-                tracing::info!(why, "the reconciliation waits");
+                tracing::info!(why, "the reconciliation pauses");
             }
             tokio::time::sleep(LOOK).await;
         }

@@ -27,8 +27,8 @@ use crate::{operator, output, restarts};
 const READER_WAIT: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Go on at the server's present end and read all tables again, where a source was reset or restored, lacks what was
-/// read, or has a binlog that nobody can read
+/// Continue at the server's present end and read all tables again, where a source was reset or restored, lacks
+/// transactions that were read, or has a binlog that cannot be read
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The source that begins anew

@@ -29,13 +29,13 @@ const FOLDER: &str = "anabranch-bundle";
 /// Rights of the archive: only its owner may read it, since it names hosts, accounts, tables.
 const MODE: u32 = 0o600;
 
-/// Write an archive (.tar.gz) for somebody who helps: versions, configuration, check, status, metrics, reconciliations
+/// Write an archive (.tar.gz) for a request for help: versions, configuration, check, status, metrics, reconciliations
 ///
 /// It holds no password, token or key, and no value of a row. It names hosts, accounts and tables. Parts that could not
 /// be gathered say why.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to write it; a file that is there stays as it is
+    /// Where to write it; an existing file is not overwritten
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

@@ -39,7 +39,7 @@ struct Explain {
     /// What the document is: its place is compared with the rule of this kind
     #[arg(long, value_parser = kind, help = kinds_help())]
     kind: Option<Kind>,
-    /// The identifier of what it follows; a document that stands elsewhere ends with `flux-misplaced`
+    /// The identifier of the document that it follows; a document that is stored elsewhere ends with `flux-misplaced`
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ struct Explain {
 struct New {
     #[arg(value_parser = kind, help = kinds_help())]
     kind: Kind,
-    /// The identifier of what it follows; recharges and withdrawals follow nothing
+    /// The identifier of the document that it follows; recharges and withdrawals follow none
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     /// User partition of a recharge or withdrawal, 00 to 99

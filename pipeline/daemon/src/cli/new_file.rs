@@ -15,6 +15,6 @@ pub(super) fn create(path: &Path, mode: u32) -> Result<File, Fault> {
 
 pub(super) fn unwritable(path: &Path, error: io::Error) -> Fault {
     Fault::new(Code::FileUnwritable, format!("file {}", path.display()), "it cannot be written")
-        .needs("a place for a new file; one that is there is never written over")
+        .needs("a path of a new file; an existing file is never overwritten")
         .caused_by(error)
 }

@@ -22,7 +22,7 @@ use crate::{output, wall_clock};
 pub struct PauseArguments {
     #[command(flatten)]
     lanes: Lanes,
-    /// Why, for those who see it
+    /// The reason, which `status` shows
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }

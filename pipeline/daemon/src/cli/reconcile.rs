@@ -35,7 +35,7 @@ const LAST: &str = "LAST";
 pub struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Do it now, in this process; goes on with a reconciliation that was cut off
+    /// Reconcile now, in this process; continues a reconciliation that was cut off
     #[arg(long)]
     now: bool,
     /// Only this projection, or cache/NAME; may be repeated
@@ -47,10 +47,10 @@ pub struct Arguments {
     /// Repair also when more differs than the gate lets pass
     #[arg(long)]
     open_gate: bool,
-    /// Read as fast as it goes, also while lanes or a replica are behind
+    /// Read as fast as possible, also while lanes or a replica lag
     #[arg(long)]
     unthrottled: bool,
-    /// Give up a reconciliation that was asked for by hand in another way, and cut off
+    /// Give up a reconciliation that was begun by hand with other options, and cut off
     #[arg(long)]
     abandon: bool,
     /// Print the report as JSON
@@ -63,7 +63,7 @@ enum Command {
     Status(Printed),
     Show(Show),
     RemoveForeign(foreign::Arguments),
-    /// Verify that nobody has changed the reports of past reconciliations; says so when they are not signed
+    /// Verify that the reports of past reconciliations were not changed; says so when they are not signed
     Verify,
 }
 

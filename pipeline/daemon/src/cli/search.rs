@@ -49,7 +49,7 @@ enum Command {
 struct Rebuild {
     /// Projection of kind serial_documents
     projection: String,
-    /// Go on although the first binlogs are gone, so that rows that have not changed since will be missing
+    /// Continue although the first binlogs were purged, so that rows that have not changed since will be missing
     #[arg(long)]
     accept_missing_history: bool,
     /// Remove the old index at the end; otherwise it stays as it was then, and no lane writes it any more

@@ -77,7 +77,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             return step;
         }
         match fault.class() {
-            Class::Transient => tracing::warn!(lane = %self.id, %fault, "the refresh is tried again"),
+            Class::Transient => {
+                tracing::warn!(lane = %self.id, %fault, "a refresh failed and is tried again")
+            }
             _ => {
                 tracing::error!(lane = %self.id, %fault, "the refresh cannot continue; the lane applies changes")
             }

@@ -148,8 +148,9 @@ function doubt(past) {
 }
 
 const SAID = {
-  stopped: "has stopped and waits for you", retrying: "fails and is tried again", unreachable: "cannot be reached",
-  apart: "does not fit its log any more", passed: "is not believed, so lookups pass it by",
+  stopped: "has stopped and waits for an operator", retrying: "fails and is tried again",
+  unreachable: "cannot be reached",
+  apart: "does not fit its log any more", passed: "is not known to be current, so lookups bypass it",
   unknown: "is not known yet", behind: "is far behind", serving: "holds rejected documents",
   waiting: "has dead letters", midnight: "has dead letters", noon: "has dead letters", "catch-up": "has dead letters",
   closed: "has dead letters",

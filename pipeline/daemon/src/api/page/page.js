@@ -70,8 +70,8 @@ function advice(problem) {
   if (!problem.code) return "";
   const isStopped = problem.things.some((thing) => thing.state === "stopped");
   return isStopped
-    ? " It stays stopped until you act: the runbook's text below says how."
-    : " It is tried again by itself. If it lasts, the runbook's text below says what to do.";
+    ? " It stays stopped until an operator restarts it: the runbook's text below says how."
+    : " Anabranch tries again by itself. If the fault lasts, the runbook's text below says what to do.";
 }
 
 async function showRunbook(code) {
@@ -79,7 +79,7 @@ async function showRunbook(code) {
   shownCode = code;
   byId("runbook").hidden = code === null;
   if (code === null) return;
-  say(byId("runbook-title"), `What the runbook says of ${code}`);
+  say(byId("runbook-title"), `The runbook's section on ${code}`);
   try {
     put("runbook-text", ...await section(code));
   } catch (error) {

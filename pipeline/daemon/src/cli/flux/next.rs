@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
 
-/// Give out identifiers of new documents; each is given out once, and numbers that nobody uses are skipped
+/// Give out identifiers of new documents; each is given out once, and unused numbers are skipped
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[arg(value_parser = kind, help = kinds_help())]
@@ -22,7 +22,7 @@ pub(super) struct Arguments {
     /// Business code, 00 to 99
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..100))]
     business: u8,
-    /// The identifier of what it follows; recharges and withdrawals follow nothing
+    /// The identifier of the document that it follows; recharges and withdrawals follow none
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     /// User partition of a recharge or withdrawal, 00 to 99
