@@ -34,7 +34,7 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Sen
         }
         None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
     }
-    if roots.is_empty() { Err("there is none".into()) } else { Ok(roots) }
+    if roots.is_empty() { Err("no CA certificate was found".into()) } else { Ok(roots) }
 }
 
 /// Whether a cause of this error is an error of TLS.

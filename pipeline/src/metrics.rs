@@ -141,7 +141,7 @@ metrics! {
     LANE_VISIBLE = "anabranch_lane_visible_seconds", Histogram, &["projection", "target"],
         "Time from the commit in a MySQL source until the newest change of a target transaction is visible. MariaDB says commit times in whole seconds, so its changes are left out.";
     LANE_FLUSH_FILL = "anabranch_lane_flush_fill_ratio", Histogram, &["projection", "target"],
-        "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is what limits.";
+        "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is the limit.";
     LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
         "1 while the lane is fed from the binlog because the stream does not link.";
     LANE_LAG = "anabranch_lane_lag_seconds", Gauge, LANE,
@@ -163,7 +163,7 @@ metrics! {
     REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANE,
         "Tables of the source that a refresh has not finished.";
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
-        "How long these tables will take if each takes as long as the ones before.";
+        "Expected time until these tables are read, if each takes as long as the ones before.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
         "Changes to rows that are in no derived table, or have an invalid code or birthday type.";
 

@@ -121,8 +121,9 @@ impl Connector {
                 let config = tls::client_config(settings.ca_file.as_deref())
                     .map_err(|error| refused("no CA certificate could be loaded").caused_by(error))?;
                 let host = settings.url.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-                let name = ServerName::try_from(host)
-                    .map_err(|error| refused("the host is no name for TLS").caused_by(error))?;
+                let name = ServerName::try_from(host).map_err(|error| {
+                    refused("the host is not a name that TLS can verify").caused_by(error)
+                })?;
                 Some((Arc::new(config), name))
             }
             _ => None,

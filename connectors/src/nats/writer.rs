@@ -159,7 +159,7 @@ impl NatsLogWriter {
                 return Err(error::refused(&self.stream.title(), error));
             }
             Err(error) => {
-                return Err(self.end(Code::LogUnreachable, "an answer that is no JSON").caused_by(error));
+                return Err(self.end(Code::LogUnreachable, "an answer that is not JSON").caused_by(error));
             }
         };
         let expected = self.base_sequence + 1 + number;

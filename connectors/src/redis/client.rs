@@ -216,6 +216,7 @@ impl Client {
                     "caches.ca_file",
                     format!("{} cannot be read", file.display()),
                 )
+                .needs("a readable PEM file with the CA certificate")
                 .caused_by(error)
             })?),
         };

@@ -36,6 +36,7 @@ impl SearchTarget {
         self.0.assignments.of_projection(projection).ok_or_else(|| {
             let found = format!("projection {projection} has no index here");
             Fault::new(Code::ConfigInvalid, self.subject(), found)
+                .needs("a projection of kind `serial_documents` on this target")
         })
     }
 

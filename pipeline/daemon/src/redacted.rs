@@ -11,7 +11,7 @@ const HIDDEN: &str = "***";
 /// its secrets cannot be found.
 pub fn configuration(text: &str) -> Result<String, String> {
     let table: Table =
-        text.parse().map_err(|error: toml::de::Error| format!("it is no TOML: {}", error.message()))?;
+        text.parse().map_err(|error: toml::de::Error| format!("it is not TOML: {}", error.message()))?;
     let redacted = redact(None, Value::Table(table));
     toml::to_string(&redacted).map_err(|error| format!("it cannot be written again: {error}"))
 }

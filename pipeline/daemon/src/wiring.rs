@@ -464,6 +464,7 @@ impl Cache {
 
 fn unknown(kind: &str, name: &str) -> Fault {
     Fault::new(Code::ConfigInvalid, format!("{kind} {name}"), "it is not in the configuration")
+        .needs(format!("the name of a configured {kind}"))
 }
 
 /// Logs every fault, and returns one that will not pass before one that may.

@@ -131,7 +131,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         if let (None, Some((sequence, id)), false) = (hole, progress.message.clone(), progress.is_apart()) {
             match self.log.reader(source, ReadFrom::After { sequence, id }).await {
                 Err(fault) if fault.code() == Code::LogHole => {
-                    tracing::warn!(lane = %self.id, %fault, "the last applied message is gone");
+                    tracing::warn!(lane = %self.id, %fault, "the last applied message is not in the stream any more");
                 }
                 opened => return Ok(Feed::after(opened?)),
             }

@@ -24,7 +24,7 @@ pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &En
 
 /// Remedy that makes the reader of an empty stream ask the lanes for their epochs.
 pub(super) const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stream (`nats stream rm`), `anabranch --config FILE \
-     setup`, restart: the log goes on from the lanes, in an epoch that none of them knows";
+     setup`, restart: the log continues from the lanes, in an epoch that none of them knows";
 
 /// Checks epoch and beginning of a message against the lane, before anything else is checked.
 pub(super) fn require_reading(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {

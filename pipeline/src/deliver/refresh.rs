@@ -381,10 +381,12 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             // Positions of another server cannot be compared with the watermark, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
             () if read.found_at.min(low) < self.notes.floor || low < first => {
-                Verdict::Again("the lane was further")
+                Verdict::Again("the lane had read beyond the chunk's watermark")
             }
-            () if self.notes.shards.iter().any(is_owed) => Verdict::Again("the table changed unseen since"),
-            () if self.notes.is_full() => Verdict::Again("too much has changed"),
+            () if self.notes.shards.iter().any(is_owed) => {
+                Verdict::Again("the table changed without row events since")
+            }
+            () if self.notes.is_full() => Verdict::Again("too many keys have changed"),
             () if progress.position < read.chunk.high => Verdict::Wait,
             () if self.repeated < REPEATED_MAX && self.has_changed(read) => {
                 Verdict::Again("a key has changed")

@@ -304,7 +304,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         for outbox in self.outboxes {
             let state = again(|| CacheState::read(outbox)).await?;
             if state.incarnation.as_deref() != Some(life) {
-                return Err(unbelieved("it is being drained again, or emptied"));
+                return Err(unbelieved("it is drained again or emptied at present"));
             }
         }
         Ok(())

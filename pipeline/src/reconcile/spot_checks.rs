@@ -188,14 +188,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         let keys: Vec<SourceKey> = window.keys().cloned().collect();
         let verdicts = match recheck.judge(window).await {
             Ok(judged) => {
-                judged
-                    .unread
-                    .iter()
-                    .for_each(|why| tracing::debug!(store = store.name, why, "not looked at"));
+                judged.unread.iter().for_each(|why| {
+                    tracing::debug!(store = store.name, why, "a changed row was not checked")
+                });
                 judged.verdicts.into_iter().map(|(key, (verdict, _))| (key, verdict)).collect()
             }
             Err(fault) => {
-                tracing::debug!(store = store.name, %fault, "not looked at");
+                tracing::debug!(store = store.name, %fault, "a changed row was not checked");
                 BTreeMap::new()
             }
         };

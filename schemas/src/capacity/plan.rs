@@ -81,7 +81,7 @@ impl Plan {
         let mut faults = Vec::new();
         for (number, claim) in (1..).zip(claims) {
             let Setting::Table(fields) = claim else {
-                faults.push(misplaced(CLAIMS, "an entry is no table"));
+                faults.push(misplaced(CLAIMS, "an entry is not a table"));
                 continue;
             };
             match Claim::read(number, fields) {
@@ -130,8 +130,8 @@ fn unknown(file: &Fields) -> Vec<Invalid> {
         match setting {
             Setting::Table(_) if SECTIONS.contains(&name.as_str()) => {}
             Setting::List(_) if name == CLAIMS => {}
-            _ if name == CLAIMS => faults.push(misplaced(name, "it is no list of tables")),
-            _ if SECTIONS.contains(&name.as_str()) => faults.push(misplaced(name, "it is no table")),
+            _ if name == CLAIMS => faults.push(misplaced(name, "it is not a list of tables")),
+            _ if SECTIONS.contains(&name.as_str()) => faults.push(misplaced(name, "it is not a table")),
             _ => faults.push(misplaced(name, "no such section or field")),
         }
     }

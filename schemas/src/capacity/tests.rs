@@ -319,7 +319,7 @@ fn sections_and_claims_that_make_no_sense_are_told() {
         |text: &str| read(text).unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     assert!(told("").contains("it has no section of a system"));
     assert!(told("[fluxes]\n").contains("fluxes: no such section or field"));
-    assert!(told("flux = 3\n").contains("flux: it is no table"));
+    assert!(told("flux = 3\n").contains("flux: it is not a table"));
     assert!(
         told(&format!("claims = 3\n{FLUX}").replace("[[claims]]", "[[other]]"))
             .contains("claims: it is no list")

@@ -210,7 +210,7 @@ pub enum Defect {
     #[error("character {position}{} is `{}`; expected: a digit from 0 to 9", InPart(*position), found.escape_default())]
     NotADigit { position: usize, found: char },
     /// A byte is no text; `position` counts bytes.
-    #[error("byte {position} is 0x{found:02x}, which is no text; expected: a digit from 0 to 9")]
+    #[error("byte {position} is 0x{found:02x}, which is not text; expected: a digit from 0 to 9")]
     NotText { position: usize, found: u8 },
     #[error("{part} {}; expected: {}", Found(*part, *found), Expected(*part, *system))]
     Part {

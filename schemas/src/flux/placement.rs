@@ -57,7 +57,7 @@ impl Place {
 /// An identifier that cannot be the parent of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum UnfitParent {
-    #[error("a {} follows nothing; its place comes from its date and user partition", .0.name())]
+    #[error("a {} follows nothing; its table comes from its date and user partition", .0.name())]
     FollowsNothing(Kind),
     #[error("a {} follows {}, a composite, and digit 14 of this parent is 1 (atom)", .0.name(), .0.parent())]
     IsAtom(Kind),

@@ -38,7 +38,7 @@ pub struct Template(Vec<Piece>);
 
 /// The text is not a template of a name.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("`{template}` is no name of a table or database: {reason}; expected for example {EXAMPLE}")]
+#[error("`{template}` is not a name of a table or database: {reason}; expected for example {EXAMPLE}")]
 pub struct InvalidTemplate {
     pub template: String,
     pub reason: &'static str,

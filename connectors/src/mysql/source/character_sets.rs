@@ -29,11 +29,11 @@ pub fn is_refused(character_set: &str) -> bool {
 /// Why the text of a column cannot be captured.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unfit {
-    #[error("holds bytes that are no text (BINARY, VARBINARY, BLOB, UUID, INET4 or INET6)")]
+    #[error("holds bytes that are not text (BINARY, VARBINARY, BLOB, UUID, INET4 or INET6)")]
     Binary,
     #[error("has character set {0}")]
     Refused(Arc<str>),
-    #[error("has collation {0}, which was not in the server's list when the reading began")]
+    #[error("has collation {0}, which was not in the server's list when the binlog stream was opened")]
     Unknown(u64),
 }
 

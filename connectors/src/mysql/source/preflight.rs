@@ -191,7 +191,8 @@ async fn replica_fault(session: &mut Session, variables: &HashMap<String, String
     if !session.is_replica().await.ok()? {
         return None;
     }
-    let found = format!("it is a replica with {name} = OFF: what it replicates is not in its binlog");
+    let found =
+        format!("it is a replica with {name} = OFF: changes that it replicates are not in its binlog");
     let remedy =
         format!("set {name} = ON in its configuration, restart it, and refresh it; or capture its primary");
     Some(Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("ON").remedy(remedy))

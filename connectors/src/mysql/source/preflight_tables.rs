@@ -192,7 +192,7 @@ async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Opti
     let found = format!("captured database {database} is not in the binlog: {setting}");
     let fault = Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("the whole binlog");
     Some(fault.remedy(
-        "take binlog_do_db and binlog_ignore_db out of its configuration, restart it, and refresh it",
+        "remove binlog_do_db and binlog_ignore_db from its configuration, restart it, and refresh it",
     ))
 }
 

@@ -161,7 +161,7 @@ impl MysqlSource {
         tracing::info!(
             source = self.config.name,
             file = resume.file,
-            "the binlog file was purged; reading goes on after its groups in another"
+            "the binlog file was purged; the binlog is read on after its groups, in another file"
         );
         if let Some(at_end) = self.at_quiet_end(session, &gtids, sent, sent.epoch()).await? {
             return Ok(at_end);

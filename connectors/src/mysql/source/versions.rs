@@ -31,7 +31,7 @@ pub fn storage_fault(subject: &str, variables: &HashMap<String, String>) -> Opti
         variables.get("binlog_storage_engine").filter(|engine| engine.eq_ignore_ascii_case("innodb"))?;
     let found = format!("binlog_storage_engine is {engine}: its binlog files have another format");
     let fault = Fault::new(Code::SourceFormatNotRow, subject, found).needs("a binlog in files of its own");
-    Some(fault.remedy("take binlog_storage_engine out of the server's configuration and restart it"))
+    Some(fault.remedy("remove binlog_storage_engine from the server's configuration and restart it"))
 }
 
 /// A server that is newer than those that were run.

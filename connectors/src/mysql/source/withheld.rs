@@ -39,7 +39,7 @@ pub enum WithholdError {
     #[error("{0}")]
     Stop(Fault),
     /// Where, and what is free there.
-    #[error("the temporary file of withheld rows failed in {0}")]
+    #[error("the temporary file of withheld rows cannot be written or read in {0}")]
     File(String, #[source] io::Error),
     #[error("withheld rows in the temporary file differ from those that were written")]
     Chunk(#[from] CodecError),
@@ -53,7 +53,7 @@ impl WithholdError {
             Self::Malformed(_) => at(Code::BinlogEventCorrupt, text),
             Self::Stop(fault) => fault,
             Self::File(_, error) => at(Code::SourceSpillFailed, text)
-                .needs("space and permission there, or another folder in limits.spill_dir")
+                .needs("space and permission in this folder, or another one in limits.spill_dir")
                 .caused_by(error),
             Self::Chunk(error) => at(Code::SourceSpillFailed, text).caused_by(error),
         }

@@ -223,6 +223,7 @@ impl MysqlLane {
             for row in rows {
                 standing.push(StoredVersion::from_row(row).ok_or_else(|| {
                     Fault::new(Code::TargetTableShape, self.subject(), "a derived row of other types")
+                        .needs("the columns that set-up makes")
                 })?);
             }
         }

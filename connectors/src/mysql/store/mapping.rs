@@ -148,6 +148,7 @@ impl MysqlMapping {
                             format!("table {name}"),
                             "a row has values that lanes never write",
                         )
+                        .needs("rows that lanes wrote")
                     })?;
                     visit(Duplicate { value, devices });
                 }

@@ -35,7 +35,7 @@ impl Fields {
         match fields.keys().find(|key| !T::KEYS.contains(&key.as_str())) {
             Some(key) => {
                 let key: String = key.chars().take(KEY_CHARACTERS_MAX).collect();
-                Err(wrong(format!("`{key}` is no key of this body; it can have {keys}")))
+                Err(wrong(format!("`{key}` is not a key of this body; it can have {keys}")))
             }
             None => Ok(Self(fields)),
         }

@@ -173,7 +173,8 @@ impl From<Refusal> for Problem {
             Refusal::Malformed(detail) => malformed(detail),
             Refusal::Busy => Self::new(code, refusal.to_string(), "send fewer at once, or ask more daemons"),
             Refusal::Behind(missing) => {
-                let remedy = "ask again, or without at_least for what is there; GET /v1/status shows the lag";
+                let remedy =
+                    "ask again, or without at_least for the present claims; GET /v1/status shows the lag";
                 Self::new(code, missing, remedy)
             }
             Refusal::Failed(fault) => Self::from(&*fault),

@@ -115,9 +115,9 @@ async fn require_own_server(wiring: &Wiring, source: &str) -> Result<(), Fault> 
     for other in wiring.config().sources.iter().filter(|other| other.name != source) {
         // A server that does not answer is not the own one, which has answered.
         if wiring.source(&other.name)?.instance().await.is_ok_and(|instance| instance == own) {
-            let found = format!("its address leads to the server of source {}", other.name);
+            let found = format!("its `url` leads to the server of source {}", other.name);
             return Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), found)
-                .needs("the address of its own server"));
+                .needs("the `url` of its own server"));
         }
     }
     Ok(())

@@ -98,7 +98,7 @@ fn kinds() -> String {
 }
 
 fn kinds_help() -> String {
-    format!("What the document is: {}", kinds())
+    format!("The kind of the document: {}", kinds())
 }
 
 /// The explanation of an identifier, or the table of a new document.
@@ -183,7 +183,7 @@ fn explain(arguments: &Explain) -> Result<(Told, Option<Fault>), Fault> {
     told.misplaced = misplaced.iter().map(MisplacementView::from).collect();
     let fault = misplaced.first().map(|first| {
         Fault::new(Code::FluxMisplaced, format!("identifier {id}"), first.to_string())
-            .needs(format!("the place of its kind: {}", kind.map_or("", Kind::rule)))
+            .needs(format!("the table of its kind: {}", kind.map_or("", Kind::rule)))
     });
     Ok((told, fault))
 }
@@ -321,7 +321,8 @@ fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
     let own = Month::of_date(parts.date);
     if parts.month != Month::No && parts.month != own && kind != Some(Kind::Recharge) {
         odd.push(format!(
-            "month {:02} is not the month of its date ({:02}): right only for what follows a recharge of that month",
+            "month {:02} is not the month of its date ({:02}): right only for documents that follow a recharge of that \
+             month",
             parts.month.digits(),
             own.digits()
         ));

@@ -221,5 +221,5 @@ fn tell(proposal: &Proposal, file: &Path) {
         _ = output::line(&format!("{pattern}: {} tables of entity {entity}", proposed.family.tables.len()));
     }
     let file = file.display();
-    _ = output::line(&format!("written: {file}. Look through it, then: anabranch --config {file} check"));
+    _ = output::line(&format!("written: {file}. Check it, then: anabranch --config {file} check"));
 }

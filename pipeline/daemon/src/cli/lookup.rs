@@ -95,7 +95,7 @@ async fn ask(lookup: &Lookup, code: &str, arguments: &Arguments) -> Result<Looku
 
 fn unconfigured() -> Fault {
     Fault::new(Code::LookupUnconfigured, "configuration key projections", "none of kind `serial_mapping`")
-        .needs("mapping tables to look into")
+        .needs("mapping tables for the lookup")
         .remedy("see deploy/serial-codes.example.toml")
 }
 

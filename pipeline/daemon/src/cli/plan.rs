@@ -67,7 +67,7 @@ fn read(subject: &str, text: &str) -> Result<Plan, Vec<Fault>> {
     let fields: Fields = toml::from_str(text).map_err(|error| {
         let line =
             error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
-        let found = format!("line {line} is no TOML: {}", error.message());
+        let found = format!("line {line} is not TOML: {}", error.message());
         vec![Fault::new(Code::PlanInvalid, subject, found).needs("TOML as in deploy/plans/")]
     })?;
     Plan::of(&fields).map_err(|faults| faults.into_iter().map(|invalid| fault(subject, invalid)).collect())

@@ -136,7 +136,7 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
             Ok(exit(report.verdict))
         }
         ReconciliationEnd::Paused { id, .. } => {
-            eprintln!("reconciliation {id} is cut off; the same command goes on with it");
+            eprintln!("reconciliation {id} is cut off; the same command continues it");
             Ok(Exit::Transient)
         }
     }
@@ -185,7 +185,7 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
             "  repaired   {}, confirmed {}, left {}, also wrong in the reconciliation before {}",
             store.repaired, store.confirmed, store.left, store.again
         ),
-        format!("  looked at  {} source rows{}", store.candidates, verdicts(store)),
+        format!("  checked    {} source rows{}", store.candidates, verdicts(store)),
     ]);
     lines.extend(cut(&store.drift, |drifted| {
         let kind = drifted.verdict.name().replace('_', " ");
@@ -207,8 +207,8 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
         placement;
     let elsewhere: u64 = misplaced.values().sum();
     let mut lines = vec![format!(
-        "  placement  {rows} rows, {elsewhere} belong into another table, {undecided} have no place; {} keys in two tables \
-         ({:.0} % of keys checked)",
+        "  placement  {rows} rows, {elsewhere} belong in another table, {undecided} have no place; {} keys in two \
+         tables ({:.0} % of keys checked)",
         doubles.len(),
         share_of_keys * 100.0
     )];
@@ -216,7 +216,7 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
     lines.extend(cut(&texts, |text| format!("  placement  {text}")));
     let misplaced: Vec<_> = misplaced.iter().collect();
     lines.extend(cut(&misplaced, |(table, rows)| {
-        format!("  placement  {rows} rows of {table} belong into other tables")
+        format!("  placement  {rows} rows of {table} belong in other tables")
     }));
     lines.extend(cut(doubles, |double| {
         format!("  placement  key {} is in {}", double.key_hash, double.tables.join(" and "))

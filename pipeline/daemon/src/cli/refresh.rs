@@ -159,7 +159,8 @@ async fn try_out(
                     Code::SourceTableMissing,
                     format!("source {name}"),
                     "none of its tables is selected",
-                ));
+                )
+                .needs("a captured table that the projection reads"));
             }
         }
     }

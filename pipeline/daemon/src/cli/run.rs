@@ -66,7 +66,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 
 fn nothing_to_serve() -> Fault {
     Fault::new(Code::ConfigInvalid, "configuration key http.tokens", "none")
-        .needs("at least one token for --role api: its endpoints are for those who send one")
+        .needs("at least one token for --role api: its endpoints answer only requests with a token")
         .remedy("see http.tokens in deploy/anabranch.example.toml")
 }
 

@@ -208,4 +208,5 @@ async fn attempt(
 fn unknown(id: &LaneId) -> Fault {
     use anabranch_pipeline::error::Code;
     Fault::new(Code::ConfigInvalid, format!("lane {id}"), "it is not in the configuration")
+        .needs("a configured projection, source and target")
 }

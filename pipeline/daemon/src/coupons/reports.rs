@@ -162,7 +162,7 @@ pub async fn signed(wiring: &Wiring, programme: &str, day: Date) -> Result<Vec<S
                 return Err(broken(&past, "its signature covers another report than the one before it"));
             }
         }
-        let odd = |_| broken(&past, "it is no report of a coupon day");
+        let odd = |_| broken(&past, "it is not a report of a coupon day");
         found.push(Signed {
             report: serde_json::from_str(&past.report).map_err(odd)?,
             verdict: past.verdict,

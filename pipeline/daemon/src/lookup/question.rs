@@ -142,7 +142,7 @@ impl FromStr for Cursor {
             };
             Some(Self { candidate: candidate.parse().ok()?, claim })
         };
-        parse().ok_or_else(|| Refusal::Malformed("after is not what `next` of an answer says".to_owned()))
+        parse().ok_or_else(|| Refusal::Malformed("after is not the `next` of an answer".to_owned()))
     }
 }
 

@@ -264,7 +264,7 @@ fn without_progress(
         Some(_) if moved_at.is_some_and(|at| now.saturating_duration_since(at) <= PROGRESS_WITHIN) => {
             return None;
         }
-        Some(lag) => format!("no progress, {} s behind", lag.as_secs()),
+        Some(lag) => format!("no progress, and a lag of {} s", lag.as_secs()),
     };
     Some(Reason { thing, reason, code: None })
 }

@@ -17,7 +17,7 @@ impl Proposal {
     /// Returns the configuration file. It is complete when at least one proposed family has all its fields.
     pub fn text(&self) -> String {
         let mut text = String::from(
-            "# Anabranch: written by `anabranch init` from what the servers have. Look through each line, then run:\n\
+            "# Anabranch: written by `anabranch init` from what the servers have. Check each line, then run:\n\
              #   anabranch --config FILE check\n\
              # deploy/anabranch.example.toml explains every key.\n\n\
              name = \"anabranch\"\n\n[log]\n",
@@ -65,7 +65,7 @@ impl Proposal {
             comment(
                 text,
                 &format!(
-                    "Not captured: no column was found for {}. Name the columns of your own, and take the `#` away.",
+                    "Not captured: no column was found for {}. Name the columns of your own, and remove the `#`.",
                     recognised.missing.join(", ")
                 ),
             );
@@ -85,7 +85,7 @@ impl Proposal {
         if let Some(placement) = &proposed.placement {
             let found = &placement.found;
             line(&format!(
-                "# {} of {} rows that were looked at stand where this rule puts them.",
+                "# {} of {} rows that were read are in the table that this rule says.",
                 found.in_place, found.rows
             ));
             line(&format!("rule = {}", rule(&found.rule)));

@@ -186,7 +186,7 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
             tracing::info!(
                 reconciliation = state.id,
                 stores = state.done.len(),
-                "the reconciliation goes on"
+                "the reconciliation continues"
             );
             state
         }

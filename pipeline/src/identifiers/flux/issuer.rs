@@ -303,11 +303,13 @@ fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
         )
         .needs("clocks that differ by less than a day")
         .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server"),
-        LeaseRefusal::Overtaken { by } => {
-            Fault::new(Code::FluxDateRefused, subject, format!("{by} has taken its row"))
-                .needs("a date of the last days, and clocks that are right")
-                .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server")
-        }
+        LeaseRefusal::Overtaken { by } => Fault::new(
+            Code::FluxDateRefused,
+            subject,
+            format!("its row was taken over by the counter of {by}"),
+        )
+        .needs("a date of the last days, and clocks that are right")
+        .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server"),
         LeaseRefusal::Exhausted { next } => {
             let found = format!(
                 "{} of its {SEQUENCES} numbers are left, and {} are wanted",

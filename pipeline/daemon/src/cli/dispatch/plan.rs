@@ -130,7 +130,7 @@ impl PlanView {
                     |id| format!("reconciliation {id} is too old"),
                 );
                 let then = match self.without_reconciliation {
-                    "go" => "the day waits for one and then goes on",
+                    "go" => "the day waits for one and then continues without it",
                     _ => "the day waits for one",
                 };
                 format!("  relies on  {found}: {then}")

@@ -92,7 +92,7 @@ fn page(file: &PathBuf) -> Result<Page, Fault> {
         .map_err(|error| refused(subject(), "it cannot be read").needs("a readable file").caused_by(error))?;
     // The parser's error would quote a value.
     serde_json::from_str(&text)
-        .map_err(|_| refused(subject(), "it is no page of a statement").needs("JSON with a list `gifts`"))
+        .map_err(|_| refused(subject(), "it is not a page of a statement").needs("JSON with a list `gifts`"))
 }
 
 fn given(programme: &Programme, gift: &Gift) -> Option<Given> {
