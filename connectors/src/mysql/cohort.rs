@@ -91,7 +91,9 @@ impl MysqlCohort {
             let projection =
                 known.ok_or_else(|| refused("it does not exist").needs("a birthday projection"))?;
             let ProjectionKind::Birthday(tables) = &projection.kind else {
-                return Err(refused("it is not a birthday projection").needs("one of kind `birthday`"));
+                return Err(
+                    refused("it is not a birthday projection").needs("a projection of kind `birthday`")
+                );
             };
             let server = |target: &String| {
                 let target = config.target(target).filter(|target| target.store == TargetStore::Mysql);
@@ -103,7 +105,7 @@ impl MysqlCohort {
             let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;
             if layers.insert(tables.calendar, Layer { tables: tables.clone(), servers }).is_some() {
                 return Err(refused("another birthday projection has tables of the same calendar")
-                    .needs("one of each calendar"));
+                    .needs("at most one birthday projection of each calendar"));
             }
         }
         Ok(Self { layers: Arc::new(layers), misplaced: Arc::default() })

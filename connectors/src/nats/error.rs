@@ -95,7 +95,7 @@ pub(super) fn refused(subject: &str, refusal: jetstream::Error) -> Fault {
         Code::LogStreamMissing => stream_missing(subject),
         Code::LogFenced => Fault::new(code, subject, "another writer appended").caused_by(refusal),
         Code::LogFull => Fault::new(code, subject, "no room for more")
-            .needs("free storage, or smaller log.max_bytes")
+            .needs("free storage, or a smaller log.max_bytes")
             .caused_by(refusal),
         _ => Fault::new(code, subject, format!("the server answered error {number}")).caused_by(refusal),
     }

@@ -96,7 +96,7 @@ impl NatsLog {
         match info(self.connection.context(), &format!("KV_{bucket}"), &subject).await? {
             None => Ok(()),
             Some(_) => Err(Fault::new(Code::LogForeign, subject, "a build from before 0.1.0 made it, with other names")
-                .needs("an installation of this version: names of tables, buckets and metrics have changed")
+                .needs("an installation of this version, in which names of tables, buckets and metrics are others")
                 .remedy("set another `name` and new control and derived databases, then `anabranch --config FILE setup`")),
         }
     }

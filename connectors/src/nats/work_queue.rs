@@ -230,7 +230,7 @@ impl WorkQueuePart {
             Err(why) => {
                 let subject = format!("message {sequence} of {}", self.title);
                 let fault = Fault::new(Code::LogMessageCorrupt, subject, "it cannot be read").caused_by(why);
-                tracing::warn!(%fault, "a message of the work queue was set aside");
+                tracing::warn!(%fault, "a message of the work queue cannot be read and was removed from it");
                 end(&raw, AckKind::Term).await;
                 None
             }

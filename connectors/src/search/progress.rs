@@ -171,7 +171,7 @@ pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) 
         let found = format!("no document {} in {index}", got._id);
         return Err(Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
             .needs("the document that set-up made")
-            .remedy(format!("`{SETUP_COMMAND}` makes it for a new source, or says how to begin anew")));
+            .remedy(format!("`{SETUP_COMMAND}` creates it for a new source, or prints how to begin anew")));
     }
     let version = Version { sequence: got._seq_no, term: got._primary_term };
     Ok(Read { stored: stored(&target.subject(), got)?, version, indexes: indexes_in(noted) })

@@ -198,7 +198,9 @@ impl Programme {
         for programme in &programmes {
             if !names.insert(&programme.name) {
                 let subject = format!("programme {}", programme.name);
-                faults.push(invalid(subject, "two programmes have this name").needs("a name of its own"));
+                faults.push(
+                    invalid(subject, "two programmes have this name").needs("a different name for each"),
+                );
             }
         }
         if faults.is_empty() { Ok(programmes) } else { Err(faults) }

@@ -48,7 +48,10 @@ async fn feed(states: TaskStates, interval: Duration, food: impl AsyncFn(), canc
         if stuck.is_empty() {
             food().await;
         } else {
-            tracing::error!(tasks = stuck.join(","), "these tasks are stuck, so the watchdog is not fed");
+            tracing::error!(
+                tasks = stuck.join(","),
+                "these tasks are stuck, so the watchdog is not notified"
+            );
         }
     }
 }

@@ -341,7 +341,7 @@ impl Wiring {
         let (unfit, faults): (Vec<_>, Vec<_>) =
             faults.into_iter().partition(|fault| !stops && fault.code().is_of_one_table());
         for fault in unfit {
-            tracing::warn!(source = name, %fault, "the table is left out until it fits");
+            tracing::warn!(source = name, %fault, "a table cannot be captured, and is left out until it can");
         }
         worst(faults)
     }

@@ -169,7 +169,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         }
         Err(unread.unwrap_or_else(|| {
             self.refused("its tables have no row, and derived rows of it exist")
-                .needs("the rows, loaded before reading begins anew")
+                .needs("tables that have their rows before the source begins anew")
                 .remedy("load the tables, or correct the address of the source")
         }))
     }

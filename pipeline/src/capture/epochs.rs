@@ -51,7 +51,8 @@ impl<'a, M: Registers> Epochs<'a, M> {
         }
         let found =
             format!("the source is at beginning {known}, and this reader at beginning {}", self.number);
-        Err(Fault::new(Code::LeaseLost, format!("register {}", self.key), found).needs("one beginning"))
+        Err(Fault::new(Code::LeaseLost, format!("register {}", self.key), found)
+            .needs("the same beginning in both"))
     }
 
     /// Whether the register was ever set: the source was read before.

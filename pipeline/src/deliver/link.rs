@@ -18,7 +18,7 @@ pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &En
     }
     let found = format!("epoch and server of the stream are {theirs}, and the lane's are {own}");
     Err(Fault::new(Code::LogEpochReused, format!("lane {lane}"), found)
-        .needs("one server in an epoch")
+        .needs("one server for each epoch")
         .remedy(BEGIN_NEXT_EPOCH))
 }
 
@@ -44,7 +44,7 @@ pub(super) fn require_beginning(
         return Ok(());
     }
     let found = format!("the stream has beginning {theirs} of the source, and the lane has {own}");
-    Err(Fault::new(Code::LogHole, format!("lane {lane}"), found).needs("one beginning"))
+    Err(Fault::new(Code::LogHole, format!("lane {lane}"), found).needs("the same beginning in both"))
 }
 
 /// Whether a message continues, or begins, the state of a lane at `position`.

@@ -138,5 +138,5 @@ fn exhausted(key: &str) -> Fault {
         "its uuids are used up to the year 2094",
     )
     .needs("a clock between 2025 and 2094")
-    .remedy("set the clock; another machine number is taken then")
+    .remedy("correct the clock; this process then takes another machine number")
 }

@@ -76,7 +76,7 @@ impl MysqlSequence {
                 SUBJECT,
                 format!("only {found} of {needed} rows of counters exist"),
             )
-            .needs("every row, made by `setup`")
+            .needs("every row that `setup` makes")
             .remedy(SETUP_COMMAND)
         };
         Ok((found != needed).then(missing))

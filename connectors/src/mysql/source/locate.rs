@@ -114,7 +114,7 @@ impl MysqlSource {
                     let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
                     Err(self
                         .fault(Code::SourceStalled, found)
-                        .needs("the first one after the GTID set")
+                        .needs("a transaction after the GTID set")
                         .remedy("try again, or give the point as a time"))
                 })?
             }

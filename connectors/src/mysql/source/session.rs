@@ -217,7 +217,7 @@ impl Session {
             Flavor::MariaDb if position > u64::from(u32::MAX) => {
                 let found = format!("its binlog ends at {file}:{position}, beyond 4 GiB");
                 return Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
-                    .needs("the next binlog file, which a server begins at once"));
+                    .needs("the next binlog file, which the server begins at once"));
             }
             Flavor::MariaDb => self.gtid_at(&file, position).await?.unwrap_or_default(),
         };

@@ -262,7 +262,7 @@ impl<E: Events> MysqlStream<E> {
                         Code::BinlogEventUnknown,
                         format!("an update of {} was logged in parts of JSON columns", table.name()),
                     )
-                    .needs("whole rows")
+                    .needs("whole rows in row events")
                     .remedy("SET GLOBAL binlog_row_value_options = ''")),
             },
             Class::Incident => Err(self

@@ -85,7 +85,7 @@ impl CapturedTables {
                     known.identity.database, known.identity.table
                 ),
             )
-            .needs("a shard id of its own")
+            .needs("a shard id that no other table has")
             .remedy("set another `generation` for this source and refresh it"));
         }
         Ok(Some(Arc::clone(known)))

@@ -323,7 +323,7 @@ impl MysqlLane {
             format!("no row in {}", self.target.progress_table()),
         )
         .needs("the row that set-up made")
-        .remedy(format!("`{SETUP_COMMAND}` makes it for a new source, or says how to begin anew"))
+        .remedy(format!("`{SETUP_COMMAND}` creates it for a new source, or prints how to begin anew"))
     }
 }
 

@@ -60,7 +60,9 @@ pub(super) fn resumed(register: &Register, order: &Order, layout: &str) -> Optio
     let state = match read(register) {
         Some(Ok(state)) => state,
         Some(Err(())) => {
-            tracing::warn!("the reconciliation that was cut off cannot be read: it begins again");
+            tracing::warn!(
+                "the state of the reconciliation that was cut off cannot be read: it begins again"
+            );
             return None;
         }
         None => return None,

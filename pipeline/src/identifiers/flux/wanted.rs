@@ -48,7 +48,7 @@ impl FluxOrder {
         let (first, last) = (bound(-DAYS_BACK_MAX), bound(DAYS_AHEAD_MAX));
         Err(Fault::new(Code::FluxDateRefused, "date", format!("{date}"))
             .needs(format!("{first} to {last}"))
-            .remedy("leave it out for today's date"))
+            .remedy("leave `date` out for today's date"))
     }
 
     /// Returns the first identifier of a day, with sequence 0, into which the caller puts its numbers.
@@ -109,8 +109,9 @@ impl FluxOrder {
                 Err(unfit(found).remedy("send the parent's 31 digits"))
             }
             None => {
-                let missing =
-                    || unfit("`partition` is missing".to_owned()).remedy("send the user's, 0 to 99");
+                let missing = || {
+                    unfit("`partition` is missing".to_owned()).remedy("send the user's partition, 0 to 99")
+                };
                 let partition = self.partition.ok_or_else(missing)?;
                 match (kind, self.is_failed_over) {
                     (Kind::Withdrawal, true) => {
@@ -230,7 +231,7 @@ mod tests {
         let fault = on(date(2016, 6, 6)).unwrap_err();
         assert_eq!(
             fault.to_string(),
-            "[flux-date-refused] date: 2016-06-06; needed: 2026-11-19 to 2026-11-27; remedy: leave it out for \
+            "[flux-date-refused] date: 2016-06-06; needed: 2026-11-19 to 2026-11-27; remedy: leave `date` out for \
              today's date"
         );
     }

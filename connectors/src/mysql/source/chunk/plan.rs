@@ -202,10 +202,10 @@ fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &RowSelection<
     match wanted {
         RowSelection::Behind(..) => {
             fault("it has no primary key of integers, text, bytes or dates".to_owned())
-                .needs("one, by which its rows are read a part at a time")
+                .needs("such a key, by which its rows are read a part at a time")
         }
         RowSelection::Keys(_) => fault(format!("no index begins with column {}", columns[0]))
-            .needs("one, by which single rows are found"),
+            .needs("such an index, by which single rows are found"),
     }
 }
 
