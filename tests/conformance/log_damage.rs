@@ -28,10 +28,10 @@ async fn a_refused_reader_is_told_what_the_stream_holds() {
         "{beyond}"
     );
     assert!(other.contains("message 10 was written anew"), "{other}");
-    assert!(passed.contains("its first message is 7: retention has passed 3"), "{passed}");
+    assert!(passed.contains("its first message is 7: retention removed message 3"), "{passed}");
     let [first, again] = overtaken(&Server::start().await).await.map(|fault| fault.to_string());
     assert!(first.contains("message 7 follows 2") && first.contains("needed: message 3"), "{first}");
-    assert!(again.contains("retention has passed 2"), "{again}");
+    assert!(again.contains("retention removed message 2"), "{again}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

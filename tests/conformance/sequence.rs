@@ -49,7 +49,7 @@ async fn its_account_may_update_counters_and_nothing_more_and_set_up_repeats_its
         Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(sequence.server().await.unwrap().today);
     ground.set(counter, None).await;
     let found = check().await.join("\n");
-    assert!(found.contains("3199 of 3200 rows of counters stand") && found.contains("setup"), "{found}");
+    assert!(found.contains("3199 of 3200 rows of counters exist") && found.contains("setup"), "{found}");
     sequence.setup().await.unwrap();
     assert_eq!(check().await, Vec::<String>::new());
     ground

@@ -31,7 +31,7 @@ mod mysql {
 }
 
 /// The fault on bytes that are no text.
-const BYTES: &str = "column user_id holds bytes that are no text";
+const BYTES: &str = "column user_id holds bytes that are not text";
 
 /// Types of a captured column, a value, and a part of the fault; the empty text where the column is captured.
 const COMMON: &[(&str, &str, &str)] = &[

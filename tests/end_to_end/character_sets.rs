@@ -48,7 +48,7 @@ async fn a_column_that_is_no_text_any_more_stops_its_source_until_it_is_text_aga
         "CREATE TABLE {MADE} LIKE {TABLE}; ALTER TABLE {MADE} MODIFY uuid {raw} NOT NULL; DROP TABLE {TABLE}; \
          CREATE TABLE {TABLE} LIKE {MADE};"
     );
-    let bytes = "column uuid holds bytes that are no text";
+    let bytes = "column uuid holds bytes that are not text";
     let rounds = [
         (format!("ALTER TABLE {TABLE} MODIFY uuid VARBINARY(64) NOT NULL;"), "'21'", bytes, &["11"][..]),
         (anew, value, bytes, &["11", "21"]),

@@ -239,7 +239,7 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     let (status, answer) = post(&daemon, &recharge(1), None).await;
     assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-behind")), "{answer}");
     assert!(
-        answer["detail"].as_str().unwrap().contains("it stands at 0, and numbers up to 1000"),
+        answer["detail"].as_str().unwrap().contains("its next number is 0, and numbers up to 1000"),
         "{answer}"
     );
     assert!(answer["remedy"].as_str().unwrap().contains("flux sequence raise"), "{answer}");

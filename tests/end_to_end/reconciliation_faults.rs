@@ -182,7 +182,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     let delete = format!("DELETE FROM birthday_00.birthday_0103 WHERE user_id = {user}");
     installation.execute("target", delete).await;
     let report = expect_verdict(&installation, &[], "incomplete").await;
-    assert!(report.to_string().contains("the replica of source source-a is behind"), "{report}");
+    assert!(report.to_string().contains("the replica of source source-a lags"), "{report}");
     assert_eq!(store(&report, "birthday")["repaired"], 0);
 
     // The replica has all transactions, and was emptied: its missing rows are read from the source itself.

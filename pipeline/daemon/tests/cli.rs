@@ -328,7 +328,7 @@ fn a_cool_off_without_the_time_of_changes_is_refused_by_name() {
     let refused = check("");
     assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
     assert!(
-        stderr(&refused).contains("programme cakes: `cool_off_days` is 3, and nothing says"),
+        stderr(&refused).contains("programme cakes: `cool_off_days` is 3, and no column of"),
         "{}",
         stderr(&refused)
     );

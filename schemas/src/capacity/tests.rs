@@ -322,7 +322,7 @@ fn sections_and_claims_that_make_no_sense_are_told() {
     assert!(told("flux = 3\n").contains("flux: it is not a table"));
     assert!(
         told(&format!("claims = 3\n{FLUX}").replace("[[claims]]", "[[other]]"))
-            .contains("claims: it is no list")
+            .contains("claims: it is not a list")
     );
     let unknown = told(&FLUX.replace("\"flux.pairs\"", "\"flux.pair\""));
     assert!(

@@ -374,7 +374,7 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     // The server is restored from an earlier copy.
     ground.set(ring(7).on(today), Some(1_000)).await;
     let fault = told(issue(7).await, Code::FluxSequenceBehind);
-    assert!(fault.contains("it stands at 1000, and numbers up to 2000 were given out"), "{fault}");
+    assert!(fault.contains("its next number is 1000, and numbers up to 2000 were given out"), "{fault}");
     assert!(fault.contains("flux sequence raise"), "{fault}");
     assert_eq!(issue(8).await.unwrap().len(), 5, "other counters go on");
     // A row of yesterday's copy counts for another day.

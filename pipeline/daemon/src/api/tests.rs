@@ -196,7 +196,7 @@ async fn a_wrong_body_is_refused_with_the_place() {
         (r#"{"count": "7"}"#, 422, "body-not-understood", "`count` is text; a whole number"),
         (r#"{"count": -1}"#, 422, "body-not-understood", "`count` is a negative number; a whole"),
         (r#"{"count": 1.5}"#, 422, "body-not-understood", "`count` is a number with a fraction"),
-        (r#"{"count": 1, "colour": 2}"#, 422, "body-not-understood", "`colour` is no key of this body"),
+        (r#"{"count": 1, "colour": 2}"#, 422, "body-not-understood", "`colour` is not a key of this body"),
         (r#"{"count": 10001}"#, 422, "count-out-of-range", "10000"),
         (r#"{"count": 18446744073709551615}"#, 422, "count-out-of-range", "18446744073709551615"),
     ] {

@@ -36,8 +36,8 @@ pub struct Arguments {
     /// Only the row of this user id or uuid of the table, and its derived rows. May be repeated
     #[arg(long = "key", value_name = "KEY", requires = "table")]
     keys: Vec<String>,
-    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and whatever stands for
-    /// them. Times are UTC. May be repeated: then all must hold
+    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and their
+    /// derived rows. Times are UTC. May be repeated: then all must hold
     #[arg(long = "where", value_name = "CONDITION", conflicts_with = "keys")]
     conditions: Vec<String>,
     /// Print one JSON object a lane

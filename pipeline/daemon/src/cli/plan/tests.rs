@@ -72,5 +72,5 @@ fn every_fault_of_a_file_is_told_by_its_field() {
     assert!(told[1].starts_with("[plan-invalid] plan x, [flux] row_bytes: the field is absent"), "{told:?}");
     assert!(told[2].starts_with("[plan-invalid] plan x, [flux] row_size: no such field"), "{told:?}");
     let told = read("plan x", "[flux]\ndatabases = \n").unwrap_err()[0].to_string();
-    assert!(told.starts_with("[plan-invalid] plan x: line 2 is no TOML"), "{told}");
+    assert!(told.starts_with("[plan-invalid] plan x: line 2 is not TOML"), "{told}");
 }
