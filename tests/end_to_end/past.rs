@@ -41,7 +41,7 @@ async fn a_lane_that_retention_has_passed_is_fed_from_the_binlog_until_the_strea
     .await;
     installation.expect_equal().await;
     let log = daemon.log();
-    assert!(log.contains("fed from the binlog") && log.contains("the lane reads the stream again"), "{log}");
+    assert!(log.contains("fed from the binlog") && log.contains("reads the stream again"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -136,10 +136,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 due.join_at = Instant::now() + JOIN_INTERVAL;
                 let joined = lane.join(window.progress(), hole, feed.direct_timeline());
                 if let Some(Some(joined)) = unless(cancel, joined).await? {
-                    tracing::info!(
-                        lane = %lane.id, position = %window.progress().position,
-                        "the lane reads the stream again"
-                    );
+                    tracing::info!(lane = %lane.id, position = %window.progress().position, "reads the stream again");
                     failpoints::reach("lane-direct-joined").await;
                     (feed, hole) = (joined, None);
                 }

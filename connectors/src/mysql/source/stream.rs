@@ -258,10 +258,7 @@ impl<E: Events> MysqlStream<E> {
             Class::PartialRows => match self.captured(event.data())? {
                 None => Ok(()),
                 Some(table) => Err(self
-                    .fault(
-                        Code::BinlogEventUnknown,
-                        format!("an update of {} was logged in parts of JSON columns", table.name()),
-                    )
+                    .fault(Code::BinlogEventUnknown, format!("a partial update of {}", table.name()))
                     .needs("whole rows in row events")
                     .remedy("SET GLOBAL binlog_row_value_options = ''")),
             },
