@@ -354,6 +354,6 @@ pub(super) fn entry(
 
 fn time(stream: &StreamName, at_us: u64) -> Result<async_nats::datetime::DateTime, Fault> {
     async_nats::datetime::from_nanos(i128::from(at_us) * 1_000).map_err(|error| {
-        Fault::new(Code::ConfigInvalid, stream.title(), format!("no time: {at_us} µs")).caused_by(error)
+        Fault::new(Code::ConfigInvalid, stream.title(), format!("{at_us} µs is not a time")).caused_by(error)
     })
 }

@@ -253,7 +253,7 @@ impl Delivery {
 /// Sends the end of a message. A lost one does no harm: the message is delivered again.
 async fn end(message: &jetstream::Message, kind: AckKind) {
     if let Err(error) = message.ack_with(kind).await {
-        tracing::debug!(%error, "the end of a message was not sent");
+        tracing::debug!(%error, "the acknowledgement of a message could not be sent");
     }
 }
 

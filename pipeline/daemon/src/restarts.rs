@@ -93,8 +93,9 @@ pub fn known(wiring: &Wiring, task: &str) -> Result<(), Fault> {
 
 /// Takes SIGHUP from now on, so that it no longer ends the process.
 pub fn hang_ups() -> Result<Signal, Fault> {
-    signal(SignalKind::hangup())
-        .map_err(|error| Fault::new(Code::Internal, "signals", "cannot be taken").caused_by(error))
+    signal(SignalKind::hangup()).map_err(|error| {
+        Fault::new(Code::Internal, "signals", "no handler could be installed").caused_by(error)
+    })
 }
 
 /// Carries out the requests, until `cancel`.
@@ -118,7 +119,7 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
             }
             read = look => match read {
                 Ok(register) => seen = Some(follow(&Requests::of(&register.value), seen, &states)),
-                Err(fault) => tracing::debug!(%fault, "the register of restarts was not read"),
+                Err(fault) => tracing::debug!(%fault, "the register of restarts could not be read"),
             },
         }
     }

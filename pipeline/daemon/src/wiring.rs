@@ -214,9 +214,9 @@ impl Wiring {
             Fault::new(
                 Code::ReconcileRefused,
                 "configuration",
-                "no target can keep the history of reconciliations",
+                "no target can store the history of reconciliations",
             )
-            .needs("a target with mysql:// whose control database keeps it")
+            .needs("a target with mysql://, whose control database stores it")
         })
     }
 

@@ -214,10 +214,10 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let told = entry.told();
         let source = self.source.open(entry, &timeline, self.replica_slot).await?;
         if *source.server() != end.envelope.server {
-            let (found, needed) = (source.server().to_string(), end.envelope.server.to_string());
+            let (found, needed) = (format!("it is server {}", source.server()), &end.envelope.server);
             return Err(Fault::new(Code::SourceUnreachable, format!("source {}", self.id.source), found)
                 .needs(format!(
-                    "{needed}, which the stream was read from, or a stream that follows the new server"
+                    "server {needed}, which the stream was read from, or a stream that follows the new one"
                 )));
         }
         tracing::info!(

@@ -67,5 +67,5 @@ fn part(token: Token) -> f64 {
 
 fn failed(fault: &Fault) {
     counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
-    tracing::debug!(%fault, "the cache is not filled");
+    tracing::debug!(%fault, "a set could not be stored in the cache");
 }

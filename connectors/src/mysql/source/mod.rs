@@ -266,7 +266,8 @@ impl SourceConnector for MysqlSource {
             Some(branches) => tracing::warn!(
                 source = self.config.name,
                 branches,
-                "XA branches wait for their decision (XA RECOVER lists them); reading resumes before the oldest"
+                "XA branches wait for their decision (XA RECOVER lists them); after a restart the binlog is read from \
+                 before the oldest"
             ),
             None => tracing::debug!(source = self.config.name, "the account may not list XA branches"),
         }

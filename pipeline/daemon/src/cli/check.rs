@@ -190,7 +190,7 @@ async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
         }
         Ok(pressure) => checked.warnings.extend(pressure.lag_unknown.map(|why| {
             format!(
-                "{}: its lag cannot be asked, so a reconciliation does not wait for it: {why}",
+                "{}: its lag cannot be read, so a reconciliation does not wait for it: {why}",
                 checked.thing
             )
         })),

@@ -79,7 +79,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
         return Ok(Exit::Success);
     }
     let asked: Vec<&str> = proposal.sources.iter().map(|source| source.name.as_str()).collect();
-    let found = "no table was found that can be captured whole; the configuration has comments in its place";
+    let found =
+        "no table was found that can be captured whole; the configuration has comments in place of tables";
     Err(vec![
         Fault::new(Code::SourceTableMissing, format!("source {}", asked.join(", ")), found)
             .needs("a table of users (a key of one column and a birthday) or of devices (uuid and codes)")

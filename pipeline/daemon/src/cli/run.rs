@@ -333,8 +333,9 @@ const INTERRUPT: &str = "SIGINT";
 impl Signals {
     fn new() -> Result<Self, Fault> {
         let take = |kind| {
-            signal(kind)
-                .map_err(|error| Fault::new(Code::Internal, "signals", "cannot be taken").caused_by(error))
+            signal(kind).map_err(|error| {
+                Fault::new(Code::Internal, "signals", "no handler could be installed").caused_by(error)
+            })
         };
         Ok(Self { terminate: take(SignalKind::terminate())?, interrupt: take(SignalKind::interrupt())? })
     }

@@ -78,8 +78,8 @@ impl Directory {
                 lock(&self.tables).extend(named);
                 lock(&self.listed).insert(name.to_owned());
             }
-            Ok(Err(fault)) => tracing::debug!(source = name, %fault, "its tables are not listed"),
-            Err(_) => tracing::debug!(source = name, "its tables are not listed in time"),
+            Ok(Err(fault)) => tracing::debug!(source = name, %fault, "its tables could not be listed"),
+            Err(_) => tracing::debug!(source = name, "its tables could not be listed in time"),
         }
     }
 
@@ -142,8 +142,8 @@ impl Directory {
                     let keyed = rows.into_iter().filter_map(|row| Some((row.first()?.clone()?, row)));
                     return Some((shard, uuids, keyed.collect::<HashMap<_, _>>()));
                 }
-                Ok(Err(fault)) => tracing::debug!(%fault, "inventory rows are not read"),
-                Err(_) => tracing::debug!("inventory rows are not read in time"),
+                Ok(Err(fault)) => tracing::debug!(%fault, "inventory rows could not be read"),
+                Err(_) => tracing::debug!("inventory rows could not be read in time"),
             }
             None
         };

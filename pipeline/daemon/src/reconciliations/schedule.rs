@@ -67,7 +67,7 @@ async fn last(wiring: &Wiring) -> Result<u64, Fault> {
     tracing::error!(
         reconciliation = report.id,
         ended_at_ms = report.ended_at_ms,
-        "the last reconciliation says that it ended in the future: the clock of its machine or of this one is wrong; the next \
+        "the last reconciliation has an end in the future: the clock of its machine or of this one is wrong; the next \
          one does not wait for that time"
     );
     Ok(0)

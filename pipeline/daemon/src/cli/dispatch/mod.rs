@@ -52,7 +52,7 @@ enum Command {
     /// Say why a user gets a coupon on a day, or none: dates, tables, ledger, rules
     Explain(explain::Arguments),
     Letters(letters::Arguments),
-    /// Settle what the coupon system says it gave, after the ledger was restored from an older copy
+    /// Settle the coupons that the coupon system says it gave, after the ledger was restored from an older copy
     TakeIn(take_in::Arguments),
 }
 

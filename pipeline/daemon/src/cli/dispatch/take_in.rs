@@ -91,8 +91,10 @@ fn page(file: &PathBuf) -> Result<Page, Fault> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| refused(subject(), "it cannot be read").needs("a readable file").caused_by(error))?;
     // The parser's error would quote a value.
-    serde_json::from_str(&text)
-        .map_err(|_| refused(subject(), "it is not a page of a statement").needs("JSON with a list `gifts`"))
+    serde_json::from_str(&text).map_err(|_| {
+        refused(subject(), "it is not a page of the coupon system's statement")
+            .needs("JSON with a list `gifts`")
+    })
 }
 
 fn given(programme: &Programme, gift: &Gift) -> Option<Given> {
