@@ -27,8 +27,8 @@ use crate::{operator, output, restarts};
 const READER_WAIT: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Go on at the server's present end and read all tables again, where a source was reset or restored, lacks what was
-/// read, or has a binlog that nobody can read
+/// Continue at the server's present end and read all tables again, for a source that was reset or restored, lacks
+/// changes that were read, or has a binlog that cannot be read
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The source that begins anew
@@ -37,7 +37,7 @@ pub struct Arguments {
     /// The source's name once more, for scripts: without it the command asks for it
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
-    /// Id of this request: with the same one nothing begins anew again, however often it is sent
+    /// Id of this request: requests with the same id begin the source anew only once
     #[arg(long, value_name = "TEXT")]
     id: Option<String>,
     /// Say what would be done, and change nothing

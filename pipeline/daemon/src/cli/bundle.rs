@@ -35,7 +35,7 @@ const MODE: u32 = 0o600;
 /// be gathered say why.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to write it; a file that is there stays as it is
+    /// File to write; an existing file stays as it is
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

@@ -31,15 +31,15 @@ enum Command {
     Sequence(sequence::Arguments),
 }
 
-/// Print each part of an identifier, its database and table, its rule, and what would be odd
+/// Print each part of an identifier, its database and table, its rule, and unusual facts
 #[derive(Debug, Args)]
 struct Explain {
     /// The 31 digits
     id: String,
-    /// What the document is: its place is compared with the rule of this kind
+    /// Kind of the document: its table is compared with the rule of this kind
     #[arg(long, value_parser = kind, help = kinds_help())]
     kind: Option<Kind>,
-    /// The identifier of what it follows; a document that stands elsewhere ends with `flux-misplaced`
+    /// Identifier of the document that it follows; a document in another table ends with `flux-misplaced`
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ struct Explain {
 struct New {
     #[arg(value_parser = kind, help = kinds_help())]
     kind: Kind,
-    /// The identifier of what it follows; recharges and withdrawals follow nothing
+    /// Identifier of the document that it follows; recharges and withdrawals follow none
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     /// User partition of a recharge or withdrawal, 00 to 99

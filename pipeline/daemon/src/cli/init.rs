@@ -47,7 +47,7 @@ pub struct Arguments {
     /// CA certificate of all these servers, for TLS
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Where to write it; a file that is there stays as it is. Default: standard output
+    /// File to write; an existing file stays as it is. Default: standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

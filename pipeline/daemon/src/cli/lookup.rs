@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Claims shown at once
     #[arg(long)]
     limit: Option<usize>,
-    /// Go on after a page: what it said as `next`
+    /// Continue after a page: the value of its `next`
     #[arg(long, value_name = "NEXT")]
     after: Option<String>,
     /// Print one JSON object

@@ -22,12 +22,12 @@ use crate::{output, wall_clock};
 pub struct PauseArguments {
     #[command(flatten)]
     lanes: Lanes,
-    /// Why, for those who see it
+    /// Reason that is shown with the pause
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Have paused lanes go on
+/// Let paused lanes continue
 #[derive(Debug, Args)]
 pub struct ResumeArguments {
     #[command(flatten)]

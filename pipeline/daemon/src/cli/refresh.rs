@@ -33,11 +33,11 @@ pub struct Arguments {
     /// Only this table of the source, which must then be named
     #[arg(long, value_name = "DATABASE.TABLE")]
     table: Option<String>,
-    /// Only the row of this user id or uuid of the table, and whatever stands for it. May be repeated
+    /// Only the row of this user id or uuid of the table, and its derived rows. May be repeated
     #[arg(long = "key", value_name = "KEY", requires = "table")]
     keys: Vec<String>,
-    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and whatever stands for
-    /// them. Times are UTC. May be repeated: then all must hold
+    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and their derived
+    /// rows. Times are UTC. May be repeated: then all must hold
     #[arg(long = "where", value_name = "CONDITION", conflicts_with = "keys")]
     conditions: Vec<String>,
     /// Print one JSON object a lane

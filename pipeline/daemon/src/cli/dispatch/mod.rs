@@ -37,7 +37,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show which tables a day reads, how many users stand in them, and what a run would do; changes nothing
+    /// Show the tables that a day reads, the number of users in them, and the effect of a run; changes nothing
     Plan(OfDay),
     /// Begin or continue a day, as the schedule does; safe to repeat
     Run(OfDay),
@@ -52,7 +52,7 @@ enum Command {
     /// Say why a user gets a coupon on a day, or none: dates, tables, ledger, rules
     Explain(explain::Arguments),
     Letters(letters::Arguments),
-    /// Settle what the coupon system says it gave, after somebody restored the ledger from an older copy
+    /// Settle the coupons that the coupon system says it gave, after the ledger was restored from an older copy
     TakeIn(take_in::Arguments),
 }
 
