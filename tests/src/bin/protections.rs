@@ -119,7 +119,7 @@ fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Out
         saved.push((file, text));
     }
     let outcome = broken.map_or_else(|| test(root, copy, &protection.test, seeds), Outcome::Broken);
-    // In reverse order, as a file may be edited twice. Its new time makes cargo build it without the edit.
+    // In reverse order, as a file may be edited twice. The new time of the file makes cargo build it again.
     for (file, text) in saved.into_iter().rev() {
         std::fs::write(file, text).expect("the copy can be written");
     }
