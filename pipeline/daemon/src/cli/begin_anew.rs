@@ -113,7 +113,7 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
 async fn require_own_server(wiring: &Wiring, source: &str) -> Result<(), Fault> {
     let own = wiring.source(source)?.instance().await?;
     for other in wiring.config().sources.iter().filter(|other| other.name != source) {
-        // A server that does not answer is not the own one, which has answered.
+        // A server that does not answer is another one: the source's own server has answered.
         if wiring.source(&other.name)?.instance().await.is_ok_and(|instance| instance == own) {
             let found = format!("its address leads to the server of source {}", other.name);
             return Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), found)

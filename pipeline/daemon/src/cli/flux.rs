@@ -36,10 +36,10 @@ enum Command {
 struct Explain {
     /// The 31 digits
     id: String,
-    /// Kind of the document: its table is compared with the rule of this kind
+    /// Kind of the document: its database and table are compared with the rule of this kind
     #[arg(long, value_parser = kind, help = kinds_help())]
     kind: Option<Kind>,
-    /// Identifier of the document that it follows; a document in another table ends with `flux-misplaced`
+    /// Identifier of the document that it follows; a document that lies elsewhere ends with `flux-misplaced`
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     #[command(flatten)]
