@@ -1,10 +1,10 @@
-//! A place between two pages of a derived table: the last row's shard, which may be none of a lane's, and its key.
+//! The position between two pages of a derived table: the shard and the key of the last row. No lane may own the shard.
 
 use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
 use anabranch_schemas::change::Value;
 use anabranch_schemas::codec::{decode_values, encode_values};
 
-/// The place after a row.
+/// Makes the position after a row.
 pub(crate) fn behind(shard: u64, key: &[CellRef<'_>]) -> ChunkKey {
     let shard = Value::UInt(shard);
     let key = key.iter().map(|cell| match *cell {
@@ -17,7 +17,7 @@ pub(crate) fn behind(shard: u64, key: &[CellRef<'_>]) -> ChunkKey {
     ChunkKey(encode_values(&values).into())
 }
 
-/// What [`behind`] has made; `None` when it has not.
+/// Reads a position that [`behind`] made; `None` for other bytes.
 pub(crate) fn read(place: &ChunkKey) -> Option<(u64, Box<[Cell]>)> {
     let mut values = decode_values(&place.0)?.into_iter();
     let Value::UInt(shard) = values.next()? else { return None };

@@ -1,5 +1,5 @@
-//! The progress row of a lane as a target stores it, whatever kind of store that is: what it was made for, and whether
-//! it is as Anabranch wrote it.
+//! The progress row of a lane, as every kind of target stores it: the lanes and the layout that it was made for, and
+//! the check that Anabranch wrote it.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -9,23 +9,23 @@ use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{InvalidRefresh, LaneId, Progress};
 use anabranch_schemas::lsn::ResumePoint;
 
-/// A progress row as it stands in a target.
+/// A progress row as a target stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredProgress {
     pub projection: String,
     pub source: String,
     pub lane: u32,
-    /// Number of lanes that it was made for.
+    /// Number of lanes that the row was made for.
     pub lanes: u32,
-    /// Layout that it was made for.
+    /// Layout that the row was made for.
     pub layout: String,
     pub progress: Progress,
-    /// Its checksum is right, or an operator has taken it out.
+    /// The row's checksum is right, or an operator has taken it out.
     pub is_trusted: bool,
 }
 
-/// Over everything that a commit writes: a row that was changed by hand is found out. CRC-32 (IEEE) of the fields, each
-/// with its length.
+/// Returns the checksum over everything that a commit writes; it shows that a row was changed by hand. It is the CRC-32
+/// (IEEE) of the fields, each with its length.
 pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Progress) -> u32 {
     let (sequence, id) = progress.message.clone().unwrap_or_default();
     let numbers = [
@@ -59,22 +59,25 @@ pub(crate) fn checksum(projection: &str, source: &str, lane: u32, progress: &Pro
     hasher.finalize()
 }
 
-/// Stands before the number of the source's beginning, in front of a lane's refresh.
+/// Precedes the number of the source's beginning in the text of [`refresh_text`].
 const BEGINNING: &str = "beginning:";
-/// Stands before the number of fields, in front of a lane's refresh.
+/// Precedes the number of captured fields in the text of [`refresh_text`].
 const FIELDS: &str = "fields:";
-/// Stands before the end of what was read, in front of a lane's refresh.
+/// Precedes the end of what was read in the text of [`refresh_text`].
 const READ_END: &str = "read:";
-/// Stands before the GTID of a group that was sent in part, in front of a lane's refresh.
+/// Precedes the GTID of a group that was sent in part in the text of [`refresh_text`].
 const PARTIAL: &str = "partial:";
 
-/// What a lane reads of its tables, as text: none before the first refresh, empty while none is under way.
+/// Writes the state of a lane's refresh as text: `None` before the first refresh, empty while no refresh runs.
 ///
-/// Words may stand before it, each with a blank behind it where there was a refresh: `beginning:2` where the source
-/// began anew, `fields:4` where the changes were captured with other fields than each table has, `read:7:4096:0-1-50`
-/// where an undecided XA branch keeps the resume point before the end of what was read, and `partial:0-1-51` within a
-/// group that is sent in parts. Stores keep them here, so that none of them needs another column, and a version that
-/// does not know them refuses the row.
+/// Words may precede it, each followed by a blank if a refresh was ever made:
+/// - `beginning:2`: the source began anew;
+/// - `fields:4`: the changes were captured with four fields of the entity at least, not with those of each table;
+/// - `read:7:4096:0-1-50`: an undecided XA branch keeps the resume point before the end of what was read;
+/// - `partial:0-1-51`: the position is within a group that is sent in parts.
+///
+/// Stores keep these words here, so none of them needs another column. A version that does not know a word refuses the
+/// row.
 pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
     let refresh = match &progress.refresh {
         Some(refresh) => Some(refresh.to_string()),
@@ -91,7 +94,7 @@ pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
     Some(words.into_iter().chain(refresh).collect::<Vec<String>>().join(" "))
 }
 
-/// The parts of progress that [`refresh_text`] wrote; the others are empty.
+/// Reads the parts of progress that [`refresh_text`] wrote; the other fields are empty.
 pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh> {
     let (beginning, text) = word(text, BEGINNING)?;
     let (captured_fields, text) = word(text, FIELDS)?;
@@ -109,7 +112,7 @@ pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh>
     })
 }
 
-/// The value of a word at the text's beginning, and what stands behind it.
+/// Takes a word from the text's beginning; returns its value, if the word is there, and the rest of the text.
 fn word<'t, T: FromStr>(
     text: Option<&'t str>,
     name: &str,
@@ -120,7 +123,7 @@ fn word<'t, T: FromStr>(
 }
 
 impl StoredProgress {
-    /// What a lane goes on from, if the row is whole and made for it.
+    /// Returns the progress from which the lane resumes, if the row is whole and made for the lane.
     pub(crate) fn assigned_to(self, subject: &str, assignment: &Assignment) -> Result<Progress, Fault> {
         if !self.is_trusted {
             return Err(self.damaged(subject));
@@ -131,7 +134,7 @@ impl StoredProgress {
         }
     }
 
-    /// Why a row that is not trusted must not be gone on from.
+    /// Returns the fault for a row that is not trusted: no lane may resume from it.
     pub fn damaged(&self, subject: &str) -> Fault {
         let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
         Fault::new(
@@ -147,7 +150,7 @@ impl StoredProgress {
         ))
     }
 
-    /// Why the row does not belong to these lanes and this layout, if it does not.
+    /// Returns why the row does not belong to these lanes and this layout; `None` if it does.
     pub(crate) fn mismatch(&self, subject: &str, lanes: u32, layout: &str) -> Option<Fault> {
         let row = format!("{subject}, progress of {}/{}/{}", self.projection, self.source, self.lane);
         if self.lanes != lanes {
@@ -169,14 +172,14 @@ impl StoredProgress {
     }
 }
 
-/// How a projection begins again on a target, when nothing else helps.
+/// The remedy when nothing else helps: an operator starts the projection anew on the target.
 pub(crate) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables (delete its \
      index), delete its rows from `progress` and `enrolled`, run `anabranch --config FILE setup`";
 
-/// What a target knows of its lanes: their progress, and the pairs (projection, source) that once got theirs.
+/// Lanes that a target knows: their progress, and the pairs (projection, source) that ever had a progress row.
 #[derive(Debug)]
 pub(crate) struct Enrolment {
-    /// Where progress is stored, as people know it.
+    /// The target's name for the store of progress, as faults show it.
     place: String,
     pub(crate) rows: Vec<StoredProgress>,
     pub(crate) enrolled: HashSet<(String, String)>,
@@ -193,7 +196,7 @@ impl Enrolment {
         })
     }
 
-    /// Whether progress rows of that source were made here at some time.
+    /// Whether progress rows of that source were ever made here.
     pub(crate) fn knows(&self, projection: &str, source: &str) -> bool {
         self.enrolled.contains(&(projection.to_owned(), source.to_owned()))
             || self.rows.iter().any(|row| row.projection == projection && row.source == source)
@@ -204,19 +207,19 @@ impl Enrolment {
             || self.rows.iter().any(|row| row.projection == projection)
     }
 
-    /// Whether some lane of the projection has applied anything.
+    /// Whether any lane of the projection has applied anything.
     pub(crate) fn has_moved(&self, projection: &str) -> bool {
         self.rows.iter().any(|row| row.projection == projection && row.progress.revision > 0)
     }
 
-    /// What a person must decide about one lane, if anything: a row that is lost or made for something else.
+    /// Returns the decision that a lane needs from an operator: its row is lost or was made for something else.
     pub(crate) fn loss(&self, subject: &str, assignment: &Assignment, lane: &LaneId) -> Option<Fault> {
         let mismatch =
             |row: &StoredProgress| row.mismatch(subject, assignment.lanes, &assignment.fingerprint());
         match self.row(lane) {
             Some(row) => mismatch(row),
             None if self.knows(&lane.projection, &lane.source) => {
-                // Other lanes' rows say more than "gone" when the number of lanes was raised.
+                // If the number of lanes was raised, other lanes' rows give a better fault than "gone".
                 let other =
                     self.rows.iter().find(|r| r.projection == lane.projection && r.source == lane.source);
                 Some(other.and_then(mismatch).unwrap_or_else(|| self.lost(lane)))

@@ -1,7 +1,7 @@
-//! The folder of temporary files for what a reading cannot keep in memory, and the files in it.
+//! Temporary files for data of a binlog read that does not fit into memory, and the folder that holds them.
 //!
-//! A file has no name from the moment it is made and is its owner's only: a listing of the folder shows nothing, and a
-//! killed process leaves nothing behind. Bytes are written once and read once, so nothing is synced to the disk.
+//! A file never has a name and belongs to its owner alone. So a listing of the folder shows nothing, and a killed
+//! process leaves nothing there. Bytes are written once and read once, so nothing is synced to the disk.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -15,10 +15,10 @@ use metrics::{Gauge, gauge};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
-/// Less free room is warned of: rows of two small columns take some 24 bytes, so this holds about 40 million of them.
+/// With less free room a warning is given. Rows of two small columns take some 24 bytes: this holds about 40 million.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
-/// What a folder for temporary files offers.
+/// Properties of a folder for temporary files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpillRoom {
     pub free_bytes: u64,
@@ -27,7 +27,7 @@ pub struct SpillRoom {
 }
 
 impl SpillRoom {
-    /// Looks at the folder and makes a file in it, which is gone at once. The fault names the configuration key.
+    /// Inspects the folder and makes a file in it, which vanishes at once. The fault names the configuration key.
     pub fn of(folder: &Path) -> Result<Self, Fault> {
         let refused = |found: &str, error: io::Error| {
             let found = format!("{} {found}", folder.display());
@@ -44,7 +44,7 @@ impl SpillRoom {
         })
     }
 
-    /// What should be known of the folder and is no fault, each in a sentence.
+    /// Returns what an operator should know of the folder although it is no fault, each in a sentence.
     pub fn warnings(self, folder: &Path) -> Vec<String> {
         let folder = folder.display();
         let memory = self.is_memory.then(|| {
@@ -64,7 +64,7 @@ impl SpillRoom {
         memory.into_iter().chain(small).collect()
     }
 
-    /// The free room for people.
+    /// Returns the free room as text.
     pub fn free(self) -> String {
         megabytes(self.free_bytes)
     }
@@ -74,21 +74,21 @@ fn megabytes(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// Where the readings of one source spill to. Cheap to clone.
+/// The folder to which the binlog reads of one source spill. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Spill(Arc<SpillTo>);
 
 #[derive(Debug)]
 struct SpillTo {
     folder: PathBuf,
-    /// Bytes of all files that are open, of every reading of the source in this process.
+    /// Bytes of all open files of the source in this process.
     bytes: Gauge,
 }
 
 impl Spill {
     pub fn new(folder: &Path, source: &str) -> Self {
         let bytes = gauge!(names::SOURCE_SPILLED, "source" => source.to_owned());
-        // The series is there before anything is spilled.
+        // The series exists before anything is spilled.
         bytes.increment(0.0);
         Self::counted(folder, bytes)
     }
@@ -99,12 +99,12 @@ impl Spill {
 
     pub fn make_file(&self) -> io::Result<SpillFile> {
         let file = tempfile::tempfile_in(&self.0.folder)?;
-        // A file that never had a name is made with what the process's umask leaves.
+        // A file that never had a name gets its mode from the process's umask.
         file.set_permissions(Permissions::from_mode(0o600))?;
         Ok(SpillFile { file, bytes: 0, spill: self.clone() })
     }
 
-    /// Where, and what is free there, for a fault.
+    /// Returns the folder and its free room, as faults name them.
     pub fn place(&self) -> String {
         let folder = self.0.folder.display();
         match statvfs(&self.0.folder) {
@@ -121,7 +121,7 @@ impl Spill {
 #[derive(Debug)]
 pub(crate) struct SpillFile {
     file: File,
-    /// How long it has become.
+    /// Length of the file in bytes.
     bytes: u64,
     spill: Spill,
 }
@@ -137,7 +137,7 @@ impl SpillFile {
         Ok(())
     }
 
-    /// See [`Spill::place`].
+    /// Returns the folder and its free room, see [`Spill::place`].
     pub fn place(&self) -> String {
         self.spill.place()
     }
@@ -178,7 +178,7 @@ mod tests {
 
         file.write_at(b"abcdef", 0).unwrap();
         other.write_at(b"gh", 0).unwrap();
-        // What a savepoint has undone is written over.
+        // Bytes that a savepoint has undone are overwritten.
         file.write_at(b"xyz", 2).unwrap();
         assert_eq!(file.read_at(6, 0).unwrap(), b"abxyzf");
         assert_eq!(counted(), 8.0);

@@ -1,5 +1,5 @@
-//! TLS of clients that take a configuration of ours, and whether TLS is what failed: client libraries hide it in I/O
-//! errors within I/O errors, whose `source` skips it.
+//! TLS for clients that take a `rustls` configuration, and the check whether an error came from TLS. Client libraries
+//! hide TLS errors in I/O errors within I/O errors, whose `source` skips them.
 
 use std::error::Error as StdError;
 use std::io;
@@ -10,12 +10,12 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// A client that trusts the authorities of the file, else those of the machine.
+/// Configures a client that trusts the authorities of the file; without a file, those of the machine.
 pub(crate) fn client_config(ca_file: Option<&Path>) -> Result<ClientConfig, Box<dyn StdError + Send + Sync>> {
     trusting(roots(ca_file)?)
 }
 
-/// A client that trusts these.
+/// Configures a client that trusts these authorities.
 pub(crate) fn trusting(roots: RootCertStore) -> Result<ClientConfig, Box<dyn StdError + Send + Sync>> {
     Ok(ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()?
@@ -23,7 +23,7 @@ pub(crate) fn trusting(roots: RootCertStore) -> Result<ClientConfig, Box<dyn Std
         .with_no_client_auth())
 }
 
-/// The certificates of the file, else those of the machine.
+/// Reads the certificates of the file; without a file, those of the machine.
 fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Send + Sync>> {
     let mut roots = RootCertStore::empty();
     match ca_file {
@@ -37,12 +37,12 @@ fn roots(ca_file: Option<&Path>) -> Result<RootCertStore, Box<dyn StdError + Sen
     if roots.is_empty() { Err("there is none".into()) } else { Ok(roots) }
 }
 
-/// Whether an error of TLS is somewhere beneath.
+/// Whether a cause of this error is an error of TLS.
 pub(crate) fn is_beneath(error: &(dyn StdError + 'static)) -> bool {
     has_tls(error.source())
 }
 
-/// Whether the error is one of TLS, or one is somewhere beneath.
+/// Whether this error or one of its causes is an error of TLS.
 pub(crate) fn is_or_is_beneath(error: &(dyn StdError + 'static)) -> bool {
     has_tls(Some(error))
 }

@@ -34,45 +34,45 @@ pub trait Connectors: Send + Sync {
 
     fn source(&self, name: &str) -> Result<SourceParts<'_, Self::Source>, Fault>;
 
-    /// The pre-flight of a source as one result.
+    /// Runs the pre-flight of a source and returns it as one result.
     fn require_source(&self, name: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Progress of every lane of a source, on all targets. The call fails if one of them does not answer, because its
-    /// lane may be the furthest.
+    /// Returns the progress of every lane of a source, on all targets. The call fails if one of them does not answer,
+    /// because its lane may be the furthest.
     fn progress_of_source(&self, name: &str) -> impl Future<Output = Result<Vec<Progress>, Fault>> + Send;
 
-    /// The pre-flight of a target as one result.
+    /// Runs the pre-flight of a target and returns it as one result.
     fn require_target(&self, name: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
     fn projection(&self, name: &str) -> Result<&Projection, Fault>;
 
-    /// Every lane of the configuration, in the same order in every process.
+    /// Returns every lane of the configuration, in the same order in every process.
     fn lanes(&self) -> Vec<LaneId>;
 
-    /// The store of a lane, not connected yet, and the tables that the lane owns.
+    /// Returns the store of a lane, not connected yet, and the tables that the lane owns.
     fn store(&self, id: &LaneId) -> Result<(Self::Store, LaneScope), Fault>;
 
     fn limits(&self) -> &Limits;
 }
 
-/// What the log's server keeps.
+/// The ports that the log's server keeps.
 pub struct LogServer<'a, C: Connectors + ?Sized> {
     pub log: &'a C::Log,
     pub registers: &'a C::Registers,
     pub leases: &'a C::Leases,
 }
 
-/// A source, and what its reader and its lanes need beside it.
+/// A source, and the values that its reader and its lanes need beside it.
 #[derive(Debug)]
 pub struct SourceParts<'a, S> {
     pub connector: &'a S,
-    /// Where reading begins when neither stream nor lanes say it.
+    /// Entry at which reading begins when neither the stream nor a lane has a position.
     pub start: &'a Entry,
-    /// What the lanes of the source share in this process.
+    /// State that the lanes of the source share in this process.
     pub shared: &'a Shared,
 }
 
-/// One attempt of the reader of a source, under its lease.
+/// Makes one attempt of the reader of a source, under its lease.
 pub async fn read<C: Connectors>(
     connectors: &C,
     source: &str,
@@ -90,7 +90,7 @@ pub async fn read<C: Connectors>(
     under_lease(leases, handle, cancel, work).await
 }
 
-/// One attempt of a lane, under its lease.
+/// Makes one attempt of a lane, under its lease.
 pub async fn apply<C: Connectors>(
     connectors: &C,
     id: &LaneId,
@@ -108,7 +108,7 @@ pub async fn apply<C: Connectors>(
     under_lease(leases, handle, cancel, work).await
 }
 
-/// A lane of a projection on the connectors of this process.
+/// Returns a lane of a projection on the connectors of this process.
 pub async fn lane<'a, C: Connectors>(
     connectors: &'a C,
     id: &'a LaneId,
@@ -122,7 +122,7 @@ pub async fn lane<'a, C: Connectors>(
     Ok(ProjectedLane { id, projection, scope, log, source, replica_slot, start, shared, limits })
 }
 
-/// A lane's number among the streams of its source, the same in every process.
+/// Returns a lane's number among the streams of its source, the same in every process.
 pub fn replica_slot(connectors: &impl Connectors, id: &LaneId) -> u32 {
     let of_source = connectors.lanes().into_iter().filter(|lane| lane.source == id.source);
     let before = of_source.take_while(|lane| lane != id).count();

@@ -1,21 +1,21 @@
-//! One kind of error for everything an operator or a client can meet: a [`Fault`] with a stable [`Code`]. A condition
-//! has one code in logs, on the command line and in answers of the HTTP API.
+//! One kind of error for everything that an operator or a client can meet: a [`Fault`] with a stable [`Code`]. A
+//! condition has one code in logs, on the command line and in answers of the HTTP API.
 //!
-//! A fault names the thing, what was found, what is needed and what repairs it. It never holds row values or
-//! secrets. [`Code::class`] decides exit codes and HTTP statuses, [`Code::stops_after`] whether a task ends by it;
-//! `deploy/RUNBOOK.md` has one heading for each code.
+//! A fault names its subject, the state that was found, the state that is needed and the remedy. It never holds row
+//! values or secrets. [`Code::class`] decides exit codes and HTTP statuses, [`Code::stops_after`] whether a task ends
+//! by it; `deploy/RUNBOOK.md` has one heading for each code.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// What a caller may expect of asking again: exit codes and HTTP statuses follow it.
+/// Prospect of a retry; exit codes and HTTP statuses follow from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// May pass by itself.
+    /// The condition may pass by itself.
     Transient,
-    /// The same question fails every time, until somebody mends the cause.
+    /// The same request fails every time, until a person mends the cause.
     Definite,
-    /// A broken assumption of ours.
+    /// An assumption of Anabranch's own code is broken.
     Bug,
 }
 
@@ -23,7 +23,7 @@ macro_rules! codes {
     (@readings) => { None };
     (@readings $readings:literal) => { Some($readings) };
     ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal, $class:ident $(, stops $readings:literal)?;)+) => {
-        /// Stable error codes; the text is what logs, `status` and the runbook show.
+        /// Stable error codes. Logs, `status` and the runbook show their texts.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
             $($(#[doc = $doc])+ $variant,)+
@@ -40,8 +40,8 @@ macro_rules! codes {
                 match self { $(Code::$variant => Class::$class),+ }
             }
 
-            /// A task stops after so many attempts in a row that end with this code at the same place, until somebody
-            /// asks for a restart. `None`: it is tried again for ever, since what is outside may heal.
+            /// Number of attempts in a row that end with this code at the same position, after which a task stops until
+            /// an operator asks for a restart. `None`: the task retries for ever, since the cause outside may heal.
             pub fn stops_after(self) -> Option<u32> {
                 match self { $(Code::$variant => codes!(@readings $($readings)?)),+ }
             }
@@ -57,16 +57,16 @@ codes! {
     /// A file that a command is to write is there already, or cannot be written.
     FileUnwritable = "file-unwritable", Definite;
 
-    /// A reconciliation was asked for that cannot be.
+    /// A reconciliation was requested that cannot be run.
     ReconcileRefused = "reconcile-refused", Definite;
-    /// A past reconciliation is not as it was signed.
+    /// A past reconciliation differs from what was signed.
     HistoryBroken = "history-broken", Definite;
 
-    /// No connection to a source, or it broke.
+    /// The connection to a source failed or broke.
     SourceUnreachable = "source-unreachable", Transient;
-    /// Nothing, not even a heartbeat, came from the source in time.
+    /// The source sent nothing in time, not even a heartbeat.
     SourceStalled = "source-stalled", Transient;
-    /// User, password or TLS refused by the source.
+    /// The source refused the user, the password or TLS.
     SourceAccessDenied = "source-access-denied", Definite;
     /// A privilege is missing on the source.
     SourceGrantMissing = "source-grant-missing", Definite;
@@ -82,59 +82,59 @@ codes! {
     SourceGtidOff = "source-gtid-off", Definite;
     /// No table matches a configured pattern.
     SourceTableMissing = "source-table-missing", Definite;
-    /// A captured column is not in a captured table.
+    /// A captured table lacks a captured column.
     SourceColumnMissing = "source-column-missing", Definite;
     /// A captured column has a type that cannot be captured.
     SourceColumnUnsupported = "source-column-unsupported", Definite;
     /// A captured table has no primary key by which its rows can be read a part at a time.
     SourceTableUnkeyed = "source-table-unkeyed", Definite;
-    /// A captured table keeps the history of its rows, and logs that as rows too.
+    /// A captured table keeps the history of its rows and logs that history as rows too.
     SourceTableVersioned = "source-table-versioned", Definite;
     /// A captured table has an engine without transactions.
     SourceTableNotTransactional = "source-table-not-transactional", Definite;
     /// The server was reset or restored, or cannot be compared with the one that wrote the log so far.
     SourceServerChanged = "source-server-changed", Definite, stops 1;
-    /// Another server lacks transactions that were read from the one before.
+    /// Another server lacks transactions that were read from the server before it.
     SourceDiverged = "source-diverged", Definite, stops 1;
     /// The binlog that is needed next was purged.
     BinlogPurged = "binlog-purged", Definite;
-    /// The configured or stored GTID set is not one that this server can start from.
+    /// The server cannot start from the configured or stored GTID set.
     BinlogGtidUnknown = "binlog-gtid-unknown", Definite, stops 1;
-    /// An event of a type that this build does not know.
+    /// An event has a type that this build does not know.
     BinlogEventUnknown = "binlog-event-unknown", Definite, stops 1;
     /// An event's checksum or structure is wrong.
     BinlogEventCorrupt = "binlog-event-corrupt", Definite, stops 3;
     /// A data change on a captured table was logged as a statement.
     BinlogStatement = "binlog-statement", Definite, stops 1;
-    /// Captured rows were undone to a savepoint that is not in the log.
+    /// Captured rows were undone to a savepoint that the binlog does not have.
     BinlogRolledBackRows = "binlog-rolled-back-rows", Definite, stops 1;
     /// An XA branch was committed whose rows were not read.
     BinlogXaUnread = "binlog-xa-unread", Definite, stops 1;
-    /// Rows that wait for the outcome of their transaction cannot be kept in a temporary file.
+    /// Rows whose transaction has no outcome yet cannot be kept in a temporary file.
     SourceSpillFailed = "source-spill-failed", Transient;
     /// A captured column was dropped, renamed or retyped while running.
     SourceSchemaChanged = "source-schema-changed", Definite, stops 1;
 
-    /// No connection to the cache, or it broke.
+    /// The connection to the cache failed or broke.
     CacheUnreachable = "cache-unreachable", Transient;
-    /// User, password or a command refused by the cache.
+    /// The cache refused the user, the password or a command.
     CacheAccessDenied = "cache-access-denied", Definite;
-    /// The cache answered an error: out of memory, a replica, a key of another type.
+    /// The cache answered with an error: out of memory, a replica, a key of another type.
     CacheRejected = "cache-rejected", Transient;
 
-    /// No connection to NATS, or it broke.
+    /// The connection to NATS failed or broke.
     LogUnreachable = "log-unreachable", Transient;
-    /// User, password or TLS refused by NATS.
+    /// NATS refused the user, the password or TLS.
     LogAccessDenied = "log-access-denied", Definite;
-    /// The NATS server is older than the oldest that works.
+    /// The NATS server is older than the oldest supported version.
     LogServerTooOld = "log-server-too-old", Definite;
     /// JetStream is not enabled for this account.
     LogWithoutJetStream = "log-without-jetstream", Definite;
-    /// The stream or bucket does not exist (yet): it is looked for again, so that set-up needs no restart.
+    /// The stream or bucket does not exist (yet). Tasks check for it again, so set-up needs no restart.
     LogStreamMissing = "log-stream-missing", Transient;
     /// The stream's settings are not the ones that correctness needs.
     LogSettingsDiffer = "log-settings-differ", Definite;
-    /// The stream holds messages that this product did not write.
+    /// The stream holds messages that Anabranch did not write.
     LogForeign = "log-foreign", Definite, stops 1;
     /// The stream's storage is full.
     LogFull = "log-full", Transient;
@@ -146,21 +146,21 @@ codes! {
     LogMessageCorrupt = "log-message-corrupt", Definite;
     /// The stream does not continue where the lane stopped: messages are gone.
     LogHole = "log-hole", Definite;
-    /// A change is not above the position before it, so lanes would leave it out.
+    /// A change is not above the position before it, so lanes would skip it.
     LogOrderViolated = "log-order-violated", Definite, stops 1;
     /// A message has more or fewer changes than its head says.
     LogCountViolated = "log-count-violated", Definite, stops 1;
-    /// The stream gives an epoch to another server than the lane knows it of.
+    /// The stream assigns an epoch to another server than the lane does.
     LogEpochReused = "log-epoch-reused", Definite, stops 1;
-    /// The stream is in an epoch before the lane's: its reader is not there yet, or the log forgot.
+    /// The stream is in an earlier epoch than the lane: its reader is not there yet, or the log lost messages.
     LogEpochBehind = "log-epoch-behind", Transient;
     /// Another process holds, or took, the lease.
     LeaseLost = "lease-lost", Transient;
-    /// No connection to a target, or it broke; also deadlocks and lock time-outs that outlast the retries.
+    /// The connection to a target failed or broke, or deadlocks and lock time-outs outlasted the retries.
     TargetUnreachable = "target-unreachable", Transient;
     /// The target takes no writes: a replica, or a server in the middle of a fail-over.
     TargetReadOnly = "target-read-only", Transient;
-    /// User, password or TLS refused by the target.
+    /// The target refused the user, the password or TLS.
     TargetAccessDenied = "target-access-denied", Definite;
     /// A privilege is missing on the target.
     TargetGrantMissing = "target-grant-missing", Definite;
@@ -170,34 +170,34 @@ codes! {
     TargetTableShape = "target-table-shape", Definite, stops 1;
     /// The target is also a captured source: changes would loop.
     TargetIsSource = "target-is-source", Definite, stops 1;
-    /// Another projector moved this lane's progress: this one is stale.
+    /// Another process moved this lane's progress: this process is stale.
     TargetFenced = "target-fenced", Transient;
     /// The progress row of a lane is gone or was made for another number of lanes.
     TargetProgressLost = "target-progress-lost", Definite, stops 1;
     /// The progress row of a lane was changed by hand, or is damaged.
     TargetProgressCorrupt = "target-progress-corrupt", Definite, stops 1;
-    /// A lane cannot be set to where a replay was asked to begin.
+    /// A lane cannot be set to the point at which a replay was asked to begin.
     ReplayRefused = "replay-refused", Definite;
     /// A source cannot begin anew.
     BeginAnewRefused = "begin-anew-refused", Definite;
-    /// A lane cannot be asked for this refresh.
+    /// A lane cannot be asked for the requested refresh.
     RefreshRefused = "refresh-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
-    /// A lookup's code, kind, page or place, or a search's parts, make no sense.
+    /// A lookup's code, kind, page or position, or a part of a search, makes no sense.
     LookupMalformed = "lookup-malformed", Definite;
-    /// The lanes of a mapping did not reach the place that a lookup waits for.
+    /// The lanes of a mapping did not reach the position that a lookup waits for.
     LookupBehind = "lookup-behind", Transient;
     /// The configuration has no mapping tables that a lookup could ask.
     LookupUnconfigured = "lookup-unconfigured", Definite;
     /// The configuration has no search documents.
     SearchUnconfigured = "search-unconfigured", Definite;
 
-    /// A text is no identifier of a payment document, or a name of its tables is none.
+    /// A text is no identifier of a payment document, or a name is none of its tables.
     FluxIdMalformed = "flux-id-malformed", Definite;
-    /// An identifier cannot be the parent of a document of this kind, or what decides its place is missing.
+    /// An identifier cannot be the parent of a document of this kind, or data that decides its placement is missing.
     FluxParentUnfit = "flux-parent-unfit", Definite;
-    /// A payment document stands elsewhere than its kind and its parent say.
+    /// A payment document is stored elsewhere than its kind and its parent say.
     FluxMisplaced = "flux-misplaced", Definite;
     /// The configuration has no sequence that identifiers of payment documents could come from.
     FluxUnconfigured = "flux-unconfigured", Definite;
@@ -205,7 +205,7 @@ codes! {
     FluxDateRefused = "flux-date-refused", Definite;
     /// A counter of identifiers has given out all of its 100 million numbers.
     FluxSequenceExhausted = "flux-sequence-exhausted", Definite;
-    /// A counter of identifiers is gone, or stands below numbers that were given out.
+    /// A counter of identifiers is gone, or is below numbers that were given out.
     FluxSequenceBehind = "flux-sequence-behind", Definite;
     /// The counters of identifiers lie on another server than the one that gave out numbers before.
     FluxServerChanged = "flux-server-changed", Definite;
@@ -222,7 +222,7 @@ codes! {
     TokensMissing = "tokens-missing", Definite;
     /// A request has no token, or none of the configured ones.
     TokenRefused = "token-refused", Definite;
-    /// More requests, or readings of mapping tables, wait than are let in.
+    /// More requests, or reads of mapping tables, wait than the limit allows.
     TooManyRequests = "too-many-requests", Transient;
     /// A request had no answer in time.
     TimedOut = "timed-out", Transient;
@@ -239,29 +239,29 @@ codes! {
     /// The body of a request is JSON of another shape than the route reads.
     BodyNotUnderstood = "body-not-understood", Definite;
 
-    /// Nobody in this process holds a machine number at the moment, so no uuid can be given out.
+    /// No task of this process holds a machine number at the moment, so it can give out no uuid.
     UuidsUnavailable = "uuids-unavailable", Transient;
-    /// More uuids, or fewer, were asked for than are given out at once.
+    /// The requested number of uuids is more than one request may get, or less.
     CountOutOfRange = "count-out-of-range", Definite;
     /// An idempotency key is empty or too long.
     KeyMalformed = "key-malformed", Definite;
-    /// An idempotency key came with another count before.
+    /// An idempotency key was used before with another count.
     KeyReused = "key-reused", Definite;
     /// A machine number has given out every uuid up to the end of the range, or the clock is beyond it.
     UuidsExhausted = "uuids-exhausted", Definite, stops 1;
     /// No further idempotency key can be remembered before older ones are a day old.
     UuidsKeysFull = "uuids-keys-full", Transient;
-    /// Something was asked to be explained that is no code of this build.
+    /// A text that was to be explained is no code of this build.
     CodeUnknown = "code-unknown", Definite;
     /// A port could not be bound.
     ListenFailed = "listen-failed", Definite;
-    /// No connection to the coupon system, or it broke.
+    /// The connection to the coupon system failed or broke.
     CouponSystemUnreachable = "coupon-system-unreachable", Transient;
     /// The coupon system refuses requests as a whole: token, TLS, address or form.
     CouponSystemRefused = "coupon-system-refused", Definite;
-    /// The ledger of coupons lacks what its register knows: somebody restored it from an older copy.
+    /// The ledger of coupons lacks entries that its register knows: it was restored from an older copy.
     CouponLedgerRestored = "coupon-ledger-restored", Definite;
-    /// A coupon day was asked for that cannot be run or shown.
+    /// A coupon day was requested that cannot be run or shown.
     DispatchRefused = "dispatch-refused", Definite;
 
     /// A defect of Anabranch itself.
@@ -269,23 +269,23 @@ codes! {
 }
 
 impl Code {
-    /// The code of a text such as `binlog-purged`.
+    /// Returns the code of a text such as `binlog-purged`; `None` if no code has it.
     pub fn from_text(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|code| code.as_str() == text)
     }
 
-    /// A task may stop by this code: what was read, stored or configured is wrong, and time mends nothing.
+    /// Whether a task may stop by this code: input, stored state or configuration is wrong, and time mends nothing.
     pub fn stops(self) -> bool {
         self.stops_after().is_some()
     }
 
-    /// One table does not fit; others of the same source do.
+    /// Whether the code concerns one table that does not fit, while others of the same source do.
     pub fn is_of_one_table(self) -> bool {
         matches!(self, Code::SourceColumnMissing | Code::SourceColumnUnsupported)
     }
 
-    /// The binlog lacks something that the tables have, or holds something at one place that rows do not show. A lane
-    /// that reads all tables of the source again needs neither.
+    /// Whether reading the tables mends this code: the binlog lacks something that the tables have, or holds something
+    /// at one position that rows do not show. A lane that reads all tables of the source again needs neither.
     pub fn is_mended_by_reading(self) -> bool {
         matches!(
             self,
@@ -311,7 +311,7 @@ impl fmt::Display for Code {
 /// The error beneath a fault.
 pub type Cause = Box<dyn StdError + Send + Sync>;
 
-/// One failure: code, the thing's name, what was found, what is needed, what repairs it.
+/// One failure: code, subject, state that was found, state that is needed, remedy, cause.
 #[derive(Debug)]
 pub struct Fault {
     code: Code,
@@ -329,21 +329,21 @@ impl Fault {
         Self { code, subject: subject.into(), found: found.into(), needed: None, remedy: None, cause: None }
     }
 
-    /// What is needed instead.
+    /// Sets the state that is needed instead.
     #[must_use]
     pub fn needs(mut self, needed: impl Into<String>) -> Self {
         self.needed = Some(needed.into());
         self
     }
 
-    /// The statement or command that repairs it.
+    /// Sets the statement or command that repairs the failure.
     #[must_use]
     pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
     }
 
-    /// One more step of the remedy, after those that are there.
+    /// Adds a step to the end of the remedy.
     #[must_use]
     pub fn then(self, step: impl Into<String>) -> Self {
         let step = step.into();
@@ -354,7 +354,7 @@ impl Fault {
         self.remedy(remedy)
     }
 
-    /// The error beneath. It is printed, so it must hold no row values.
+    /// Sets the error beneath. It is printed, so it must hold no row values.
     #[must_use]
     pub fn caused_by<C: Into<Cause>>(mut self, cause: C) -> Self {
         self.cause = Some(cause.into());
@@ -385,8 +385,8 @@ impl Fault {
         self.remedy.as_deref()
     }
 
-    /// The texts of the errors beneath, outermost first. Some libraries repeat the inner error in the outer one's
-    /// text: what was said already is left out.
+    /// Returns the texts of the errors beneath, outermost first. Some libraries repeat the inner error in the outer
+    /// one's text; such a repetition is left out.
     pub fn causes(&self) -> Vec<String> {
         let mut causes: Vec<String> = Vec::new();
         let mut next = StdError::source(self);
@@ -401,7 +401,7 @@ impl Fault {
     }
 }
 
-/// What a library's text means, where it sends its reader to the library's manual.
+/// Replaces a library's text that only refers its reader to the library's manual by its meaning.
 fn plain(text: String) -> String {
     match text.find("peer closed connection without sending TLS close_notify") {
         Some(at) => format!("{}the other side closed the connection in the middle", &text[..at]),

@@ -1,9 +1,9 @@
-//! Named places before and after each durable step, where a test stops a task to kill or freeze the process.
+//! Named points before and after each durable step, at which a test stops a task to kill or freeze the process.
 //!
-//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it. Then the task that gets there
-//! writes `failpoint <name>` to standard error and waits: to be killed from outside, or for SIGCONT. So a process that
-//! is frozen there and wakes later does next what it was about to do when others took its work over. From then on
-//! nothing stops there.
+//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it. Then the task that reaches it
+//! writes `failpoint <name>` to standard error and waits until the process is killed or gets SIGCONT. A process that
+//! was frozen there and wakes later takes its next step although other processes took over its work. After that the
+//! point stops no task.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -13,7 +13,7 @@ use std::task::Poll;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Met by a daemon at work, in the order in which one batch meets them.
+/// Points that a working daemon reaches, in the order in which one batch reaches them.
 pub const WORKING: &[&str] = &[
     "lease-before-take",
     "lease-after-take",
@@ -31,10 +31,10 @@ pub const WORKING: &[&str] = &[
     "lane-direct-joined",
 ];
 
-/// Met by a lane that is refreshed. The last one needs a table that is read to its end.
+/// Points that a refreshing lane reaches. The last one needs a table that is read to its end.
 pub const REFRESHING: &[&str] = &["refresh-before-commit", "refresh-after-commit", "refresh-swept"];
 
-/// Met by a reconciliation that finds something to repair.
+/// Points that a reconciliation reaches when it finds something to repair.
 pub const RECONCILING: &[&str] = &[
     "reconciliation-scanned",
     "reconciliation-rechecked",
@@ -43,8 +43,8 @@ pub const RECONCILING: &[&str] = &[
     "reconciliation-after-checkpoint",
 ];
 
-/// Met while the outbox is drained into a cache. The first two need a cache of which nothing is known, or that began
-/// another life.
+/// Points that the drain of an outbox into a cache reaches. The first two need a cache whose content is unknown, or
+/// that began another life.
 pub const CACHING: &[&str] = &[
     "cache-after-clear",
     "cache-after-repeat",
@@ -57,14 +57,14 @@ pub const CACHING: &[&str] = &[
     "cache-after-record",
 ];
 
-/// Met by a lane of documents. The first needs a shard that is withdrawn.
+/// Points that a lane of documents reaches. The first one needs a shard that is withdrawn.
 pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
 
-/// Met by a dispatcher that freezes a wave and publishes it.
+/// Points that a dispatcher reaches when it freezes a wave and publishes it.
 pub const DISPATCHING: &[&str] =
     &["coupons-before-page", "coupons-after-page", "coupons-before-publish", "coupons-after-publish"];
 
-/// Met by a granter, in the order in which one message meets them.
+/// Points that a granter reaches, in the order in which one message reaches them.
 pub const GRANTING: &[&str] = &[
     "coupons-before-reserve",
     "coupons-after-reserve",
@@ -75,13 +75,13 @@ pub const GRANTING: &[&str] = &[
     "coupons-after-settle",
 ];
 
-/// Met by a daemon that stops in order.
+/// Points that a daemon reaches when it stops in order.
 pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 
-/// Met by a daemon that gives out uuids.
+/// Points that a daemon reaches when it gives out uuids.
 pub const MINTING: &[&str] = &["register-before-set", "register-after-set"];
 
-/// Met by whoever gives out identifiers of payment documents. The last three need a request key.
+/// Points that the issuer of identifiers of payment documents reaches. The last three need a request key.
 pub const SEQUENCING: &[&str] = &[
     "sequence-before-lease",
     "sequence-lease-sent",
@@ -92,10 +92,10 @@ pub const SEQUENCING: &[&str] = &[
     "sequence-after-key",
 ];
 
-/// Met by the command `flux sequence raise`.
+/// Points that the command `flux sequence raise` reaches.
 pub const RAISING: &[&str] = &["sequence-raise-sent", "sequence-after-raise"];
 
-/// Met by the command `setup`.
+/// Points that the command `setup` reaches.
 pub const SETTING_UP: &[&str] = &[
     "setup-before-stream",
     "setup-after-stream",
@@ -108,7 +108,7 @@ pub const SETTING_UP: &[&str] = &[
 /// Linux' number of SIGCONT, which the signals that the library names do not have.
 const CONTINUE: i32 = 18;
 
-/// Whether the environment asks for this point and no task has gone on from it.
+/// Whether the environment names this point and no task has passed it.
 fn is_armed(name: &str) -> bool {
     static ARMED: OnceLock<Option<String>> = OnceLock::new();
     debug_assert!(
@@ -136,14 +136,14 @@ fn is_armed(name: &str) -> bool {
 
 static PASSED: AtomicBool = AtomicBool::new(false);
 
-/// Stops here when this point is armed.
+/// Waits here if this point is armed.
 pub async fn reach(name: &'static str) {
     if is_armed(name) {
         stop(name).await;
     }
 }
 
-/// Does the work; when this point is armed, stops once its request has left and before its answer is looked at.
+/// Runs the work. If this point is armed, stops after the work has sent its request and before it reads the answer.
 pub async fn reach_unanswered<T>(name: &'static str, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     if is_armed(name) {
@@ -157,7 +157,7 @@ pub async fn reach_unanswered<T>(name: &'static str, work: impl Future<Output = 
 }
 
 async fn stop(name: &'static str) {
-    // Taken before the test is told, so that its signal cannot come too early.
+    // Registered before the test reads the line, so that the test's signal cannot come too early.
     let awake = signal(SignalKind::from_raw(CONTINUE));
     eprintln!("failpoint {name}");
     match awake {

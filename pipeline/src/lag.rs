@@ -1,15 +1,15 @@
-//! How old the oldest known work is that a position does not cover yet: lag from the clock and the source's head.
+//! Lag of a position: the age of the oldest known work that it does not cover, by the clock and the source's head.
 //!
-//! The head is observed about once a second and kept with the time at which it was first seen. While anything is
-//! stuck, lag grows with the clock: also when the reader is dead, and when the source cannot be asked any more.
-//! Nothing here reads a clock or compares positions of two sources.
+//! The head is observed about once a second and kept with the time at which it was first seen. While work is stuck, lag
+//! grows with the clock, also when the reader is dead or the source does not answer. Nothing here reads a clock or
+//! compares positions of two sources.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anabranch_schemas::lsn::Lsn;
 
-/// Observations kept of one source. One a second: 34 minutes at full resolution, then coarser, never forgotten.
+/// Observations kept of one source. At one a second: 34 minutes at full resolution, then coarser, never forgotten.
 pub const SAMPLES_MAX: usize = 2048;
 
 /// The observed heads of one source, rising in position and time.
@@ -31,8 +31,8 @@ impl HeadSamples {
         Self { samples: VecDeque::new(), samples_max: samples_max.max(2) }
     }
 
-    /// The head was seen at `position`. A head that has not moved is no new sample; one that went back (the server
-    /// was reset) is none either: what was seen and is not applied stays owed.
+    /// Records that the head was at `position`. A head that has not moved adds no sample, and neither does one that
+    /// went back (a reset server): a position that was seen and is not applied still counts as lag.
     pub fn observe(&mut self, position: Lsn, seen: Instant) {
         if self.newest().is_some_and(|newest| position <= newest) {
             return;
@@ -43,18 +43,18 @@ impl HeadSamples {
         self.samples.push_back((position, seen));
     }
 
-    /// The newest known position of the source.
+    /// Returns the newest known position of the source.
     pub fn newest(&self) -> Option<Lsn> {
         self.samples.back().map(|(position, _)| *position)
     }
 
-    /// Time since the oldest observation above `position`; zero when there is none.
+    /// Returns the time since the oldest observation above `position`; zero when there is none.
     pub fn lag(&self, position: Lsn, now: Instant) -> Duration {
         let above = self.samples.partition_point(|(sample, _)| *sample <= position);
         self.samples.get(above).map_or(Duration::ZERO, |(_, seen)| now.saturating_duration_since(*seen))
     }
 
-    /// Drops what every user of this source has passed; the newest observation stays.
+    /// Drops the observations that every user of this source has passed, except the newest one.
     pub fn forget(&mut self, passed_by_all: Lsn) {
         let passed = self.samples.partition_point(|(sample, _)| *sample <= passed_by_all);
         self.samples.drain(..passed.min(self.samples.len().saturating_sub(1)));
@@ -93,7 +93,7 @@ mod tests {
         head.observe(at(20), start + seconds(1));
         assert_eq!(head.lag(at(20), start + seconds(9)), Duration::ZERO);
         assert_eq!(head.lag(at(10), start + seconds(3)), seconds(2));
-        // The source cannot be asked any more: no new samples, and the lag still grows.
+        // The source no longer answers: there are no new samples, and the lag still grows.
         assert_eq!(head.lag(at(10), start + seconds(300)), seconds(299));
         assert_eq!(head.lag(at(9), start + seconds(300)), seconds(300));
     }

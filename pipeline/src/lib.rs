@@ -1,9 +1,9 @@
 //! The flow: source → capture → log → deliver → projection → lane → target.
 //!
-//! Knows no MySQL, no NATS. [`records`] are the nouns, which know no loop; [`ports`] says in them what the flow needs
-//! of the outside, and `connectors` has the real ones; [`config`] is the file as written. The loops are above:
-//! [`capture`], [`deliver`] with [`projections`], [`lookup`], [`reconcile`]. [`composition`] puts a reader and a lane
-//! together, [`supervise`] runs them.
+//! This crate knows no MySQL and no NATS. [`records`] has the values that pass through the flow. [`ports`] has the
+//! traits that the flow needs from outside, and `connectors` implements them. [`config`] is the configuration file,
+//! parsed. The loops are [`capture`], [`deliver`] with [`projections`], [`lookup`] and [`reconcile`]. [`composition`]
+//! builds readers and lanes; [`supervise`] runs them.
 
 pub mod capture;
 pub mod composition;

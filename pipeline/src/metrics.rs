@@ -1,16 +1,16 @@
-//! Every metric: name, type, labels, help. Nothing else in the code spells a metric's name.
+//! Every metric: name, type, labels, help. No other file spells a metric's name.
 //!
-//! Label values are few: sources, projections, targets, lanes, codes, reasons. Never tables, keys or row values.
-//! `docs/metrics.md` is made from this table, and a test compares them.
+//! Label values are few: sources, projections, targets, lanes, codes, reasons. They are never tables, keys or row
+//! values. `docs/metrics.md` is generated from this table, and a test compares the two.
 
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
 
 use crate::error::Code;
 
-/// What a metric's samples mean.
+/// Meaning of a metric's samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It only rises, from 0 at the start of the process.
+    /// A number that only rises, from 0 at the start of the process.
     Counter,
     Gauge,
     /// Counts of durations in buckets.
@@ -27,7 +27,7 @@ impl Kind {
     }
 }
 
-/// What is known of a metric before it has a value.
+/// The definition of a metric.
 #[derive(Debug)]
 pub struct Metric {
     pub name: &'static str,
@@ -37,7 +37,7 @@ pub struct Metric {
 }
 
 impl Metric {
-    /// The unit stands last in the name.
+    /// Returns the unit that the name holds, most often as its last word.
     pub fn unit(&self) -> Unit {
         let name = self.name.strip_suffix("_total").unwrap_or(self.name);
         match name.rsplit_once('_') {
@@ -48,12 +48,13 @@ impl Metric {
         }
     }
 
-    /// The metric of this name.
+    /// Returns the metric of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         ALL.iter().find(|metric| metric.name == name)
     }
 
-    /// Registers help and unit. A counter without labels begins at 0; the CPU time is none of the recorder's.
+    /// Registers help and unit. A counter without labels begins at 0, but for the CPU time: the recorder does not keep
+    /// it.
     fn describe(&self) {
         let (name, help) = (self.name, self.help);
         match self.kind {
@@ -67,8 +68,8 @@ impl Metric {
     }
 }
 
-/// Registers help texts and units, and begins the counters whose labels are known beforehand; called once, when the
-/// recorder is installed.
+/// Registers help texts and units, and begins the counters whose labels are known beforehand. The process calls it
+/// once, when it installs the recorder.
 pub fn describe() {
     ALL.iter().for_each(Metric::describe);
     for code in Code::ALL {

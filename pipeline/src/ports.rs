@@ -1,9 +1,9 @@
-//! What the flow needs of the outside, and nothing more.
+//! The traits through which the flow uses everything outside.
 //!
-//! The traits stand here, and not beside their implementations, because dependencies run `pipeline ← connectors`.
-//! Contracts that types cannot say are written at each method; the conformance tests check them. `lookup.rs`,
-//! `reconciliation.rs` and `sequence.rs` have those that only lookups, reconciliations and identifiers of payment
-//! documents need.
+//! They are defined here, and not beside their implementations, because dependencies run `pipeline ← connectors`. Each
+//! method states the parts of its contract that types cannot express, and the conformance tests check them.
+//! `lookup.rs`, `reconciliation.rs` and `sequence.rs` have the traits that only lookups, reconciliations and
+//! identifiers of payment documents need.
 
 mod lookup;
 mod reconciliation;
@@ -31,23 +31,23 @@ pub use self::sequence::Sequence;
 use crate::error::Fault;
 use crate::records::{BatchBuilder, Cell, Chunk, ChunkKey, Condition, Flush, Progress};
 
-/// Where a reading of a source begins.
+/// The point of a source's binlog at which a reader or a direct feed begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// The oldest binlog that the server still has.
     Earliest,
     /// The server's present end.
     Latest,
-    /// After every transaction of a GTID set, in the server's notation.
+    /// The point after every transaction of a GTID set, in the server's notation.
     Gtid(String),
-    /// At a resume point, dropping what lies not above `position`.
+    /// A resume point; changes that are not above `position` are dropped.
     ///
-    /// `server` is the one that was read up to there; another one is followed only if it holds all that was read.
+    /// `server` was read up to this point. Another server is followed only if it holds everything that was read.
     Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
 }
 
 impl Entry {
-    /// The resume point and server that the message before told, if reading goes on after one.
+    /// Returns the resume point and server that the message before reported; `None` if the entry follows no message.
     pub fn told(&self) -> Option<(ResumePoint, ServerIdentity)> {
         match self {
             Self::Resume { resume, server, .. } => Some((resume.clone(), server.clone())),
@@ -56,25 +56,25 @@ impl Entry {
     }
 }
 
-/// A place in the past of a source, as people say it.
+/// A point in the past of a source, as an operator names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BinlogPoint {
     /// The oldest binlog that the server still has.
     Earliest,
     /// The server's present end.
     Latest,
-    /// This position: its own changes are above the place.
+    /// This position; changes at it lie above the point.
     Lsn(Lsn),
-    /// After every transaction of a GTID set, in the server's notation.
+    /// The point after every transaction of a GTID set, in the server's notation.
     Gtid(String),
-    /// Microseconds since the Unix epoch.
+    /// A time in microseconds since the Unix epoch.
     Time { at_us: u64 },
 }
 
-/// A place that can be resumed from.
+/// A point of the binlog from which a reader can resume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Located {
-    /// Everything of the place lies above.
+    /// Every change after the point lies above this position.
     pub position: Lsn,
     pub resume: ResumePoint,
     pub server: ServerIdentity,
@@ -89,39 +89,39 @@ pub enum Filled {
     Drained,
 }
 
-/// An open reading of one source.
+/// An open stream of changes from one source.
 pub trait ChangeSource: Send {
     /// Waits for the next event, then adds events until the batch is full or no more have arrived.
     ///
-    /// Order is commit order; nothing is skipped; positions in the batch never go back. In front of its first row the
-    /// batch has a position of the reading's own epoch. Cancel safe: a dropped call loses nothing, what it read is in
-    /// the batch or still unread.
+    /// Events come in commit order and none is skipped; positions in the batch never go back. Before its first row, the
+    /// batch has a position in this stream's epoch. Cancel safe: a dropped call loses nothing, because the events that
+    /// it read are in the batch or still unread.
     fn fill(&mut self, batch: &mut BatchBuilder) -> impl Future<Output = Result<Filled, Fault>> + Send;
 
-    /// Where the reading entered: what lies above comes, what does not never will. [`Lsn::ZERO`] = not known.
+    /// Returns the position of the stream's entry: exactly the changes above it come. [`Lsn::ZERO`] = not known.
     fn entered_at(&self) -> Lsn;
 
-    /// The server that is being read.
+    /// Returns the server that this stream reads.
     fn server(&self) -> &ServerIdentity;
 }
 
 /// A source that can be opened for reading.
 pub trait SourceConnector: Send + Sync {
-    /// Owns what it needs, so that a direct feed can be read in a task of its own.
+    /// The type owns everything that it needs, so that a direct feed can read it in a separate task.
     type Source: ChangeSource + 'static;
 
-    /// How many fields of each entity its readings and chunks have.
+    /// Returns how many fields of each entity the streams and chunks of this source have.
     fn captured(&self) -> CapturedFields;
 
-    /// Checks everything that capture depends on; each failed check is one fault. An unreachable server is one too.
+    /// Checks everything that capture depends on. Each failed check is one fault, and so is an unreachable server.
     fn check(&self) -> impl Future<Output = Vec<Fault>> + Send;
 
-    /// Opens a reading in the epoch that follows `latest` ([`Timeline::followed_by`]); it must not lie below the
-    /// entry's.
-    /// In the entry's own epoch its place is gone on from, in a higher one its transactions are.
+    /// Opens a stream in the epoch that follows `latest` ([`Timeline::followed_by`]), which must not lie below the
+    /// entry's. In the entry's own epoch the stream continues from the entry's file and offset, in a higher one from
+    /// its transactions.
     ///
-    /// `replica_slot` tells readings of one source apart, which the server takes for replicas: 0 is the reader's,
-    /// each lane has its own. A second reading of the same replica slot ends the first.
+    /// `replica_slot` tells the streams of one source apart, which the server takes for replicas. The reader has slot
+    /// 0, and each lane has its own. A second stream with the same replica slot ends the first.
     fn open(
         &self,
         entry: Entry,
@@ -129,15 +129,15 @@ pub trait SourceConnector: Send + Sync {
         replica_slot: u32,
     ) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
 
-    /// Where in the binlog a place lies, as a position of `epoch`. A time leads to a place before its first change,
-    /// with at most a file between.
+    /// Finds a point in the binlog and returns it with a position of `epoch`. A time leads to a point before its first
+    /// change, with at most one file between.
     fn locate(&self, place: BinlogPoint, epoch: u16) -> impl Future<Output = Result<Located, Fault>> + Send;
 
-    /// The shards that the source has now: one for each captured table.
+    /// Returns the shards that the source has now: one for each captured table.
     fn shards(&self) -> impl Future<Output = Result<Vec<ShardId>, Fault>> + Send;
 
-    /// The server's present end of the binlog, in the first epoch: only who knows the stream knows the epoch
-    /// ([`Lsn::in_epoch`]).
+    /// Returns the server's present end of the binlog, in the first epoch. Only a caller that knows the stream knows
+    /// the epoch ([`Lsn::in_epoch`]).
     fn head(&self) -> impl Future<Output = Result<Lsn, Fault>> + Send;
 }
 
@@ -146,30 +146,30 @@ pub trait SourceConnector: Send + Sync {
 pub struct Pressure {
     /// The present end of its binlog, in the first epoch, see [`SourceConnector::head`].
     pub head: Lsn,
-    /// Statements that it runs at this moment, the question included.
+    /// Statements that the server runs at this moment, this query included.
     pub running_threads: u64,
-    /// `None` = it is no replica, or does not tell.
+    /// Lag of a replica; `None` = the server is no replica, or does not report its lag.
     pub replica_lag: Option<Duration>,
-    /// Why the server does not say whether it is a replica, and how far behind.
+    /// Reason for which the server does not report whether it is a replica, and how far it lags.
     pub lag_unknown: Option<String>,
 }
 
-/// A source whose tables can be read as they are now. It is never written to, and nothing is locked.
+/// A source whose tables can be read in their present state. Reads write nothing and lock nothing.
 pub trait RowSource: Send + Sync {
-    /// Every captured table that exists, in the order of shard ids.
+    /// Returns every captured table that exists, in the order of shard ids.
     fn tables(&self) -> impl Future<Output = Result<Vec<TableIdentity<'static>>, Fault>> + Send;
 
     fn pressure(&self) -> impl Future<Output = Result<Pressure, Fault>> + Send;
 
-    /// The present end of the server, in the notation of its replicas.
+    /// Returns the present end of the server, in the notation of its replicas.
     fn replication_end(&self) -> impl Future<Output = Result<String, Fault>> + Send;
 
-    /// Whether this server holds all up to such an end of another one; waits for it, but not for longer than a second.
+    /// Waits at most a second until this server holds all up to the `end` of another one; returns whether it does.
     fn has_replicated(&self, end: &str) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// At most `rows` rows of a table behind `after`, of the present server; fewer when they are large. The watermark
-    /// is said in `epoch`. Values are those that the table's changes have. A TRUNCATE after the watermark may be a
-    /// transient fault.
+    /// Returns at most `rows` rows of a table after `after`, read from the present server; fewer when they are large.
+    /// The watermarks are positions of `epoch`. Values are the same as in the table's changes. A TRUNCATE after the
+    /// watermark may cause a transient fault.
     fn chunk(
         &self,
         table: &TableIdentity<'static>,
@@ -178,8 +178,8 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// The same rows without their watermark, each visited as it arrives: after a fault some have been. After which
-    /// row the next ones follow, when more may.
+    /// Visits the rows that [`Self::chunk`] returns, each as it arrives, without a watermark. After a fault some were
+    /// visited. Returns the key after which the next rows follow; `None` = there are no more.
     fn page(
         &self,
         table: &TableIdentity<'static>,
@@ -188,8 +188,8 @@ pub trait RowSource: Send + Sync {
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
     ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
 
-    /// A chunk of those rows only that a condition finds; an unknown column and a value that is none of its type are
-    /// definite faults. Rows whose columns are equal under the column's collation are.
+    /// Returns a chunk of the rows that match a condition; values compare under the column's collation. An unknown
+    /// column and a value that is invalid for the column's type are definite faults.
     fn matching(
         &self,
         table: &TableIdentity<'static>,
@@ -199,8 +199,8 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// All rows whose first field, as derived keys have it, is one of the keys of their table, all at one watermark;
-    /// others may be among them. There is no next chunk. Without tables it is the watermark alone.
+    /// Returns all rows whose first field, in the form of derived keys, is one of the keys of their table, all at one
+    /// watermark. Other rows may be among them. There is no next chunk. Without tables it is only the watermark.
     fn rows(
         &self,
         keys: &[(TableIdentity<'static>, Vec<Cell>)],
@@ -222,28 +222,28 @@ pub struct LogEntry {
 pub struct LogMessage {
     pub entry: LogEntry,
     pub payload: Bytes,
-    /// Another one stood after it when it was delivered.
+    /// Another message was stored after this one when it was delivered.
     pub has_next: bool,
 }
 
-/// Where reading the log begins.
+/// The point at which reading the log begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadFrom {
-    /// The first kept message whose position is not below this one; [`Lsn::ZERO`] = the oldest kept message.
+    /// The first kept message at or above this position; [`Lsn::ZERO`] = the oldest kept message.
     At(Lsn),
-    /// After this message, which must still be there with this id; else [`crate::error::Code::LogHole`].
+    /// After this message, which must still be stored with this id; otherwise [`crate::error::Code::LogHole`].
     After { sequence: u64, id: String },
 }
 
-/// The replayable log: one stream a source.
+/// The replayable log, with one stream for each source.
 pub trait Log: Send + Sync {
     type Writer: LogWriter;
     type Reader: LogReader;
 
-    /// The last message of the stream, if it has any.
+    /// Returns the last message of the stream, if it has any.
     fn end(&self, source: &str) -> impl Future<Output = Result<Option<LogEntry>, Fault>> + Send;
 
-    /// Begins an attempt to append behind `end`. A writer that appended since makes the first append fail with
+    /// Begins an attempt to append after `end`. If another writer has appended since, the first append fails with
     /// [`crate::error::Code::LogFenced`].
     fn writer(
         &self,
@@ -251,7 +251,7 @@ pub trait Log: Send + Sync {
         end: Option<&LogEntry>,
     ) -> impl Future<Output = Result<Self::Writer, Fault>> + Send;
 
-    /// The first kept message whose position is not below this one, if there is one; a damaged one is passed over.
+    /// Returns the first kept message at or above this position, if there is one; skips a damaged one.
     fn first_at(
         &self,
         source: &str,
@@ -264,11 +264,11 @@ pub trait Log: Send + Sync {
         from: ReadFrom,
     ) -> impl Future<Output = Result<Self::Reader, Fault>> + Send;
 
-    /// Asks the source's reader, wherever it runs, to tell its position now if it has moved. May be lost: whoever waits
-    /// for a position asks again meanwhile.
+    /// Asks the source's reader, in whichever process it runs, to append its position now if it has moved. The request
+    /// may be lost: a caller that waits for a position repeats it.
     fn ask_for_position(&self, source: &str) -> impl Future<Output = ()> + Send;
 
-    /// What is asked of the source's reader from now on; several questions may come as one.
+    /// Yields the position requests for the source's reader from now on; several requests may come as one.
     fn position_requests(
         &self,
         source: &str,
@@ -283,21 +283,21 @@ pub trait LogWriter: Send {
     /// Messages sent and not yet acknowledged.
     fn in_flight(&self) -> usize;
 
-    /// Sends one message; only to be called while [`Self::has_room`].
+    /// Sends one message. The caller must check [`Self::has_room`] first.
     fn append(
         &mut self,
         envelope: Envelope,
         payload: Bytes,
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Waits for the next acknowledgement, in the order of appends; durable according to the server's setting.
-    /// Cancel safe. Only to be called while something is in flight.
+    /// Waits for the next acknowledgement, in the order of appends; the message is durable according to the server's
+    /// setting. Cancel safe. The caller must have a message in flight.
     fn acknowledged(&mut self) -> impl Future<Output = Result<LogEntry, Fault>> + Send;
 }
 
-/// An open reading of one stream.
+/// An open reader of one stream.
 pub trait LogReader: Send {
-    /// The next message; waits for it. Sequences follow one another without a gap, else
+    /// Waits for the next message and returns it. Sequences follow one another without a gap; otherwise
     /// [`crate::error::Code::LogHole`]. Cancel safe.
     fn next(&mut self) -> impl Future<Output = Result<LogMessage, Fault>> + Send;
 }
@@ -307,23 +307,23 @@ pub trait LaneStore: Send {
     /// Reads the lane's progress.
     fn load(&mut self) -> impl Future<Output = Result<Progress, Fault>> + Send;
 
-    /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is still the one
-    /// before `flush.progress.revision`; else [`crate::error::Code::TargetFenced`] and nothing is changed. Of a source
-    /// row that the flush replaces exactly what it writes stands afterwards, whatever version stood there.
+    /// Applies the mutations and stores `flush.progress` in one transaction, if the stored revision is one below
+    /// `flush.progress.revision`. Otherwise it changes nothing and fails with [`crate::error::Code::TargetFenced`]. For
+    /// a source row that the flush replaces, only the claims that the flush writes remain, whatever version was stored.
     ///
-    /// After any other error the outcome is unknown: load before going on.
+    /// After any other error the outcome is unknown: the caller must load before it continues.
     fn commit(&mut self, flush: &Flush) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Those of the shards of which rows may stand in the lane's tables. The answer may name a shard in vain, and
-    /// leaves out none that has rows. It does not know of what another process of the lane commits meanwhile: that
-    /// process makes the next commit fail in a store that is atomic, and another store names all shards.
+    /// Returns the given shards of which the lane's tables may hold rows. The answer may name a shard without rows; it
+    /// names every shard with rows. It misses commits that another process of the lane makes meanwhile. In an atomic
+    /// store they make the next commit here fail; a store that is not atomic names all shards.
     fn may_stand(
         &mut self,
         shards: BTreeSet<ShardId>,
     ) -> impl Future<Output = Result<BTreeSet<ShardId>, Fault>> + Send;
 
-    /// Whether mutations and progress come in one transaction indeed. A store without transactions writes each mutation
-    /// under its version and progress last: a flush that was cut off leaves rows that no progress tells of.
+    /// Whether mutations and progress are stored in one transaction. A store without transactions writes each mutation
+    /// under its version and progress last: a flush that was cut off leaves rows that no progress reports.
     fn is_atomic(&self) -> bool;
 }
 
@@ -334,7 +334,7 @@ pub trait Leases: Send + Sync {
     /// Waits until the lease is free and takes it.
     fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Lease, Fault>> + Send;
 
-    /// The same, and calls `standing_by` each time when it has found another holder.
+    /// Acquires as [`Self::acquire`] does, and calls `standing_by` each time it has found another holder.
     fn acquire_or_stand_by(
         &self,
         key: &str,
@@ -350,25 +350,25 @@ pub trait Lease: Send {
     fn release(self) -> impl Future<Output = ()> + Send;
 }
 
-/// How far something was used, as it was read.
+/// The text of a register as it was read; it says how far something was used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Register {
-    /// Empty when it was never raised.
+    /// Empty when the register was never set.
     pub value: String,
     pub revision: u64,
 }
 
-/// Registers whose keys begin with it are the callers' own: they may be forgotten after a day, and a full store refuses
-/// them alone, with [`crate::error::Code::UuidsKeysFull`].
+/// Prefix of the registers of callers' idempotency keys. They may be forgotten after a day, and a full store refuses
+/// only them, with [`crate::error::Code::UuidsKeysFull`].
 pub const INTAKE: &str = "intake/";
 
-/// Short texts that outlive every process. A process sets one only with its last revision, and before it uses what the
-/// text reserves.
+/// Short texts that outlive every process. A process sets a register only with the revision that it read last, and
+/// before it uses the range that the text reserves.
 pub trait Registers: Send + Sync {
     fn read(&self, key: &str) -> impl Future<Output = Result<Register, Fault>> + Send;
 
-    /// Stores `value` if nobody has stored since `known` was read; else [`crate::error::Code::LeaseLost`]. Durable when
-    /// it returns. After any other error the outcome is unknown.
+    /// Stores `value` if no writer has stored since `known` was read; otherwise [`crate::error::Code::LeaseLost`].
+    /// Durable when it returns. After any other error the outcome is unknown.
     fn compare_and_set(
         &self,
         key: &str,
@@ -377,11 +377,11 @@ pub trait Registers: Send + Sync {
     ) -> impl Future<Output = Result<Register, Fault>> + Send;
 }
 
-/// The replica slot of a source's reader; lanes have the ones after it.
+/// Replica slot of a source's reader. Lanes have the slots after it.
 pub const READER_REPLICA_SLOT: u32 = 0;
 
-/// Apart from those of readers and lanes: of a reading that only looks whether a source can be read on.
+/// Replica slot of a probe, which only checks whether a source can be read on. No reader or lane has it.
 pub const PROBE_REPLICA_SLOT: u32 = (1 << 16) + 1;
 
-/// After this time without renewal a lease is free.
+/// Time without renewal after which a lease is free.
 pub const LEASE_TIME_TO_LIVE: Duration = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! What may pass is done again: how long to wait in between, and a few attempts at once.
+//! Retries of work that may succeed later: the pauses in between, and a few attempts in one call.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use metrics::counter;
 use crate::error::{Class, Fault};
 use crate::metrics as names;
 
-/// The first pause after a failure; doubled up to [`PAUSE_MAX`].
+/// The first pause after a failure; each further pause is twice as long, up to [`PAUSE_MAX`].
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
-/// A pause is at most 58 s long, [`PAUSE_SPREAD`] included: a server that is ill is asked at most twice a minute by
-/// each task in the end, and one that is back is used again within a minute.
+/// The longest pause before the spread; with [`PAUSE_SPREAD`] it lasts at most 58 s. In the end each task asks a server
+/// that is ill at most twice a minute, and uses one that is back within a minute.
 const PAUSE_MAX: Duration = Duration::from_secs(48);
-/// The part by which a pause is longer or shorter by chance.
+/// The part by which chance makes a pause longer or shorter.
 const PAUSE_SPREAD: f64 = 0.2;
-/// Six seconds: a server that is restarted, or a connection that broke, and no more.
+/// Attempts at one piece of work. They take six seconds: enough for a restart of a server or a broken connection.
 const ATTEMPTS: u32 = 7;
 
-/// Pauses without end that grow.
+/// Pauses that grow, without an end.
 #[derive(Debug)]
 pub struct Pauses(ExponentialBackoff);
 
 impl Default for Pauses {
-    /// Spread by chance, so that those who failed together do not come back together.
+    /// Returns pauses that chance spreads, so that tasks that failed together do not come back together.
     fn default() -> Self {
         Self::spread(PAUSE_SPREAD)
     }
@@ -47,7 +47,7 @@ impl Pauses {
     }
 }
 
-/// The attempts at one piece of work. Nothing is left to chance: simulations replay it.
+/// The attempts at one piece of work. Their pauses have no chance in them, because simulations replay them.
 #[derive(Debug)]
 pub struct Attempts {
     left: u32,
@@ -61,7 +61,7 @@ impl Default for Attempts {
 }
 
 impl Attempts {
-    /// Waits for the next attempt; gives back what does not pass, or has not passed in all attempts.
+    /// Waits for the next attempt. Returns a fault that does not pass, or has not passed in all attempts.
     pub async fn failed(&mut self, fault: Fault) -> Result<(), Fault> {
         self.left -= 1;
         if fault.class() != Class::Transient || self.left == 0 {
@@ -74,7 +74,7 @@ impl Attempts {
     }
 }
 
-/// Does what a transient fault ended again, a few times.
+/// Runs the work, and runs it again after a transient fault, a few times.
 pub async fn again<T, F: Future<Output = Result<T, Fault>>>(mut work: impl FnMut() -> F) -> Result<T, Fault> {
     let mut attempts = Attempts::default();
     loop {
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
     use crate::error::Code;
 
-    /// Attempts at what always fails so, and the tenths of seconds that they take.
+    /// Returns the number of attempts at work that always fails with `code`, and the tenths of seconds that they take.
     async fn at_what_fails(code: Code) -> (u32, u128) {
         let (began, mut attempts) = (tokio::time::Instant::now(), 0);
         let ended = again(|| {

@@ -1,9 +1,9 @@
-//! Runs named tasks, each on its own: one that fails is tried again, the others go on.
+//! Runs named tasks independently: a task that fails is tried again, and the others continue.
 //!
-//! Every failure (a fault, a panic) is followed by another attempt, with pauses that grow to a minute. Only a code that
-//! says so ([`Code::stops_after`]) stops a task, until somebody asks for a restart. Stopping protects nothing by
-//! itself, since another process may try at once: each attempt proves its preconditions before it writes. The states
-//! are what `status`, readiness and the metrics show.
+//! Every failure (a fault, a panic) is followed by another attempt, with pauses that grow to a minute. Only a code with
+//! [`Code::stops_after`] stops a task, until an operator asks for a restart. A stop protects nothing by itself, since
+//! another process may try at once: each attempt proves its preconditions before it writes. `status`, readiness and the
+//! metrics show the states.
 
 mod held;
 mod turns;
@@ -25,22 +25,22 @@ use crate::error::{Code, Fault};
 use crate::metrics as names;
 use crate::retry::Pauses;
 
-/// The same fault of a task is logged at most this often, with how often it came in between.
+/// Least time between two log lines of the same fault of a task; the later line says how often it came in between.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What a task is doing.
+/// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskState {
-    /// Not working yet: it waits for its servers, see [`TaskStatus::waits_for`].
+    /// The task waits for its servers and does not work yet, see [`TaskStatus::waits_for`].
     Waiting,
     Running,
-    /// Failed by something that may pass; it will be tried again.
+    /// A fault that may pass ended the attempt; the task will be tried again.
     Retrying,
-    /// Stopped by a code that time does not mend, until somebody asks for a restart.
+    /// A code that time does not mend stopped the task, until an operator asks for a restart.
     Stopped,
-    /// Another process holds its lease and does the work; it takes over when that one ends.
+    /// Another process holds the task's lease and does the work; this process takes over when that one ends.
     Standby,
-    /// Somebody paused it, until somebody resumes it.
+    /// An operator paused the task, until an operator resumes it.
     Paused,
 }
 
@@ -57,31 +57,31 @@ impl TaskState {
     }
 }
 
-/// A task's state and, unless it runs, why.
+/// A task's state and, unless the task runs, the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskStatus {
     pub state: TaskState,
-    /// Code and one line of the last fault; kept until the task is well again.
+    /// Code and one line of the last fault, kept until the task is well again.
     pub fault: Option<(Code, String)>,
-    /// Since when it has not run; `None` while running.
+    /// Time since which the task has not run; `None` while it runs.
     pub down_since: Option<Instant>,
-    /// It has been retrying for longer than the retry budget.
+    /// The task has been retrying for longer than the retry budget.
     pub lasting: bool,
-    /// What its attempt waits for until it runs.
+    /// Server or lease that the attempt waits for until the task runs.
     pub waits_for: String,
 }
 
-/// A task as all see it.
+/// A task as the process shares it.
 #[derive(Debug)]
 struct Seen {
     status: TaskStatus,
-    /// Ends its pause, or its stop.
+    /// Ends the task's pause, or its stop.
     restart: Arc<Notify>,
-    /// When its loop turned last; `None` once the task has ended.
+    /// Time of the last turn of the task's loop; `None` once the task has ended.
     turned_at: Option<Instant>,
 }
 
-/// The states of all tasks, for those who show them or ask for a restart.
+/// The states of all tasks, for parts that show them or ask for a restart.
 #[derive(Debug, Clone, Default)]
 pub struct TaskStates(Arc<Mutex<BTreeMap<String, Seen>>>);
 
@@ -90,17 +90,17 @@ impl TaskStates {
         self.lock().iter().map(|(name, seen)| (name.clone(), seen.status.clone())).collect()
     }
 
-    /// Tries the task again at once if it has stopped or pauses; whether it did.
+    /// Tries the task again at once if it has stopped or pauses; returns whether it did.
     pub fn restart(&self, task: &str) -> bool {
         self.lock().get(task).is_some_and(Seen::restart)
     }
 
-    /// Tries all tasks again at once that have stopped or pause; how many.
+    /// Tries all tasks again at once that have stopped or pause; returns how many.
     pub fn restart_all(&self) -> usize {
         self.lock().values().filter(|seen| seen.restart()).count()
     }
 
-    /// The handle of a task that runs without a supervisor.
+    /// Returns the handle of a task that runs without a supervisor.
     pub fn handle(&self, task: &str) -> TaskHandle {
         self.set(task, TaskState::Waiting, None, false);
         TaskHandle { name: task.into(), states: self.clone(), place: Arc::default() }
@@ -172,12 +172,12 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-/// A task's own voice.
+/// The handle by which a task reports its state.
 #[derive(Debug, Clone)]
 pub struct TaskHandle {
     name: Arc<str>,
     states: TaskStates,
-    /// Where the last attempt has got to.
+    /// Position that the last attempt has reached.
     place: Arc<AtomicU64>,
 }
 
@@ -186,35 +186,35 @@ impl TaskHandle {
         &self.name
     }
 
-    /// The task's servers have answered. One that had failed is shown as retrying until it is [`Self::well`]: what
-    /// fails after the first answers would else look like work, and be tried without pauses.
+    /// Reports that the task's servers have answered. A task that had failed is shown as retrying until it is
+    /// [`Self::well`]: otherwise a failure after the first answers would look like work, and be retried without pauses.
     pub fn begun(&self) {
         if self.states.status(&self.name).is_none_or(|status| status.fault.is_none()) {
             self.well();
         }
     }
 
-    /// The task has done some of its work: the next failure is a new one.
+    /// Reports that the task has done some of its work: the next failure is a new one.
     pub fn well(&self) {
         self.states.set(&self.name, TaskState::Running, None, false);
     }
 
-    /// The attempt has got to this position.
+    /// Records the position that the attempt has reached.
     pub fn reached(&self, position: Lsn) {
         self.place.store(position.as_u64(), Ordering::Relaxed);
     }
 
-    /// Another process holds the task's lease and works.
+    /// Reports that another process holds the task's lease and works.
     pub fn standby(&self) {
         self.states.set(&self.name, TaskState::Standby, None, false);
     }
 
-    /// Somebody paused the task: it waits, and works when it is resumed.
+    /// Reports that an operator paused the task: it waits, and works when it is resumed.
     pub fn paused(&self) {
         self.states.set(&self.name, TaskState::Paused, None, false);
     }
 
-    /// The attempt goes on when this has answered. A standby that gets so far is none any more.
+    /// Names the server or lease that the attempt waits for. A standby that gets so far is none any more.
     pub fn waits_for(&self, what: impl Into<String>) {
         let state = self.states.wait_for(&self.name, what.into());
         if matches!(state, Some(TaskState::Standby | TaskState::Paused)) {
@@ -222,7 +222,7 @@ impl TaskHandle {
         }
     }
 
-    /// The task has lost its lease and waits for it again, without its supervisor.
+    /// Reports that the task has lost its lease and waits for it again, without its supervisor.
     pub fn waiting(&self) {
         self.states.set(&self.name, TaskState::Waiting, None, false);
     }
@@ -241,7 +241,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Tasks stop when `cancel` is cancelled. Groups that share `states` are shown together.
+    /// Creates a group whose tasks stop when `cancel` is cancelled. Groups that share `states` are shown together.
     pub fn new(states: TaskStates, cancel: CancellationToken, retry_budget: Duration) -> Self {
         let at_work = watch::Sender::new(0);
         Self { tasks: JoinSet::new(), names: Vec::new(), states, cancel, retry_budget, at_work }
@@ -266,7 +266,7 @@ impl Supervisor {
         self.tasks.spawn(supervision.run(attempt, at_work));
     }
 
-    /// Each of the group's tasks has stopped.
+    /// Whether each of the group's tasks has stopped.
     pub fn are_stopped(&self) -> bool {
         let states = self.states.snapshot();
         self.names
@@ -279,12 +279,13 @@ impl Supervisor {
         _ = self.at_work.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Each task has ended or stopped.
+    /// Whether each task has ended or stopped.
     pub fn is_finished(&self) -> bool {
         *self.at_work.borrow() == 0
     }
 
-    /// Cancels the group and waits until `deadline`; what has not ended by then is aborted. Returns whether all ended.
+    /// Cancels the group, waits until `deadline` and aborts tasks that have not ended by then. Returns whether all
+    /// ended.
     pub async fn stop(&mut self, deadline: tokio::time::Instant) -> bool {
         self.cancel.cancel();
         let joined = async { while self.tasks.join_next().await.is_some() {} };
@@ -333,7 +334,7 @@ impl Drop for AtWork {
     }
 }
 
-/// How many attempts in a row ended with the same code at the same place.
+/// Number of attempts in a row that ended with the same code at the same position.
 #[derive(Debug, Default)]
 struct RepeatedFaults {
     last: Option<(Code, u64)>,
@@ -349,12 +350,13 @@ impl RepeatedFaults {
     }
 }
 
-/// When each code was logged last, and how often it came since.
+/// Time of the last log line of each code, and how often the code came since.
 #[derive(Debug, Default)]
 struct FaultLog(HashMap<Code, (tokio::time::Instant, u32)>);
 
 impl FaultLog {
-    /// How often the code came since it was logged last, this time included; `None` while it is not logged again.
+    /// Counts a fault; returns how often its code came since its last log line, this time included. `None`: no new line
+    /// yet.
     fn again(&mut self, code: Code) -> Option<u32> {
         let now = tokio::time::Instant::now();
         let (at, count) = self.0.entry(code).or_insert((now, 0));
@@ -368,7 +370,7 @@ impl FaultLog {
     }
 }
 
-/// What ends a pause before its time.
+/// Reason for which a pause ends before its time.
 enum Resumed {
     Cancelled,
     Restarted,
@@ -415,7 +417,7 @@ impl Supervision {
         }
     }
 
-    /// Shows what ended an attempt. The pause before the next one; `None` when the task stops.
+    /// Shows the fault that ended an attempt. Returns the pause before the next attempt; `None` when the task stops.
     fn failed(&mut self, fault: &Fault) -> Option<Duration> {
         let (code, task) = (fault.code(), self.handle.name().to_owned());
         counter!(names::FAULTS, "task" => task.clone(), "code" => code.as_str()).increment(1);
@@ -454,7 +456,7 @@ impl Supervision {
     }
 }
 
-/// Runs one attempt in a task of its own, so that a panic is a fault and not the end of the process.
+/// Runs one attempt in a separate task, so that a panic becomes a fault and does not end the process.
 async fn one_attempt(
     handle: &TaskHandle,
     attempt: &impl AsyncAttempt,

@@ -1,7 +1,8 @@
-//! How fast rows may be read beside what is more urgent: a bucket that fills at a rate.
+//! Limits how fast rows are read beside more urgent work: a bucket that fills at a rate.
 //!
-//! Who waited long for something else finds more in it, up to its size, so a rate is kept also where each part takes
-//! its time. It never fills so little that a part costs more than its rows. Several readers of one server share one.
+//! A reader that waited long for something else finds more rows in the bucket, up to its size, so a rate holds though
+//! each part takes time. No part is so small that it costs more than its rows. Several readers of one server share a
+//! bucket.
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,25 +10,25 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Rows that may be read now. Without a rate, as many as are wanted at once.
+/// The rows that may be read now. Without a rate, each part is as large as a part may be.
 #[derive(Debug)]
 pub struct Throttle {
     rate: Option<NonZeroU64>,
     part: Duration,
     most: NonZeroUsize,
-    /// What was in it, and when.
+    /// Rows in the bucket at `counted_at`.
     rows: f64,
     counted_at: Instant,
 }
 
 impl Throttle {
-    /// What is taken at once holds the rows of `part`, or more if nobody asked for them meanwhile, and never more than
-    /// `most`: shorter parts cost more than their rows, and longer ones keep what is urgent waiting.
+    /// Creates a throttle whose parts hold the rows of the time `part`, or more if no reader took any meanwhile, and at
+    /// most `most` rows. Shorter parts cost more than their rows; longer ones keep urgent work waiting.
     pub fn new(rows_per_second: Option<NonZeroU64>, part: Duration, most: NonZeroUsize) -> Self {
         Self { rate: rows_per_second, part, most, rows: 0.0, counted_at: Instant::now() }
     }
 
-    /// Waits until a part may be taken. Cancel safe: nothing is taken.
+    /// Waits until a part may be taken. Cancel safe: it takes nothing.
     pub async fn ready(&self) {
         tokio::time::sleep_until(self.ready_at()).await;
     }
@@ -38,7 +39,7 @@ impl Throttle {
         self.counted_at + Duration::from_secs_f64((missing / rate.get() as f64).max(0.0))
     }
 
-    /// Takes what there is; of one that is not ready, a part all the same.
+    /// Takes the rows in the bucket; if they are less than a part, takes a part all the same.
     pub fn take(&mut self) -> NonZeroUsize {
         let Some(rate) = self.rate else { return self.most };
         let filled = self.counted_at.elapsed().as_secs_f64() * rate.get() as f64;
@@ -49,7 +50,7 @@ impl Throttle {
         taken
     }
 
-    /// Fewer rows were there.
+    /// Returns rows to the bucket that were taken but not found.
     pub fn give_back(&mut self, rows: usize) {
         self.rows += rows as f64;
     }
@@ -68,7 +69,7 @@ impl SharedThrottle {
         Self(Arc::new(Mutex::new(throttle)))
     }
 
-    /// Takes a part as soon as one is ready. Cancel safe: nothing is taken.
+    /// Takes a part as soon as one is ready. Cancel safe: a dropped call takes nothing.
     pub async fn take(&self) -> NonZeroUsize {
         loop {
             let ready_at = {
@@ -79,12 +80,12 @@ impl SharedThrottle {
                 }
                 ready_at
             };
-            // Another reader may have taken it then.
+            // Another reader may have taken the part by then.
             tokio::time::sleep_until(ready_at).await;
         }
     }
 
-    /// Fewer rows were there.
+    /// Returns rows to the bucket that were taken but not found.
     pub fn give_back(&self, rows: usize) {
         self.lock().give_back(rows);
     }

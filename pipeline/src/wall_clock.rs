@@ -1,9 +1,8 @@
-//! The wall clock: for people, as the age of a change or of what was withdrawn, and for the order of uuids. It decides
-//! nothing.
+//! The wall clock, for people (the age of a change or of a withdrawal) and the order of uuids. It decides nothing.
 
 use std::time::{Duration, SystemTime};
 
-/// Since the Unix epoch.
+/// Returns the time since the Unix epoch.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads it")]
 pub fn now() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()

@@ -1,8 +1,8 @@
-//! The beginnings of a source: each time somebody has its reading begin anew, the next number is used.
+//! The beginnings of a source: each time a person has its reading begin anew, the next number is used.
 //!
-//! The transactions before a beginning are unknown: the server was reset or restored, or its binlog holds what nobody
-//! can read. So a beginning gets an epoch of its own, a place, and a number that each message and each progress row
-//! carries. Number 0 is the reading that a source begins with; nothing is written of it.
+//! The transactions before a beginning are unknown: the server was reset or restored, or its binlog cannot be read. So
+//! a beginning gets its own epoch, a position, and a number that each message and each progress row carries. Number 0
+//! is the source's first reading, of which nothing is written.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,20 +13,20 @@ use crate::envelope::ServerIdentity;
 use crate::lsn::{Lsn, ResumePoint};
 use crate::timeline::{InvalidTimeline, Timeline};
 
-/// One beginning, and the place at which reading goes on.
+/// One beginning, and the point from which reading continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beginning {
-    /// From 1.
+    /// Number of the beginning, from 1.
     pub number: u64,
-    /// The id of the request for it: the same request is written once. Empty when the register was lost since.
+    /// Id of the request for it, so that the same request is written once. Empty when the register was lost since.
     pub request: String,
-    /// Everything that is read lies above.
+    /// The position below everything that is read.
     pub position: Lsn,
     pub resume: ResumePoint,
     pub server: ServerIdentity,
 }
 
-/// What the register of a source holds: the latest epoch and its server, and the latest beginning.
+/// The register of a source: the latest epoch and its server, and the latest beginning.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registered {
     pub epoch: u16,
@@ -44,8 +44,8 @@ impl Registered {
     }
 }
 
-/// `2 mariadb:7` for a source that never began anew, as all versions read it; else JSON, which versions that know no
-/// beginnings refuse.
+/// Writes `2 mariadb:7` for a source that never began anew, as all versions read it; otherwise JSON, which versions
+/// without beginnings refuse.
 impl fmt::Display for Registered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.beginning {

@@ -17,21 +17,21 @@ pub struct MonthDay {
     day: u8,
 }
 
-/// Why a birthday is in no table. The value itself is personal and is not part of it.
+/// The reason why a birthday is in no table. The value itself is personal and is not part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BirthdayDefect {
-    /// NULL, or empty text.
+    /// The value is NULL or empty text.
     Null,
-    /// `0000-00-00`, or a month or day of zero; of a lunar birthday `00-00`.
+    /// The value is `0000-00-00`, or has a month or day of zero; for a lunar birthday it is `00-00`.
     Zero,
-    /// Year 0: MySQL's "year unknown", not a calendar year.
+    /// The year is 0: MySQL's "year unknown", not a calendar year.
     YearZero,
-    /// A date that its calendar never has: solar `02-30`, `2023-02-29`, lunar `01-31`, month 13.
+    /// The date never occurs in its calendar: solar `02-30`, `2023-02-29`, lunar `01-31`, month 13.
     NotADate,
-    /// Text that is not `YYYY-MM-DD` (a time of day may follow); of a lunar birthday, not `MM-DD`.
+    /// The text is not `YYYY-MM-DD` (a time of day may follow); for a lunar birthday it is not `MM-DD`.
     Malformed,
-    /// A column type that holds no date.
+    /// The column type holds no date.
     WrongType,
 }
 
@@ -39,7 +39,7 @@ impl BirthdayDefect {
     pub const ALL: [BirthdayDefect; 6] =
         [Self::Null, Self::Zero, Self::YearZero, Self::NotADate, Self::Malformed, Self::WrongType];
 
-    /// The `reason` label of the metric.
+    /// Returns the `reason` label of the metric.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -63,7 +63,7 @@ impl MonthDay {
         Some(Self { month, day })
     }
 
-    /// From a captured column: DATE, DATETIME (its time is ignored) or text `YYYY-MM-DD`.
+    /// Reads a captured column: DATE, DATETIME (its time is ignored) or text `YYYY-MM-DD`.
     pub fn from_value(value: &Value<'_>) -> Result<Self, BirthdayDefect> {
         match value {
             Value::Null => Err(BirthdayDefect::Null),
@@ -88,7 +88,7 @@ impl MonthDay {
         Ok(Self { month, day })
     }
 
-    /// `YYYY-MM-DD`, also followed by a blank or `T` and a time. Trailing blanks of a CHAR column are ignored.
+    /// Reads `YYYY-MM-DD`, also followed by a blank or `T` and a time. Trailing blanks of a CHAR column are ignored.
     fn from_text(text: &[u8]) -> Result<Self, BirthdayDefect> {
         let text = text.trim_ascii();
         if text.is_empty() {
@@ -113,43 +113,43 @@ impl MonthDay {
         }
     }
 
-    /// 0 for 01-01 to 365 for 12-31; 59 is 02-29.
+    /// Returns the day's index: 0 for 01-01 to 365 for 12-31; 59 is 02-29.
     pub fn ordinal(self) -> u32 {
         let date = Date::new(LEAP_YEAR, self.month as i8, self.day as i8).expect("checked when it was made");
         u32::from(date.day_of_year().unsigned_abs()) - 1
     }
 
-    /// All 366, in calendar order.
+    /// Returns all 366 days, in calendar order.
     pub fn all() -> impl Iterator<Item = Self> {
         (1..=12).flat_map(|month| (1..=31).filter_map(move |day| Self::new(month, day)))
     }
 
-    /// `0229`: the ending of a derived table's name.
+    /// Returns the ending of a derived table's name, such as `0229`.
     pub fn compact(self) -> String {
         format!("{:02}{:02}", self.month, self.day)
     }
 }
 
-/// `02-29`: the `birthday` column of a derived row.
+/// Writes `02-29`: the `birthday` column of a derived row.
 impl fmt::Display for MonthDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}-{:02}", self.month, self.day)
     }
 }
 
-/// How the tables of a calendar's days are spread over the databases of the birthday layer.
+/// The spread of the tables of a calendar's days over the databases of the birthday layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layout {
-    /// Each table once, the tables shared out over the databases: as the source document writes it. One day lies in
+    /// Each table exists once, and the databases share the tables, as the source document writes it. One day lies in
     /// one database.
     ByDay,
-    /// All tables in each database; a user's database is `user_id % databases`. One day is spread over all.
+    /// Each database has all tables; a user's database is `user_id % databases`. All databases share one day.
     ByUser,
 }
 
 impl Layout {
-    /// The database number of a user's row for the day of that ordinal.
+    /// Returns the number of the database with a user's row for the day of that ordinal.
     pub fn database(self, databases: u32, user_id: u64, ordinal: u32) -> u32 {
         let databases = databases.max(1);
         match self {
@@ -158,7 +158,7 @@ impl Layout {
         }
     }
 
-    /// Whether that database holds a table of the day of that ordinal.
+    /// Returns whether that database holds a table for the day of that ordinal.
     pub fn has_table(self, databases: u32, database: u32, ordinal: u32) -> bool {
         match self {
             Layout::ByDay => self.database(databases, 0, ordinal) == database,

@@ -1,6 +1,6 @@
-//! Which birthdays a day celebrates, by which calendar, and for which occurrence the coupon counts.
+//! The birthdays that a day celebrates, by which calendar, and the occurrence for which a coupon counts.
 //!
-//! A solar birthday counts for the year of the day on which it is celebrated, a lunar one for the lunar year: a lunar
+//! A solar birthday counts for the year of the day on which it is celebrated, a lunar one for the lunar year. A lunar
 //! birthday can fall on no day, one day or two days of a solar year, and on one day of each lunar year.
 
 use std::fmt;
@@ -21,16 +21,16 @@ pub enum Calendar {
     Lunar,
 }
 
-/// A captured birthday type that names no calendar. The value itself is not part of it.
+/// A captured birthday type that names no calendar. The error does not include the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnknownCalendar;
 
 impl Calendar {
     pub const ALL: [Calendar; 2] = [Self::Solar, Self::Lunar];
 
-    /// The calendar that a user celebrates by, from the captured `birthday_type`: text `solar` or `lunar` in any case,
-    /// blanks around it ignored. NULL, empty text and a column that is not captured mean solar. Who meets another value
-    /// treats it as solar, too.
+    /// Reads the calendar that a user celebrates by from the captured `birthday_type`: text `solar` or `lunar` in any
+    /// case, blanks around it ignored. NULL, empty text and a column that is not captured mean solar. Callers treat any
+    /// other value as solar, too.
     pub fn from_value(value: &Value<'_>) -> Result<Self, UnknownCalendar> {
         let text = match value {
             Value::Null => return Ok(Self::Solar),
@@ -44,7 +44,7 @@ impl Calendar {
         }
     }
 
-    /// Derived tables of its birthdays: 366, or 360.
+    /// Returns the number of derived tables of the calendar's birthdays: 366, or 360.
     pub fn tables(self) -> u32 {
         match self {
             Self::Solar => birthday::TABLES,
@@ -52,7 +52,7 @@ impl Calendar {
         }
     }
 
-    /// `solar` or `lunar`, as settings and occurrences write it.
+    /// Returns `solar` or `lunar`, as settings and occurrences write it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Solar => "solar",
@@ -83,7 +83,7 @@ pub struct Occurrence {
 }
 
 impl Occurrence {
-    /// The occurrence that a day celebrates by a calendar; `None` where the lunar calendar is not known.
+    /// Returns the occurrence that a day celebrates by a calendar; `None` where the lunar calendar is not known.
     pub fn of(calendar: Calendar, day: Date) -> Option<Self> {
         let year = match calendar {
             Calendar::Solar => day.year(),
@@ -135,7 +135,7 @@ impl Birthday {
         }
     }
 
-    /// All of a calendar, in its order.
+    /// Returns all birthdays of a calendar, in its order.
     pub fn all(calendar: Calendar) -> Vec<Self> {
         match calendar {
             Calendar::Solar => MonthDay::all().map(Self::Solar).collect(),
@@ -143,7 +143,7 @@ impl Birthday {
         }
     }
 
-    /// Its place among all of its calendar, from 0.
+    /// Returns the birthday's index among all of its calendar, from 0.
     pub fn ordinal(self) -> u32 {
         match self {
             Self::Solar(day) => day.ordinal(),
@@ -151,7 +151,7 @@ impl Birthday {
         }
     }
 
-    /// `0229`: the ending of a derived table's name.
+    /// Returns the ending of a derived table's name, such as `0229`.
     pub fn compact(self) -> String {
         match self {
             Self::Solar(day) => day.compact(),
@@ -159,7 +159,7 @@ impl Birthday {
         }
     }
 
-    /// The derived table of this birthday, as it is called unless a setting says otherwise.
+    /// Returns the default name of this birthday's derived table.
     pub fn table(self) -> String {
         match self {
             Self::Solar(day) => format!("birthday_{}", day.compact()),
@@ -168,7 +168,7 @@ impl Birthday {
     }
 }
 
-/// `02-29`: the `birthday` column of a derived row.
+/// Writes `02-29`: the `birthday` column of a derived row.
 impl fmt::Display for Birthday {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -178,7 +178,7 @@ impl fmt::Display for Birthday {
     }
 }
 
-/// Why a table is read on a day.
+/// The reason why a day reads a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CelebrationReason {
@@ -191,7 +191,7 @@ pub enum CelebrationReason {
 }
 
 impl CelebrationReason {
-    /// A clause that follows the table's name.
+    /// Returns a clause that follows the table's name.
     pub fn text(self) -> &'static str {
         match self {
             Self::TheDayItself => "the birthday is this day",
@@ -208,7 +208,7 @@ pub struct Celebrated {
     pub reason: CelebrationReason,
 }
 
-/// The birthdays that a day celebrates, the solar ones first. Outside of 1901 to 2100 there are no lunar ones.
+/// Returns the birthdays that a day celebrates, the solar ones first. Outside of 1901 to 2100 there are no lunar ones.
 pub fn celebrated(day: Date, calendars: &[Calendar], leap_day: LeapDayRule) -> Vec<Celebrated> {
     let mut found = Vec::new();
     if calendars.contains(&Calendar::Solar) {

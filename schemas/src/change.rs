@@ -1,4 +1,4 @@
-//! What happened to one row of one source table, reduced to the captured columns.
+//! A change of one row of one source table, reduced to the captured columns.
 //!
 //! Values keep the exact bytes of the source: text is not decoded, so any character set passes. Columns that no
 //! entity captures never become a [`Value`].
@@ -19,13 +19,13 @@ pub enum Value<'a> {
     Double(f64),
     #[serde(borrow)]
     Bytes(#[serde(with = "serde_bytes")] Cow<'a, [u8]>),
-    /// As stored: month and day may be zero (`0000-00-00`), and the day may not exist (`02-30`).
+    /// A DATE as stored: month and day may be zero (`0000-00-00`), and the day may not exist (`02-30`).
     Date {
         year: u16,
         month: u8,
         day: u8,
     },
-    /// DATETIME: a wall clock without a zone; date parts as in [`Value::Date`].
+    /// A DATETIME: a wall clock without a zone; date parts as in [`Value::Date`].
     DateTime {
         year: u16,
         month: u8,
@@ -35,18 +35,18 @@ pub enum Value<'a> {
         second: u8,
         microsecond: u32,
     },
-    /// TIMESTAMP: microseconds since 1970-01-01T00:00:00Z; 0 is MySQL's zero timestamp.
+    /// A TIMESTAMP: microseconds since 1970-01-01T00:00:00Z; 0 is MySQL's zero timestamp.
     Timestamp {
         microseconds: i64,
     },
-    /// TIME: signed microseconds, −838:59:59 to 838:59:59.
+    /// A TIME: signed microseconds, −838:59:59 to 838:59:59.
     Time {
         microseconds: i64,
     },
 }
 
 impl Value<'_> {
-    /// The same value without a borrow of the packet that it came from.
+    /// Returns the same value without a borrow of the packet that it came from.
     pub fn into_owned(self) -> Value<'static> {
         match self {
             Value::Bytes(bytes) => Value::Bytes(Cow::Owned(bytes.into_owned())),
@@ -64,14 +64,14 @@ impl Value<'_> {
     }
 }
 
-/// The captured columns of one row image, in the order of [`Entity::fields`]. Columns that the configuration leaves out
-/// are not there: they are the last ones.
+/// The captured columns of one row image, in the order of [`Entity::fields`]. The configuration may leave out the last
+/// columns; they are missing here, too.
 pub type Row<'a> = Vec<Value<'a>>;
 
-/// A row before or after a change, if there is one.
+/// A row before or after a change; `None` where the change has none.
 pub type Image<'r, 'a> = Option<&'r [Value<'a>]>;
 
-/// What a captured table holds.
+/// The content of a captured table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Entity {
@@ -84,7 +84,8 @@ pub enum Entity {
 impl Entity {
     pub const ALL: [Entity; 2] = [Entity::User, Entity::SerialCode];
 
-    /// Captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the end.
+    /// Returns the captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the
+    /// end.
     pub fn fields(self) -> &'static [&'static str] {
         match self {
             Entity::User => &["user_id", "birthday", "lunar_birthday", "birthday_type"],
@@ -103,7 +104,7 @@ impl Entity {
         }
     }
 
-    /// How many of the fields each captured table has. The configuration may leave out those behind them.
+    /// Returns how many of the fields each captured table has. The configuration may leave out the later ones.
     pub fn required_fields(self) -> usize {
         match self {
             Entity::User => 2,
@@ -131,8 +132,8 @@ pub struct TableIdentity<'a> {
 }
 
 impl TableIdentity<'_> {
-    /// Every captured table of an entity, for an action that is about all of them: its names are empty, which those of
-    /// no table are.
+    /// Returns the identity that stands for every captured table of an entity, in actions on all of them. Its names are
+    /// empty, as no table's are.
     pub fn every(entity: Entity) -> TableIdentity<'static> {
         let shard = ShardId::from_u64(0).expect("it has less than 63 bits");
         TableIdentity { entity, shard, database: Cow::Borrowed(""), table: Cow::Borrowed("") }
@@ -152,7 +153,7 @@ impl TableIdentity<'_> {
     }
 }
 
-/// What was done; row images are full (`binlog_row_image=FULL`).
+/// The kind of a change; row images are full (`binlog_row_image=FULL`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action<'a> {
     Insert {
@@ -165,15 +166,14 @@ pub enum Action<'a> {
     Delete {
         before: Row<'a>,
     },
-    /// TRUNCATE or DROP of the whole table: all that it claimed is withdrawn.
+    /// TRUNCATE or DROP of the whole table: all of its claims are withdrawn.
     Withdraw,
-    /// Rows of the table changed in a way that row events do not show: what it holds at or after this position is to be
-    /// read.
+    /// Rows of the table changed without row events: lanes are to read its content at or after this position.
     Reread,
 }
 
 impl<'a> Action<'a> {
-    /// The row before and after; `None` when it is about the whole table.
+    /// Returns the row before and after; `None` when the action concerns the whole table.
     pub fn images(&self) -> Option<(Image<'_, 'a>, Image<'_, 'a>)> {
         match self {
             Self::Insert { after } => Some((None, Some(after))),
@@ -196,7 +196,7 @@ pub struct Change<'t, 'a> {
 mod tests {
     use super::*;
 
-    /// Rows and headers of stored messages count the fields from the first one on.
+    /// Rows and headers of stored messages count the fields from the first one on, so their order never changes.
     #[test]
     fn the_fields_of_stored_messages_keep_their_places() {
         assert_eq!(Entity::User.fields(), ["user_id", "birthday", "lunar_birthday", "birthday_type"]);

@@ -1,8 +1,8 @@
-//! What a log message says about itself, beside its payload: the reader's checkpoint and the projectors' link check.
+//! The envelope of a log message, beside its payload: the reader's checkpoint and the projectors' link check.
 //!
 //! The envelope travels as message headers, so that the end of a stream can be read without its payload and a person
 //! can read it with any NATS tool. While the log is whole, the last message's envelope alone decides where capture
-//! goes on.
+//! resumes.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::change::Entity;
 use crate::lsn::{Lsn, ResumePoint};
 
-/// Who wrote the binlog: a server is known by this after a restart, a restore or a fail-over.
+/// The server that wrote the binlog: this identifies it after a restart, a restore or a fail-over.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerIdentity {
     /// `mariadb` or `mysql`.
@@ -23,23 +23,23 @@ pub struct ServerIdentity {
     pub id: String,
 }
 
-/// `mariadb:7`.
+/// Writes `mariadb:7`.
 impl fmt::Display for ServerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.flavor, self.id)
     }
 }
 
-/// How many fields of each entity a reader captures, by the entity's name.
+/// Numbers of the fields that a reader captures, by the entity's name.
 ///
-/// New fields come at the end, so the number says which ones they are. A reader drops an update that leaves all
-/// captured fields as they were. A lane that reads more of them learns from this number which messages may lack such an
-/// update.
+/// New fields come at the end, so the number determines the fields. A reader drops an update that leaves all captured
+/// fields as they were. A lane that reads more of them learns from this number which messages may lack such an update.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapturedFields(BTreeMap<String, usize>);
 
 impl CapturedFields {
-    /// Those of a reader with these numbers. Of an entity that is not named it says the fields that each table has.
+    /// Builds the header of a reader with these numbers. An entity that is not among them gets the fields that each
+    /// table has.
     pub fn new(captured: impl IntoIterator<Item = (Entity, usize)>) -> Self {
         let required = |entity: Entity| (entity.name().to_owned(), entity.required_fields());
         let mut fields: BTreeMap<_, _> = Entity::ALL.into_iter().map(required).collect();
@@ -47,14 +47,14 @@ impl CapturedFields {
         Self(fields)
     }
 
-    /// How many fields of the entity were captured. A header that does not name it was written when each entity had the
-    /// fields that each of its tables has.
+    /// Returns how many fields of the entity were captured. A header without the entity was written when each entity
+    /// had the fields that each of its tables has.
     pub fn of(&self, entity: Entity) -> usize {
         self.0.get(entity.name()).copied().unwrap_or_else(|| entity.required_fields())
     }
 }
 
-/// `serial_code=10,user=2`, or `-`, since a header needs a value.
+/// Writes `serial_code=10,user=2`, or `-`, since a header needs a value.
 impl fmt::Display for CapturedFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
@@ -86,18 +86,18 @@ impl FromStr for CapturedFields {
 /// The envelope of one message.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Envelope {
-    /// Position of the message before this one; of the first message: where the reading entered the binlog.
+    /// Position of the message before this one; in the first message, the point where reading entered the binlog.
     pub previous: Lsn,
-    /// The source's history begins here, as configured: a lane without any progress may begin with this message.
+    /// Whether the source's configured history begins here: a lane without any progress may begin with this message.
     pub origin: bool,
-    /// It begins in the middle of an event, whose first part is in the message before.
+    /// Whether the message begins in the middle of an event, whose first part is in the message before.
     pub continues: bool,
     /// Position of the last event that is complete in this message.
     pub position: Lsn,
-    /// Where to enter the binlog to continue after this message.
+    /// The point where reading enters the binlog to continue after this message.
     pub resume: ResumePoint,
     pub server: ServerIdentity,
-    /// Rises by one with each writer attempt.
+    /// Number of the writer's attempt; each one is greater by one.
     pub term: u64,
     /// Commit time of the newest change, microseconds since the Unix epoch (MariaDB: whole seconds); 0 = unknown.
     pub committed_at_us: u64,
@@ -136,14 +136,16 @@ const PARTIAL: &str = "Anabranch-Partial-Gtid";
 const CHECKSUM: &str = "Anabranch-Checksum";
 
 impl Envelope {
-    /// Header names and values, with their checksum. An empty GTID set is written as `-`, since a header needs a value.
+    /// Returns header names and values, with their checksum. An empty GTID set is written as `-`, since a header needs
+    /// a value.
     pub fn to_headers(&self) -> Vec<(&'static str, String)> {
         let mut headers = self.fields();
         headers.push((CHECKSUM, self.checksum()));
         headers
     }
 
-    /// CRC-32 (IEEE) of the lines `name: value` of all other headers in the order of this file, in hexadecimal.
+    /// Returns the CRC-32 (IEEE) of the lines `name: value` of all other headers, in the order of this file, in
+    /// hexadecimal.
     fn checksum(&self) -> String {
         let mut hasher = crc32fast::Hasher::new();
         for (name, value) in self.fields() {
@@ -152,8 +154,8 @@ impl Envelope {
         format!("{:08x}", hasher.finalize())
     }
 
-    /// All headers but the checksum. Beginning 0 has none, nor have a read end that is the resume point and a group
-    /// that was not sent in part, so that earlier versions read such a message.
+    /// Returns all headers but the checksum. There is none for beginning 0, for a read end at the resume point, or for
+    /// a group that was sent whole, so that earlier versions read such a message.
     fn fields(&self) -> Vec<(&'static str, String)> {
         let gtid_set =
             if self.resume.gtid_set.is_empty() { "-".to_owned() } else { self.resume.gtid_set.clone() };
@@ -179,8 +181,7 @@ impl Envelope {
         fields
     }
 
-    /// Reads the headers back; unknown ones are ignored, a missing or malformed one is named, and so is one that
-    /// was changed.
+    /// Reads the headers back; ignores unknown ones, and names one that is missing, malformed or changed.
     pub fn from_headers<'h>(
         header: impl Fn(&'static str) -> Option<&'h str>,
     ) -> Result<Self, InvalidEnvelope> {
@@ -267,7 +268,7 @@ mod tests {
         let headers = begun.to_headers();
         let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
         assert_eq!(Envelope::from_headers(find), Ok(begun.clone()));
-        // One that was taken out is found out, too.
+        // The checksum finds a header that was removed, too.
         let without = |name| find(name).filter(|_| name != BEGINNING);
         assert_eq!(Envelope::from_headers(without).unwrap_err().name, CHECKSUM);
         let broken = |name| if name == BEGINNING { Some("x") } else { find(name) };

@@ -1,5 +1,4 @@
-//! The vocabulary of Anabranch: what a change, a position, a shard, a birthday and a serial code are, and how they are
-//! written.
+//! The vocabulary of Anabranch: changes, positions, shards, birthdays and serial codes, and how they are written.
 //!
 //! No I/O, no async, no clock. Every other package speaks in these types; none of them is specific to a server.
 //!
@@ -8,41 +7,40 @@
 //! One word has one meaning, in code, settings, metrics and documents.
 //!
 //! - **source**: one MySQL or MariaDB server whose binlog is read, or whose tables are read again.
-//! - **entity**: what a captured table holds: users, or devices with their codes.
+//! - **entity**: the content of a captured table: users, or devices with their codes.
 //! - **shard table**: one physical source table; its shard id is a hash of source, database, table and generation.
 //! - **change**: one inserted, updated or deleted row, or the withdrawal of a whole shard table (TRUNCATE, DROP).
-//! - **group**: what the binlog commits as one: a transaction or a statement of its own, with one GTID.
+//! - **group**: the unit that the binlog commits: a transaction or a single statement, with one GTID.
 //! - **reader**: the task that reads the binlog of one source and appends to its stream; one process at a time does
 //!   it.
 //! - **replica slot**: the number by which a source tells its binlog readers apart: 0 is the reader, each direct
 //!   feed has its own.
 //! - **stream, message**: the JetStream stream of one source; a message holds a batch of changes and an envelope.
-//! - **position message**: a message without changes: it says how far a quiet source was read.
+//! - **position message**: a message without changes: it says how far the reader of a quiet source has read.
 //! - **position**: a place in a source's binlog as a number that only rises; the version of a derived row.
 //! - **epoch**: the part of a position that counts the servers that a source was read from.
 //! - **beginning**: the start of reading a source anew, with a number; transactions before it may be unknown.
 //! - **resume point**: binlog file, offset and GTID set from which reading continues after a position.
-//! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-
-//!   set: epochs, machine numbers, the checkpoint of a reconciliation.
+//! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-set:
+//!   epochs, machine numbers, the checkpoint of a reconciliation.
 //! - **projection**: a pure function from a change to mutations of derived tables.
 //! - **derived row, claim**: a row of a store, and the statement (shard table, key) by which a source row claims
 //!   it.
 //! - **target**: one server with derived tables or indexes; its *control database* keeps progress.
 //! - **lane**: one (projection, target, source, lane number): it owns a share of the derived tables and writes them
 //!   alone.
-//! - **progress**: how far a lane is, stored in the same transaction as its rows.
-//! - **fence**: what refuses a process that was overtaken: a revision in progress, a chain of message ids in the
-//!   log.
+//! - **progress**: the position of a lane, stored in the same transaction as its rows.
+//! - **fence**: the check that refuses an overtaken process: a revision in progress, a chain of message ids in the log.
 //! - **flush**: one transaction of a lane: rows, outbox and progress.
 //! - **direct feed**: a lane's own reading of the binlog, for as long as the stream does not serve it.
 //! - **refresh**: a lane reads source tables again: all, one, or rows by key or condition.
-//! - **reread**: the log's record that rows of a shard table changed unseen, so each lane reads the table again.
+//! - **reread**: the log's record that rows of a shard table changed unseen, so each lane is to read the table again.
 //! - **chunk**: a part of a source table, read in one snapshot.
 //! - **low, high watermark**: two positions of a chunk: it holds every change up to the low one and none above the
 //!   high one.
 //! - **withdrawal, sweep**: the removal of all rows of a shard table; the removal of rows that a refresh did not
 //!   find.
-//! - **reconciliation**: one run that compares every derived row with its source, repairs what differs and gives a
+//! - **reconciliation**: one run that compares every derived row with its source, repairs differences and gives a
 //!   verdict.
 //! - **spot check**: the comparison of a few changed keys, some minutes after their change.
 //! - **drift gate**: the share of wrong rows above which a reconciliation repairs nothing without the word of a
@@ -54,7 +52,7 @@
 //! - **dead letter**: a document that an index refuses; it is kept aside, and its lane goes on.
 //! - **lease**: the right to work on a task, for some seconds; it saves work and protects nothing.
 //! - **programme**: one kind of birthday coupon, with its time zone, its calendars and its rules.
-//! - **occurrence**: the year of a calendar that a coupon is for, such as `solar:2027`.
+//! - **occurrence**: the calendar year of a coupon, such as `solar:2027`.
 //! - **cohort, wave**: the members that celebrate a day, as frozen; one of its three freezes: midnight, noon, catch-up.
 //! - **ledger**: the permanent rows (user, programme, occurrence) that decide who gets a coupon.
 //! - **attempt**: one taking of a ledger row by a granter; its number is never used again.

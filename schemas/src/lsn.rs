@@ -1,8 +1,8 @@
-//! Positions in a source's binlog, and the only place where they are compared.
+//! Positions in a source's binlog, and the only code that compares them.
 //!
-//! An [`Lsn`] orders the events of *one* source; nothing ever compares the Lsn of two sources. It is also the version
-//! of every derived row that a source claims. A [`ResumePoint`] says where reading starts again: at the start of a
-//! group (transaction), which may lie below the position up to which changes were already sent.
+//! An [`Lsn`] orders the events of *one* source; no code compares the Lsn of two sources. It is also the version of
+//! every derived row that a source claims. A [`ResumePoint`] says where reading resumes: at the start of a group
+//! (transaction), which may lie below the position up to which changes were already sent.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use thiserror::Error;
 const EPOCH_BITS: u32 = 11;
 const FILE_BITS: u32 = 20;
 const SLOT_BITS: u32 = 32;
-/// Bytes a slot: an event is at least 19 bytes long, so no two events end in the same slot.
+/// Bytes of a slot: an event is at least 19 bytes long, so no two events end in the same slot.
 const SLOT_BYTES: u64 = 16;
 
 /// The epoch of a source's first server; each fail-over begins the next one.
@@ -21,7 +21,7 @@ pub const FIRST_EPOCH: u16 = 1;
 
 /// Log sequence number: epoch (11 bits), binlog file number (20), end position of the outer event ÷ 16 (32).
 ///
-/// 63 bits, so it fits a signed BIGINT. All rows of one event, and all inner events of a compressed transaction,
+/// It has 63 bits, so it fits a signed BIGINT. All rows of one event, and all inner events of a compressed transaction,
 /// share one Lsn; among them the order in the log decides.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -37,12 +37,12 @@ pub struct LsnOutOfRange {
 }
 
 impl Lsn {
-    /// Below every position of every source.
+    /// The position below every position of every source.
     pub const ZERO: Lsn = Lsn(0);
-    /// Above every position of every source.
+    /// The position above every position of every source.
     pub const MAX: Lsn = Lsn(i64::MAX as u64);
 
-    /// `end_position` is where the event ends in its file, unwrapped beyond 4 GiB.
+    /// Builds an Lsn; `end_position` is the end of the event in its file, unwrapped beyond 4 GiB.
     pub fn new(epoch: u16, file_number: u32, end_position: u64) -> Result<Self, LsnOutOfRange> {
         let epoch = bounded("epoch", u64::from(epoch), EPOCH_BITS)?;
         let file = bounded("binlog file number", u64::from(file_number), FILE_BITS)?;
@@ -50,7 +50,7 @@ impl Lsn {
         Ok(Self(epoch << (FILE_BITS + SLOT_BITS) | file << SLOT_BITS | slot))
     }
 
-    /// The same file and place in another epoch: of a server whose epoch the asker knows.
+    /// Returns the same file and offset in another epoch, for a caller that knows the epoch of its server.
     pub fn in_epoch(self, epoch: u16) -> Result<Self, LsnOutOfRange> {
         Self::new(epoch, self.file_number(), self.position())
     }
@@ -63,17 +63,17 @@ impl Lsn {
         ((self.0 >> SLOT_BITS) & ((1 << FILE_BITS) - 1)) as u32
     }
 
-    /// The end position of the event, rounded down to a multiple of 16 bytes.
+    /// Returns the end position of the event, rounded down to a multiple of 16 bytes.
     pub fn position(self) -> u64 {
         (self.0 & ((1 << SLOT_BITS) - 1)) * SLOT_BYTES
     }
 
-    /// The number as stored in a version column.
+    /// Returns the number for a version column.
     pub fn as_u64(self) -> u64 {
         self.0
     }
 
-    /// From a version column; a value beyond 63 bits is refused.
+    /// Reads the number of a version column; refuses a value beyond 63 bits.
     pub fn from_u64(value: u64) -> Result<Self, LsnOutOfRange> {
         bounded("lsn", value, EPOCH_BITS + FILE_BITS + SLOT_BITS).map(Self)
     }
@@ -84,7 +84,7 @@ fn bounded(part: &'static str, value: u64, bits: u32) -> Result<u64, LsnOutOfRan
     if value > limit { Err(LsnOutOfRange { part, value, limit }) } else { Ok(value) }
 }
 
-/// `epoch:file:position`, for example `1:42:8192`.
+/// Writes `epoch:file:position`, for example `1:42:8192`.
 impl fmt::Display for Lsn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.epoch(), self.file_number(), self.position())
@@ -113,44 +113,46 @@ impl FromStr for Lsn {
     }
 }
 
-/// Where a binlog reading starts again: always the start of a group.
+/// The point where reading a binlog resumes: always the start of a group.
 ///
-/// `gtid_set` holds every transaction before it and none after it, in the server's own notation
-/// (MariaDB `0-1-42,1-2-7`, MySQL `uuid:1-9`).
+/// `gtid_set` holds every transaction before the point and none after it, in the server's own notation (MariaDB
+/// `0-1-42,1-2-7`, MySQL `uuid:1-9`).
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ResumePoint {
     pub file: String,
     pub position: u64,
     pub gtid_set: String,
-    /// `None` = all whole groups that were read lie before this point.
+    /// End of the whole groups that were read; `None` = they all lie before this point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_end: Option<ReadEnd>,
-    /// GTID of a group after these of which a part was sent. A server that lacks the group lost what was read.
+    /// GTID of a later group of which a part was sent. A server that lacks the group has lost transactions that were
+    /// read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub partial: Option<String>,
 }
 
 impl ResumePoint {
-    /// GTIDs of every whole group that was read.
+    /// Returns the GTIDs of every whole group that was read.
     pub fn read_gtids(&self) -> &str {
         self.read_end.as_ref().map_or(&self.gtid_set, |end| &end.gtid_set)
     }
 }
 
-/// Where the whole groups end that were read, if that is behind the resume point: an XA branch that is undecided keeps
-/// the point before it.
+/// The end of the whole groups that were read, if it is after the resume point: an undecided XA branch holds that point
+/// back.
 ///
-/// A server that lacks a group before this end lost what was read, though it has all that lies before the resume point.
+/// A server that lacks a group before this end has lost transactions that were read, even if it has all of those before
+/// the resume point.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReadEnd {
     /// The number of a binlog file of the resume point's server.
     pub file_number: u32,
     pub position: u64,
-    /// It holds every group before the place, in the server's own notation.
+    /// GTIDs of every group before the end, in the server's own notation.
     pub gtid_set: String,
 }
 
-/// `7:4096:0-1-50`: file number, position and GTID set, without blanks.
+/// Writes `7:4096:0-1-50`: file number, position and GTID set, without blanks.
 impl fmt::Display for ReadEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:", self.file_number, self.position)?;
@@ -158,7 +160,7 @@ impl fmt::Display for ReadEnd {
     }
 }
 
-/// The text is not the end of what was read.
+/// The text is no read end.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("expected file number, position and GTID set, such as 7:4096:0-1-50")]
 pub struct InvalidReadEnd;
@@ -186,7 +188,7 @@ impl FromStr for ReadEnd {
 #[error("`{0}` is not a binlog file name; expected a number after the last dot, such as binlog.000042")]
 pub struct InvalidBinlogName(pub String);
 
-/// The number after the last dot of a binlog file name: 42 of `binlog.000042`.
+/// Returns the number after the last dot of a binlog file name: 42 of `binlog.000042`.
 pub fn binlog_file_number(file: &str) -> Result<u32, InvalidBinlogName> {
     file.rsplit_once('.')
         .and_then(|(_, number)| number.parse().ok())

@@ -1,8 +1,8 @@
 //! The lunar calendar of China, day by day from 1901 to 2100, and the 360 days of which each has a derived table.
 //!
-//! The table of months decides. It was written down from the package `sxtwl` 2.0.7 (BSD licence), which computes the
-//! moon; a test compares each of the 73,049 days with `icu_calendar`, which follows the standard GB/T 33661-2017.
-//! Three new moons fall within seconds of midnight, and other tables put their months one day later ([`DISPUTED`]).
+//! The table of months decides. It was taken from the package `sxtwl` 2.0.7 (BSD licence), which computes the moon; a
+//! test compares each of the 73,049 days with `icu_calendar`, which follows the standard GB/T 33661-2017. Three new
+//! moons fall within seconds of midnight, and other tables put their months one day later ([`DISPUTED`]).
 
 use std::fmt;
 
@@ -11,20 +11,20 @@ use jiff::civil::Date;
 use crate::birthday::BirthdayDefect;
 use crate::change::Value;
 
-/// Derived tables of lunar birthdays: twelve months of thirty days. The table of a day is there in every year.
+/// Derived tables of lunar birthdays: twelve months of thirty days. The table of a day exists in every year.
 pub const LUNAR_TABLES: u32 = 360;
 /// Months in which the table and `icu_calendar` differ; the table wins. There are none.
 pub const DIFFERENCES: [(Date, Date); 0] = [];
 /// First and last day of the months that tables of the Hong Kong Observatory's kind begin one day later.
 ///
-/// Their new moons are forecast within seconds of midnight, and how fast the Earth will turn is not known that well.
+/// Their new moons are forecast within seconds of midnight, and the Earth's future rotation is not known that well.
 pub const DISPUTED: [(Date, Date); 3] = [
     (jiff::civil::date(2057, 9, 28), jiff::civil::date(2057, 10, 27)),
     (jiff::civil::date(2089, 9, 4), jiff::civil::date(2089, 10, 3)),
     (jiff::civil::date(2097, 8, 7), jiff::civil::date(2097, 9, 5)),
 ];
 
-/// The first and the last day that the table answers for.
+/// First day that the table covers; `LAST_DAY` is the last one.
 const FIRST_DAY: Date = jiff::civil::date(1901, 1, 1);
 const LAST_DAY: Date = jiff::civil::date(2100, 12, 31);
 /// The first day of lunar year 1900, the first year of the table.
@@ -33,8 +33,8 @@ const FIRST_YEAR: i16 = 1900;
 const SHORT_MONTH_DAYS: u8 = 29;
 const LONG_MONTH_DAYS: u8 = 30;
 
-/// One number a lunar year: bit `m - 1` is set where month `m` has 30 days; bits 12 to 15 are the month that is
-/// followed by a leap month of its number, or 0; bit 16 is set where that leap month has 30 days.
+/// The months of each lunar year: bit `m - 1` is set where month `m` has 30 days; bits 12 to 15 are the month that a
+/// leap month of its number follows, or 0; bit 16 is set where that leap month has 30 days.
 #[rustfmt::skip]
 const YEARS: [u32; 201] = [
     0x08bd2, 0x00752, 0x00ea5, 0x05b2a, 0x0064b, 0x00a9b, 0x14aa6, 0x0056a, 0x00b59, 0x02baa,
@@ -84,14 +84,14 @@ pub struct LunarMonthDay {
 }
 
 impl LunarMonthDay {
-    /// The day of that number, if the calendar has it in some year.
+    /// Returns the day of that number, if the calendar has it in some year.
     pub fn new(month: u8, day: u8) -> Option<Self> {
         let is_day = (1..=12).contains(&month) && (1..=LONG_MONTH_DAYS).contains(&day);
         is_day.then_some(Self { month, day })
     }
 
-    /// From a captured column: text `MM-DD`. Blanks around it, as a CHAR column may have them, are ignored. A leap
-    /// month has the number of the month before it, so no mark tells it.
+    /// Reads a captured column: text `MM-DD`. Blanks around it, as a CHAR column may have them, are ignored. A leap
+    /// month has the number of the month before it, and the text does not distinguish the two.
     pub fn from_value(value: &Value<'_>) -> Result<Self, BirthdayDefect> {
         let text = match value {
             Value::Null => return Err(BirthdayDefect::Null),
@@ -112,23 +112,23 @@ impl LunarMonthDay {
         Self::new(month, day).ok_or(BirthdayDefect::NotADate)
     }
 
-    /// 0 for 01-01 to 359 for 12-30.
+    /// Returns the day's index: 0 for 01-01 to 359 for 12-30.
     pub fn ordinal(self) -> u32 {
         u32::from(self.month - 1) * u32::from(LONG_MONTH_DAYS) + u32::from(self.day - 1)
     }
 
-    /// All 360, in calendar order.
+    /// Returns all 360 days, in calendar order.
     pub fn all() -> impl Iterator<Item = Self> {
         (1..=12).flat_map(|month| (1..=LONG_MONTH_DAYS).map(move |day| Self { month, day }))
     }
 
-    /// `1230`: the ending of a derived table's name.
+    /// Returns the ending of a derived table's name, such as `1230`.
     pub fn compact(self) -> String {
         format!("{:02}{:02}", self.month, self.day)
     }
 }
 
-/// `12-30`: the `birthday` column of a derived row.
+/// Writes `12-30`: the `birthday` column of a derived row.
 impl fmt::Display for LunarMonthDay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}-{:02}", self.month, self.day)
@@ -151,7 +151,7 @@ pub struct LunarDate {
 }
 
 impl LunarDate {
-    /// The lunar day of a Gregorian one; `None` before 1901 and after 2100, where the table ends.
+    /// Returns the lunar day of a Gregorian one; `None` before 1901 and after 2100, where the table ends.
     pub fn of(date: Date) -> Option<Self> {
         if !(FIRST_DAY..=LAST_DAY).contains(&date) {
             return None;
@@ -169,10 +169,10 @@ impl LunarDate {
         None
     }
 
-    /// The days of which birthdays are celebrated on this one.
+    /// Returns the birthdays that are celebrated on this day.
     ///
-    /// Who was born in a leap month celebrates in the ordinary month of its number, so a leap month has no day. Who
-    /// was born on day 30 celebrates on day 29 of a month without a day 30.
+    /// A user who was born in a leap month celebrates in the ordinary month of its number, so a leap month has no day.
+    /// A user who was born on day 30 celebrates on day 29 of a month without a day 30.
     pub fn celebrated(self) -> Vec<LunarMonthDay> {
         if self.is_leap {
             return Vec::new();
@@ -183,7 +183,7 @@ impl LunarDate {
     }
 }
 
-/// `2027-01-30`, or `2025-06-01 (leap month)`.
+/// Writes `2027-01-30`, or `2025-06-01 (leap month)`.
 impl fmt::Display for LunarDate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:04}-{:02}-{:02}", self.year, self.month, self.day)?;
@@ -191,7 +191,7 @@ impl fmt::Display for LunarDate {
     }
 }
 
-/// Number, whether it is a leap month, and days of each month of a year, in order.
+/// Returns number, whether it is a leap month, and days of each month of a year, in order.
 fn months_of(year: u32) -> impl Iterator<Item = (u8, bool, u8)> {
     let days = |is_long: bool| if is_long { LONG_MONTH_DAYS } else { SHORT_MONTH_DAYS };
     let leap = (year >> 12 & 0xf) as u8;
@@ -216,7 +216,7 @@ mod tests {
         std::iter::successors(Some(FIRST_DAY), |day| day.tomorrow().ok()).take_while(|day| *day <= LAST_DAY)
     }
 
-    /// What the standard says of a day: year, month, whether it is a leap month, day.
+    /// Returns the standard's date of a day: year, month, whether it is a leap month, day.
     fn standard(day: Date) -> (i32, u8, bool, u8) {
         let iso = icu_calendar::Date::try_new_iso(day.year().into(), day.month() as u8, day.day() as u8);
         let lunar = iso.expect("a day of the calendar").to_calendar(ChineseTraditional::new());

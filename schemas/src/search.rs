@@ -1,24 +1,25 @@
 //! Bodies of the indexes of search targets, as JSON that creates them: settings and a strict mapping.
 //!
-//! Checks compare what stands with these texts, so an index and its check mean the same. Values of settings are
-//! strings, as servers give them back.
+//! Checks compare existing indexes with these texts, so an index and its check mean the same. Values of settings are
+//! strings, as servers return them.
 
-/// The documents of devices. After the name of its alias the index has the version as suffix.
+/// The documents of devices. The index is named after its alias, with the version as suffix.
 pub const SERIAL_DOCUMENTS: &str = include_str!("search/serial_documents.json");
-/// Progress of lanes, and which were enrolled.
+/// Progress of lanes, and which of them were enrolled.
 pub const PROGRESS: &str = include_str!("search/progress.json");
 /// Documents that the server rejected.
 pub const DEAD_LETTERS: &str = include_str!("search/dead_letters.json");
 
-/// Version of [`SERIAL_DOCUMENTS`]: another one is built beside the old one, and then the alias is switched.
+/// Version of [`SERIAL_DOCUMENTS`]: the index of another one is built beside the old one, and then the alias is
+/// switched.
 pub const SERIAL_DOCUMENTS_VERSION: u32 = 1;
 
-/// The index in which the documents of an alias lie until it is rebuilt.
+/// Returns the index that holds the documents of an alias until it is rebuilt.
 pub fn index_of(alias: &str) -> String {
     format!("{alias}-v{SERIAL_DOCUMENTS_VERSION}")
 }
 
-/// The index that is built to follow `serving`: of the present version, with the next number after it.
+/// Returns the index to build after `serving`: of the present version, with the next number as suffix.
 pub fn index_behind(alias: &str, serving: &str) -> String {
     let first = index_of(alias);
     match serving.strip_prefix(&first) {
@@ -30,7 +31,7 @@ pub fn index_behind(alias: &str, serving: &str) -> String {
     }
 }
 
-/// The alias through which an index is written: servers make a missing index that is written to, but no missing alias.
+/// Returns the alias for writing to an index: servers create a missing index on a write, but no missing alias.
 pub fn writing_alias(index: &str) -> String {
     format!("{index}-lanes")
 }

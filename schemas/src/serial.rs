@@ -1,8 +1,8 @@
 //! Serial codes: from captured columns of a device to the values by which it is found.
 //!
 //! A device has up to five codes. A code is text whose exact bytes count: leading zeros, case and trailing blanks are
-//! part of it. Only a MEID is written in capitals, since its hexadecimal digits are said in both ways. NULL and the
-//! empty text are no code. What a code looks like is checked and never decides anything: the source is the truth.
+//! part of it. Only a MEID is written in capitals, since its hexadecimal digits occur in both cases. NULL and the empty
+//! text are no code. The form of a code is checked and decides nothing: the source is the truth.
 
 use std::borrow::Cow;
 
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::change::Value;
 
-/// Which code of a device.
+/// The kind of a device's code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CodeKind {
     Imei1,
@@ -23,7 +23,7 @@ pub enum CodeKind {
 impl CodeKind {
     pub const ALL: [CodeKind; 5] = [Self::Imei1, Self::Imei2, Self::Meid, Self::BoxNo, Self::ItemCode];
 
-    /// Its captured field, and its name for people.
+    /// Returns the name of the captured field, which is also the name for people.
     pub fn name(self) -> &'static str {
         match self {
             Self::Imei1 => "imei1",
@@ -38,7 +38,7 @@ impl CodeKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// As mapping rows store it, from 1. Never changes.
+    /// Returns the number in stored mapping rows, from 1. It never changes.
     pub fn number(self) -> u8 {
         self as u8 + 1
     }
@@ -55,7 +55,7 @@ const HASH_BYTES: usize = 32;
 /// Databases of mapping tables: one for each length class.
 pub const LENGTH_CLASSES: u32 = 3;
 
-/// In which of the three databases a value lies: the length says where it is stored, not what it is.
+/// The mapping database of a value: the length says where the value is stored, not which code it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LengthClass {
     Fifteen,
@@ -66,7 +66,7 @@ pub enum LengthClass {
 impl LengthClass {
     pub const ALL: [LengthClass; LENGTH_CLASSES as usize] = [Self::Fifteen, Self::Fourteen, Self::Other];
 
-    /// Part of the database's name.
+    /// Returns the class's part of the database name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fifteen => "15",
@@ -78,13 +78,14 @@ impl LengthClass {
 
 /// A code as mapping tables and the cache hold it: at most [`STORED_BYTES_MAX`] bytes.
 ///
-/// A code of 255 bytes or more is its first 223 bytes and the SHA-256 of all of it, so any code can be looked up by
-/// itself. No code of 255 bytes is stored as it is: it could be made to equal the stored form of a longer one.
+/// The stored form of a code of 255 bytes or more is its first 223 bytes and the SHA-256 of the whole code, so any code
+/// can be found by itself. A code of exactly 255 bytes is not stored as it is: it could equal the stored form of a
+/// longer one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StoredCode(Box<[u8]>);
 
 impl StoredCode {
-    /// `None` for the empty text.
+    /// Returns the stored form of a code of this kind; `None` for the empty text.
     pub fn new(kind: CodeKind, code: &[u8]) -> Option<Self> {
         match kind {
             CodeKind::Meid => Self::exact(&code.to_ascii_uppercase()),
@@ -92,7 +93,7 @@ impl StoredCode {
         }
     }
 
-    /// The code as it is, whatever its kind; `None` for the empty text.
+    /// Returns the stored form of the code as it is, whatever its kind; `None` for the empty text.
     pub fn exact(code: &[u8]) -> Option<Self> {
         if code.is_empty() {
             return None;
@@ -105,12 +106,12 @@ impl StoredCode {
         Some(Self(stored.into()))
     }
 
-    /// What a table or cache holds, read back; `None` for what is no stored form.
+    /// Reads a value of a table or cache back; `None` for bytes that are no stored form.
     pub fn from_stored(stored: &[u8]) -> Option<Self> {
         (1..=STORED_BYTES_MAX).contains(&stored.len()).then(|| Self(stored.into()))
     }
 
-    /// What a reader who does not know the kind looks for: the code as it is, and as a MEID where that differs.
+    /// Returns the values to look for when the kind is unknown: the code as it is, and as a MEID where that differs.
     pub fn candidates(code: &[u8]) -> Vec<(Self, Option<CodeKind>)> {
         let mut candidates: Vec<_> = Self::exact(code).map(|stored| (stored, None)).into_iter().collect();
         if code.iter().any(u8::is_ascii_lowercase) {
@@ -135,8 +136,8 @@ impl StoredCode {
         }
     }
 
-    /// The number of its table among `tables`: the decimal number that it is, of any length, modulo `tables`; for
-    /// anything but digits its CRC-32 (IEEE, equal to SQL `CRC32()`).
+    /// Returns the code's table number among `tables`: for digits of any length their decimal number modulo `tables`,
+    /// for other text its CRC-32 (IEEE, equal to SQL `CRC32()`) modulo `tables`.
     ///
     /// SQL's `%` on text computes with doubles and is wrong from 16 digits on.
     pub fn table(&self, tables: u32) -> u32 {
@@ -149,18 +150,18 @@ impl StoredCode {
     }
 }
 
-/// What is odd about a code. It is stored and found all the same.
+/// An oddity of a code, which is stored and found all the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CodeDefect {
-    /// An IMEI that has not 15 bytes, a MEID that has not 14.
+    /// An IMEI does not have 15 bytes, or a MEID does not have 14.
     Length,
-    /// An IMEI with something else than digits, a MEID with something else than hexadecimal ones.
+    /// An IMEI has other characters than digits, or a MEID others than hexadecimal digits.
     Digits,
     /// The last digit of an IMEI is not the one that Luhn's formula gives.
     CheckDigit,
 }
 
-/// A code of a row that is odd in this way.
+/// A code of a row with its oddity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OddCode {
     pub kind: CodeKind,
@@ -168,7 +169,7 @@ pub struct OddCode {
 }
 
 impl OddCode {
-    /// The `reason` label of the metric.
+    /// Returns the `reason` label of the metric.
     pub fn reason(self) -> &'static str {
         match (self.kind, self.defect) {
             (CodeKind::Imei1, CodeDefect::Length) => "imei1_length",
@@ -191,7 +192,7 @@ const IMEI_DIGITS: usize = 15;
 const MEID_DIGITS: usize = 14;
 
 impl CodeDefect {
-    /// What is odd about a code of this kind, if anything. Boxes and items may be any text.
+    /// Returns the oddity of a code of this kind, if there is one. Boxes and items may be any text.
     pub fn of(kind: CodeKind, code: &[u8]) -> Option<Self> {
         match kind {
             CodeKind::Imei1 | CodeKind::Imei2 if code.len() != IMEI_DIGITS => Some(Self::Length),
@@ -204,9 +205,9 @@ impl CodeDefect {
     }
 }
 
-/// Whether the last of the decimal digits is the check digit of those before it (ISO/IEC 7812-1, annex B).
+/// Returns whether the last of the decimal digits is the check digit of those before it (ISO/IEC 7812-1, annex B).
 ///
-/// Panics when something else than ASCII digits is among them.
+/// Panics when the input has other bytes than ASCII digits.
 pub fn is_luhn(digits: &[u8]) -> bool {
     match digits {
         [] => false,
@@ -214,10 +215,10 @@ pub fn is_luhn(digits: &[u8]) -> bool {
     }
 }
 
-/// The check digit for these decimal digits: every second one from the right counts twice, 10 and more as the sum of
-/// their digits; the whole is a multiple of 10.
+/// Returns the check digit for these decimal digits: every second one from the right counts twice, 10 and more as the
+/// sum of its digits; the whole is a multiple of 10.
 ///
-/// Panics when something else than ASCII digits is among them.
+/// Panics when the input has other bytes than ASCII digits.
 pub fn luhn_check_digit(number: &[u8]) -> u8 {
     let sum: u64 = (number.iter().rev().enumerate())
         .map(|(place, digit)| {
@@ -232,18 +233,18 @@ pub fn luhn_check_digit(number: &[u8]) -> u8 {
 /// Bytes of a uuid as text, at most.
 pub const UUID_BYTES_MAX: usize = 64;
 
-/// Why a uuid names no claim.
+/// The reason why a uuid makes no claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UuidDefect {
     Null,
-    /// Empty text, or more than [`UUID_BYTES_MAX`] bytes.
+    /// The text is empty, or has more than [`UUID_BYTES_MAX`] bytes.
     Malformed,
-    /// A column type that holds neither integers nor text.
+    /// The column type holds neither integers nor text.
     WrongType,
 }
 
 impl UuidDefect {
-    /// The `reason` label of the metric.
+    /// Returns the `reason` label of the metric.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Null => "uuid_null",
@@ -253,7 +254,7 @@ impl UuidDefect {
     }
 }
 
-/// The text of a uuid: an integer in decimal, text as it is.
+/// Returns the text of a uuid: an integer in decimal, text as it is.
 pub fn uuid<'v>(value: &'v Value<'_>) -> Result<Cow<'v, [u8]>, UuidDefect> {
     match value {
         Value::Null => Err(UuidDefect::Null),
@@ -265,7 +266,7 @@ pub fn uuid<'v>(value: &'v Value<'_>) -> Result<Cow<'v, [u8]>, UuidDefect> {
     }
 }
 
-/// Text and integers as text; `None` for NULL and for what is neither.
+/// Returns text and integers as text; `None` for NULL and all other values.
 pub fn text<'v>(value: &'v Value<'_>) -> Option<Cow<'v, [u8]>> {
     match value {
         Value::Bytes(bytes) => Some(Cow::Borrowed(bytes)),
@@ -306,7 +307,7 @@ mod tests {
         assert_eq!(exact("123456789012345678").length_class(), LengthClass::Other);
     }
 
-    /// "30 years" says the document. What a year brings fills the three databases unevenly, and the first much sooner.
+    /// The document says "30 years". The codes of a year fill the three databases unevenly, and the first much sooner.
     #[test]
     fn mapping_tables_are_full_after_eight_to_fifteen_years_and_the_first_database_sooner() {
         const TABLES: f64 = 512.0;
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(long("a"), long("a"));
         let longest_exact = "y".repeat(STORED_BYTES_MAX - 1);
         assert_eq!(exact(&longest_exact).as_bytes(), longest_exact.as_bytes());
-        // Somebody gives a device the stored form of another one's code.
+        // An application gives a device the stored form of another device's code.
         let long = long("a");
         assert_ne!(StoredCode::exact(long.as_bytes()).unwrap(), long);
         assert_eq!(StoredCode::from_stored(long.as_bytes()).unwrap(), long);

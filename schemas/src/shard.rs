@@ -1,8 +1,8 @@
-//! Which physical tables belong to an entity, and which of them a name belongs into.
+//! The physical tables of an entity, and the table that a row belongs into.
 //!
-//! [`TablePattern`] maps physical names to an entity (capture depends on it alone); [`ShardingRule`] says where an
-//! application puts a name (workload and placement audit depend on it; capture never does). A [`ShardId`] is the
-//! identity under which a physical table claims derived rows.
+//! [`TablePattern`] maps physical names to an entity; capture depends on it alone. [`ShardingRule`] says where an
+//! application puts a row; workload and placement audit depend on it, capture never does. A [`ShardId`] is the identity
+//! under which a physical table claims derived rows.
 
 use std::fmt;
 
@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 
-/// 63-bit identity of a physical source table: the first 8 bytes of
-/// SHA-256(source ␀ database ␀ table ␀ generation), big endian, top bit cleared.
+/// The 63-bit identity of a physical source table: the first 8 bytes of SHA-256(source ␀ database ␀ table ␀
+/// generation), big endian, top bit cleared.
 ///
 /// The owner generation rises when a table is given to another server. Collisions are refused at set-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -35,7 +35,7 @@ impl ShardId {
         self.0
     }
 
-    /// A stored id; `None` when the number has more than 63 bits.
+    /// Reads a stored id; `None` when the number has more than 63 bits.
     pub fn from_u64(number: u64) -> Option<Self> {
         (number <= u64::MAX >> 1).then_some(Self(number))
     }
@@ -47,7 +47,7 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// How the sharding key of a row becomes a number.
+/// The way from a row's sharding key to a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NameHash {
@@ -60,7 +60,7 @@ pub enum NameHash {
 }
 
 impl NameHash {
-    /// The key's number modulo `modulus`; `None` when the key has none.
+    /// Returns the key's number modulo `modulus`; `None` when the key has none.
     pub fn remainder(self, key: &str, modulus: u64) -> Option<u64> {
         match self {
             NameHash::Crc32 => Some(u64::from(crc32fast::hash(key.as_bytes())) % modulus),
@@ -78,7 +78,7 @@ impl NameHash {
     }
 }
 
-/// How the hash becomes a database and a table.
+/// The way from the hash to a database and a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
@@ -99,7 +99,7 @@ pub struct ShardingRule {
 }
 
 impl ShardingRule {
-    /// Database and table number of a key; `None` when the key has no number.
+    /// Returns database and table number of a key; `None` when the key has no number.
     pub fn place(&self, key: &str) -> Option<(u32, u32)> {
         let (databases, tables) = (u64::from(self.databases.max(1)), u64::from(self.tables.max(1)));
         let number = self.hash.remainder(key, databases * tables)?;
@@ -110,9 +110,9 @@ impl ShardingRule {
         Some(((number % databases) as u32, table as u32))
     }
 
-    /// How many of the `databases × tables` tables any key can reach.
+    /// Returns how many of the `databases × tables` tables some key can reach.
     ///
-    /// `literal` uses one hash twice, so the pair is fixed by `hash % lcm(databases, tables)`: with 100 and 1000 only
+    /// `literal` uses one hash twice, so `hash % lcm(databases, tables)` determines the pair: with 100 and 1000 only
     /// 1,000 of 100,000 tables are ever used.
     pub fn reachable_tables(&self) -> u64 {
         let (databases, tables) = (u64::from(self.databases), u64::from(self.tables));
@@ -165,27 +165,27 @@ impl TablePattern {
         })
     }
 
-    /// The numbers (database, table) of a physical table, or `None` when the pattern does not name it.
+    /// Returns the numbers (database, table) of a physical table, or `None` when the pattern does not match it.
     pub fn matches(&self, database: &str, table: &str) -> Option<(u32, u32)> {
         Some((self.database.number(database)?, self.table.number(table)?))
     }
 
-    /// The physical names for a pair of numbers.
+    /// Returns the physical names for a pair of numbers.
     pub fn names(&self, database: u32, table: u32) -> (String, String) {
         (self.database.name(database), self.table.name(table))
     }
 
-    /// The database part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
+    /// Returns the database part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
     pub fn database_like(&self) -> String {
         self.database.like()
     }
 
-    /// The table part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
+    /// Returns the table part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
     pub fn table_like(&self) -> String {
         self.table.like()
     }
 
-    /// Whether some physical table is named by both patterns.
+    /// Returns whether both patterns match some physical table.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.database.overlaps(&other.database) && self.table.overlaps(&other.table)
     }
@@ -249,7 +249,8 @@ impl NamePattern {
         }
     }
 
-    /// Exact for fixed names; for two numbered names, whether some digits make them equal, judged by prefix and suffix.
+    /// Exact for fixed names. For two numbered names it compares prefix and suffix: some digits make the names equal,
+    /// or none.
     fn overlaps(&self, other: &Self) -> bool {
         match (self.width, other.width) {
             (None, _) => other.number(&self.prefix).is_some(),

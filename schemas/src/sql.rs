@@ -14,9 +14,9 @@ pub const MAPPING: &str = include_str!("sql/mapping.sql");
 pub const PROGRESS: &str = include_str!("sql/progress.sql");
 /// Codes to be removed from the cache.
 pub const OUTBOX: &str = include_str!("sql/outbox.sql");
-/// What is known of the cache.
+/// State of caches.
 pub const CACHE: &str = include_str!("sql/cache.sql");
-/// Which progress rows were made once.
+/// Sources whose progress rows were made once.
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
 /// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
@@ -41,18 +41,18 @@ pub const FLUX_SEQUENCE: &str = include_str!("sql/flux_sequence.sql");
 /// Request keys of payment documents.
 pub const FLUX_REQUEST: &str = include_str!("sql/flux_request.sql");
 
-/// One source table of the main layer: `{database}`, `{table}` and `{birthday_type}` are to be filled in.
+/// One source table of the main layer, with the placeholders `{database}`, `{table}` and `{birthday_type}`.
 pub const USER: &str = include_str!("sql/user.sql");
 
-/// One source table of the inventory's serial codes: `{database}`, `{table}` and `{uuid_type}` are to be filled in.
+/// One source table of the inventory's serial codes, with the placeholders `{database}`, `{table}` and `{uuid_type}`.
 pub const SERIAL_CODE: &str = include_str!("sql/serial_code.sql");
 
-/// `CREATE TABLE IF NOT EXISTS` of one shard of the serial codes. The names must not hold a backtick.
+/// Returns the `CREATE TABLE IF NOT EXISTS` of one shard of the serial codes. The names must not hold a backtick.
 pub fn serial_code_table(database: &str, table: &str, uuid_type: &str) -> String {
     SERIAL_CODE.replace("{database}", database).replace("{table}", table).replace("{uuid_type}", uuid_type)
 }
 
-/// `CREATE TABLE IF NOT EXISTS` of one shard of the main layer. The names must not hold a backtick.
+/// Returns the `CREATE TABLE IF NOT EXISTS` of one shard of the main layer. The names must not hold a backtick.
 pub fn user_table(database: &str, table: &str, birthday_type: &str) -> String {
     USER.replace("{database}", database).replace("{table}", table).replace("{birthday_type}", birthday_type)
 }

@@ -1,7 +1,7 @@
-//! Which server is read in which epoch: a source's timelines, of which each promotion begins another. No epoch has two
-//! servers, so rows of two servers never share a position.
+//! The timelines of a source: which server is read in which epoch. Each promotion begins another timeline. No epoch has
+//! two servers, so rows of two servers never share a position.
 //!
-//! A server that comes back after another one was read gets another epoch: its places mean something else then.
+//! A server that comes back after another one was read gets another epoch: its positions mean something else then.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,33 +9,34 @@ use std::str::FromStr;
 use crate::envelope::ServerIdentity;
 use crate::lsn::Lsn;
 
-/// An epoch and the server that is read in it, as far as somebody knows. The default: nobody was read yet.
+/// An epoch and the server that is read in it, as far as known. The default means that no server was read yet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Timeline {
     pub epoch: u16,
-    /// The default identity, which no server has, when it is not known.
+    /// The server of the epoch; the default identity, which no server has, when it is not known.
     pub server: ServerIdentity,
 }
 
 impl Timeline {
-    /// The timeline of a position and of the server that it is a place of.
+    /// Returns the timeline of a position and its server.
     pub fn of(position: Lsn, server: &ServerIdentity) -> Self {
         Self { epoch: position.epoch(), server: server.clone() }
     }
 
-    /// The timeline in which the present server is read, when this one is the latest: this, or the next.
+    /// Returns the timeline for reading the present server after this latest one: the same epoch, or the next.
     pub fn followed_by(&self, present: &ServerIdentity) -> Self {
         let is_over = self.server != *present;
         Self { epoch: self.epoch.saturating_add(u16::from(is_over)), server: present.clone() }
     }
 
-    /// Whether both say the same epoch of different servers: then rows of both may have its positions.
+    /// Returns whether both have the same epoch with different servers: then rows of both may share positions.
     pub fn contradicts(&self, other: &Self) -> bool {
         let (is_one_known, is_other_known) = (self.is_known(), other.is_known());
         self.epoch == other.epoch && is_one_known && is_other_known && self.server != other.server
     }
 
-    /// The later of two; nobody's when they contradict each other, so that the next reading begins another epoch.
+    /// Returns the later of two. When they contradict each other the result has no server, so that the next reading
+    /// begins another epoch.
     #[must_use]
     pub fn latest(self, other: Self) -> Self {
         if self.contradicts(&other) {
@@ -50,7 +51,7 @@ impl Timeline {
     }
 }
 
-/// `2 mariadb:7`.
+/// Writes `2 mariadb:7`.
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.epoch, self.server)

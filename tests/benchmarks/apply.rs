@@ -26,7 +26,7 @@ use crate::site::{Site, TARGET};
 use crate::{Figure, Scale, by_hand, capture};
 
 const BAR: f64 = 0.70;
-/// Rows a transaction that the program tries; the better one is the limit.
+/// Rows of a transaction that the program tries; the faster size is the limit.
 const FLUSH_ROWS: [usize; 2] = [5_000, 20_000];
 
 pub async fn measure(site: &mut Site<'_>, data: &Data, figure: Figure, scale: &Scale, report: &mut Report) {
@@ -68,7 +68,7 @@ pub async fn product(site: &Site<'_>, config: &Arc<Config>, log: &NatsLog, end: 
     run_lanes(config, log, end, &[site.pid(TARGET)], lanes.collect()).await
 }
 
-/// Runs the lanes until each holds everything.
+/// Runs the lanes until each has applied the log to its end.
 pub async fn run_lanes<S: LaneStore + 'static>(
     config: &Arc<Config>,
     log: &NatsLog,

@@ -1,8 +1,8 @@
-//! The lag of live changes while a load, while a reconciliation, and while the spot checks between reconciliations
-//! runs beside them, each as fast as by default, in turn with the changes alone.
+//! The lag of live changes beside a load, a reconciliation or the spot checks, each as fast as by default, in turn with
+//! the changes alone.
 //!
-//! The load reads the filled tables once more and writes every derived row again under a new version: what it does is
-//! what the first load does. All changes make new users, which nothing but their own change can make visible.
+//! The load reads the filled tables once more and writes every derived row again under a new version, as the first load
+//! does. All changes make new users, so only their own change can make them visible.
 
 use serde_json::Value as Json;
 
@@ -13,7 +13,7 @@ use crate::site::{SOURCE, Site};
 use crate::{Scale, data};
 
 const MOST: f64 = 3.0;
-/// All three looks begin while changes are measured: so many looks a second as later, and of the same keys sooner.
+/// Delays at which all three checks of a key begin within the measurement, at their later rate but of fewer keys.
 const SOON: &str = "spot_check_after_seconds = [1, 2, 4]";
 const OFF: &str = "spot_check_keys_per_second = 0";
 
@@ -25,7 +25,7 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let daemon = site.installation.run();
     daemon.until_ready().await;
     site.installation.drained().await;
-    // The spot checks is another process.
+    // The spot checks are another process.
     site.installation.use_another_http_port();
     configure(&mut site, SOON);
     let config = site.config();

@@ -1,9 +1,9 @@
-//! The limit of applying: what one would write by hand for exactly this work.
+//! The limit of applying: a program written by hand for exactly this work.
 //!
-//! The rows lie in memory, already projected, sorted by table and key, and compacted within each transaction; four
+//! Its rows are in memory, already projected, sorted by table and key, and compacted within each transaction. Four
 //! connections own a quarter of the tables each and send one packet a transaction: `BEGIN`, multi-row statements of up
-//! to 1,000 rows, `COMMIT`. No log is read, no progress is stored, no version is compared. Making that work is not
-//! part of the measurement; writing its SQL is.
+//! to 1,000 rows, `COMMIT`. It reads no log, stores no progress and compares no version. The measurement includes the
+//! writing of the SQL, and not the preparation of the rows.
 
 use std::fmt::Write as _;
 
@@ -21,7 +21,7 @@ use crate::meter::{Measured, Meter};
 use crate::site::{SOURCE, Site, TARGET};
 
 const STATEMENT_ROWS: usize = 1_000;
-/// A join with a list of keys is the cheapest DELETE by far: `IN` and `OR` cost the server three times as much a row.
+/// Rows of a DELETE, a join with a list of keys: `IN` and `OR` cost the server three times as much a row.
 const DELETE_ROWS: usize = 300;
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
@@ -35,12 +35,12 @@ struct Row {
     is_delete: bool,
 }
 
-/// For each connection its transactions.
+/// The transactions of each connection.
 #[derive(Debug)]
 pub struct Work {
     shape: &'static TableShape,
     names: Vec<String>,
-    /// The value columns of each table, as SQL: all its rows have the same.
+    /// The value columns of each table as SQL; all rows of a table have the same.
     values: Vec<String>,
     connections: Vec<Vec<Vec<Row>>>,
 }
@@ -70,7 +70,7 @@ pub async fn prepare(config: &Config, log: &NatsLog, end: Lsn, flush_rows: usize
     Work { shape: tables[0].derived.shape, names, values, connections }
 }
 
-/// Reads the log once and gives each lane's flushes to `take`.
+/// Reads the log once and hands each lane's flushes to `take`.
 pub async fn project(
     log: &NatsLog,
     end: Lsn,
@@ -150,7 +150,7 @@ fn transaction(work: &Work, rows: &[Row]) -> String {
     sql
 }
 
-/// The first part of the list has no rows: it names the columns.
+/// Appends a DELETE of these rows. The first part of its list has no rows and names the columns.
 fn delete(sql: &mut String, shape: &TableShape, name: &str, rows: &[&Row]) {
     write!(sql, "DELETE {name} FROM (SELECT 0 AS s").expect(STRING);
     for (cell, column) in rows[0].key.iter().zip(shape.key_columns) {
@@ -188,7 +188,7 @@ fn upsert(sql: &mut String, shape: &TableShape, name: &str, values: &str, rows: 
     sql.push_str("lsn=VALUES(lsn);");
 }
 
-/// Appends `,cell`. Plain text is as short as it can be: what the server parses counts.
+/// Appends `,cell`. Plain text is as short as possible, as the server's parsing costs time.
 fn push(sql: &mut String, cell: &Cell) {
     match cell {
         Cell::Null => sql.push_str(",NULL"),

@@ -1,9 +1,9 @@
 //! From the outbox of mapping tables into Redis, catching up: the product's drain, in turn with a program written by
 //! hand that does the same reads and writes.
 //!
-//! That program has its codes in memory, sorted and each once. Over four connections to each server it sends, for some
-//! hundred codes at a time, one pipeline (remove entry and token, set another token), one statement that reads their
-//! mapping rows, and one pipeline that stores each entry if its token still stands. It reads no outbox.
+//! That program has its codes in memory, sorted and each once. Over four connections to each server it takes some
+//! hundred codes at a time: one pipeline (remove entry and token, set another token), one statement that reads their
+//! mapping rows, and one pipeline that stores each entry whose token is unchanged. It reads no outbox.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,15 +31,15 @@ use crate::site::{MAPPING, REDIS, Site, TARGET};
 use crate::{Scale, apply, capture, data};
 
 const BAR: f64 = 0.70;
-/// As many as the daemon has for filling a cache, and as the program written by hand has.
+/// Connections of the daemon for filling a cache, and of the program written by hand.
 const CONNECTIONS: usize = 4;
-/// Codes a step that the program tries; the better one is the limit.
+/// Codes of a step that the program tries; the faster size is the limit.
 const STEP_CODES: [usize; 2] = [200, 1_000];
 const TIME_TO_LIVE_MS: u64 = 365 * 24 * 3600 * 1000;
 const FINISH: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
 
-/// The site must have [`fill_tables`] after it.
+/// Measures both; [`fill_tables`] must have filled the site.
 pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
     let config = site.config();
     let bench = CacheBench::open(site, &config);
@@ -48,7 +48,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
     let mut redis = admin(site).await;
     let mut hands = STEP_CODES.map(|codes| Hand::new(format!("{codes} codes a step")));
     let mut products = Vec::new();
-    // The first run of all finds cold servers.
+    // The first run finds cold servers and is thrown away.
     for round in 0..=scale.rounds {
         let mut sizes = BTreeSet::new();
         for (step, hand) in STEP_CODES.iter().zip(&mut hands) {
@@ -60,7 +60,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
         site.target("UPDATE anabranch.outbox SET drained_at = NULL").await;
         products.push(bench.product(site).await);
         sizes.insert(size(&mut redis).await);
-        // The product watermarks its cache with one key more.
+        // The product has one key more: its freshness key.
         let is_same = sizes.first().zip(sizes.last()).is_some_and(|(least, most)| most - least <= 1);
         assert!(is_same, "the same entries are stored: {sizes:?}");
         if round == 0 {
@@ -80,7 +80,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
     report.add(contest.line());
 }
 
-/// Devices in mapping tables, each code in the outbox.
+/// Writes devices into mapping tables, with each code in the outbox.
 pub async fn fill_tables(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     let amount = (scale.cached_devices, scale.seed);
     let data = data::write(site, Devices::WHAT, amount, Devices::writers()).await;
@@ -112,7 +112,7 @@ async fn size(redis: &mut MultiplexedConnection) -> u64 {
     redis::cmd("DBSIZE").query_async(redis).await.expect("an administrator may")
 }
 
-/// With which every key begins.
+/// The prefix of every key.
 pub fn prefix(config: &Config) -> String {
     format!("{}:{MAPPING}", config.name)
 }
@@ -159,7 +159,7 @@ impl CacheBench {
         }
     }
 
-    /// Every code of the outbox, once.
+    /// Every code of the outbox, each once.
     async fn touched(&self) -> Vec<StoredCode> {
         let rows = self.outbox.pending(usize::MAX >> 1).await.expect("the target answers");
         let mut codes: Vec<StoredCode> = rows.into_iter().flat_map(|row| row.codes).collect();

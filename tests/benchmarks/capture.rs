@@ -19,7 +19,7 @@ use crate::report::{Line, Report};
 use crate::site::{SOURCE, Site};
 use crate::{Figure, Scale, Wanted, scan};
 
-/// How a figure is judged: times the scan, and CPU of client (and broker) a row.
+/// Limits of a figure: time as a multiple of the scan's, and CPU of client (and broker) a row.
 struct Bar {
     ratio: f64,
     aim: f64,
@@ -34,7 +34,7 @@ const APPEND: Bar = Bar { ratio: 8.0, aim: 4.0, cpu_us: 2.0 };
 #[derive(Debug, Default)]
 struct Runs(Vec<Measured>);
 
-/// Measures both figures, or the one that is wanted.
+/// Measures both figures, or only the wanted one.
 pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, wanted: &Wanted, report: &mut Report) {
     let (plain, tls) = (site.plain_source_config(), site.source_config());
     let (mut scans, mut decodes, mut decodes_tls, mut appends) =
@@ -81,7 +81,7 @@ fn scan_once(site: &Site<'_>, data: &Data) -> (Measured, u64) {
     anabranch_tests::blocking(|| scan::run(port, site.pid(SOURCE), data))
 }
 
-/// From the request for the binlog to the last change in a batch; batches are finished and dropped.
+/// Measures from the request for the binlog to the last change in a batch; batches are finished and dropped.
 async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured {
     let connector = site.connector(source);
     let limit = site.config().limits.batch_bytes.get();
@@ -102,13 +102,13 @@ async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured
         changes += u64::from(batch.take().changes);
         (meter.stop(), changes)
     };
-    // As a task, on a thread that waits for sockets itself: so the daemon has it.
+    // A task on a thread that itself waits for sockets, as in the daemon.
     let (measured, changes) = tokio::spawn(work).await.expect("no panic");
     assert_eq!(changes, data.rows, "every change is decoded");
     measured
 }
 
-/// From the start of a reader on an empty stream to the acknowledgement of the last message.
+/// Measures from the start of a reader on an empty stream to the acknowledgement of the last message.
 pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
     let source = site.source_config();
     let connector = site.connector(&source);

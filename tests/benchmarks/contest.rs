@@ -1,11 +1,11 @@
-//! The product in turn with what one would write by hand for exactly the same work: runs of both, and their line.
+//! The product in turn with a program written by hand for exactly the same work: runs of both, and their line.
 
 use serde_json::json;
 
 use crate::meter::{Measured, median};
 use crate::report::Line;
 
-/// One way to do it by hand.
+/// A way to do the work by hand, with its runs.
 #[derive(Debug)]
 pub struct Hand {
     pub how: String,
@@ -18,16 +18,16 @@ impl Hand {
     }
 }
 
-/// The runs of the product and of each way by hand; those of one round have the same place.
+/// The runs of the product and of each way by hand; runs of one round have the same index.
 #[derive(Debug)]
 pub struct Contest {
     pub figure: &'static str,
-    /// What is counted, such as `rows`, and how many of them a run has.
+    /// The unit of counting, such as `rows`, and the number of units in a run.
     pub unit: &'static str,
     pub count: u64,
     /// The servers whose CPU was measured.
     pub servers: &'static str,
-    /// The least part of the rate of the fastest way by hand.
+    /// Least share of the fastest hand-written way's rate.
     pub bar: f64,
     pub products: Vec<Measured>,
     pub hands: Vec<Hand>,

@@ -1,9 +1,9 @@
 //! Whole coupon days through the daemon: a day's cost beside few and many users, 1 January, and the lag of live changes
 //! while a day runs.
 //!
-//! The lanes run in one daemon, `dispatch run` freezes and publishes the day in a second process, and a granter works
-//! in a third one. The coupon system is the demo's witness, whose book waits for the disk; it runs in this process. A
-//! day is granted from 01:00 on in a zone that is chosen for it, so only midnight is frozen.
+//! One daemon runs the lanes. `dispatch run` freezes and publishes the day in a second process, and a granter works in
+//! a third. The coupon system is the demo's witness in this process, whose book waits for the disk. The day is granted
+//! from 01:00 on in a zone that is chosen for it, so only midnight is frozen.
 
 use anabranch_demo::verify::DerivedLayout;
 use anabranch_tests::Turn;
@@ -20,12 +20,12 @@ const COST_MOST: f64 = 1.10;
 const JANUARY_LEAST: f64 = 0.80;
 const JANUARY_MEMORY_MB: f64 = 200.0;
 const LAG_MOST: f64 = 3.0;
-/// More than a granter carries in a second, so that a day lasts as long as the changes that are measured beside it.
+/// Above a granter's rate, so that a day lasts as long as the changes that are measured beside it.
 const GRANTS_A_SECOND_MOST: u64 = 12_000;
-/// The freeze, and the wait for what is committed last.
+/// Time of the freeze, and of the wait for the last commits.
 const LAG_SPARE_SECONDS: u64 = 10;
 
-/// A day as it was measured.
+/// A measured day.
 #[derive(Debug, Clone, Copy)]
 struct DayMeasured {
     members: u64,
@@ -49,7 +49,7 @@ impl DayMeasured {
         self.pass_memory_bytes.max(self.granter_memory_bytes) as f64 / 1e6
     }
 
-    /// Microseconds of CPU of all servers and processes for a member.
+    /// Microseconds of CPU of all servers and processes, for each member.
     fn cpu_us(&self) -> f64 {
         let of = |measured: &Measured, count: u64| {
             (measured.server_cpu_seconds + measured.own_cpu_seconds) * 1e6 / count as f64
@@ -58,7 +58,7 @@ impl DayMeasured {
     }
 }
 
-/// Runs the next programme's day: the pass of the dispatcher, and the first grants of it.
+/// Runs the next programme's day: the pass of the dispatcher, and its first grants.
 async fn day(town: &mut Town<'_>, members: u64, grants: u64) -> DayMeasured {
     town.begin_programme();
     let (pass, pass_memory_bytes) = town.pass(members).await;
@@ -78,7 +78,7 @@ fn of(days: &[DayMeasured], value: impl Fn(&DayMeasured) -> f64) -> f64 {
     median(days.iter().map(value))
 }
 
-/// The cost of the same day beside a tenth of the users and beside all of them, and 1 January among all of them.
+/// Measures the same day beside a tenth of the users and beside all of them, and 1 January among all of them.
 pub async fn measure(turn: Turn<'_>, layout: DerivedLayout, scale: &Scale, report: &mut Report) {
     let (users, common) = (scale.day_users, scale.day_users / 400);
     let mut town = Town::begin(turn, layout).await;
@@ -161,7 +161,7 @@ fn each(days: &[DayMeasured]) -> Vec<serde_json::Value> {
     days.iter().map(one).collect()
 }
 
-/// The lag of live changes while a day is frozen and granted, in turn with the changes alone.
+/// Measures the lag of live changes while a day is frozen and granted, in turn with the changes alone.
 pub async fn lag(turn: Turn<'_>, scale: &Scale, report: &mut Report) {
     let members = (scale.latency_seconds + LAG_SPARE_SECONDS) * GRANTS_A_SECOND_MOST;
     let mut town = Town::begin(turn, DerivedLayout::ByDay).await;

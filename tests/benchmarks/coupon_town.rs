@@ -1,8 +1,8 @@
-//! Users whose coupon days are measured: written into source and derived tables beneath the binlogs, with a daemon
-//! whose lanes have nothing to read of them, and a coupon system.
+//! Users whose coupon days are measured, a daemon with lanes, and a coupon system. The users are written into source
+//! and derived tables without binlog, so the lanes have nothing to read of them.
 //!
-//! A user of the day lives in one of all source tables, spread by number, and has the derived row that a lane would
-//! have written. The users of all other days are there to be in the way.
+//! A user of the day is in one of all source tables, spread by number, and has the derived row that a lane would have
+//! written. The users of all other days only enlarge the tables.
 
 use std::time::{Duration, Instant};
 
@@ -21,26 +21,26 @@ use jiff::tz::TimeZone;
 use crate::meter::{Measured, Meter, cpu_seconds, resident_bytes_max};
 use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 
-/// The hour of the programmes' zone in which a run begins: midnight is past, and noon is far.
+/// The hour of the programmes' zone in which a run begins, after midnight and long before noon.
 const HOUR: i64 = 1;
-/// Users of other days have higher numbers.
+/// The lowest number of users of other days.
 const OTHERS: u64 = 100_000_000;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Far above what it takes.
+/// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(900);
-/// Tables of so many users do not fit into what the stack's servers have.
+/// Buffer pool that holds the tables of all users; the stack's default is smaller.
 const BUFFER_POOL_BYTES: u64 = 1 << 30;
-/// Nothing of this reaches a binlog.
+/// Session settings by which a statement reaches no binlog.
 const BENEATH: &str = "SET SESSION sql_log_bin = 0, unique_checks = 0; ";
 const DURABLE: [&str; 2] =
     ["SET GLOBAL innodb_flush_log_at_trx_commit = 1", "SET GLOBAL innodb_flush_log_at_trx_commit = 0"];
 
-/// See the module's text.
+/// Users, lanes and a coupon system, see the text of this module.
 pub struct Town<'g> {
     pub site: Site<'g>,
-    /// The daemon of the lanes.
+    /// The daemon that runs the lanes.
     pub lanes: Daemon,
-    /// Changes that were written beside days.
+    /// Number of changes that were written beside days.
     pub changes: u64,
     witness: Witness,
     folder: tempfile::TempDir,
@@ -48,12 +48,12 @@ pub struct Town<'g> {
     day: Date,
     tables: BirthdayTables,
     programmes: u32,
-    /// Users of each other day.
+    /// Number of users of each other day.
     others: u64,
 }
 
 impl<'g> Town<'g> {
-    /// Empty, with lanes that have read all tables.
+    /// Makes an empty town, whose lanes have read all tables.
     pub async fn begin(turn: Turn<'g>, layout: DerivedLayout) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the book");
         let listen = "127.0.0.1:0".parse().expect("an address");
@@ -80,7 +80,7 @@ impl<'g> Town<'g> {
         Self { site, lanes, changes: 0, witness, folder, zone, day, tables, programmes: 0, others: 0 }
     }
 
-    /// A programme that has granted nothing yet takes the place of the one before it.
+    /// Replaces the configured programme by one that has granted nothing yet.
     pub fn begin_programme(&mut self) {
         self.programmes += 1;
         self.site.installation.use_another_http_port();
@@ -91,7 +91,7 @@ impl<'g> Town<'g> {
         MonthDay::new(self.day.month() as u8, self.day.day() as u8).expect("a day")
     }
 
-    /// The users of these numbers have their birthday today.
+    /// Writes users of these numbers whose birthday is today.
     pub async fn fill_day(&self, first: u64, last: u64) {
         let today = self.month_day();
         eprintln!("writing users {first} to {last} with the birthday {today}");
@@ -105,14 +105,14 @@ impl<'g> Town<'g> {
         self.write(source, target).await;
     }
 
-    /// So many users have their birthdays on all other days.
+    /// Writes this number of users with birthdays on all other days.
     pub async fn fill_others(&mut self, users: u64) {
         let today = Birthday::Solar(self.month_day());
         let days: Vec<Birthday> =
             Birthday::all(Calendar::Solar).into_iter().filter(|day| *day != today).collect();
         let a_day = users / days.len() as u64;
         eprintln!("writing users until each of {} other days has {a_day}", days.len());
-        // Packets that end within the time that a statement may take.
+        // Packets small enough to end within the time limit of a statement.
         for days in days.iter().enumerate().collect::<Vec<_>>().chunks(20) {
             let (mut source, mut target) = (String::from(BENEATH), String::from(BENEATH));
             for (place, day) in days {
@@ -128,7 +128,7 @@ impl<'g> Town<'g> {
         self.others = a_day;
     }
 
-    /// Both servers at once, without waiting for the disk.
+    /// Writes to both servers at once, without waiting for the disk.
     async fn write(&self, source: String, target: String) {
         let [durable, fast] = DURABLE;
         tokio::join!(self.site.source(fast), self.site.target(fast));
@@ -136,7 +136,7 @@ impl<'g> Town<'g> {
         tokio::join!(self.site.source(durable), self.site.target(durable));
     }
 
-    /// The rows that lanes would have written.
+    /// SQL of the rows that lanes would have written.
     fn derived_rows(&self, table: u32, (first, last): (u64, u64), day: MonthDay, which: &str) -> String {
         let (database, name) = source_table(table);
         let shard = ShardId::of(SOURCE, &database, &name, 0).as_u64();
@@ -159,7 +159,7 @@ impl<'g> Town<'g> {
         sql
     }
 
-    /// A pass of the dispatcher, and the most memory that it had.
+    /// Runs a pass of the dispatcher; returns its cost and its peak memory in bytes.
     pub async fn pass(&self, members: u64) -> (Measured, u64) {
         let day = self.day.to_string();
         let meter = Meter::start(&self.servers());
@@ -180,8 +180,8 @@ impl<'g> Town<'g> {
         (measured, memory)
     }
 
-    /// Grants until so many users are carried. Counts from the first look that finds some: how many, how long, and the
-    /// most memory of the granter.
+    /// Grants until this number of users is carried. Counts from the first poll that finds carried users; returns their
+    /// number, the cost and the granter's peak memory in bytes.
     pub async fn grant(&self, users: u64) -> (u64, Measured, u64) {
         let mut granter = self.site.installation.run_with(&["--role", "granter"], &[]);
         let deadline = Instant::now() + WAIT_MAX;
@@ -203,7 +203,7 @@ impl<'g> Town<'g> {
         }
     }
 
-    /// Users for whom a granter has done all.
+    /// The number of users whose grants a granter has finished.
     pub async fn carried(granter: &Daemon) -> f64 {
         granter.metric("anabranch_coupon_carried_total", &["outcome=\"done\""]).await
     }
@@ -235,18 +235,18 @@ fn source_rows(table: u32, (first, last): (u64, u64), day: MonthDay, which: &str
     )
 }
 
-/// A zone in which it is an hour past midnight now, and the day there.
+/// A zone in which it is an hour past midnight now, and the date there.
 fn zone() -> (String, Date) {
     let now = Timestamp::now();
     let offset = HOUR - i64::from(now.to_zoned(TimeZone::UTC).hour());
-    // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
+    // The tz database has UTC-12 to UTC+14, and writes the sign the other way round.
     let offset = if offset < -12 { offset + 24 } else { offset };
     let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
     let zone = TimeZone::get(&name).expect("it exists");
     (name, now.to_zoned(zone).date())
 }
 
-/// The programme of a number, with every setting of the coupon day at its default but those that begin it at once.
+/// Configures the programme of a number: every setting at its default, but those that begin it at once.
 fn write_configuration(site: &mut Site<'_>, number: u32, zone: &str, witness: &Witness) {
     let text = site.installation.configuration_text();
     let coupons = format!(

@@ -1,11 +1,11 @@
-//! A coupon day: its cohort frozen, and its coupons granted, in turn with what one would write by hand.
+//! A coupon day: its cohort frozen, and its coupons granted, each in turn with a program written by hand.
 //!
-//! `freeze`: the dispatcher reads the day's table page by page and writes the cohort, until it would publish the first
-//! message. By hand it is one `INSERT … SELECT` of the same rows. `grants`: granters carry messages whose members are
-//! frozen; the coupon system gives every coupon at once, the register and the source rows are in memory. Messages of
-//! one member wait in the queue, so a granter carries a hundred of a part together. By hand as many connections insert
-//! the rows, commit, call, and update rows and `is_sent` in a second transaction: no look at the cohort or a source, no
-//! gap, no token, no queue, no recovery.
+//! `freeze`: the dispatcher reads the day's table page by page and writes the cohort, up to the first message. By hand
+//! it is one `INSERT … SELECT` of the same rows. `grants`: granters carry messages whose members are frozen; the coupon
+//! system gives every coupon at once, the register and the source rows are in memory. Messages of one member wait in
+//! the queue, so a granter carries a hundred of a part together. By hand as many connections insert the rows, commit,
+//! call, and update rows and `is_sent` in a second transaction. It checks no cohort, source or gap, and has no token,
+//! queue or recovery.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,11 +40,11 @@ use crate::{Figure, Scale, Wanted};
 
 const FREEZE_BAR: f64 = 0.70;
 const GRANTS_BAR: f64 = 0.60;
-/// Messages that are carried at once, and connections of the program by hand.
+/// Messages that are carried at once, and connections of the hand-written program.
 const GRANTERS: usize = 8;
 const FIRST: Unique = Unique(1);
 
-/// The outside of a coupon day, as far as it is in memory.
+/// The environment of a coupon day, partly in memory.
 #[derive(Clone)]
 struct Outside {
     cohort: MysqlCohort,
@@ -124,7 +124,7 @@ impl CouponSystem for Outside {
     }
 }
 
-/// Refuses the first message, so that a pass ends where the freeze does.
+/// A queue that refuses the first message, so that a pass ends with the freeze.
 struct NoQueue;
 
 impl WorkQueue for NoQueue {
@@ -136,13 +136,13 @@ impl WorkQueue for NoQueue {
     }
 }
 
-/// What both figures use.
+/// State that both figures share.
 struct Day<'s, 'g> {
     site: &'s Site<'g>,
     ledger: MySqlLedger,
     outside: Outside,
     day: Date,
-    /// The day's table, and the tables of the ledger's database, quoted.
+    /// The day's table, quoted, and the prefix of the ledger's tables in `coupons`.
     table: String,
     coupons: String,
 }
@@ -179,7 +179,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, wanted: &Wanted, report: &m
     }
 }
 
-/// Users 1, 2, 3 … with the birthday of today.
+/// Writes users 1, 2, 3 … with the birthday of today.
 async fn fill(day: &Day<'_, '_>, users: u64, today: MonthDay) {
     let sql = format!(
         "INSERT INTO {} (`shard_id`, `user_id`, `birthday`, `is_sent`, `lsn`) \
@@ -223,7 +223,7 @@ async fn freeze(day: &Day<'_, '_>, scale: &Scale) -> Contest {
     }
 }
 
-/// A pass until the cohort of a new programme is frozen.
+/// Runs a pass until the cohort of a new programme is frozen.
 async fn frozen(day: &Day<'_, '_>, name: &str) -> Measured {
     let dispatcher = Dispatcher {
         ledger: day.ledger.clone(),
@@ -257,7 +257,7 @@ async fn grants(day: &Day<'_, '_>, scale: &Scale, members: usize) -> Contest {
     Contest { figure, unit: "grants", count, servers: "target", bar: GRANTS_BAR, products, hands: vec![hand] }
 }
 
-/// Users in messages or calls of so many, those of each in one part.
+/// Splits users into messages or calls of up to `members`, those of each in one part.
 fn batches(users: &[u64], members: usize) -> Vec<Vec<u64>> {
     let mut parts: BTreeMap<u64, Vec<u64>> = BTreeMap::new();
     for user in users {
@@ -332,7 +332,7 @@ async fn by_hand(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -
     meter.stop()
 }
 
-/// The two transactions of a call.
+/// The statements of a call's two transactions.
 fn statements(day: &Day<'_, '_>, name: &str, users: &[u64]) -> [String; 2] {
     let table = format!("{}.coupon_ledger_{:02}", day.coupons, part(users[0]));
     let (date, year) = (day.day, day.day.year());

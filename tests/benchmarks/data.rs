@@ -1,7 +1,7 @@
-//! The binlog that is read: row changes in small and large transactions mixed.
+//! A binlog to read: row changes in small and large transactions mixed.
 //!
-//! A tenth of the changes are transactions of one row, the others of 100. What is changed is said by `users.rs`,
-//! `devices.rs` and `unchanged.rs`: each has several writers with tables of their own.
+//! A tenth of the changes are transactions of one row, the others of 100. `users.rs`, `devices.rs` and `unchanged.rs`
+//! define the changed rows; each has several writers with tables of their own.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,14 +20,14 @@ use crate::users::Users;
 
 /// Rows of a large transaction.
 pub const LARGE: u64 = 100;
-/// One change in ten is a transaction of its own.
+/// One change in this number is a transaction of its own.
 const SMALL_SHARE: u64 = 10;
-/// Statements a packet: round trips are not what is measured.
+/// Statements of a packet, as round trips are not measured.
 const PACKET_STATEMENTS: usize = 100;
 
-/// What one writer changes in its tables.
+/// Changes of one writer in its tables.
 pub trait Changes: Send + 'static {
-    /// Appends one transaction that changes so many rows; how many changes it is in the binlog.
+    /// Appends one transaction that changes this number of rows; returns its number of changes in the binlog.
     fn transaction(&mut self, random: &mut StdRng, rows: u64, sql: &mut String) -> u64;
 }
 
@@ -53,7 +53,7 @@ impl fmt::Display for Data {
     }
 }
 
-/// Writes as many new users or devices as reconciliations and loads are measured over.
+/// Writes new users or devices, as many as reconciliations and loads are measured over.
 pub async fn write_arrivals(site: &Site<'_>, scale: &Scale) -> Data {
     let seed = scale.seed;
     match site.entity {
@@ -62,7 +62,7 @@ pub async fn write_arrivals(site: &Site<'_>, scale: &Scale) -> Data {
     }
 }
 
-/// Writes about so many changes into a new binlog.
+/// Writes about this number of changes into a new binlog.
 pub async fn write<C: Changes>(
     site: &Site<'_>,
     what: &'static str,
@@ -73,7 +73,7 @@ pub async fn write<C: Changes>(
     append(site, what, amount, changes).await
 }
 
-/// Writes about so many changes behind what the binlog holds, and makes the server durable again.
+/// Writes about this number of changes after the binlog's present end, and makes the server durable again.
 pub async fn append<C: Changes>(
     site: &Site<'_>,
     what: &'static str,
@@ -81,7 +81,7 @@ pub async fn append<C: Changes>(
     changes: Vec<C>,
 ) -> Data {
     eprintln!("writing {rows} row changes of {what}, seed {seed}");
-    // The writing itself is not measured.
+    // Writing is not measured.
     site.source("SET GLOBAL sync_binlog = 0; SET GLOBAL innodb_flush_log_at_trx_commit = 0").await;
     let endpoint = Endpoint::admin(site.installation.stack(), SOURCE).expect("a server of the stack");
     let rows = rows / changes.len() as u64;
@@ -107,7 +107,7 @@ pub async fn append<C: Changes>(
     Data { what, rows, transactions, file, end, end_lsn }
 }
 
-/// How many changes and transactions were written.
+/// Writes all changes; returns the numbers of changes and transactions.
 async fn write_all<C: Changes>(
     mut connection: Connection,
     mut random: StdRng,
@@ -139,7 +139,7 @@ fn sizes(random: &mut StdRng, rows: u64) -> VecDeque<u64> {
     sizes
 }
 
-/// Rows of one table, from the oldest that was not deleted to the next that will be made.
+/// Rows of one table, from the oldest that was not deleted to the next new one.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Range {
     pub low: u64,
@@ -147,12 +147,12 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether more are left than the largest transactions take.
+    /// Whether more rows are left than the largest transactions take.
     pub fn is_filled(self) -> bool {
         self.high - self.low > 2 * LARGE
     }
 
-    /// The first of so many of its rows.
+    /// The first of `rows` consecutive rows, at random.
     pub fn any(self, random: &mut StdRng, rows: u64) -> u64 {
         random.random_range(self.low..self.high - rows)
     }

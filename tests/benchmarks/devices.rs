@@ -1,9 +1,9 @@
 //! Changes of devices in 40 tables and the history's 8: 60 % of the transactions insert, 15 % put devices into another
-//! box, 10 % change what no code is, 7 % move devices to the history (an insert and a delete each), 8 % delete.
+//! box, 10 % change a column that is no code, 7 % move devices to the history (insert and delete), 8 % delete.
 //!
 //! Seven devices in ten are phones with two IMEIs, a MEID and a box of 18 digits; the others have a box of 4 to 40
-//! characters and an item code. One in seven shares its box with others of its transaction, and what is put into
-//! another box all goes into one. Codes are scattered, as real ones are.
+//! characters and an item code. One in seven shares its box with others of its transaction. Devices that are put into
+//! another box all share that box. Codes are scattered, as real ones are.
 
 use std::fmt::Write as _;
 
@@ -15,11 +15,11 @@ use rand::rngs::StdRng;
 
 use crate::data::{Changes, Range};
 
-/// In each inventory database and the history.
+/// Tables in each inventory database and in the history.
 pub const TABLES: u32 = 8;
-/// Devices of one table are so far apart: `uuid % 5` names the database and `uuid % 8` the table.
+/// Distance of a table's devices: `uuid % 5` names the database and `uuid % 8` the table.
 const STEP: u64 = (INVENTORY_DATABASES * TABLES) as u64;
-/// A multiple of [`STEP`], so that uuids as text have the order of numbers.
+/// First uuid, a multiple of [`STEP`]; as text, uuids from here on have the order of numbers.
 const UUID_BASE: u64 = 1_000_000_000_000;
 const COLUMNS: &str =
     "uuid, first_agent_code, imei1, imei2, meid, box_no, item_code, warehouse_code, account_id, sku_code";
@@ -30,7 +30,7 @@ pub struct Devices {
     database: u32,
     ranges: [Range; TABLES as usize],
     boxes: u64,
-    /// None changes, moves or goes.
+    /// Whether all transactions only insert.
     is_arrival: bool,
 }
 
@@ -38,12 +38,12 @@ impl Devices {
     pub const WHAT: &str = "devices in 48 tables";
     pub const NEW: &str = "new devices in 40 tables";
 
-    /// One writer a database.
+    /// One writer for each database.
     pub fn writers() -> Vec<Self> {
         Self::each(false)
     }
 
-    /// The same that only insert.
+    /// One writer for each database, which only inserts.
     pub fn arriving() -> Vec<Self> {
         Self::each(true)
     }
@@ -54,7 +54,7 @@ impl Devices {
             .collect()
     }
 
-    /// A box that many may share.
+    /// Makes a box that many devices may share.
     fn shared_box(&mut self) -> String {
         self.boxes += 1;
         format!("CARTON-{}-{}", self.database, self.boxes)
@@ -125,7 +125,7 @@ impl Changes for Devices {
 pub struct Device {
     pub database: u32,
     pub table: u32,
-    /// Its place in the table.
+    /// The device's index in its table.
     pub index: u64,
 }
 
@@ -135,7 +135,7 @@ impl Device {
         format!("inventory_{}.serial_code_{:02}", self.database, self.table)
     }
 
-    /// The uuid: one number for each device.
+    /// The uuid, which differs for each device.
     fn number(self) -> u64 {
         let is_place = |number: &u64| {
             number % u64::from(INVENTORY_DATABASES) == u64::from(self.database)
@@ -145,7 +145,7 @@ impl Device {
         UUID_BASE + offset + STEP * self.index
     }
 
-    /// The uuid as a SQL literal of the table's type.
+    /// The uuid as a SQL literal of the column's type.
     pub fn key(self) -> String {
         let place = SourceTable { entity: Entity::SerialCode, database: self.database, table: self.table };
         match UuidType::of(place) {
@@ -176,20 +176,20 @@ impl Device {
         }
     }
 
-    /// The first IMEI of a phone, the item code of another device: no other device has it.
+    /// A code that no other device has: a phone's first IMEI, another device's item code.
     pub fn own_code(self) -> String {
         let scattered = scattered(self.number());
         if self.is_phone() { imei(scattered * 2) } else { format!("item-{scattered}") }
     }
 
-    /// A statement that inserts it.
+    /// A statement that inserts the device.
     pub fn insert(self) -> String {
         let (table, key, values) = (self.table(), self.key(), self.values("CARTON-0"));
         format!("INSERT INTO {table} ({COLUMNS}) VALUES ({key},{values})")
     }
 }
 
-/// Another number of up to 12 digits for each, far from that of the next one.
+/// Maps each number to another one of up to 12 digits, far from those of its neighbours.
 fn scattered(number: u64) -> u64 {
     // Coprime with 10: no two numbers below 10^12 have the same product modulo it.
     const FACTOR: u128 = 387_420_489;

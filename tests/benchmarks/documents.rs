@@ -1,8 +1,8 @@
 //! Log to search documents, catching up: the lanes as the daemon runs them, in turn with a bulk loader written by hand.
 //!
 //! Both begin with an index that set-up has just made, and write the same documents over as many connections. The
-//! loader has its requests in memory, as they go over the wire; no log is read, no progress is stored, no version is
-//! compared.
+//! loader has its requests in memory, as they go over the wire. It reads no log, stores no progress and compares no
+//! version.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -30,16 +30,16 @@ use crate::site::{SEARCH, SOURCE, Site};
 use crate::{Scale, apply, by_hand, capture, data};
 
 const BAR: f64 = 0.80;
-/// Those of the product: two lanes with two requests under way each.
+/// Connections of the loader, as many as the product's: two lanes with two requests under way each.
 const CONNECTIONS: usize = 4;
-/// The two that the loader tries; the better one is the limit.
+/// Documents of a request that the loader tries; the faster size is the limit.
 const REQUEST_DOCUMENTS: [usize; 2] = [1_000, 5_000];
-/// Before a request is sent again that a busy server refused.
+/// Pause before a request is sent again that a busy server refused.
 const BUSY_PAUSE: Duration = Duration::from_millis(50);
-/// Rows of a lane's flush at most: within it only the last change of a document is written.
+/// Most rows of a lane's flush: within it only the last change of a document is written.
 const FLUSH_ROWS: usize = 20_000;
 
-/// For each connection its requests, and how many documents they leave.
+/// The requests of each connection, and the number of documents that they leave.
 struct Work {
     connections: Vec<Vec<String>>,
     standing: u64,
@@ -58,7 +58,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
         hands.push(Hand::new(format!("{documents} documents a request")));
     }
     let mut products = Vec::new();
-    // The first run of all finds a machine that has compiled nothing yet.
+    // The first run finds a machine that has compiled nothing yet, and is thrown away.
     for round in 0..=scale.rounds {
         for (work, hand) in works.iter().zip(&mut hands) {
             let target = empty(site, &config).await;
@@ -85,7 +85,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     report.add(contest.line());
 }
 
-/// A fresh index.
+/// Makes a fresh index.
 async fn empty(site: &Site<'_>, config: &Config) -> SearchTarget {
     Search::of(site.installation.stack()).clear().await;
     let target = SearchTarget::new(config, SEARCH).expect("it is configured");
@@ -114,7 +114,7 @@ async fn product(
     apply::run_lanes(config, log, end, &[site.pid(SEARCH)], lanes.collect()).await
 }
 
-/// Reads the log once; each document always goes over the same connection.
+/// Reads the log once; each document always takes the same connection.
 async fn prepare(config: &Config, log: &NatsLog, end: Lsn, documents: usize) -> Work {
     let target = SearchTarget::new(config, SEARCH).expect("it is configured");
     let lanes = lanes(&target);
@@ -139,7 +139,7 @@ async fn prepare(config: &Config, log: &NatsLog, end: Lsn, documents: usize) -> 
     Work { connections, standing }
 }
 
-/// Its id and the document as the product writes it.
+/// Id and body of a document, as the product writes them.
 fn document(projection: &Projection, lane: usize, mutation: &OrderedMutation<'_>) -> (String, Json) {
     let text = |cell: &Cell| match cell {
         Cell::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -181,7 +181,7 @@ async fn run(site: &Site<'_>, target: &SearchTarget, work: &Work) -> Measured {
         for request in requests {
             let send = async || server.send("load by hand", Method::POST, &path, request.clone()).await;
             let mut answer = send().await;
-            // The server's memory is full: as any loader, it waits.
+            // The server's memory is full: the loader waits, as any loader does.
             while matches!(&answer, Err(DemoError::Search { reason, .. }) if reason.starts_with("429")) {
                 tokio::time::sleep(BUSY_PAUSE).await;
                 answer = send().await;

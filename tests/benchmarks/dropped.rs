@@ -2,8 +2,8 @@
 //! daemon's memory.
 //!
 //! The statement names no table, so every table that the rule puts there is withdrawn. A database is made, filled and
-//! dropped every other second while changes are measured, so that more than a hundredth of them meet a withdrawal. It
-//! is measured against the same statements for a database that no rule names: those cost the source as much.
+//! dropped every other second while changes are measured, so more than a hundredth of the changes meet a withdrawal.
+//! The limit is the same statements for a database that no rule names, as those cost the source as much.
 
 use std::time::Duration;
 
@@ -21,10 +21,10 @@ const BAR_MEGABYTES: u64 = 150;
 const TABLES_BY_RULE: u32 = 5_000;
 const TABLES_WITH_ROWS: u32 = 10;
 const ROWS: u32 = 100;
-/// The rule of the configuration names no such database.
+/// A database that no rule of the configuration names.
 const UNCAPTURED: &str = "other_00";
 const EVERY: Duration = Duration::from_secs(2);
-/// Rows that are written at once, and the pause after them: they are to cost the others no more than common changes do.
+/// Rows that are written at once; with the pause after them they cost the others no more than common changes do.
 const ROWS_AT_ONCE: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -72,7 +72,7 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     });
 }
 
-/// Makes a database that no change goes to, and drops it, until it is stopped.
+/// Makes, fills and drops a database that receives no change, until the task is aborted.
 async fn drop_databases(site: &Site<'_>, database: &str, dropped: &mut u32) {
     let mut make = format!("DROP DATABASE IF EXISTS {database}; CREATE DATABASE {database};");
     let mut fill = Vec::new();

@@ -1,9 +1,8 @@
 //! Commit to findable: the real daemon, 1,000 changes of devices a second, open loop; and before that a quarter of it.
 //!
-//! Half of the changes insert a device, half give a code to one that is there. One change in 32 is looked up over
-//! HTTP from its commit on, again a millisecond after each answer that does not have it; it is findable when such an
-//! answer arrives. What was asked for before it was there is in the cache as unknown, so the way through the cache is
-//! measured too.
+//! Half of the changes insert a device, half give a code to an existing one. One change in 32 is looked up over HTTP
+//! from its commit on, again a millisecond after each answer without it; it is findable when an answer has it. A code
+//! that was asked for too early is in the cache as unknown, so the way through the cache is measured too.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,18 +22,18 @@ use crate::report::Report;
 use crate::site::{REDIS, SOURCE, Site, TARGET};
 
 const BAR: Bar = Bar { p50_ms: None, p99_ms: 30.0 };
-/// So many times fewer changes.
+/// Divisor of the rate in the slower run.
 const SLOWER: u64 = 4;
-/// Two in so many changes are looked up: an insert and an update.
+/// Two in this number of changes are looked up: an insert and an update.
 const SAMPLE: u64 = 64;
-/// Those that look; each has one code at a time, and a tenth of them would do.
+/// Clients that look codes up, one code at a time; a tenth of them would do.
 const LOOKERS: usize = 16;
 const PAUSE: Duration = Duration::from_millis(1);
-/// A change is given up then.
+/// Time after which a change is given up.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// An update is of the device that was inserted so many changes before: two seconds.
+/// An update changes the device that was inserted this number of changes before, two seconds earlier.
 const BEFORE: u64 = 2 * CHANGES_A_SECOND + 1;
-/// Devices that other figures made lie below.
+/// First device of this figure; those of other figures are below.
 const FIRST_DEVICE: u64 = 10_000_000;
 const PROCESSES: [&str; 5] = ["daemon", "target", "Redis", "broker", "source"];
 
@@ -67,7 +66,7 @@ async fn run(
     let statement: Statement = Arc::new(|number| change(number).1);
     let servers = [TARGET, REDIS, "nats", SOURCE].map(|server| site.pid(server));
     let processes: Vec<u32> = [daemon.pid()].into_iter().chain(servers).collect();
-    // What filled Redis before, or was too much, is worked off: by daemon, target and Redis.
+    // Waits until daemon, target and Redis have finished the work of earlier runs.
     until_idle(&processes[..3]).await;
     let written =
         load::write(&endpoint, (numbers, changes_a_second), &statement, &processes, &committed).await;
@@ -76,10 +75,10 @@ async fn run(
     Latencies::of(&written, &seen)
 }
 
-/// The code by which the change is found, and its statement.
+/// The code by which the change of a number is found, and its statement.
 fn change(number: u64) -> (String, String) {
     if number % 2 == 1 && number >= BEFORE {
-        // What is looked up keeps its code, however late it is found: another one is updated twice.
+        // A device of the sample keeps its code, however late it is found: another device is updated twice.
         let before = number - BEFORE;
         let device = device(if before.is_multiple_of(SAMPLE) { before + 2 } else { before });
         let code = format!("found-{number}");
@@ -90,14 +89,14 @@ fn change(number: u64) -> (String, String) {
     (device.own_code(), device.insert())
 }
 
-/// Each number has a device of its own.
+/// The device of a number, which no other number has.
 fn device(number: u64) -> Device {
     let places = u64::from(INVENTORY_DATABASES * TABLES);
     let place = (number % places) as u32;
     Device { database: place / TABLES, table: place % TABLES, index: FIRST_DEVICE + number / places }
 }
 
-/// When each change of the sample was first found.
+/// Looks the sample up; returns the time at which each change was first found.
 async fn look(port: u16, mut committed: mpsc::UnboundedReceiver<Committed>) -> HashMap<u64, Instant> {
     let mut lookers = JoinSet::new();
     let mut queues = Vec::new();

@@ -1,4 +1,4 @@
-//! The least of an HTTP client: one kept connection, one request after the other, and nothing that is not needed.
+//! A minimal HTTP client: one kept connection and one request after the other.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ pub struct Client {
     answer: Vec<u8>,
 }
 
-/// What came back.
+/// Status and body of an answer.
 #[derive(Debug, Clone, Copy)]
 pub struct Answer<'c> {
     pub status: u16,
@@ -30,7 +30,7 @@ impl Client {
         Self { stream, request: String::new(), answer: Vec::with_capacity(4096) }
     }
 
-    /// Looks a code up that needs no escapes.
+    /// Looks up a code that needs no escapes.
     pub async fn look_up(&mut self, code: &str) -> Answer<'_> {
         self.request.clear();
         for part in
@@ -53,7 +53,7 @@ impl Client {
     }
 }
 
-/// Status, and where the body begins and ends; `None` while the head is not complete.
+/// Status, start and end of the body; `None` while the answer is not complete.
 fn parse(answer: &[u8]) -> Option<(u16, usize, usize)> {
     let head = answer.windows(4).position(|window| window == b"\r\n\r\n")?;
     let text = std::str::from_utf8(&answer[..head]).expect("a head is ASCII");

@@ -1,5 +1,5 @@
-//! Identifiers of payment documents read and checked on one core, beside a loop that sums their 31 bytes: what the
-//! rules cost. No server is asked.
+//! Identifiers of payment documents are read and checked on one core, beside a loop that sums their 31 bytes: the ratio
+//! is the cost of the rules. No server is involved.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -13,11 +13,11 @@ use crate::Scale;
 use crate::meter::median;
 use crate::report::{Line, Report};
 
-/// Identifiers a second that are asked for.
+/// Required rate, in identifiers a second.
 const RATE_MIN: f64 = 30e6;
-/// So many lie in the cache of a core, as those of one batch do.
+/// Number of identifiers that fit into the cache of a core, as those of one batch do.
 const IDENTIFIERS: usize = 10_000;
-/// Times that all are read in a round.
+/// Passes over all identifiers in a round.
 const PASSES: usize = 1_000;
 
 pub fn measure(scale: &Scale, report: &mut Report) {

@@ -1,10 +1,10 @@
 //! A source full of rows that no binlog holds any more, into 366 empty birthday tables: the daemon from its start, in
 //! turn with bulk loads written by hand.
 //!
-//! Both read all source tables over TLS, write the same rows to the same tables, and are as durable. By hand: one
-//! connection reads every table whole into memory, which sorts the rows by table and key; then four connections write
-//! a quarter of the tables each, with `INSERT` or with `LOAD DATA LOCAL INFILE`. It checks nothing, keeps no progress,
-//! and the source must not change meanwhile.
+//! Both read all source tables over TLS, write the same rows to the same tables, and are as durable. By hand, one
+//! connection reads every table whole into memory, and the rows are sorted by table and key. Then four connections
+//! write a quarter of the tables each, with `INSERT` or with `LOAD DATA LOCAL INFILE`. That program checks nothing and
+//! keeps no progress, and the source must not change meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -31,14 +31,14 @@ const BAR: f64 = 0.60;
 const CONNECTIONS: usize = 4;
 const STATEMENT_ROWS: usize = 1_000;
 const FLUSH_ROWS: usize = 20_000;
-/// The throttle is off.
+/// Setting that switches the throttle off.
 const UNTHROTTLED: &str = "refresh_rows_per_second = 0";
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Far above what it takes.
+/// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
-/// How rows are written by hand.
+/// Ways of writing rows by hand.
 #[derive(Debug, Clone, Copy)]
 enum How {
     Insert,
@@ -80,7 +80,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     report.add(contest.line());
 }
 
-/// No binlog holds what was written so far.
+/// Removes the binlogs, so that none holds the rows written so far.
 async fn forget_the_past(site: &Site<'_>) {
     let mut admin = site.installation.admin(SOURCE).await;
     admin.execute("begin a file", "FLUSH BINARY LOGS").await.expect("the server takes it");
@@ -97,7 +97,7 @@ async fn forget_the_past(site: &Site<'_>) {
     }
 }
 
-/// From the daemon's start until each lane has read all tables.
+/// Measures from the daemon's start until each lane has read all tables.
 async fn product(site: &Site<'_>) -> Measured {
     let servers = [site.pid(SOURCE), site.pid(TARGET)];
     let meter = Meter::start(&servers);
@@ -150,7 +150,7 @@ async fn by_hand(site: &Site<'_>, config: &Config, how: How) -> Measured {
     meter.stop()
 }
 
-/// All rows of the source by derived table, in the order of its key.
+/// Reads all rows of the source, by derived table and in the order of its key.
 async fn read(config: &Config, places: &HashMap<&str, usize>) -> Vec<Rows> {
     let source = &config.sources[0];
     let reader = MysqlSource::new(source, &config.entities, config.limits.heartbeat);
@@ -202,7 +202,7 @@ async fn insert(mut connection: Conn, work: Vec<(String, String, Rows)>) {
     connection.query_drop(sql).await.expect("it takes them");
 }
 
-/// A statement and a transaction a table.
+/// Loads each table with one statement in one transaction.
 async fn load_data(mut connection: Conn, work: Vec<(String, String, Rows)>) {
     for (table, day, rows) in work {
         let mut text = String::with_capacity(rows.len() * 48);

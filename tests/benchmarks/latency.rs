@@ -1,7 +1,7 @@
 //! Commit to visible: the real daemon, 1,000 changes a second, open loop.
 //!
 //! A change is visible when the target's commit of its derived row reaches the target's own binlog, which a second
-//! reader follows; a sample of the rows is selected at that moment, to see that this is so.
+//! reader follows. A sample of the rows is selected at that moment, to show that they are there.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,13 +29,13 @@ use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 const BAR: Bar = Bar { p50_ms: Some(5.0), p99_ms: 20.0 };
 const LARGE_ROWS: u64 = 10_000;
 const LARGE_EVERY: Duration = Duration::from_secs(2);
-/// One of so many derived rows is selected when it is seen.
+/// One in this number of derived rows is selected when it is seen.
 const SAMPLE: u64 = 64;
-/// The last change must be visible by then.
+/// Longest wait for the last change to be visible.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Users that are there before have lower numbers.
+/// Upper bound of the numbers of existing users.
 const OTHER_USERS: u64 = 1_000_000_000;
-/// Numbers of users that are made while measuring begin here.
+/// First number of users that are made while measuring.
 const NEW_USERS: u64 = 1_000_000_000_000;
 const LARGE_USERS: u64 = 2_000_000_000_000;
 pub const PROCESSES: [&str; 4] = ["daemon", "target", "broker", "source"];
@@ -62,20 +62,20 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     report.add(line("latency, 10,000-row transactions too", &[mixed], &PROCESSES, None));
 }
 
-/// What the runs share.
+/// State that the runs share.
 pub struct Load<'s, 'g> {
     site: &'s Site<'g>,
     daemon: &'s Daemon,
     watch: Watch,
-    /// Those who are changed; 0 = all changes make new users.
+    /// Changed users in each table; 0 = all changes make new users.
     users_a_table: u64,
-    /// Changes a run, without those of its warm-up.
+    /// Changes of a run, without those of its warm-up.
     count: u64,
-    /// Changes of earlier runs.
+    /// Number of changes of earlier runs.
     numbers: u64,
 }
 
-/// Users whose birthday will be changed, each once.
+/// Makes users whose birthday is changed, each once.
 async fn make_users(site: &Site<'_>, users_a_table: u64) {
     let mut sql = String::new();
     for place in 0..u64::from(DATABASES * TABLES) {
@@ -134,23 +134,23 @@ impl<'s, 'g> Load<'s, 'g> {
         Latencies::of(&written, &seen)
     }
 
-    /// Begins behind the changes of another one on the same site.
+    /// Begins after the changes of another [`Load`] on the same site.
     pub fn skip(&mut self, numbers: u64) {
         self.numbers = numbers;
     }
 
-    /// Where another one may begin.
+    /// The first number for another [`Load`].
     pub fn written(&self) -> u64 {
         self.numbers
     }
 
-    /// How many rows were selected, and how many of them were there.
+    /// Returns the number of selected rows, and the number of them that were there.
     pub async fn finish(self) -> (u64, u64) {
         self.watch.finish().await
     }
 }
 
-/// Each number changes a user of its own.
+/// User and statement of the change with this number; each number changes a user of its own.
 fn change(number: u64, users_a_table: u64) -> (u64, String) {
     let places = u64::from(DATABASES * TABLES);
     let (place, turn) = (number % places, number / places);
@@ -164,14 +164,14 @@ fn change(number: u64, users_a_table: u64) -> (u64, String) {
         return (user_id, sql);
     }
     let user_id = 1 + place * users_a_table + turn;
-    // Never the birthday that it has, so that the row always changes.
+    // Another birthday than the present one, so that the row always changes.
     let sql = format!(
         "UPDATE {table} SET birthday = IF(birthday = {day}, {day} + INTERVAL 1 DAY, {day}) WHERE user_id = {user_id}"
     );
     (user_id, sql)
 }
 
-/// A large transaction every now and then, until it is stopped.
+/// Writes a large transaction every now and then, until the task is aborted.
 async fn write_large(endpoint: Endpoint) {
     let mut connection = endpoint.connect(&[]).await.expect("it answers");
     let mut ticks = tokio::time::interval(LARGE_EVERY);
@@ -190,7 +190,7 @@ async fn write_large(endpoint: Endpoint) {
 
 type Seen = Arc<Mutex<HashMap<u64, Instant>>>;
 
-/// Follows the target's binlog: when which user's derived row was committed.
+/// Follows the target's binlog and records when each user's derived row was committed.
 struct Watch {
     seen: Seen,
     follower: JoinHandle<()>,
@@ -198,7 +198,7 @@ struct Watch {
 }
 
 impl Watch {
-    /// `changes_users`: not only new ones are looked for.
+    /// Starts to follow; with `changes_users`, it records existing users too and not only new ones.
     async fn start(site: &Site<'_>, changes_users: bool) -> Self {
         let server = site.installation.server(TARGET);
         let text = site.installation.configuration_text();
@@ -219,7 +219,7 @@ impl Watch {
         }
     }
 
-    /// Waits until every change is visible; when each was.
+    /// Waits until every change is visible; returns when each of them was.
     async fn until(&mut self, users: impl Iterator<Item = u64> + Clone) -> HashMap<u64, Instant> {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
@@ -232,10 +232,10 @@ impl Watch {
         }
     }
 
-    /// How many rows were selected, and how many of them were there.
+    /// Returns the number of selected rows, and the number of them that were there.
     async fn finish(self) -> (u64, u64) {
         self.follower.abort();
-        // Its queue of samples goes with it.
+        // The follower's end closes its queue of samples.
         let _ = self.follower.await;
         self.sampler.await.expect("it selects")
     }
@@ -263,7 +263,7 @@ async fn follow(
             let Some(Value::UInt(user_id)) = after.first() else { continue };
             let is_measured =
                 (NEW_USERS..LARGE_USERS).contains(user_id) || changes_users && *user_id < OTHER_USERS;
-            // Whoever is written again, as by a load, was visible before.
+            // A user whose row is written again, as by a load, was visible before.
             if !is_measured || seen.contains_key(user_id) {
                 continue;
             }
@@ -278,7 +278,7 @@ async fn follow(
     }
 }
 
-/// Selects each row once, as soon as it is told of it.
+/// Selects each row once, as soon as its number arrives.
 async fn select(
     mut connection: Connection,
     mut samples: mpsc::UnboundedReceiver<(String, u64)>,

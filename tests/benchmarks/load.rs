@@ -1,7 +1,7 @@
-//! Changes at a fixed rate, open loop, and how long each took to be seen.
+//! Changes at a fixed rate, open loop, and the time until each was seen.
 //!
-//! Each change is due at a time that depends on nothing that happened before, so a stall delays all that it would
-//! delay in life; what a change left late is added to its latency. Who sees it, and how, is the measurer's matter.
+//! Each change is due at a time that is independent of earlier changes, so a stall delays all changes that it would
+//! delay in production. The delay of sending counts into the latency. The caller defines how a change is seen.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -19,12 +19,12 @@ use crate::meter::{cpu_seconds, median};
 use crate::report::Line;
 
 pub const CHANGES_A_SECOND: u64 = 1_000;
-/// So that a slow commit makes no other change late.
+/// Enough connections that a slow commit makes no other change late.
 const CONNECTIONS: usize = 16;
-/// Before the first change counts: pools and caches of all processes warm up.
+/// Time before the first change counts, for pools and caches of all processes to warm up.
 pub const WARM_UP: Duration = Duration::from_secs(2);
 
-/// The statement that a number stands for.
+/// The statement of a number.
 pub type Statement = Arc<dyn Fn(u64) -> String + Send + Sync>;
 
 /// One change: its number, and when it was due, sent and committed.
@@ -36,14 +36,14 @@ pub struct Committed {
     pub committed: Instant,
 }
 
-/// What was written.
+/// The written changes.
 pub struct Written {
     pub changes: Vec<Committed>,
     /// CPU time of each process.
     cpu_seconds: Vec<f64>,
 }
 
-/// Writes the changes of these numbers, so many a second, each when it is due, and tells `committed` of each.
+/// Writes the changes of these numbers at this rate, each when it is due, and reports each to `committed`.
 pub async fn write(
     endpoint: &Endpoint,
     (numbers, changes_a_second): (Range<u64>, u64),
@@ -70,7 +70,7 @@ pub async fn write(
     Written { changes, cpu_seconds }
 }
 
-/// Gives each change to a connection when it is due, whatever the others do.
+/// Hands each change to a connection when it is due, whatever the others do.
 fn schedule(numbers: Range<u64>, changes_a_second: u64, queues: &[mpsc::UnboundedSender<(u64, Instant)>]) {
     let began = Instant::now();
     let interval = Duration::from_secs(1) / changes_a_second as u32;
@@ -83,7 +83,7 @@ fn schedule(numbers: Range<u64>, changes_a_second: u64, queues: &[mpsc::Unbounde
     }
 }
 
-/// One change a transaction.
+/// Writes each change of a queue in its own transaction.
 async fn write_due(
     mut connection: Connection,
     mut due: mpsc::UnboundedReceiver<(u64, Instant)>,
@@ -96,26 +96,26 @@ async fn write_due(
         let sent = Instant::now();
         connection.execute("write a change", sql).await.expect("the server takes it");
         let change = Committed { number, due, sent, committed: Instant::now() };
-        // Nobody may want to know.
+        // The receiver may be closed.
         let _ = committed.send(change);
         written.push(change);
     }
     written
 }
 
-/// How long changes took to be seen.
+/// Times until changes were seen.
 #[derive(Debug)]
 pub struct Latencies {
-    /// Commit to seen, and how late the change was sent.
+    /// Time from commit to seen, plus the delay of sending.
     from_commit: Histogram<u64>,
-    /// From when it was due: the source's own commit included.
+    /// Time from when it was due, so the source's own commit is included.
     from_due: Histogram<u64>,
-    /// A change, of each process.
+    /// CPU of a change in microseconds, for each process.
     cpu_us: Vec<f64>,
 }
 
 impl Latencies {
-    /// Latencies of the changes that were looked for, without those of the warm-up.
+    /// Latencies of the changes in `seen`, without those of the warm-up.
     pub fn of(written: &Written, seen: &HashMap<u64, Instant>) -> Self {
         let histogram = || Histogram::new(3).expect("three digits are allowed");
         let count = written.changes.len() as f64;
@@ -137,7 +137,7 @@ fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.record(latency.as_micros() as u64).expect("it grows");
 }
 
-/// Quantiles with something beside the changes, against those without it.
+/// Compares quantiles with other work beside the changes against quantiles without it.
 pub fn beside(
     figure: &'static str,
     with: &[Latencies],
@@ -158,14 +158,14 @@ pub fn beside(
     }
 }
 
-/// What is asked of quantiles, in milliseconds.
+/// Limits of quantiles, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Bar {
     pub p50_ms: Option<f64>,
     pub p99_ms: f64,
 }
 
-/// Medians of the runs; `processes` are the names of those whose CPU was measured.
+/// Medians of the runs; `processes` names those whose CPU was measured.
 pub fn line(figure: &'static str, runs: &[Latencies], processes: &[&str], bar: Option<Bar>) -> Line {
     let of = |histogram: fn(&Latencies) -> &Histogram<u64>, quantile: f64| {
         median(runs.iter().map(|run| histogram(run).value_at_quantile(quantile) as f64 / 1e3))

@@ -1,9 +1,9 @@
 //! Exact lookup over HTTP: the real daemon, in turn with a bare echo server of the same framework in a process of its
-//! own. A bare server that asks Redis besides shows how much of the difference is Redis' and not the product's.
+//! own. A bare server that asks Redis too shows which part of the difference is Redis'.
 //!
-//! One client for both: connections that are kept, each sending its next request when the answer is there (closed
-//! loop). It shares the machine with what it measures; its CPU is stated. A code is either in Redis, or Redis is empty
-//! and every code is asked for once, so each request reads its mapping table and fills Redis.
+//! One client measures both. It keeps its connections, and each sends its next request when the answer has come (closed
+//! loop). It shares the machine with the servers; its CPU is stated. A code is either in Redis, or Redis is empty and
+//! every code is asked for once, so each request reads its mapping table and fills Redis.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ const CACHED_AIM: f64 = 20_000.0;
 const CACHED_P99_MS: f64 = 5.0;
 const MISSED_AIM: f64 = 5_000.0;
 const CONNECTIONS: usize = 32;
-/// Mapping tables from which codes are taken, and how many of each.
+/// Mapping tables from which codes are taken, and the number of codes of each.
 const TABLES: u32 = 512;
 const TABLE_CODES: u64 = 400;
 /// Variables of a bare server that asks Redis.
@@ -39,7 +39,7 @@ const REDIS_CA_FILE: &str = "ANABRANCH_BARE_REDIS_CA_FILE";
 const REDIS_PREFIX: &str = "ANABRANCH_BARE_REDIS_PREFIX";
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// What one run of the client has seen.
+/// Results of one run of the client.
 struct Run {
     requests: u64,
     latencies: Histogram<u64>,
@@ -56,7 +56,7 @@ impl Run {
     }
 }
 
-/// The site must have codes in its mapping tables, and in Redis.
+/// Measures lookups; the site must have codes in its mapping tables, and in Redis.
 pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &mut Report) {
     let codes = codes(site).await;
     report.note(&format!("lookup: {} codes, {CONNECTIONS} connections", codes.len()));
@@ -77,7 +77,7 @@ pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &m
         until_cached(&mut probe, &codes[0]).await;
         until_idle(&servers).await;
         echoes.push(run(echo.port, &codes, Order::Again, seconds, &[echo.companion.pid()]).await);
-        // What the round before has not asked for is asked for once.
+        // Asks once for each code, so that Redis holds them all again after the round before.
         run(port, &codes, Order::Once, Duration::MAX, &servers).await;
         until_idle(&servers).await;
         let bare = [asking.companion.pid(), site.pid(REDIS)];
@@ -92,7 +92,7 @@ pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &m
     report.add(line("lookup, not in Redis", &echoes, &misses, None, MISSED_AIM));
 }
 
-/// Codes of 15 characters, which are their own escapes.
+/// Codes of 15 characters that need no escapes.
 async fn codes(site: &Site<'_>) -> Arc<[String]> {
     let select = |table| {
         format!(
@@ -108,7 +108,7 @@ async fn codes(site: &Site<'_>) -> Arc<[String]> {
             target.rows("list codes", selects.join(" UNION ALL ")).await.expect("it answers");
         codes.extend(found.into_iter().map(|code| String::from_utf8(code).expect("they are digits")));
     }
-    // Neighbours in a table shall not follow one another.
+    // Scatters the codes, so that neighbours in a table do not follow one another.
     codes.sort_unstable_by_key(|code| crc32fast::hash(code.as_bytes()));
     codes.into()
 }
@@ -124,12 +124,12 @@ async fn until_cached(probe: &mut Client, code: &str) {
     .await;
 }
 
-/// In which order codes are asked for.
+/// Order in which codes are asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// From the beginning again after the last one.
+    /// All codes, and then again from the first one.
     Again,
-    /// Each once; the run ends with the last one.
+    /// Each code once; the run ends with the last one.
     Once,
 }
 
@@ -184,7 +184,7 @@ fn line(figure: &'static str, echoes: &[Run], runs: &[Run], p99_ms: Option<f64>,
     let own: fn(&Measured) -> f64 = |run| run.own_cpu_seconds;
     let servers: fn(&Measured) -> f64 = |run| run.server_cpu_seconds;
     let reaches_aim = rate(runs) >= aim && p99_ms.is_none_or(|limit| at(0.99) < limit);
-    // What is in Redis is judged by the ratio, the rest by what is aimed at.
+    // Lookups in Redis are judged by the ratio, others by the aim.
     let passes = if p99_ms.is_some() { ratio >= BAR } else { reaches_aim };
     let bar = match p99_ms {
         Some(limit) => format!("≥ {:.0} % (aim {aim:.0}/s, p99 < {limit} ms)", BAR * 100.0),
@@ -217,7 +217,7 @@ fn line(figure: &'static str, echoes: &[Run], runs: &[Run], p99_ms: Option<f64>,
     }
 }
 
-/// A server without anything of the product, as a process of its own, as the daemon is one.
+/// A server without any part of the product, in a process of its own as the daemon.
 struct Bare {
     companion: Companion,
     port: u16,
@@ -242,7 +242,7 @@ impl Bare {
     }
 }
 
-/// What [`Bare`] starts: it answers the code, or what Redis has for it where the environment names one.
+/// Serves [`Bare`]'s requests: answers the code, or its entry in Redis if the environment names one.
 pub async fn bare(port: u16) {
     const PATH: &str = "/v1/serials/{code}";
     let router = match std::env::var(REDIS_URL) {

@@ -129,12 +129,12 @@ impl Wanted {
     }
 }
 
-/// As many as the program written by hand has connections.
+/// Lanes of catching up, one for each connection of the hand-written program.
 const APPLY_LANES: u32 = 4;
-/// The default of the configuration.
+/// Lanes of the other figures, the default of the configuration.
 const LATENCY_LANES: u32 = 2;
 
-/// How much is measured.
+/// Amounts and times of the measurements.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     rows: u64,
@@ -277,7 +277,7 @@ async fn main() {
     report.print();
 }
 
-/// Every figure of reconciliations and of coupon days.
+/// Measures every figure of reconciliations and of coupon days.
 async fn reconciled(wanted: &Wanted, scale: &Scale, report: &mut Report) {
     for entity in Entity::ALL {
         if wanted.has(Figure::Reconcile) {

@@ -11,7 +11,7 @@ use crate::report::{Line, Report};
 use crate::site::{SOURCE, Site};
 
 const BAR_MEGABYTES: u64 = 150;
-/// Far above what it takes.
+/// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, report: &mut Report) {
@@ -25,7 +25,7 @@ pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, report: &m
     let rate = data.rows as f64 / seconds / 1e3;
     report.add(line("memory, full load", load, format!("{rate:.0} k rows/s from binlog to tables")));
 
-    // The server's own commit of it is not waited for by anybody.
+    // The figure does not wait for the server's commit of it.
     let rows = scale.large_transaction_rows;
     let sql = format!(
         "CREATE DATABASE IF NOT EXISTS user_00;

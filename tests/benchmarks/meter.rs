@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 
-/// Linux counts a process's time in these, whatever its kernel's own ticks are (`USER_HZ`).
+/// Unit of a process's CPU times in Linux, whatever its kernel's own ticks are (`USER_HZ`).
 const TICKS_A_SECOND: f64 = 100.0;
 
-/// A server with nothing to do still looks about: it is idle below so many CPUs, for so long.
+/// A server counts as idle below this number of CPUs; it polls even without work.
 const IDLE_CPUS: f64 = 0.1;
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 const IDLE_WAIT: Duration = Duration::from_secs(300);
 
-/// What was measured in one go.
+/// Result of one measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
     pub seconds: f64,
@@ -30,7 +30,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Measures this process and, by their ids, all servers together.
+    /// Begins to measure this process and, by their ids, all servers together.
     pub fn start(servers: &[u32]) -> Self {
         Self {
             servers: servers.to_vec(),
@@ -51,7 +51,7 @@ impl Meter {
     }
 }
 
-/// Waits until the servers have no work left from before: what is measured shall not share the machine with it.
+/// Waits until the servers have finished earlier work, so that the measurement has the machine to itself.
 pub async fn until_idle(servers: &[u32]) {
     let deadline = Instant::now() + IDLE_WAIT;
     loop {
@@ -76,23 +76,23 @@ fn own_cpu_seconds() -> f64 {
         .sum()
 }
 
-/// CPU time of all threads of a process, those that have ended included.
+/// CPU time of all threads of a process in seconds, with those that have ended.
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("the server runs");
-    // The program's name, in parentheses, may hold blanks; user and system time are the 12th and 13th field behind.
+    // The program's name, in parentheses, may hold blanks; user and system time are the 12th and 13th field after it.
     let fields: Vec<&str> = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace().collect();
     let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok()).unwrap_or(0.0);
     (ticks(11) + ticks(12)) / TICKS_A_SECOND
 }
 
-/// The most memory that a process ever had in RAM; `None` when it is over.
+/// Peak resident memory of a process in bytes; `None` when it has ended.
 pub fn resident_bytes_max(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
 }
 
-/// The value in the middle; the mean of both when their number is even.
+/// The median; of an even number of values, the mean of the middle two.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);

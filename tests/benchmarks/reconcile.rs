@@ -1,8 +1,8 @@
-//! Both sides of a reconciliation's unit, read and cancelled out, in turn with the two streams of rows alone.
+//! Both sides of a reconciliation's unit are read and cancelled out, in turn with the two streams of rows alone.
 //!
 //! The limit reads the same columns of all source tables and all derived tables whole, one statement a table, over one
-//! connection to each server, with the same client library, and throws the rows away: no chunks, no snapshot whose
-//! place is asked for, nothing decoded or compared. Both sides are equal, so a scan must find no candidate.
+//! connection to each server, with the same client library, and throws the rows away. It has no chunks, asks for no
+//! snapshot's position, and decodes and compares nothing. Both sides are equal, so a scan must find no candidate.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::site::{SOURCE, Site, TARGET};
 use crate::{Scale, apply, capture, data};
 
 const BAR: f64 = 0.70;
-/// The default of the configuration.
+/// Memory of a scan, the default of the configuration.
 const MEMORY_BYTES: usize = 192 << 20;
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
@@ -47,7 +47,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
         let streams = streams(&config, &entities, &sides.projection, &unit);
         let (mut products, mut hand) = (Vec::new(), Hand::new("both streams, thrown away".to_owned()));
         let (mut rows, mut memory) = ([0; 2], 0);
-        // The first run of all finds cold servers.
+        // The first run finds cold servers and is thrown away.
         for round in 0..=scale.rounds {
             let (by_hand, streamed) = by_hand(site, &config, &streams).await;
             let product = product(site, &sides, &unit, scale.seed ^ u64::from(round)).await;
@@ -83,7 +83,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     }
 }
 
-/// As a reconciliation has them.
+/// Opens the connectors of a reconciliation.
 pub async fn open(
     site: &Site<'_>,
     entities: &[EntityConfig],
@@ -113,7 +113,7 @@ pub async fn open(
     (sides, Unit { shards: lowest..=highest, tables })
 }
 
-/// One statement a table: of the source, and of the target.
+/// One statement for each table: of the source, and of the target.
 fn streams(
     config: &Config,
     entities: &[EntityConfig],
@@ -140,7 +140,7 @@ fn streams(
     [source.collect(), target.collect()]
 }
 
-/// How long it took, and how many rows came of each side.
+/// Reads all streams; returns the cost and the number of rows of each side.
 async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -> (Measured, [u64; 2]) {
     let (source, target) = (&config.sources[0], &config.targets[0]);
     let mut connections = Vec::new();
@@ -151,7 +151,7 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
     let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
     let mut readings = Vec::new();
     for (mut connection, statements) in connections.into_iter().zip(streams.clone()) {
-        // On any core, as the product's.
+        // A task may run on any core, as the product's do.
         readings.push(tokio::spawn(async move {
             let mut rows = 0;
             for statement in statements {
@@ -170,23 +170,23 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
     (meter.stop(), rows)
 }
 
-/// One scan of a unit.
+/// Result of one scan of a unit.
 pub struct Product {
     pub measured: Measured,
-    /// Rows of the source, and derived ones.
+    /// Number of rows of the source, and of derived rows.
     pub rows: [u64; 2],
-    /// The most of this process meanwhile.
+    /// Peak memory of this process during the scan, in bytes.
     pub resident_bytes_max: u64,
 }
 
-/// Reads and compares a unit, of which both sides are equal.
+/// Reads and compares a unit whose sides are equal.
 pub async fn product(
     site: &Site<'_>,
     sides: &Sides<MysqlSource, MysqlRows>,
     unit: &Unit,
     seed: u64,
 ) -> Product {
-    // From now on the watermark of the most resident memory counts anew.
+    // Resets the process's peak of resident memory.
     std::fs::write("/proc/self/clear_refs", "5").expect("a process may reset its own watermark");
     let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
     let pace = Pace::unbounded();

@@ -1,9 +1,9 @@
-//! What a reconciliation costs: CPU a row in units of half a million to four million users, and memory whatever
+//! The cost of a reconciliation: CPU a row in units of half a million to four million users, and memory whatever
 //! differs.
 //!
-//! Units of several sizes are contiguous ranges of the same shards, read in turn, so that nothing but their size
-//! changes. Memory is that of a whole `anabranch reconcile --now` beside the daemon: with nothing wrong, with every
-//! hundredth derived row deleted, and with every derived row wrong; the gate stops repairs at 10,000 keys.
+//! Units of several sizes are contiguous ranges of the same shards, read in turn, so that only their size changes. The
+//! memory is that of a whole `anabranch reconcile --now` beside the daemon: with nothing wrong, with every hundredth
+//! derived row deleted, and with every derived row wrong. The gate stops repairs at 10,000 keys.
 
 use std::time::Duration;
 
@@ -20,19 +20,19 @@ use crate::report::{Line, Report};
 use crate::site::{Site, TARGET};
 use crate::{Scale, apply, capture, data};
 
-/// Tables of each unit, of 40.
+/// Number of tables in each unit, of 40.
 const TABLES: [usize; 4] = [5, 10, 20, 40];
-/// The dearest row against the cheapest.
+/// Largest ratio of the dearest row to the cheapest.
 const SLOPE_MAX: f64 = 1.10;
 const SLOPE_ROUNDS: u32 = 5;
 const MEMORY_BAR_MEGABYTES: u64 = 300;
-/// Tables in one packet of a statement for every table.
+/// Number of tables in one packet of a statement for every table.
 const TABLES_A_PACKET: usize = 64;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-/// Far above what the daemon needs to catch up.
+/// Longest wait, far above the daemon's need to catch up.
 const WAIT_MAX: Duration = Duration::from_secs(900);
 
-/// CPU a row of units of several sizes, over twice the users of the other figures.
+/// Measures CPU a row of units of several sizes, over twice the users of the other figures.
 pub async fn slope(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     let data = data::write_arrivals(site, &Scale { users: scale.users * 2, ..*scale }).await;
     let log = site.new_log("slope").await;
@@ -44,7 +44,7 @@ pub async fn slope(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     let (sides, whole) = open(site, &config.entities, false).await;
     let units = TABLES.map(|tables| front(&whole, tables));
     let mut runs: [Vec<(Measured, u64)>; TABLES.len()] = Default::default();
-    // The first run of all finds cold servers.
+    // The first run finds cold servers and is thrown away.
     for round in 0..=SLOPE_ROUNDS {
         for (unit, runs) in units.iter().zip(&mut runs) {
             let run = product(site, &sides, unit, scale.seed ^ u64::from(round)).await;
@@ -79,7 +79,7 @@ pub async fn slope(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     });
 }
 
-/// A unit of the first tables of another one.
+/// A unit of the first tables of another unit.
 fn front(whole: &Unit, tables: usize) -> Unit {
     let tables: std::collections::BTreeMap<_, _> =
         whole.tables.iter().take(tables).map(|(shard, table)| (*shard, table.clone())).collect();
@@ -88,7 +88,7 @@ fn front(whole: &Unit, tables: usize) -> Unit {
     Unit { shards: *whole.shards.start()..=end, tables }
 }
 
-/// Memory of reconciliations in which nothing, a hundredth and everything differs.
+/// Measures memory of reconciliations in which nothing, a hundredth and everything differs.
 pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     let data = data::write_arrivals(site, scale).await;
     let _ = site.new_log("reconciliations").await;
@@ -103,7 +103,7 @@ pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
             ("reconciliation's memory, 1 % drift", Some("DELETE FROM {} WHERE user_id MOD 100 = 7")),
             ("reconciliation's memory, 100 % drift", Some("UPDATE {} SET birthday = '00-00'")),
         ],
-        // A row that names another device is one too many, and one is missing.
+        // A row that names another device is two differences: a surplus row and a missing one.
         Entity::SerialCode => [
             ("reconciliation's memory, devices, no drift", None),
             (
@@ -154,7 +154,7 @@ async fn damage(site: &Site<'_>, config: &Config, statement: &str) {
     let statements: Vec<String> = (lane.projection().tables().iter())
         .map(|table| statement.replace("{}", &quote_table(&table.derived.database, &table.derived.table)))
         .collect();
-    // A server that says nothing for a minute counts as silent.
+    // A server that answers nothing for a minute counts as silent.
     for some in statements.chunks(TABLES_A_PACKET) {
         site.target(some.join(";")).await;
     }
@@ -171,7 +171,7 @@ async fn reconciliation(site: &Site<'_>) -> Reconciliation {
     let reconciliation = site.installation.start(&["reconcile", "--now", "--unthrottled"], &[]);
     let mut resident_bytes = 0;
     while reconciliation.is_running() {
-        // The watermark of the most memory only grows.
+        // The peak of a process's memory only grows.
         resident_bytes = resident_bytes.max(resident_bytes_max(reconciliation.pid()).unwrap_or(0));
         tokio::time::sleep(LOOK_INTERVAL).await;
     }

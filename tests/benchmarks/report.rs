@@ -11,19 +11,19 @@ use crate::Scale;
 pub struct Line {
     pub figure: &'static str,
     pub measured: String,
-    /// What it is compared with; `-` when there is nothing.
+    /// The limit of comparison; `-` when there is none.
     pub limit: String,
     pub ratio: String,
-    /// Microseconds of CPU a row.
+    /// Microseconds of CPU a row, as text.
     pub cpu: String,
     pub bar: String,
-    /// `None` = nothing is asked of it.
+    /// Whether the bar is met; `None` when there is no bar.
     pub passes: Option<bool>,
-    /// Everything after it, for the JSON file.
+    /// Further figures for the JSON file.
     pub detail: Json,
 }
 
-/// What was measured so far.
+/// The measurements so far.
 #[derive(Debug)]
 pub struct Report {
     scale: Json,
@@ -45,7 +45,7 @@ impl Report {
         Self { scale, machine: machine(), notes: Vec::new(), lines: Vec::new() }
     }
 
-    /// Said at once, and kept for the file.
+    /// Prints a note at once and keeps it for the file.
     pub fn note(&mut self, text: &str) {
         eprintln!("{text}");
         self.notes.push(text.to_owned());
@@ -56,7 +56,7 @@ impl Report {
         self.lines.push(line);
     }
 
-    /// Prints the table, writes the file and says where it is.
+    /// Prints the table, writes the file and prints its path.
     pub fn print(self) {
         let mut rows = vec![HEADINGS.map(str::to_owned)];
         for line in &self.lines {

@@ -1,8 +1,8 @@
-//! The limit of reading a binlog: a client that reads event headers and nothing else.
+//! The limit of reading a binlog: a client that reads only event headers.
 //!
-//! A blocking socket with a buffer of 256 KiB and the few packets of the protocol that a dump needs, written here: no
-//! client library, no TLS, no checksums. Bodies are stepped over in the buffer. What it takes is what the server takes
-//! to send.
+//! It is a blocking socket with a buffer of 256 KiB and the few packets of the protocol that a dump needs, written
+//! here: no client library, no TLS, no checksums. It skips bodies in the buffer. Its time is the server's time of
+//! sending.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -16,11 +16,11 @@ const REPLICA_ID: u32 = 0xBE9C_0001;
 /// Long password, protocol 4.1, secure connection, plugin authentication.
 const CAPABILITIES: u32 = 0x0000_0001 | 0x0000_0200 | 0x0000_8000 | 0x0008_0000;
 const PACKET_BYTES_MAX: usize = 0xFF_FFFF;
-/// A status byte, then the event's header.
+/// Bytes of a status byte and an event's header.
 const HEAD_BYTES: usize = 1 + 19;
 const LOG_POS: usize = 1 + 13;
 
-/// Reads the data's binlog from the beginning to its end; how many events there were.
+/// Reads the data's binlog from the beginning to its end; returns the cost and the number of events.
 pub fn run(port: u16, server: u32, data: &Data) -> (Measured, u64) {
     let mut client = Client::connect(port);
     client.query("SET @master_binlog_checksum = 'CRC32', @mariadb_slave_capability = 4");
@@ -53,7 +53,7 @@ impl Client {
         login.push(45);
         login.extend([0; 23]);
         login.extend(SCAN_USER.as_bytes());
-        // End of the name, no password.
+        // The end of the name, and no password.
         login.extend([0, 0]);
         login.extend(b"mysql_native_password\0");
         client.send(&login);
@@ -88,7 +88,7 @@ impl Client {
         socket.write_all(&[&packet, payload].concat()).expect("the server reads");
     }
 
-    /// Length of the next packet; its number is taken over.
+    /// Reads the length of the next packet and takes its number over.
     fn length(&mut self) -> usize {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head).expect("the server sends");
@@ -104,7 +104,7 @@ impl Client {
         payload
     }
 
-    /// Reads one event's header and steps over the rest; where the event ends in the file.
+    /// Reads one event's header and skips the rest; returns the event's end in the file.
     fn event(&mut self) -> u32 {
         let length = self.length();
         let mut head = [0; HEAD_BYTES];

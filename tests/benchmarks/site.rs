@@ -1,4 +1,4 @@
-//! One installation on fresh servers, and its parts as the daemon has them.
+//! One installation on fresh servers, with its parts as the daemon has them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,36 +18,36 @@ use crate::{LATENCY_LANES, devices};
 
 pub const SOURCE: &str = "source";
 pub const TARGET: &str = "target";
-/// Started when they are first needed: they would disturb other figures.
+/// Servers that are started when they are first needed, as they would disturb other figures.
 pub const REDIS: &str = "redis";
 pub const SEARCH: &str = "search";
-/// The projections of tables, as the installation names them.
+/// The projections to tables, as the installation names them.
 const BIRTHDAY: &str = "birthday";
 pub const MAPPING: &str = "mapping";
 /// The token of applications.
 pub const TOKEN: &str = "application-token-1";
-/// May read the binlog without TLS and without a password: the scan speaks the least of the protocol.
+/// An account that may read the binlog without TLS and password, as the scan speaks a minimal protocol.
 pub const SCAN_USER: &str = "scan";
 /// The product's account without TLS.
 const PLAIN_USER: &str = "plain";
 const PLAIN_PASSWORD: &str = "plain";
 pub const DATABASES: u32 = 4;
 pub const TABLES: u32 = 10;
-/// In each database of a site of many tables.
+/// Tables in each database of a site of many tables.
 pub const TABLES_OF_MANY: u32 = 250;
-/// In each of the three databases by length: the default of the configuration.
+/// Tables in each of the three databases by length, the default of the configuration.
 const MAPPING_TABLES: u32 = 512;
 
-/// See the module's text.
+/// One installation on fresh servers, with its parts as the daemon has them.
 #[derive(Debug)]
 pub struct Site<'g> {
     pub installation: Installation<'g>,
-    /// What its source tables hold.
+    /// The entity of its source tables.
     pub entity: Entity,
 }
 
 impl<'g> Site<'g> {
-    /// With rows of the entity in source tables, and tables derived of them.
+    /// A site with rows of the entity in source tables, and tables derived from them.
     pub async fn of(entity: Entity, turn: Turn<'g>, lanes: u32) -> Self {
         match entity {
             Entity::User => Self::of_users(turn, lanes).await,
@@ -55,12 +55,12 @@ impl<'g> Site<'g> {
         }
     }
 
-    /// With users in source tables and birthday tables.
+    /// A site with users in source tables and birthday tables.
     pub async fn of_users(turn: Turn<'g>, lanes: u32) -> Self {
         Self::of_users_in(TABLES, turn, lanes).await
     }
 
-    /// The same with 1,000 source tables.
+    /// A site with users in 1,000 source tables and birthday tables.
     pub async fn of_many_tables(turn: Turn<'g>, lanes: u32) -> Self {
         Self::of_users_in(TABLES_OF_MANY, turn, lanes).await
     }
@@ -69,7 +69,7 @@ impl<'g> Site<'g> {
         Self::open(turn, &Self::users(tables, lanes)).await
     }
 
-    /// As [`Site::of_users`] with the default of lanes, and by user in as many derived databases as source databases.
+    /// A site of users with the default of lanes, derived by user into as many databases as the source has.
     pub async fn of_days(turn: Turn<'g>, layout: DerivedLayout) -> Self {
         let databases = match layout {
             DerivedLayout::ByDay => 1,
@@ -86,12 +86,12 @@ impl<'g> Site<'g> {
         Plan { databases: 1, lanes, targets: 1, rule, has_passwords_in_file: true, ..small }
     }
 
-    /// With devices in source tables and mapping tables.
+    /// A site with devices in source tables and mapping tables.
     pub async fn of_devices(turn: Turn<'g>, lanes: u32) -> Self {
         Self::open(turn, &Self::devices(lanes)).await
     }
 
-    /// As [`Site::of_devices`], with a cache and an API.
+    /// A site of devices with a cache and an API.
     pub async fn of_cached_devices(turn: Turn<'g>, lanes: u32) -> Self {
         add(turn.stack, ServerSpec::redis(REDIS));
         let mut site = Self::open(turn, &Plan { has_cache: true, ..Self::devices(lanes) }).await;
@@ -99,7 +99,7 @@ impl<'g> Site<'g> {
         site
     }
 
-    /// As [`Site::of_devices`], with documents.
+    /// A site of devices with documents.
     pub async fn of_documents(turn: Turn<'g>, lanes: u32) -> Self {
         add(turn.stack, ServerSpec::search(SEARCH));
         let plan = Plan { has_documents: true, mapping_tables: 8, ..Self::devices(lanes) };
@@ -150,12 +150,12 @@ impl<'g> Site<'g> {
         Config::parse(&self.installation.configuration_text()).expect("it was made by us")
     }
 
-    /// The source over TLS, as configured.
+    /// The configured source, read over TLS.
     pub fn source_config(&self) -> SourceConfig {
         self.config().sources.remove(0)
     }
 
-    /// The same without TLS.
+    /// The source, read without TLS.
     pub fn plain_source_config(&self) -> SourceConfig {
         let config = self.config();
         let text = self.installation.configuration_text();
@@ -171,7 +171,7 @@ impl<'g> Site<'g> {
         MysqlSource::new(source, &config.entities, Duration::from_secs(5))
     }
 
-    /// Streams under another prefix from here on: an empty log. The old stream is deleted.
+    /// Deletes the old stream and gives all streams a new prefix, so that the log is empty.
     pub async fn new_log(&mut self, name: &str) -> NatsLog {
         self.delete_log().await;
         self.installation.configuration.name = name.to_owned();
@@ -184,11 +184,11 @@ impl<'g> Site<'g> {
 
     pub async fn delete_log(&self) {
         let stream = format!("{}_{SOURCE}", self.installation.configuration.name);
-        // There is none before the first.
+        // The first call finds no old stream.
         let _ = self.installation.jetstream().await.delete_stream(stream).await;
     }
 
-    /// Keeps a database server's data as they are now.
+    /// Copies a database server's present data.
     pub fn keep(&self, server: &str) -> Kept {
         let server = self.installation.server(server);
         let kept = Kept { copy: server.folder().join("kept"), data: server.folder().join("db"), server };
@@ -211,7 +211,7 @@ fn add(stack: &Stack, server: ServerSpec) {
     }
 }
 
-/// Data of a server, to begin with again and again: making and dropping 1,536 tables takes longer.
+/// Copied data of a server, to begin with again and again: making and dropping 1,536 tables takes longer.
 #[derive(Debug)]
 pub struct Kept {
     server: Arc<Server>,
@@ -231,12 +231,12 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // A rest costs nothing but room.
+        // A remaining copy costs only disk space.
         let _ = fs::remove_dir_all(&self.copy);
     }
 }
 
-/// Makes `to` a copy of the folder.
+/// Copies the folder `from` to `to`.
 fn copy(from: &Path, to: &Path) {
     if to.exists() {
         fs::remove_dir_all(to).expect("it is ours");

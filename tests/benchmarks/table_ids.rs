@@ -1,8 +1,8 @@
-//! The most memory of a daemon beside tables that nobody captures and that get a new number with each transaction.
+//! The peak memory of a daemon beside uncaptured tables that get a new number with each transaction.
 //!
 //! A server gives a table a number whenever it opens its definition anew. With room for 400 definitions and 2,000
-//! tables that are written in turn, every table has lost its place when it is written again, so the binlog counts on
-//! with every row.
+//! tables that are written in turn, the server has closed every table before it is written again. So the numbers in the
+//! binlog rise with every row.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::report::{Line, Report};
 use crate::site::{SOURCE, Site};
 
 const TABLES: u64 = 2_000;
-/// The least that MariaDB allows, and its default.
+/// Size of the definition cache: MariaDB's least, and its default.
 const DEFINITIONS: u64 = 400;
 const CONNECTIONS: u64 = 4;
-/// An update has it twice in the binlog, so that a million of them are a gibibyte.
+/// Bytes of a row; an update has it twice in the binlog, so a million updates are a gibibyte.
 const ROW_BYTES: u64 = 480;
 const BAR_MEGABYTES: u64 = 150;
-/// Far above what it takes.
+/// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
@@ -57,7 +57,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
     .await;
 }
 
-/// Makes tables in another database than those that are captured, each with one row.
+/// Makes tables of one row each in a database that is not captured.
 async fn make_tables(site: &Site<'_>) {
     site.source(format!(
         "SET GLOBAL table_definition_cache = {DEFINITIONS}; SET GLOBAL table_open_cache = {DEFINITIONS};
@@ -75,7 +75,7 @@ async fn make_tables(site: &Site<'_>) {
     }
 }
 
-/// Each connection has a part of the tables and updates the row of each, so many times.
+/// Updates the row of each table `rounds` times, with a part of the tables for each connection.
 async fn write_in_turn(site: &Site<'_>, rounds: u64) {
     let mut writers = JoinSet::new();
     for writer in 0..CONNECTIONS {
@@ -95,7 +95,7 @@ async fn write_in_turn(site: &Site<'_>, rounds: u64) {
     }
 }
 
-/// How often the server has opened a definition.
+/// Number of definitions that the server has opened.
 async fn opened(site: &Site<'_>) -> u64 {
     let sql = "SHOW GLOBAL STATUS LIKE 'Opened_table_definitions'";
     let mut connection = site.installation.admin(SOURCE).await;

@@ -1,7 +1,7 @@
-//! Updates that change no captured column, beside updates of a table that is not captured: what it costs the reader to
-//! find that it has nothing to do.
+//! Updates that change no captured column, beside updates of a table that is not captured: the reader's cost of finding
+//! that it has nothing to do.
 //!
-//! Both stand one after the other in one binlog, the same statements on equal tables, and one reading times both.
+//! Both follow one another in one binlog, the same statements on equal tables, and one stream times both.
 
 use std::fmt::Write as _;
 
@@ -20,9 +20,9 @@ use crate::meter::{Measured, Meter, median};
 use crate::report::{Line, Report};
 use crate::site::{DATABASES, SOURCE, Site, TABLES};
 
-/// Times an update of a table that is not captured.
+/// Largest multiple of the time of an update of a table that is not captured.
 const RATIO_MAX: f64 = 1.5;
-/// The part of the rows that comes before what is measured: enough transactions to meet each table.
+/// Divisor of the rows that come before the measurement: enough transactions to meet each table.
 const FIRST_PART: u64 = 20;
 /// Rows of each table.
 const USERS: u64 = 5_000;
@@ -31,7 +31,7 @@ const OTHER: &str = "elsewhere";
 
 /// Updates of columns that are not captured.
 struct Touches {
-    /// What the names of the databases begin with.
+    /// The prefix of the databases' names.
     prefix: &'static str,
     database: u32,
 }
@@ -47,7 +47,7 @@ impl Changes for Touches {
         let table = random.random_range(0..TABLES);
         let first = random.random_range(1..=USERS - LARGE);
         let last = first + rows - 1;
-        // Each row changes, whatever was written before.
+        // A random number changes each row, whatever was written before.
         let number = random.random::<u32>();
         let Self { prefix, database } = self;
         write!(
@@ -83,7 +83,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
         site.source(sql).await;
     }
     let amount = (scale.rows / 2, scale.seed);
-    // A reading looks at each table once, when its first rows come: that is no cost of a row.
+    // A stream examines each table once, at its first rows; that is no cost of a row.
     let first = (scale.rows / FIRST_PART, scale.seed + 1);
     let first = data::write(site, "first updates of each table", first, Touches::writers(CAPTURED)).await;
     let captured =
@@ -93,7 +93,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
     report.note(&captured.to_string());
     let source = site.plain_source_config();
     let mut runs = Vec::new();
-    // The first reading after a pause is several times slower.
+    // The first stream after a pause is several times slower.
     let ends = [first.end_lsn, captured.end_lsn, other.end_lsn];
     read(site, &source, ends).await;
     for _ in 0..scale.rounds {
@@ -102,7 +102,7 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, report: &mut Report) {
     report.add(line(&runs, captured.rows, other.rows));
 }
 
-/// One reading: what comes first, and then both parts, which are measured.
+/// Reads the first part, and then measures both parts.
 async fn read(site: &Site<'_>, source: &SourceConfig, ends: [Lsn; 3]) -> [Measured; 2] {
     let connector = site.connector(source);
     let limit = site.config().limits.batch_bytes.get();
@@ -124,7 +124,7 @@ async fn read(site: &Site<'_>, source: &SourceConfig, ends: [Lsn; 3]) -> [Measur
         assert_eq!(batch.take().changes, 0, "nothing that is captured changes");
         parts.split_off(1)
     };
-    // As a task, on a thread that waits for sockets itself: so the daemon has it.
+    // A task on a thread that itself waits for sockets, as in the daemon.
     tokio::spawn(work).await.expect("no panic").try_into().expect("two parts")
 }
 

@@ -1,5 +1,5 @@
-//! Changes of users in 40 or 1,000 tables: 55 % insert, 33 % update the birthday (so the user moves to another derived
-//! table), 12 % delete.
+//! Changes of users in 40 or 1,000 tables: 55 % insert, 33 % update the birthday (which moves the user to another
+//! derived table), 12 % delete.
 
 use std::fmt::Write as _;
 
@@ -13,9 +13,9 @@ use crate::site::{DATABASES, TABLES, TABLES_OF_MANY};
 #[derive(Debug)]
 pub struct Users {
     database: u32,
-    /// One a table.
+    /// One range for each table.
     ranges: Vec<Range>,
-    /// Nobody changes or goes.
+    /// Whether all transactions only insert.
     is_arrival: bool,
 }
 
@@ -24,17 +24,17 @@ impl Users {
     pub const NEW: &str = "new users in 40 tables";
     pub const OF_MANY: &str = "users in 1,000 tables";
 
-    /// One writer a database.
+    /// One writer for each database.
     pub fn writers() -> Vec<Self> {
         Self::each(TABLES, false)
     }
 
-    /// The same for [`Site::of_many_tables`](crate::site::Site::of_many_tables).
+    /// One writer for each database of [`Site::of_many_tables`](crate::site::Site::of_many_tables).
     pub fn writers_of_many() -> Vec<Self> {
         Self::each(TABLES_OF_MANY, false)
     }
 
-    /// The same that only insert.
+    /// One writer for each database, which only inserts.
     pub fn arriving() -> Vec<Self> {
         Self::each(TABLES, true)
     }
@@ -52,7 +52,7 @@ impl Changes for Users {
         let range = &mut self.ranges[table as usize];
         let kind = random.random_range(0..100);
         let name = format!("user_{:02}.user_{table:03}", self.database);
-        // So that numbers of two tables differ and lie together in each.
+        // Numbers of two tables differ, and those of one table lie together.
         let base = (u64::from(self.database * tables + table) + 1) * 1_000_000_000;
         if self.is_arrival || kind < 55 || !range.is_filled() {
             let (first, last) = (base + range.high, base + range.high + rows - 1);

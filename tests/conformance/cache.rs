@@ -1,4 +1,4 @@
-//! What only a real Redis can show: restarts, memory, foreign keys, fail-over, a Cluster, and the way from the outbox.
+//! Tests that need a real Redis: restarts, memory, foreign keys, fail-over, a Cluster, and the way from the outbox.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,7 +16,7 @@ use redis::aio::MultiplexedConnection;
 
 use crate::ports::cache::{LONG, cached, code, set, store};
 
-/// A cache of its own on a server.
+/// A server with a key prefix of its own.
 pub struct RedisGround {
     pub stack: Arc<Stack>,
     pub cache: RedisCache,
@@ -24,7 +24,7 @@ pub struct RedisGround {
 }
 
 impl RedisGround {
-    /// On a server that other tests use too.
+    /// A cache on a server that other tests use too.
     pub async fn shared() -> Self {
         static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
         let stack = tokio::task::spawn_blocking(|| {
@@ -63,7 +63,7 @@ impl RedisGround {
         key
     }
 
-    /// An administrator's connection.
+    /// Opens an administrator's connection.
     pub async fn admin(&self) -> MultiplexedConnection {
         let root = std::fs::read(self.stack.ca_file()).unwrap();
         let certificates = redis::TlsCertificates { client_tls: None, root_cert: Some(root) };
@@ -165,7 +165,7 @@ async fn another_life_is_told_by_every_answer() {
     assert_ne!(after.incarnation, before, "the first answer of the new life says so");
     assert_eq!(after.entries, [None]);
 
-    // A primary that was made a replica takes no writes, and what it holds is another's.
+    // A primary that became a replica takes no writes, and its contents are another server's.
     let mut admin = ground.admin().await;
     redis::cmd("REPLICAOF").arg(&["127.0.0.1", "1"]).exec_async(&mut admin).await.unwrap();
     let fault = ground.cache.incarnation().await.unwrap_err();

@@ -1,4 +1,4 @@
-//! From a flush of mapping rows over the outbox into the cache, on real servers.
+//! The way of mapping rows from a flush over the outbox into the cache, on real servers.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 
-/// Mapping tables with an outbox, and what reads them.
+/// Mapping tables with an outbox, and their readers.
 struct Tables {
     place: StoreSite,
     mapping: MysqlMapping,
@@ -44,7 +44,7 @@ async fn tables() -> (Tables, MysqlLane, Progress) {
 }
 
 impl Tables {
-    /// Drains until nothing is pending and the cache's life is recorded.
+    /// Drains until no entry is pending and the cache's life is recorded.
     async fn settle(&self, cache: &impl CodeCache) {
         let done = CancellationToken::new();
         let work = Drain { cache, outbox: &self.outbox, mapping: &self.mapping, time_to_live: TIME };
@@ -104,7 +104,7 @@ async fn what_a_flush_touches_is_removed_and_filled_as_a_complete_set() {
     assert_eq!(uuids(&cached(&ground.cache, &code("BOX")).await.unwrap()), ["1", "2"]);
     assert!(tables.state().await.is_believed(&ground.cache.incarnation().await.unwrap()));
 
-    // An entry that expired is followed by one change: still the complete set, and not the one device.
+    // A change follows an expired entry: the cache still gets the complete set, and not the one device.
     ground.cache.invalidate(&[code("BOX")]).await.unwrap();
     apply(&mut lane, progress, vec![insert(6, 3, "BOX")]).await;
     tables.settle(&ground.cache).await;
@@ -193,7 +193,7 @@ async fn what_a_refresh_of_keys_removes_leaves_the_cache_too() {
     assert_eq!(uuids(&tables.mapped(&code("BOX")).await), ["8"]);
 }
 
-/// A server cuts a text off where it becomes longer than it may.
+/// A server truncates a text that becomes too long.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_longest_codes_of_a_withdrawn_shard_are_all_noted() {
     const DEVICES: u64 = 2_400;
@@ -261,7 +261,7 @@ async fn who_was_overtaken_while_draining_says_nothing_of_the_next_life() {
     };
     let ids = pending().await;
     assert_eq!(ids.len(), 1);
-    // It has removed them from the cache and stands still; another life begins, and another process with it.
+    // The process has removed the entries and then stands still; another life of the cache and another process begin.
     let round = CacheRecord { incarnation: "repeating:1".to_owned(), time_to_live: LONG };
     tables.outbox.begin(Some(&life), &round).await.unwrap();
     tables.outbox.repeat().await.unwrap();
@@ -311,7 +311,7 @@ async fn after_a_time_without_the_cache_it_begins_empty() {
     tables.settle(&cache).await;
     assert_eq!(cached(&cache, &code("BOX")).await, None);
 
-    // Both at the same time, as while a cache is rolled out: each flush that noted nothing is told.
+    // Lanes with and without a cache at the same time, as during a rollout: each flush that noted no code is found.
     assert!(tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
     apply(&mut lane_without, progress, vec![insert(7, 3, "BOX")]).await;
     assert!(!tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
@@ -344,7 +344,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
     let ground = RedisGround::shared().await;
     let (tables, mut lane, mut progress) = tables().await;
     let stop = CancellationToken::new();
-    // Cut off at any moment, as a process that is killed, and begun again.
+    // The drain is cut off at any moment, as by a kill, and begun again.
     let draining = async {
         let mut random = StdRng::seed_from_u64(seed ^ 2);
         while !stop.is_cancelled() {
@@ -352,7 +352,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
             let work = Drain { cache, outbox, mapping, time_to_live: TIME };
             let life = Duration::from_micros(random.random_range(500..20_000));
             if let Ok(Err(fault)) = tokio::time::timeout(life, drain(work, |_| (), &stop)).await {
-                // What the one before had on the way may stand in the way of this one.
+                // Work under way of the drain before may collide with this one.
                 assert_eq!(fault.class(), Class::Transient, "{fault}");
             }
         }

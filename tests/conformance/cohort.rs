@@ -23,7 +23,7 @@ use mysql_async::prelude::Queryable;
 
 use crate::nats::blocking;
 
-/// Users that stand in a database with rows of two shards.
+/// Number of users with rows of two shards in one database.
 const DOUBLED: u64 = 40;
 
 /// Two targets, a source, and tables of one solar and one lunar day.
@@ -43,7 +43,7 @@ impl Ground {
         Arc::new(blocking(|| Stack::start(options).unwrap()))
     }
 
-    /// With empty tables of these birthdays.
+    /// A ground with empty tables of these birthdays.
     async fn with_tables(
         stack: &Arc<Stack>,
         (layout, databases): (&'static str, u32),
@@ -126,13 +126,13 @@ impl Ground {
         Conn::new(async_options(&url, Some(&self.stack.ca_file()))).await.unwrap()
     }
 
-    /// On the server of a database.
+    /// Runs a statement on the server of a database.
     async fn sql(&self, place: u32, sql: &str) {
         let mut admin = self.admin(["target-a", "target-b"][place as usize % 2]).await;
         admin.query_drop(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
-    /// Rows of a table: user, shard, birthday as it stands there.
+    /// Inserts rows into a table: user, shard, and the birthday as stored.
     async fn insert(&self, table: Birthday, rows: &[(u64, u64, &str)]) {
         for place in self.places(table) {
             let of_place = rows.iter().filter(|(user, ..)| self.place_of(table, *user) == place);
@@ -171,7 +171,7 @@ fn lunar() -> Birthday {
     Birthday::Lunar(LunarMonthDay::new(8, 30).unwrap())
 }
 
-/// On one stack, whose start takes longer than both.
+/// Both run on one stack, whose start takes longer than they do.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_days_tables_and_the_source_rows_of_their_users_are_read() {
     let stack = Ground::stack();
@@ -184,8 +184,8 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
 ) {
     for (layout, databases) in [("by_day", 2), ("by_user", 5)] {
         let ground = Ground::with_tables(stack, (layout, databases), &[solar(), lunar()]).await;
-        // Users of one database in a row, some with several rows, one with more rows than a page has users, rows of
-        // shards that cannot be, and rows that say another birthday.
+        // Consecutive users of one database, some with several rows, one with more rows than a page has users, rows of
+        // impossible shards, and rows with another birthday.
         let mut rows: Vec<(u64, u64, &str)> = (0..1_500).map(|user| (user * 3, 7, "02-28")).collect();
         rows.extend((5_000..5_300).map(|number| (number * 5, 7, "02-28")));
         rows.extend((0..DOUBLED).map(|user| (user * 3, 9, "02-28")));
@@ -234,7 +234,7 @@ async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_bot
     }
 }
 
-/// The columns of users 0, 3 and 6 follow in the solar table, and those of user 3 in the lunar one.
+/// The columns of users 0, 3 and 6 follow in the solar table, and those of user 3 in the lunar table.
 async fn the_columns_follow(ground: &Ground) {
     let cohort = ground.cohort();
     let read = async |table: Birthday, user: u64| {
@@ -264,7 +264,7 @@ async fn the_columns_follow(ground: &Ground) {
     assert_eq!(read(solar(), 3).await[0], (0, String::new(), 0), "a lunar coupon is of the lunar table");
     let lunar_row = read(lunar(), 3).await;
     assert_eq!((lunar_row[0].0, lunar_row[0].2), (1, 2026));
-    // Again changes nothing, and another occurrence everything.
+    // The same coupons change nothing, and another occurrence changes all columns.
     cohort.follow(&tables, &granted).await.unwrap();
     assert_eq!(read(solar(), 0).await, first);
     cohort.follow(&tables, &[(0, occurrence("solar:2028"))]).await.unwrap();
@@ -275,7 +275,7 @@ async fn the_columns_follow(ground: &Ground) {
     );
 }
 
-/// Users 0 and 6 have marks of 2028 and 2027, and user 9 has none.
+/// Users 0 and 6 have the columns of 2028 and 2027, and user 9 has none.
 async fn the_columns_are_mended_while_they_say_what_was_read(ground: &Ground) {
     let tables = ground.cohort().columns_tables(solar()).unwrap();
     let mut rows = Vec::new();
@@ -313,7 +313,7 @@ async fn the_columns_are_mended_while_they_say_what_was_read(ground: &Ground) {
     assert_eq!(now(9).await, sent(2027));
     mend(6, None).await;
     assert_eq!(now(6).await, none);
-    // A granter has written since the row was read: what it wrote stays.
+    // A granter has written since the row was read: its columns stay.
     ground.cohort().follow(&[solar()], &[(0, "solar:2029".parse().unwrap())]).await.unwrap();
     mend(0, None).await;
     assert_eq!(now(0).await, sent(2029));
@@ -381,7 +381,7 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     assert_eq!(found[4], Some(vec![row(Some(date(2000, 2, 28)), day)]), "found by its present claim");
     assert_eq!(found[5], Some(vec![]), "what nobody has is no fault");
 
-    // What cannot be read concerns its users alone.
+    // An unreadable table concerns its users alone.
     source.query_drop("ALTER TABLE user_00.user_000 CHANGE changed_at other DATETIME").await.unwrap();
     let without = rows.check().await;
     assert!(

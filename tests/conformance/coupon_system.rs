@@ -70,7 +70,7 @@ impl Ground {
         Self { witness, control, system, _book: book }
     }
 
-    /// Calls over a connection of its own.
+    /// Makes calls over a connection of its own.
     async fn call(&self, users: impl IntoIterator<Item = u64>) -> Vec<Answer> {
         let connection = self.system.connect().await.unwrap();
         self.system.call(&connection, &coupons(users)).await.unwrap()
@@ -87,7 +87,7 @@ impl Ground {
 
 async fn each_outcome_is_told_and_a_key_gives_one_coupon(is_batched: bool) {
     let ground = Ground::start(is_batched).await;
-    // More than a request holds.
+    // More coupons than a request holds.
     assert_eq!(ground.call(0..120).await, vec![Answer::Given; 120]);
     assert_eq!(ground.call([7, 7, 500]).await, [Answer::Given; 3]);
     assert_eq!(ground.gifts().await, 121);
@@ -105,7 +105,7 @@ async fn each_outcome_is_told_and_a_key_gives_one_coupon(is_batched: bool) {
     let rejected_keys = vec!["birthday/lunar:2027/601".to_owned()];
     ground.switch(Faults { pool: Some(2), rejected_keys, ..Faults::default() }).await;
     let expected = [Answer::Given, Answer::Rejected, Answer::Given, Answer::PoolEmpty, Answer::Given];
-    // A key that is known needs no coupon of the pool.
+    // A known key needs no coupon of the pool.
     assert_eq!(ground.call([600, 601, 602, 603, 7]).await, expected);
     assert!(ground.control.doubles().await.unwrap().is_empty());
 }
@@ -138,10 +138,10 @@ async fn what_has_no_answer_is_unknown_whether_the_work_was_done_or_not() {
         ground.switch(Faults::default()).await;
         assert_eq!(ground.system.knows(&keys([user])).await.unwrap(), [is_given], "fault {number}");
     }
-    // The last one was given up, and does not come about later.
+    // The last call was given up, and is not carried out later.
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     assert_eq!(ground.gifts().await, 2);
-    // A key that was forgotten gives a second coupon, which the book shows.
+    // A forgotten key gives a second coupon, which the book shows.
     assert_eq!(ground.control.forget_keys().await.unwrap(), 2);
     assert_eq!(ground.system.knows(&keys([1])).await.unwrap(), [false]);
     assert_eq!(ground.call([1]).await, [Answer::Given]);
@@ -186,7 +186,7 @@ async fn a_connection_that_the_system_closed_sends_nothing_and_is_not_opened_aga
     assert_eq!(ground.system.call(&connection, &coupons([2])).await.unwrap(), [Answer::ConnectionExpired]);
     assert_eq!(ground.system.call(&connection, &coupons([2])).await.unwrap(), [Answer::ConnectionExpired]);
     assert_eq!(ground.control.calls().await.unwrap(), calls, "nothing was sent");
-    // One that was kept and then closed by the system is not handed out.
+    // A pooled connection that the system has closed is not used again.
     drop(connection);
     assert_eq!(ground.call([2]).await, [Answer::Given]);
     tokio::time::sleep(Duration::from_millis(900)).await;
@@ -220,7 +220,7 @@ async fn an_answer_that_is_no_answer_of_the_contract_is_unknown() {
             );
             tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
         }
-        // Half an answer, and then more of it than anybody wants.
+        // Half an answer, and then an answer that is too long.
         for head in [
             "HTTP/1.1 200 OK\r\ncontent-le".to_owned(),
             "HTTP/1.1 200 OK\r\ncontent-length: 9999999\r\n\r\n".to_owned(),

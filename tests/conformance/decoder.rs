@@ -1,8 +1,7 @@
 //! The row decoder against `mysql_cdc`'s, on rows of every column type from a real server.
 //!
 //! Both get the same bytes. Where `mysql_cdc` is known to be wrong or to refuse (signs, text that is not UTF-8,
-//! negative TIME), the expectation says so and is checked the other way round, so that this test notices when it
-//! changes.
+//! negative TIME), the expectation names it and expects the difference, so the test fails when `mysql_cdc` changes.
 
 use std::collections::HashMap;
 
@@ -23,11 +22,11 @@ use crate::source::{Database, WAIT_MAX};
 
 const TABLE_MAP: u8 = 19;
 
-/// A column type and how to make random values of it.
+/// A column type with a generator of random values.
 struct Kind {
     sql: &'static str,
     value: fn(&mut StdRng) -> String,
-    /// `mysql_cdc` refuses some or all values, and with them the event.
+    /// Whether `mysql_cdc` refuses some or all values, and with them the event.
     is_refused: bool,
 }
 
@@ -84,7 +83,7 @@ fn timestamp(random: &mut StdRng) -> String {
 
 fn kinds() -> Vec<Kind> {
     vec![
-        // YEAR has a sign bit in the metadata: it must stand before integers to show a shift.
+        // YEAR has a sign bit in the metadata, so it comes before integers: a shift would then show.
         kind("YEAR", |r| r.random_range(1901..2156).to_string()),
         kind("TINYINT", |r| r.random::<i8>().to_string()),
         kind("TINYINT UNSIGNED", |r| r.random::<u8>().to_string()),
@@ -101,7 +100,7 @@ fn kinds() -> Vec<Kind> {
         kind("DECIMAL(10,2)", |r| {
             format!("{}.{:02}", r.random_range(-9_999_999..10_000_000), r.random_range(0..100))
         }),
-        // Together with the others: a group of each number of digits.
+        // With the others, a group of each number of digits.
         kind("DECIMAL(5,4)", |r| format!("{}.{:04}", r.random_range(-9..10), r.random_range(0..10_000))),
         kind("DECIMAL(11,6)", |r| {
             format!("{}.{:06}", r.random_range(-99_999..100_000), r.random_range(0..1_000_000))
@@ -225,7 +224,7 @@ fn bits(bits: &[bool]) -> u64 {
     bits.iter().fold(0, |number, bit| number << 1 | u64::from(*bit))
 }
 
-/// Whether both mean the same, modulo what `mysql_cdc` does not know: signs, microseconds, `0` as a year.
+/// Whether both values agree, except in the gaps of `mysql_cdc`: signs, microseconds, `0` as a year.
 fn agree(ours: &Value<'_>, theirs: &Option<MySqlValue>) -> bool {
     let Some(theirs) = theirs else { return *ours == Value::Null };
     let number = |bits: u32, raw: u64| match ours {
@@ -280,14 +279,14 @@ fn agree(ours: &Value<'_>, theirs: &Option<MySqlValue>) -> bool {
 
 fn decode(raw: &RawRows) -> (Vec<String>, Vec<RowImages>) {
     let names = column_names(&raw.table_map).unwrap();
-    // Geometry is stepped over only.
+    // Geometry is only skipped.
     let names: Vec<String> = names.into_iter().filter(|name| name != "opaque").collect();
     let rows = decode_rows(&raw.table_map, raw.event_type, &raw.body, &names)
         .unwrap_or_else(|error| panic!("{}: {error}", raw.table));
     (names, rows)
 }
 
-/// Compares one event; the number of compared values, or why `mysql_cdc` refused it.
+/// Compares one event; returns the number of compared values, or the reason why `mysql_cdc` refused the event.
 fn compare(raw: &RawRows, ours: &[RowImages], columns: usize) -> Result<usize, String> {
     let theirs = oracle(raw)?;
     assert_eq!(ours.len(), theirs.len(), "{}", raw.table);
@@ -309,7 +308,8 @@ fn compare(raw: &RawRows, ours: &[RowImages], columns: usize) -> Result<usize, S
     Ok(compared)
 }
 
-/// One table a type, one with all that `mysql_cdc` reads; inserts, updates and deletes, a third of all values NULL.
+/// Writes a table for each type, and one with all that `mysql_cdc` reads: inserts, updates, deletes, a third of it
+/// NULL.
 async fn write_rows(database: &Database, random: &mut StdRng, kinds: &[Kind]) -> (String, u64, u64) {
     database.run(&["CREATE DATABASE $0"]).await;
     let mut admin = database.admin().await;
@@ -376,7 +376,7 @@ async fn agree_on_every_type(database: Database, kinds: Vec<Kind>, is_compressed
         let number = table.strip_prefix("type_").map(|number| number.parse::<usize>().unwrap());
         let (names, rows) = decode(raw);
         types_seen.insert(number);
-        // The column after the tested one shows that it was stepped over rightly.
+        // The column after the tested one shows that exactly the tested one was skipped.
         if number.is_some() {
             let last = names.len() - 1;
             for image in rows.iter().flat_map(|row| [&row.before, &row.after]).flatten() {
@@ -414,14 +414,14 @@ async fn every_column_type_of_mysql_is_decoded_as_mysql_cdc_does() {
     agree_on_every_type(database, kinds, false).await;
 }
 
-/// `mysql_cdc` cannot read these events at all; every row must still be decoded and every column stepped over.
+/// `mysql_cdc` cannot read these events at all; every row must still be decoded and every column skipped.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_column_type_is_decoded_from_compressed_events() {
     let database = Database::with_flags(&["--log-bin-compress=ON", "--log-bin-compress-min-len=10"]);
     agree_on_every_type(database, kinds(), true).await;
 }
 
-/// What `mysql_cdc` refuses or gets wrong is compared with the server's own words.
+/// Values that `mysql_cdc` refuses or gets wrong are compared with the server's own text.
 #[tokio::test(flavor = "multi_thread")]
 async fn values_beyond_mysql_cdc_equal_what_was_written() {
     let database = Database::shared();

@@ -34,10 +34,10 @@ fn shared_stack() -> Arc<Stack> {
     stack
 }
 
-/// Databases of its own on shared or own servers.
+/// A place for derived tables: databases of its own on shared or own servers.
 pub struct StoreSite {
     pub stack: Arc<Stack>,
-    /// Every database of this place begins so, behind `birthday_` or `anabranch_`.
+    /// The part of every database's name after `birthday_` or `anabranch_`.
     pub prefix: String,
     pub layout: &'static str,
     pub databases: u32,
@@ -45,9 +45,9 @@ pub struct StoreSite {
     pub targets: Vec<&'static str>,
     pub sources: Vec<&'static str>,
     pub limits: &'static str,
-    /// Mapping tables a length class; 0 = the projection `serials` is not configured.
+    /// Mapping tables of each length class; 0 = the projection `serials` is not configured.
     pub mapping_tables: u32,
-    /// The projection `serials` has a cache. It is not connected by targets.
+    /// Whether the projection `serials` has a cache. Targets do not connect to it.
     pub is_cached: bool,
 }
 
@@ -59,7 +59,7 @@ impl StoreSite {
         Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap()).granted().await
     }
 
-    /// On another server than the common MariaDB; `None` where the machine can have none.
+    /// A place on another server than the common MariaDB; `None` where the machine cannot have one.
     pub async fn further(kind: DatabaseKind) -> Option<Self> {
         static MARIADB_11: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
         static MYSQL: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
@@ -80,7 +80,7 @@ impl StoreSite {
         Some(Self::on(tokio::task::spawn_blocking(shared).await.unwrap()?).granted().await)
     }
 
-    /// With a server that no other test uses.
+    /// A place on a server that no other test uses.
     pub async fn alone() -> Self {
         let server = TestDatabase::chosen().server(ServerSpec::mariadb_target("target-a"));
         let options = Options::empty().with(server);
@@ -104,7 +104,7 @@ impl StoreSite {
         }
     }
 
-    /// The documented grants on the control database, for that of this place.
+    /// Grants the documented rights on this place's control database.
     async fn granted(self) -> Self {
         const GRANTS: &str = include_str!("../../deploy/grants/mariadb-target.sql");
         let lines: Vec<&str> = GRANTS.lines().filter(|line| !line.starts_with("--")).collect();
@@ -176,7 +176,7 @@ impl StoreSite {
         format!("birthday_{}_{{db:02}}", self.prefix)
     }
 
-    /// `` `birthday_p0_01`.`birthday_0102` `` in the layout by day.
+    /// A table's quoted name in the layout by day, such as `` `birthday_p0_01`.`birthday_0102` ``.
     pub fn table(&self, ordinal: u32, mmdd: &str) -> String {
         format!("`birthday_{}_{:02}`.`birthday_{mmdd}`", self.prefix, ordinal % self.databases)
     }
@@ -215,7 +215,7 @@ impl StoreSite {
         flush_of(lane.projection(), lane.scope(), progress, changes)
     }
 
-    /// An administrator's connection.
+    /// Opens an administrator's connection.
     pub async fn admin(&self) -> Conn {
         self.admin_of(self.targets[0]).await
     }
@@ -261,7 +261,7 @@ impl StoreSite {
         rows
     }
 
-    /// `(table, birthday, lsn)` of one user's rows.
+    /// `(table, birthday, lsn)` of each row of a user.
     pub async fn rows_of(&self, user_id: u64) -> Vec<(String, String, u64)> {
         let rows = self.rows().await;
         let name = |table: &str| table.split_once('.').unwrap().1.to_owned();
@@ -297,7 +297,7 @@ pub fn update(before: Vec<Value<'static>>, after: Vec<Value<'static>>) -> Action
     Action::Update { before, after }
 }
 
-/// The flush that takes a lane from `progress` over these changes of one shard table to the Lsn of the last.
+/// The flush that takes a lane from `progress` over these changes of one shard table, up to the Lsn of the last.
 pub fn flush_of(
     projection: &Projection,
     scope: LaneScope,

@@ -1,4 +1,4 @@
-//! Leases on NATS: lost answers, a server that dies, names. What every lease promises is in `ports/lease.rs`.
+//! Leases on NATS: lost answers, a dying server, names. `ports/lease.rs` tests the promises of every lease.
 
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::error::Code;
@@ -19,7 +19,7 @@ async fn revision(bucket: &Store) -> u64 {
     bucket.entry(KEY).await.unwrap().map_or(0, |entry| entry.revision)
 }
 
-/// The answer to a renewal was lost: the key still holds our value, with a revision that we do not know.
+/// The answer to a renewal is lost: the key still has the process's value, with an unknown revision.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_whose_renewal_was_stored_unheard_is_kept() {
     let nats = Nats::start();

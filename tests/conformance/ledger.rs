@@ -1,5 +1,5 @@
-//! The coupon ledger on a server: lost races, deadlocks and connections, rights, tables. What every ledger promises is
-//! in `ports/ledger.rs`.
+//! The coupon ledger on a server: lost races, deadlocks and connections, rights, tables. `ports/ledger.rs` tests the
+//! promises of every ledger.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,13 +19,13 @@ use tokio::task::block_in_place;
 
 use crate::ports::ledger::{FIRST, Ground, Server, frozen, hundred};
 
-/// Settles a user's row of the day, whatever it was.
+/// Settles a user's row of the day, in any state.
 fn give(l: &mut UsersLedger, candidate: &Candidate) {
     let user = l.users.get_mut(&candidate.member.user).unwrap();
     settle(user, candidate, &candidate.key().unwrap(), &"cake".into());
 }
 
-/// Waits within `decide` for what others do meanwhile.
+/// Waits within `decide` for the work of others.
 fn meanwhile<T>(work: impl Future<Output = T>) -> T {
     block_in_place(|| Handle::current().block_on(work))
 }
@@ -54,12 +54,12 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
     });
     assert_eq!((found.await.unwrap(), decisions.load(Ordering::SeqCst)), (1, 2));
 
-    // A deadlock: somebody holds what this transaction is about to insert, and wants what it has locked.
+    // A deadlock: another transaction holds a row that this one inserts next, and waits for one that this one locked.
     let (decisions, table) = (AtomicU32::new(0), format!("`{}_coupons`.coupon_ledger_03", site.control()));
     let mut other = site.admin().await;
     let copies =
         (0..40).map(|n| format!("SELECT {} + {n} * 16", users[1])).collect::<Vec<_>>().join(" UNION ");
-    // It locks nothing that it only reads.
+    // The other transaction locks no row that it only reads.
     other.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
     let insert = format!(
         "START TRANSACTION; INSERT INTO {table} SELECT k.id, l.programme, l.occurrence, l.day, l.state, l.reason, \
@@ -74,7 +74,7 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
         if decisions.fetch_add(1, Ordering::SeqCst) == 0 {
             let (mut other, sender) = other.lock().unwrap().take().unwrap();
             meanwhile(other.query_drop(&insert)).unwrap();
-            // It is left to wait for the row that this transaction has locked.
+            // The other transaction is to wait for the row that this one has locked.
             sender.send(other).unwrap();
         }
         let found = l.users[&users[1]].rows.len();
@@ -96,7 +96,7 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
-    // It kills the connections of the account.
+    // The test kills the connections of the account.
     let Server { site, ledger } = Server::alone().await;
     let users = hundred();
     let run = frozen(&ledger, users.clone()).await;
@@ -117,7 +117,7 @@ async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
     assert_eq!(fault.class(), Class::Transient, "{fault}");
     let rows = ledger.of_users(&run, &users[..1], |l| l.users[&users[0]].rows.clone()).await.unwrap();
     assert!(rows.is_empty());
-    // Connections that died unused are noticed, and made anew.
+    // The ledger notices connections that died unused, and replaces them.
     kill().await;
     ledger.of_users(&run, &users[..1], |l| give(l, &candidate)).await.unwrap();
     kill().await;

@@ -1,6 +1,6 @@
-//! Appending and reading on NATS: bounds, resumption after a crash of the server, what a server in trouble means.
+//! Appending and reading on NATS: bounds, resumption after a crash of the server, faults of a server in trouble.
 //!
-//! What every log promises is in `ports/log.rs`.
+//! `ports/log.rs` tests the promises of every log.
 
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ async fn a_message_that_is_too_large_is_refused_and_nothing_is_stored() {
     let fault = writer.append(envelope(1), Bytes::from(vec![0; 1024 * 1024])).await.unwrap_err();
     assert!(text(&fault, Code::LogSettingsDiffer).contains("needed: at most 1048576"), "{fault}");
     assert_eq!(log.end(SOURCE).await.unwrap(), None);
-    // The largest that is accepted can be read.
+    // The largest accepted message can be read.
     let mut writer = log.writer(SOURCE, None).await.unwrap();
     for number in 1..=5 {
         writer.append(envelope(number), Bytes::from(vec![0; 1024 * 1024 - 1000])).await.unwrap();
@@ -108,7 +108,7 @@ async fn a_server_killed_again_and_again_leaves_no_gap_and_no_overlap() {
     assert!(attempts > 0, "no attempt met a crash");
 }
 
-/// One attempt, with batches of random size as in life. `true` when the end is reached.
+/// Runs one attempt, with batches of random size; returns whether it reached the end.
 async fn count_to(log: &NatsLog, last: u64) -> bool {
     let Ok(end) = log.end(SOURCE).await else { return false };
     let mut next = end.as_ref().map_or(1, |end| number(&end.envelope) + 1);
@@ -146,7 +146,7 @@ async fn a_killed_server_ends_an_attempt_at_once() {
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
 }
 
-/// The client library's own answers would each wait for their time-out, one after the other.
+/// Otherwise the pending answers of the client library would each wait for their time-out, one after the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silent_server_ends_an_attempt_after_one_time_out_for_all() {
     let nats = Nats::start();
@@ -156,7 +156,7 @@ async fn a_silent_server_ends_an_attempt_after_one_time_out_for_all() {
     send(&mut writer, 1..=20).await;
     let began = Instant::now();
     let mut next = 21;
-    // More is sent all the while, and does not put the end off.
+    // Further messages are sent all the while, and do not delay the end.
     let fault = loop {
         assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
         match timeout(Duration::from_millis(100), writer.acknowledged()).await {

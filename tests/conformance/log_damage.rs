@@ -1,4 +1,4 @@
-//! What a reader finds when the log is not the one it has read: rolled back, made anew, shortened, written by others.
+//! A reader meets another log than the one it has read: rolled back, made anew, shortened, or written by others.
 
 use anabranch_connectors::nats::NatsLogReader;
 use anabranch_pipeline::error::{Code, Fault};
@@ -9,7 +9,7 @@ use async_nats::HeaderMap;
 use crate::nats::{Nats, SOURCE, STREAM, SUBJECT, append, envelope, read, text, within};
 use crate::ports::log::{Ground, Server, overtaken, refusals};
 
-/// The next fault that is not "the server is away".
+/// Reads up to the next fault that is not a server's absence.
 async fn next_definite_fault(reader: &mut NatsLogReader) -> Fault {
     loop {
         match within(reader.next()).await {

@@ -1,4 +1,4 @@
-//! Servers, accounts and streams that do not suit: each is refused by name, with what is needed.
+//! Unsuitable servers, accounts and streams: each is refused by name, with the need.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ async fn refusal(config: &LogConfig) -> Fault {
     }
 }
 
-/// A server that says it is of this version.
+/// A server that claims this version.
 async fn fake_server(version: &'static str) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -188,7 +188,7 @@ async fn what_the_server_cannot_give_is_named() {
     }
 }
 
-/// As wide a row as an operator lets through; the server of the stack takes 8 MB.
+/// The row is as wide as an operator permits; the server of the stack takes 8 MB.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_larger_than_a_message_is_named_with_what_lets_it_through_and_then_goes_through() {
     let nats = Nats::start();

@@ -1,4 +1,4 @@
-//! Lookups of many at once: one reading a code, bounded, and never out of a cache that cannot be believed.
+//! Many lookups at once: one query for a code, bounded, and never an answer from a cache that is not believed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::watched::Watched;
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 const BOUNDS: QueryBounds = QueryBounds { at_once: 2, queued: 3, codes: 8 };
 
-/// Mapping tables that answer when they are let, and count.
+/// Mapping tables that answer when the test lets them, and count queries.
 #[derive(Debug, Clone)]
 pub struct Slow {
     pub let_go: Arc<Semaphore>,
@@ -114,7 +114,7 @@ async fn one(reader: &Reader<MemoryCache, Slow>, text: &str) -> Result<(usize, O
     Ok((claims.claims.len(), origin))
 }
 
-/// Gives every task its turn until nothing happens any more.
+/// Gives every task its turn until all of them wait.
 async fn settled() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
@@ -146,7 +146,7 @@ async fn many_who_miss_one_code_wait_for_one_reading_also_when_the_first_goes_aw
     assert_eq!(mapping.readings(), 2, "what has landed is not used again");
 }
 
-/// Else it would get what was read before it came, however long ago.
+/// Otherwise the lookup would get rows from before its start, however old.
 #[tokio::test(start_paused = true)]
 async fn who_comes_after_all_have_gone_away_has_a_new_reading() {
     let mapping = Slow::stopped();
@@ -229,7 +229,7 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
         assert_eq!(one(&reader, "BOX").await.unwrap().1, expected, "{recorded:?}");
         assert_eq!(reader.bypassed().is_none(), expected == Origin::Cache);
     }
-    // What is missed is left there.
+    // The missed entry is filled in the cache.
     assert_eq!(one(&reader, "CRATE").await.unwrap().1, Origin::Mapping);
     assert_eq!(one(&reader, "CRATE").await.unwrap().1, Origin::Cache);
     assert_eq!(reader.fresh(&[code("CRATE")], CACHED_CLAIMS_MAX).await.unwrap()[0].1, Origin::Mapping);
@@ -252,7 +252,7 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
     );
 }
 
-/// Each has its own answer, also those whose neighbour has gone away.
+/// Each lookup has its own answer, even when its neighbour has gone away.
 #[tokio::test(start_paused = true)]
 async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
     let cache = Watched { let_go: Arc::new(Semaphore::new(0)), ..Watched::new(MemoryCache::default()) };

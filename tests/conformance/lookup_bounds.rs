@@ -1,4 +1,4 @@
-//! Lookups of many codes are bounded by codes and by what their answers show: at the tables, at the cache, in memory.
+//! Lookups of many codes are bounded by codes and by claims in answers: at the tables, at the cache, in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,12 +19,12 @@ use crate::watched::Watched;
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 const BOUNDS: QueryBounds = QueryBounds { at_once: 100, queued: 1_000, codes: 1_000 };
-/// Candidates that a batch has at once.
+/// Codes of a batch.
 const BATCH: u64 = 200;
-/// Claims that a batch shows of a code.
+/// Claims of a code in a batch's answer.
 const SHOWN: usize = 20;
 
-/// Mapping tables in which each code has a thousand claims, and that count what was asked of them.
+/// Mapping tables with a thousand claims of each code, which count queried rows and codes.
 #[derive(Debug, Clone, Default)]
 struct Crates {
     rows: Arc<AtomicUsize>,
@@ -76,7 +76,7 @@ async fn a_batch_reads_no_more_claims_of_a_code_than_it_shows() {
         assert!(read.iter().all(|(claims, _)| claims.is_cut && claims.claims.len() == SHOWN));
         assert_eq!(mapping.rows.load(Ordering::SeqCst), number * BATCH as usize * SHOWN);
     }
-    // Whoever shows more waits for no reading of less, and the other way round they share.
+    // A lookup of more claims does not wait for a query of fewer; the other way round they share one.
     let one = codes(1);
     let both = tokio::join!(reader.read(&one, CACHED_CLAIMS_MAX), reader.read(&one, SHOWN));
     assert_eq!(both.0.unwrap()[0].0.claims.len(), CACHED_CLAIMS_MAX);
@@ -116,7 +116,7 @@ async fn a_question_to_the_cache_has_few_codes_however_many_batches_wait() {
     let mut batches = JoinSet::new();
     for batch in 0..64 {
         let reader = reader.clone();
-        // The last one alone has more codes than a question.
+        // The last batch alone has more codes than one question.
         let asked = if batch < 63 { codes(batch + BATCH).split_off(batch as usize) } else { codes(1_100) };
         batches.spawn(async move {
             let found = reader.read(&asked, SHOWN).await.unwrap();
@@ -144,7 +144,7 @@ async fn batches_are_let_in_by_their_codes_and_each_has_its_turn() {
         (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
     let mut batches = JoinSet::new();
     for number in 0..100 {
-        // One of them has more codes than there is room for: it is let in alone.
+        // One batch has more codes than there is room for: it is let in alone.
         let size = if number == 50 { 5_000 } else { 300 };
         let (reader, held, most) = (reader.clone(), held.clone(), most.clone());
         batches.spawn(async move {

@@ -1,4 +1,4 @@
-//! One suite a port, on real servers: what `pipeline/src/ports.rs` promises is checked here.
+//! One suite for each port, on real servers: it checks the promises of `pipeline/src/ports`.
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 

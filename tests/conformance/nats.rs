@@ -1,4 +1,4 @@
-//! A NATS server of its own for each test, and small ways to write, read and damage a stream.
+//! A NATS server of its own for each test, and short ways to write, read and damage a stream.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 pub const SOURCE: &str = "source-a";
 pub const STREAM: &str = "demo_source-a";
 pub const SUBJECT: &str = "demo.source-a.changes";
-/// Far above what a step takes on a busy machine; a wait that reaches it has failed.
+/// Longest wait for a condition, far above the time of a step on a busy machine.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub struct Nats {
@@ -54,7 +54,7 @@ impl Nats {
         log
     }
 
-    /// JetStream itself, to look and to damage.
+    /// JetStream itself, to inspect and to damage.
     pub async fn admin(&self) -> jetstream::Context {
         let client = async_nats::ConnectOptions::new()
             .user_and_password(self.server.user().to_owned(), self.server.password().to_owned())
@@ -67,13 +67,12 @@ impl Nats {
     }
 }
 
-/// Runs what blocks beside the test's runtime.
+/// Runs blocking work beside the test's runtime.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }
 
-/// A configuration of this log; the rest is only there to be valid.
-/// A CA stands beside a scheme with TLS only.
+/// A configuration of this log; the rest only makes it valid. A CA may be configured only beside a scheme with TLS.
 pub fn parse(url: &str, ca_file: &str) -> Config {
     let ca_file = if url.starts_with("tls:") { format!("ca_file = \"{ca_file}\"") } else { String::new() };
     Config::parse(&format!(
@@ -125,7 +124,7 @@ pub fn envelope(number: u64) -> Envelope {
             file: "binlog.000007".to_owned(),
             position: number * 16,
             gtid_set: format!("1-1-{number}"),
-            // Each second one has one.
+            // Every second message has one.
             read_end: number.is_multiple_of(2).then(|| ReadEnd {
                 file_number: 7,
                 position: number * 16 + 64,
@@ -138,7 +137,7 @@ pub fn envelope(number: u64) -> Envelope {
         committed_at_us: 1_700_000_000_000_000 + number,
         changes: 1,
         captured: CapturedFields::new([(Entity::User, 4)]),
-        // The first one has none.
+        // The first message has none.
         beginning: number - 1,
     }
 }
@@ -152,7 +151,7 @@ pub fn payload(number: u64) -> Bytes {
     Bytes::from(format!("payload {number} {}", "x".repeat((number % 7) as usize * 1000)))
 }
 
-/// Appends the messages of these numbers, all on the way at once.
+/// Appends the messages of these numbers, all of them in flight at once.
 pub async fn send(writer: &mut impl LogWriter, numbers: impl IntoIterator<Item = u64>) {
     for number in numbers {
         writer.append(envelope(number), payload(number)).await.unwrap();
@@ -167,7 +166,7 @@ pub async fn acknowledge_all(writer: &mut impl LogWriter) -> Vec<LogEntry> {
     entries
 }
 
-/// A new attempt after the present end that appends these messages.
+/// Begins a new attempt after the present end, and appends these messages.
 pub async fn append(log: &impl Log, numbers: impl IntoIterator<Item = u64>) -> Vec<LogEntry> {
     let end = log.end(SOURCE).await.unwrap();
     let mut writer = log.writer(SOURCE, end.as_ref()).await.unwrap();
@@ -209,7 +208,7 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// The fault's text, after its code was compared.
+/// Checks the fault's code and returns its text.
 pub fn text(fault: &Fault, code: Code) -> String {
     assert_eq!(fault.code(), code, "{fault}");
     fault.to_string()

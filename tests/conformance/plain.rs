@@ -1,4 +1,4 @@
-//! Every scheme without TLS, on a server that offers it: those of loopback and of networks that encrypt beneath.
+//! Every scheme without TLS, on a server that offers it: for loopback and for networks that encrypt beneath it.
 
 use std::time::Duration;
 
@@ -122,7 +122,7 @@ async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
     let server = stack.server("target").unwrap();
     let ca_file = stack.ca_file().display().to_string();
     let folder = tempfile::tempdir().unwrap();
-    // As `system` reads them: a file with many authorities.
+    // A file with many authorities, as `system` reads them.
     let many = folder.path().join("many.pem");
     let system =
         std::fs::read_to_string("/etc/ssl/certs/ca-certificates.crt").expect("package ca-certificates");
@@ -130,7 +130,7 @@ async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
     let many = many.display().to_string();
     let verified = format!("tls = \"verify\"\nca_file = \"{ca_file}\"");
     let verified_by_many = format!("tls = \"verify\"\nca_file = \"{many}\"");
-    // The product's own accounts must use TLS, the administrator's need not.
+    // The product's own accounts must use TLS, the administrator's account need not.
     let setup_url = server.setup_url().unwrap();
     for (url, tls, is_served) in [
         (setup_url.clone(), verified.as_str(), true),

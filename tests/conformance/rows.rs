@@ -1,4 +1,4 @@
-//! Derived rows on real servers: which index a page uses, and what is met that no lane has written.
+//! Derived rows on real servers: the index that a page uses, and rows that no lane has written.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ fn rows(rows: usize) -> NonZeroUsize {
     NonZeroUsize::new(rows).unwrap()
 }
 
-/// How the server would run each statement that reads derived rows, of those that ran since it was told to note them.
+/// The server's plan of each statement that has read derived rows since the log of statements was turned on.
 async fn plans(place: &StoreSite) -> Vec<(String, String, String)> {
     let mut admin = place.admin().await;
     let noted = "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log WHERE argument LIKE 'SELECT `shard_id`%'";
@@ -44,7 +44,7 @@ async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
     let mut mapping = Source::of(&ground).await;
     mapping.fill(&mut random()).await;
     let place = ground.0;
-    // Enough that reading all of it would be the server's choice where it may choose.
+    // Enough rows that the server would read them all if it may choose.
     let table = format!("`serial_code_{}_other`.`mapping_000`", place.prefix);
     place
         .sql(format!(
@@ -181,7 +181,7 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
     source.change((1..10).map(|key| (0, key, Some(1))).collect()).await;
     let id_of = |id: &str| format!("{}/_doc/{id}?refresh=true", ground.0.index());
     let own = shard(0).shard.to_string();
-    // By hand: with no field of ours, with a text for a shard, with a shard of ours, and above all shards.
+    // By hand: documents without our fields, with a text as shard, with a known shard, and above all shards.
     let foreign_documents = [
         ("hand", json!({ "sku_code": "a secret" })),
         ("text", json!({ "shard_id": "a secret", "lane": 1 })),
@@ -228,7 +228,7 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
     let known = [shard(0).shard].into();
     let read = foreign(&reader, &source.projection, &known, 3).await;
     assert_eq!(read.iter().map(Vec::len).sum::<usize>(), 4, "{read:?}");
-    // One of them is written once more: it is not what was read.
+    // One of them is written again, so it is not the document that was read.
     ground.0.admin(Method::PUT, &id_of("hand"), json!({ "sku_code": "another" })).await;
     let mut removed = 0;
     for of_part in &read {
@@ -241,7 +241,7 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
     assert_eq!(pages(&reader, &source.projection, &whole(), 100).await, source.claims());
 }
 
-/// All documents, in order; one of a wrong part is met too.
+/// Reads all documents, in order; even one with a wrong part.
 async fn pages_with_parts(reader: &impl DerivedRows) -> Vec<Found> {
     let mut all = Vec::new();
     for table in 0..2 {

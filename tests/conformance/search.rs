@@ -1,7 +1,7 @@
 //! A place for documents on a real OpenSearch server, one set of indexes for each test.
 //!
-//! `ANABRANCH_TEST_SEARCH_URL` names another server instead, such as an Elasticsearch; what needs a server of its own,
-//! TLS or passwords still takes the stack's.
+//! `ANABRANCH_TEST_SEARCH_URL` names another server instead, such as an Elasticsearch; tests that need a server of
+//! their own, TLS or passwords still take the stack's.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -29,7 +29,7 @@ fn named_server() -> Option<(String, Search)> {
     Some((url.clone(), Search::without_tls(url)))
 }
 
-/// One server for all tests of the process: a start costs seconds.
+/// One server for all tests of the process, as a start costs seconds.
 fn shared_stack() -> Arc<Stack> {
     static SHARED: OnceLock<Arc<Stack>> = OnceLock::new();
     let start =
@@ -37,12 +37,12 @@ fn shared_stack() -> Arc<Stack> {
     Arc::clone(SHARED.get_or_init(|| Arc::new(start())))
 }
 
-/// Indexes of its own on a shared or own server.
+/// A place for documents: indexes of its own on a shared or own server.
 #[derive(Clone)]
 pub struct SearchSite {
-    /// `None`: on a server that the environment names.
+    /// The stack of the server; `None` on a server that the environment names.
     pub stack: Option<Arc<Stack>>,
-    /// Its setting of a target, with the authority that it needs.
+    /// The configuration's setting of the target, with the authority that it needs.
     pub address: String,
     pub prefix: String,
     pub lanes: u32,
@@ -53,7 +53,7 @@ pub struct SearchSite {
 impl SearchSite {
     pub async fn new() -> Self {
         match named_server() {
-            // Tests of an earlier run have left their indexes there.
+            // Tests of an earlier run may have left their indexes there.
             Some((url, administrator)) => Self {
                 prefix: format!("{}-{}", std::process::id(), next_prefix()),
                 lanes: 1,
@@ -66,12 +66,12 @@ impl SearchSite {
         }
     }
 
-    /// With TLS and accounts, whatever the environment names.
+    /// A place on the shared server with TLS and accounts, whatever the environment names.
     pub async fn shared() -> Self {
         Self::on(tokio::task::spawn_blocking(shared_stack).await.unwrap())
     }
 
-    /// With a server that no other test uses.
+    /// A place on a server that no other test uses.
     pub async fn alone(server: ServerSpec) -> Self {
         let start = || Stack::start(Options::empty().with(server)).expect("OpenSearch starts");
         Self::on(Arc::new(tokio::task::spawn_blocking(start).await.unwrap()))
@@ -93,7 +93,7 @@ impl SearchSite {
         }
     }
 
-    /// The servers of a site that is `alone` or `shared`.
+    /// The stack of a place that is `alone` or `shared`.
     pub fn stack(&self) -> &Stack {
         self.stack.as_deref().expect("it was asked for on the stack")
     }
@@ -137,14 +137,14 @@ impl SearchSite {
         self
     }
 
-    /// A lane as one process has it, and its progress.
+    /// The lane of one process, and its progress.
     pub async fn lane(&self, source: &str, lane: u32) -> (SearchLane, Progress) {
         let mut store = self.target().lane(&lane_id(source, lane)).unwrap();
         let progress = store.load().await.unwrap();
         (store, progress)
     }
 
-    /// The server's answer to its administrator, which must not be an error.
+    /// Sends an administrator's request; returns the answer, which must not be an error.
     pub async fn admin(&self, method: Method, path: &str, body: Json) -> Json {
         self.administrator.ask(method, path, body).await
     }
@@ -158,7 +158,7 @@ impl SearchSite {
         self.administrator.standing(&self.alias()).await
     }
 
-    /// How many documents are not withdrawn.
+    /// The number of documents that are not withdrawn.
     pub async fn count(&self) -> u64 {
         self.administrator.count(&self.index()).await
     }
@@ -187,7 +187,7 @@ pub fn shard(number: u32) -> TableIdentity<'static> {
     }
 }
 
-/// A device with these captured fields and nothing else.
+/// A device with only these captured fields.
 pub fn device(uuid: u64, fields: &[(&str, &[u8])]) -> Row<'static> {
     let names = Entity::SerialCode.fields();
     let mut row = vec![Value::Null; names.len()];
@@ -212,7 +212,7 @@ pub fn flush(lane: &SearchLane, progress: &Progress, changes: Vec<(u64, u32, Act
     flush
 }
 
-/// Commits changes; the progress after them.
+/// Commits changes; returns the progress after them.
 pub async fn apply(
     lane: &mut SearchLane,
     progress: &Progress,

@@ -1,5 +1,5 @@
-//! The counters of payment documents on a server: rights, checks, and what only real connections show. What every
-//! sequence promises is in `ports/sequence.rs`.
+//! The counters of payment documents on a server: rights, checks, and tests that need real connections.
+//! `ports/sequence.rs` tests the promises of every sequence.
 
 use anabranch_connectors::mysql::sequence::MysqlSequence;
 use anabranch_pipeline::config::ServerUrl;
@@ -44,7 +44,7 @@ async fn its_account_may_update_counters_and_nothing_more_and_set_up_repeats_its
             }
         }
     }
-    // What is gone is told, and set-up makes it.
+    // A missing row is named, and set-up makes it.
     let counter =
         Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(sequence.server().await.unwrap().today);
     ground.set(counter, None).await;
@@ -72,7 +72,7 @@ async fn connect(ground: &Server, url: &ServerUrl) -> mysql_async::Conn {
     mysql_async::Conn::new(options).await.unwrap()
 }
 
-/// A connection that was lost may have leased: its numbers are skipped, and the next lease begins behind them.
+/// A lost connection may have leased: its numbers are skipped, and the next lease begins after them.
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_twice() {
     let ground = Server::on(StoreSite::alone().await).await;

@@ -1,4 +1,4 @@
-//! A MariaDB or MySQL server to capture, and readings of its binlog whose changes are kept as short text.
+//! A MariaDB or MySQL server to capture, and streams of its binlog whose changes are kept as short text.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ use mysql_async::prelude::Queryable;
 
 use crate::nats::blocking;
 
-/// Far above what a step takes on a busy machine; a wait that reaches it has failed.
+/// Longest wait for a condition, far above the time of a step on a busy machine.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 pub const BATCH_BYTES: usize = 64 * 1024;
 const BATCHES_MAX: usize = 100_000;
@@ -33,18 +33,18 @@ const BATCHES_MAX: usize = 100_000;
 pub struct Database {
     stack: Arc<Stack>,
     server: Arc<Server>,
-    /// Prefix of this test's databases, inside the account's grants.
+    /// The prefix of this test's databases, which the account's grants cover.
     pub prefix: String,
     lent: Option<DatabaseKind>,
 }
 
-/// A server to test on.
+/// The kinds of servers to test on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseKind {
     MariaDb,
-    /// Not every machine can have it.
+    /// MariaDB 11.8, which not every machine can have.
     MariaDb11,
-    /// Not every machine can have it.
+    /// MySQL, which not every machine can have.
     MySql,
 }
 
@@ -66,12 +66,12 @@ impl DatabaseKind {
     }
 }
 
-/// Servers that nobody uses now, as one takes seconds to be made. They end with the process.
+/// Servers that no test uses now, kept as a start takes seconds. They end with the process.
 static LENT: Mutex<Vec<(DatabaseKind, Arc<Stack>)>> = Mutex::new(Vec::new());
 
 impl Drop for Database {
     fn drop(&mut self) {
-        // A test that failed may leave a server in any state.
+        // A failed test may leave a server in any state.
         if let Some(kind) = self.lent.filter(|_| !std::thread::panicking()) {
             LENT.lock().unwrap().push((kind, Arc::clone(&self.stack)));
         }
@@ -90,12 +90,12 @@ impl Database {
         })
     }
 
-    /// A server of its own, with these flags.
+    /// A server of the test's own, with these flags.
     pub fn with_flags(flags: &[&str]) -> Self {
         blocking(|| Self::of(start(flags)))
     }
 
-    /// The MySQL server that tests share; `None` where the machine can have none.
+    /// The MySQL server that tests share; `None` where the machine cannot have one.
     pub fn mysql() -> Option<Self> {
         static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
         blocking(|| {
@@ -109,8 +109,8 @@ impl Database {
         })
     }
 
-    /// A server that others had before, and nobody else has now; its binlog is empty. Its settings must not be changed.
-    /// `None` where the machine can have none.
+    /// A server that earlier tests had and no other test uses now; its binlog is empty. Its settings must not be
+    /// changed. `None` where the machine cannot have one.
     pub async fn lent(kind: DatabaseKind) -> Option<Self> {
         let kept = {
             let mut lent = LENT.lock().unwrap();
@@ -126,7 +126,7 @@ impl Database {
         Some(database)
     }
 
-    /// A server of its own; `None` where the machine can have none.
+    /// A server of the test's own; `None` where the machine cannot have one.
     pub fn alone(kind: DatabaseKind) -> Option<Self> {
         match kind {
             DatabaseKind::MariaDb => Some(Self::with_flags(&[])),
@@ -136,7 +136,7 @@ impl Database {
         }
     }
 
-    /// A MySQL server of its own.
+    /// A MySQL server of the test's own.
     pub fn mysql_alone() -> Option<Self> {
         Self::alone(DatabaseKind::MySql)
     }
@@ -150,7 +150,7 @@ impl Database {
         Self { stack, server, prefix: prefix.to_owned(), lent: None }
     }
 
-    /// What it is lent as.
+    /// The kind that it is lent as.
     pub fn lent_as(&self) -> Option<DatabaseKind> {
         self.lent
     }
@@ -173,7 +173,7 @@ impl Database {
         mysql_async::Conn::new(options).await.unwrap()
     }
 
-    /// Runs statements as administrator on one connection; `$` stands for the test's database prefix.
+    /// Runs statements as administrator on one connection; `$` becomes the test's database prefix.
     pub async fn run(&self, statements: &[&str]) {
         let mut admin = self.admin().await;
         for statement in statements {
@@ -182,7 +182,7 @@ impl Database {
         }
     }
 
-    /// One value as text.
+    /// Asks for one value as text.
     pub async fn ask(&self, query: &str) -> String {
         self.admin().await.query_first(query).await.unwrap().unwrap()
     }
@@ -239,14 +239,14 @@ impl Database {
         self.read(Entry::Latest).await
     }
 
-    /// A reading of tables that are not read again: it stops where rows change unseen.
+    /// Opens a stream with `unseen_changes = "stop"`: it stops where rows change unseen.
     pub async fn read_latest_that_stops(&self) -> SourceProbe {
         let entity = EntityConfig { unseen_changes: UnseenChanges::Stop, ..self.entity() };
         let source = MysqlSource::new(&self.config(), &[entity], Duration::from_secs(2));
         SourceProbe::open(&source, Entry::Latest).await.unwrap()
     }
 
-    /// Reads again from after each batch: what was sent before and what comes again are the whole, in order.
+    /// Reads again from after each batch: sent changes and repeated ones together are the whole, in order.
     pub async fn assert_resumes_behind_each_batch(&self, reading: &SourceProbe) {
         for index in 0..reading.batches.len() {
             let sent = reading.batches[index].position;
@@ -267,7 +267,7 @@ fn next_prefix() -> String {
     format!("user_test{}x", NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// `None` where the machine can have none.
+/// Starts a server; `None` where the machine cannot have it.
 pub fn start_if_there(server: ServerSpec) -> Option<Arc<Stack>> {
     Stack::start_if_there(Options::empty().with(server)).unwrap().map(Arc::new)
 }
@@ -277,8 +277,8 @@ fn start(flags: &[&str]) -> Arc<Stack> {
     Arc::new(Stack::start(Options::empty().with(chosen_mariadb(spec))).unwrap())
 }
 
-/// A source of the chosen MariaDB. What these tests write is MariaDB's binlog; of MySQL's are those that have its
-/// servers.
+/// A source of the chosen MariaDB. These tests expect MariaDB's binlog; the tests of MySQL's binlog choose their
+/// servers themselves.
 fn chosen_mariadb(spec: ServerSpec) -> ServerSpec {
     match TestDatabase::chosen() {
         TestDatabase::MySql => spec,
@@ -286,21 +286,21 @@ fn chosen_mariadb(spec: ServerSpec) -> ServerSpec {
     }
 }
 
-/// A change as the log would hold it.
+/// A change as the log holds it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Seen {
     pub lsn: Lsn,
-    /// `t0 + 1 2000-02-29`: table, what was done, the row after it (an update has both rows).
+    /// The change as text, such as `t0 + 1 2000-02-29`: table, action, and the row after it (an update has both rows).
     pub text: String,
 }
 
-/// An open reading and everything it has yielded.
+/// An open stream and everything that it has yielded.
 pub struct SourceProbe<S = MysqlStream> {
     pub stream: S,
     builder: BatchBuilder,
     pub batches: Vec<Batch>,
     pub seen: Vec<Seen>,
-    /// How many changes had been seen with each batch.
+    /// The number of changes that had been seen after each batch.
     pub seen_with: Vec<usize>,
 }
 
@@ -325,7 +325,7 @@ impl<S: ChangeSource> SourceProbe<S> {
         Self::of(source, entry, BATCH_BYTES, replica_slot, None).await
     }
 
-    /// In the epoch that follows another reading's.
+    /// Opens a stream in the epoch after `latest`.
     pub async fn open_behind(
         source: &impl SourceConnector<Source = S>,
         entry: Entry,
@@ -357,11 +357,11 @@ impl<S: ChangeSource> SourceProbe<S> {
         })
     }
 
-    /// One call of `fill`; its batch is kept.
+    /// Calls `fill` once and keeps the batch.
     pub async fn step(&mut self) -> Result<(), Fault> {
         let filled = self.stream.fill(&mut self.builder).await;
         let batch = self.builder.take();
-        // A reading that yields without end would fill the memory of the machine.
+        // A stream that yields without end would fill the machine's memory.
         assert!(self.batches.len() < BATCHES_MAX, "{} batches", self.batches.len());
         let mut decoder = codec::decode(&batch.payload).unwrap();
         while let Some(change) = decoder.next().unwrap() {
@@ -399,13 +399,13 @@ impl<S: ChangeSource> SourceProbe<S> {
         self.until_end_of(&database.source()).await;
     }
 
-    /// The same, of a reading in the first epoch.
+    /// Reads a stream in the first epoch to the server's present end.
     pub async fn until_end_of(&mut self, source: &impl SourceConnector<Source = S>) {
         let head = source.head().await.unwrap();
         self.until(&format!("position {head}"), |reading| reading.position() >= head).await;
     }
 
-    /// Reads until a fault of this code comes.
+    /// Reads until a fault of this code comes, and returns it.
     pub async fn until_fault(&mut self, code: Code) -> Fault {
         let reading = async {
             loop {
@@ -423,7 +423,7 @@ impl<S: ChangeSource> SourceProbe<S> {
         self.builder.position()
     }
 
-    /// Captured tables, since this was asked last, that a statement was to write and has no rows of.
+    /// The number of captured tables, since the last call, that a statement was to write and has no rows of.
     pub fn take_unseen(&mut self) -> u64 {
         self.builder.take_unseen()
     }
@@ -432,7 +432,7 @@ impl<S: ChangeSource> SourceProbe<S> {
         self.builder.resume().clone()
     }
 
-    /// How a crash right after batch `index` would go on.
+    /// The entry at which a process continues after a crash right after batch `index`.
     pub fn entry_after(&self, index: usize) -> Entry {
         let batch = &self.batches[index];
         Entry::Resume {

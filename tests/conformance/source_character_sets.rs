@@ -1,5 +1,5 @@
-//! What the binlog says of text while it is read: bytes that are no text and wide character sets stop by name, every
-//! other character set is captured as its bytes.
+//! Character sets in the binlog while it is read: bytes that are no text and wide character sets stop the source by
+//! name. Every other character set is captured as its bytes.
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::error::{Code, Fault};
@@ -30,10 +30,10 @@ mod mysql {
     }
 }
 
-/// What the fault says of bytes that are no text.
+/// The fault on bytes that are no text.
 const BYTES: &str = "column user_id holds bytes that are no text";
 
-/// Types of a captured column, a value of it, and what the fault says; nothing where it is captured.
+/// Types of a captured column, a value, and a part of the fault; the empty text where the column is captured.
 const COMMON: &[(&str, &str, &str)] = &[
     ("VARCHAR(20)", "'7'", ""),
     ("CHAR(20)", "'7'", ""),
@@ -42,7 +42,7 @@ const COMMON: &[(&str, &str, &str)] = &[
     ("VARCHAR(20) COLLATE utf8mb4_bin", "'7'", ""),
     ("VARCHAR(20) CHARACTER SET utf8mb3", "'7'", ""),
     ("VARCHAR(20) CHARACTER SET ascii", "'7'", ""),
-    // Not converted: row_text shows each byte that is no UTF-8 in this way.
+    // The bytes are not converted: `row_text` shows each byte that is no UTF-8 in this way.
     ("VARCHAR(20) CHARACTER SET latin1", "'7ü'", ""),
     ("VARCHAR(20) CHARACTER SET gbk", "'7'", ""),
     ("BINARY(16)", "x'37003700370037003700370037003700'", BYTES),
@@ -76,7 +76,7 @@ const MYSQL: &[(&str, &str, &str)] = &[
     ("JSON", "'7'", "column user_id has another type"),
 ];
 
-/// Columns beside the captured one, so that its place among those that have a collation is another than its own.
+/// Columns beside the captured one, so its index among the columns with a collation differs from its own index.
 const BESIDE: &str = "a ENUM('x') CHARACTER SET latin1, b JSON, c POINT, d SET('x'), e BINARY(3), \
      f VARCHAR(9) CHARACTER SET latin2, g BIT(3), h TEXT CHARACTER SET utf32";
 
@@ -96,7 +96,7 @@ async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_t
         [
             "SET NAMES utf8mb4".to_owned(),
             format!("CREATE TABLE $0.made_{number} ({BESIDE}, {more}, user_id {kind}, birthday DATE)"),
-            // Of one that is made like another, the statement tells no types.
+            // The statement of a table that is made like another names no types.
             format!("CREATE TABLE $0.t{number} LIKE $0.made_{number}"),
             format!("INSERT INTO $0.t{number} (user_id, birthday) VALUES ({value}, '2000-01-01')"),
         ]
@@ -122,7 +122,7 @@ async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_t
     }
 }
 
-/// The pre-flight and whoever reads the table refuse the same, and go on once the column is text again.
+/// Pre-flight and readers of the table refuse alike, and continue once the column is text again.
 async fn refused_until_it_is_text(database: &Database, expected: &str) {
     let source: MysqlSource = database.source();
     let faults = source.check().await;

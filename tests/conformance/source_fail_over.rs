@@ -1,4 +1,4 @@
-//! A source with a replica: it is promoted and read on, or has not all that was read and stops by name.
+//! A source with a replica: it is promoted and read on, or lacks a transaction that was read and stops by name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Database {
         self.ask("SELECT @@version").await.contains("MariaDB")
     }
 
-    /// A second server of the same stack that replicates this one, with everything since its first binlog.
+    /// A second server of the same stack that replicates this one from its first binlog on.
     async fn with_replica(&self) -> Database {
         let spec = match self.is_mariadb().await {
             true => {
@@ -87,7 +87,7 @@ impl Database {
         self.run(&["START REPLICA"]).await;
     }
 
-    /// The groups of its binlog.
+    /// The GTID set of its binlog.
     async fn groups(&self) -> String {
         match self.is_mariadb().await {
             true => self.ask("SELECT @@gtid_binlog_pos").await,
@@ -95,7 +95,7 @@ impl Database {
         }
     }
 
-    /// Waits until this replica has all of the source.
+    /// Waits until this replica has all transactions of the source.
     async fn catch_up(&self, source: &Database) {
         let end = source.groups().await;
         let wait = if self.is_mariadb().await { "MASTER_GTID_WAIT" } else { "WAIT_FOR_EXECUTED_GTID_SET" };
@@ -122,7 +122,7 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     let before = end_of(&reading);
     old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
     let at_end = {
-        // Up to the end of the old server, in a file without a transaction: the new one has nothing after it yet.
+        // Up to the end of the old server, in a file without a transaction: the new server has none after it yet.
         let mut reading = old.read(before.clone()).await;
         reading.until_seen(1).await;
         reading.until_end(&old).await;
@@ -144,7 +144,7 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2 && seen.lsn > reading.position()));
     followed.until("the end of the group", |reading| reading.position().epoch() == 2).await;
 
-    // The new server goes on in its epoch, also for a lane that the old one fed last.
+    // The new server continues in its epoch, also for a lane that the old one fed last.
     new.run(&["INSERT INTO $0.t0 VALUES (5, '', NULL)"]).await;
     let mut again = new.read(end_of(&followed)).await;
     again.until_seen(1).await;
@@ -191,12 +191,12 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
             resume.position == before.position && position.position() > resume.position
         })
         .expect("a batch ends in the middle of the transaction");
-    // As an earlier build wrote it, which did not say which transaction that was.
+    // An earlier build did not record that transaction's GTID.
     let mut unnamed = part.clone();
     let Entry::Resume { resume, .. } = &mut unnamed else { panic!("a resume") };
     assert!(resume.partial.take().is_some_and(|gtid| !whole_set(&whole).contains(&gtid)));
 
-    // Nothing behind what it holds, so what was read of a transaction is not there; nor is what was read whole.
+    // The new server has no later transaction: it lacks the one that was read in part, and the one that was read whole.
     let diverged = async |entry: &Entry| {
         let fault = SourceProbe::open(&new.source(), entry.clone()).await.err().expect("it must not be read");
         assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
@@ -208,7 +208,7 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     let server = reading.stream.server();
     assert!(fault.to_string().contains(&format!("{}:{}", server.flavor, server.id)), "{fault}");
     let mut holds = new.read(whole.clone()).await;
-    // A transaction of its own in the place of the lost one.
+    // A transaction of its own takes the number of the lost one.
     new.run(&["RESET REPLICA ALL", "INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
     holds.until_seen(1).await;
     assert_eq!(holds.texts(), ["t0 + 2 NULL"]);
@@ -217,7 +217,7 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     reading.until_fault(Code::SourceDiverged).await;
     assert_eq!(reading.texts(), [""; 0]);
 
-    // The old server has what the new one wrote as little.
+    // The old server lacks the new one's transactions as well.
     let fault = SourceProbe::open(&old.source(), end_of(&holds)).await.err().expect("it must not be read");
     assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
 }
@@ -227,7 +227,7 @@ fn whole_set(entry: &Entry) -> &str {
     &resume.gtid_set
 }
 
-/// Such a branch keeps the resume point before it, and what follows it is in the log all the same.
+/// An undecided branch keeps the resume point before it, and later transactions are in the log all the same.
 async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged(old: Database) {
     let new = old.with_replica().await;
     let mut reading = old.read_latest().await;
@@ -251,7 +251,7 @@ async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged
         assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
     };
     diverged().await;
-    // The same server goes on, unless it has not at the place what was read there.
+    // The same server is read on, unless it lacks at that position the transaction that was read there.
     let mut again = old.read(end.clone()).await;
     old.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     again.until_seen(1).await;
@@ -268,7 +268,7 @@ async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged
         assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
     }
 
-    // Once it has all it is followed, and decides the branch.
+    // A server with all transactions is followed, and decides the branch.
     new.run(&["START REPLICA"]).await;
     new.catch_up(&old).await;
     new.promote().await;
@@ -293,7 +293,7 @@ async fn a_transaction_that_was_read_in_part_comes_again_whole(old: Database) {
     followed.until_seen(20_000).await;
     assert!(followed.texts() == reading.texts());
     assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2));
-    // A batch of less than one event, after a server that nobody knows.
+    // A batch of less than one event, after an unknown server.
     new.run(&["INSERT INTO $0.t0 SELECT user_id + 50000, REPEAT('x', 40), NULL FROM $0.t0 LIMIT 50"]).await;
     let latest = Timeline { epoch: 2, ..Timeline::default() };
     let mut part = SourceProbe::open_behind(&new.source(), end_of(&followed), latest, 64).await.unwrap();
@@ -324,7 +324,7 @@ async fn a_replica_tells_how_far_it_is(old: Database) {
     assert!(pressure.running_threads > 0 && pressure.head > Lsn::ZERO);
 }
 
-/// A lane that is fed directly is a second replica of the server.
+/// A lane on a direct feed is a second replica of the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn readings_of_different_replica_slots_do_not_end_each_other() {
     let database = Database::shared().with_tables().await;

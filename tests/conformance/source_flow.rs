@@ -1,4 +1,4 @@
-//! What a reading yields: order, batches, resumption, positions, files.
+//! The yield of a stream: order, batches, resumption, positions, files.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ on_each_mariadb!(
 );
 
 async fn changes_come_in_commit_order_with_their_positions(database: Database) {
-    // Its own server: others would move the GTID position that is compared.
+    // A server of the test's own: other tests would move the GTID position that is compared.
     let database = database.with_tables().await;
     let mut reading = database.read_latest().await;
     database
@@ -89,7 +89,7 @@ impl SourceProbe {
     }
 }
 
-/// Changes after a crash after each batch: what was sent before plus what comes again, without what is read twice.
+/// Changes after a crash after each batch: sent and repeated changes together, without those that are read twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
     let database = Database::shared().with_tables().await;
@@ -111,7 +111,7 @@ async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
     let mut middle = 0;
     for index in 0..parts {
         let sent = reading.batches[index].position;
-        // A part of an event that is not complete in the batch comes again, from its first row.
+        // An event whose batch has only a part of it comes again, from its first row.
         let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
         let mut again = database.read(reading.entry_after(index)).await;
         let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
@@ -186,7 +186,7 @@ async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Data
     database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     resumed.until_seen(1).await;
 
-    // Everything after the place is in later files: the purged one is not needed.
+    // All later transactions are in later files, so the purged file is not needed.
     let place = |reading: &SourceProbe| reading.entry_after(reading.batches.len() - 1);
     let mut kept = database.read_latest().await;
     database.run(&["INSERT INTO $0.t0 VALUES (5, '', NULL)"]).await;
@@ -200,12 +200,12 @@ async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Data
     assert_eq!(again.texts(), ["t0 + 6 NULL"]);
     assert_eq!(again.position().epoch(), 1, "it is the same server");
 
-    // Also when nothing is behind it: a lane that is fed learns that it is at the end.
+    // Even without a later transaction, a lane on a direct feed learns that it is at the end.
     let behind = place(&again);
     database.run(&["FLUSH BINARY LOGS"]).await;
     let newest = database.source().head().await.unwrap().file_number();
     let purge = format!("PURGE BINARY LOGS TO 'binlog.{newest:06}'");
-    // The server keeps a file while somebody reads it.
+    // The server keeps a file while a client reads it.
     let purged = async {
         loop {
             database.run(&[&purge]).await;
@@ -249,7 +249,7 @@ async fn another_or_a_reset_server_is_not_read_on() {
     let fault = SourceProbe::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 
-    // The same server id and file name, and as many bytes, but other transactions.
+    // The same server id, file name and length, but other transactions.
     database.run(&["RESET MASTER"]).await;
     database.run(&["CREATE DATABASE $9", "DROP DATABASE $9"]).await;
     let statements: Vec<_> = (2..60).map(|id| format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")).collect();
@@ -285,7 +285,7 @@ async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
     assert!(source.head().await.is_ok());
 }
 
-/// A caller that waits for something else too drops the call again and again.
+/// A caller that also waits for another event drops the call again and again.
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_calls_lose_nothing() {
     let database = Database::shared().with_tables().await;

@@ -1,5 +1,5 @@
-//! What a network, a disk and a large installation do to a reading: silence, slowness, a flipped bit, full files, huge
-//! transactions.
+//! Effects of a network, a disk and a large installation on a stream: silence, slowness, a flipped bit, full files,
+//! huge transactions.
 
 use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,10 @@ use crate::nats::until;
 use crate::source::{Database, SourceProbe, WAIT_MAX};
 use crate::wire::Wire;
 
-/// Long enough that a busy machine is not taken for a silent server.
+/// A heartbeat so long that a busy machine does not seem a silent server.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// The source as seen through a wire.
+/// The source, reached through a wire.
 fn source_behind(database: &Database, wire: &Wire) -> MysqlSource {
     let config = SourceConfig { url: wire.url(database.server()), ..database.config() };
     MysqlSource::new(&config, &[database.entity()], HEARTBEAT)
@@ -28,13 +28,13 @@ fn source_behind(database: &Database, wire: &Wire) -> MysqlSource {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_open_connection_is_noticed_and_a_slow_one_is_not_given_up() {
-    // A server of its own: what others write would come over the slow wire as well.
+    // A server of the test's own: the changes of other tests would come over the slow wire too.
     let database = Database::with_flags(&[]).with_tables().await;
     let wire = Wire::to(database.server());
     let mut reading = SourceProbe::open(&source_behind(&database, &wire), Entry::Latest).await.unwrap();
     wire.slow_down(Duration::from_millis(10));
     let values: Vec<_> = (0..6_000).map(|id| format!("({id}, REPEAT('x', 80), NULL)")).collect();
-    // Silence is counted by whole events: the text of the statement alone, of 170 kB, would nearly last too long.
+    // Silence ends with whole events: the text of the statement alone, of 170 kB, would take nearly too long.
     let without_its_text = "SET SESSION binlog_annotate_row_events = OFF";
     database.run(&[without_its_text, &format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
     let start = Instant::now();
@@ -47,7 +47,7 @@ async fn a_half_open_connection_is_noticed_and_a_slow_one_is_not_given_up() {
     assert_eq!(reading.seen.len(), 6_000);
 }
 
-/// As `replay --from GTID` does it: what the server has not said yet must not be taken for its end.
+/// `replay --from GTID` does this; an answer that is still on its way must not be taken for the server's end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_place_behind_a_gtid_set_is_found_over_a_slow_connection() {
     let database = Database::with_flags(&[]).with_tables().await;
@@ -108,7 +108,7 @@ async fn an_event_with_one_bit_flipped_is_refused_by_its_checksum_and_not_sent()
     }
     let mut whole = database.read(Entry::Earliest).await;
     whole.until_seen(3).await;
-    // Of the second row the day: without the checksum another date, and nobody would notice. The server does not look.
+    // The day of the second row: without the checksum it would silently be another date. The server does not check it.
     let path = binlog_file(&database, &whole);
     let at = ends_of_small_rows(&path)[1] - CHECKSUM_BYTES - DATE_BYTES;
     let mut bytes = std::fs::read(&path).unwrap();
@@ -122,15 +122,15 @@ async fn an_event_with_one_bit_flipped_is_refused_by_its_checksum_and_not_sent()
     again.unwrap().until_fault(Code::BinlogEventCorrupt).await;
 }
 
-/// The binlog file of the first change of a reading.
+/// The binlog file of a stream's first change.
 fn binlog_file(database: &Database, reading: &SourceProbe) -> PathBuf {
     database.server().folder().join(format!("db/binlog.{:06}", reading.seen[0].lsn.file_number()))
 }
 
-/// Reads and counts without keeping; changes, and by how much the process grew meanwhile.
+/// Reads and counts without keeping; returns the number of changes, and the growth of the process in KiB.
 async fn count(reading: SourceProbe, database: &Database) -> (u64, u64) {
     let until = database.source().head().await.unwrap();
-    // The high-water mark begins anew.
+    // Resets the process's peak of memory.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = peak_kib();
     let mut stream = reading.stream;
@@ -143,7 +143,7 @@ async fn count(reading: SourceProbe, database: &Database) -> (u64, u64) {
     (changes, peak_kib().saturating_sub(before))
 }
 
-/// Where the small rows events of a binlog file end: what uncaptured rows take is larger. The file says so itself.
+/// Ends of the small rows events of a binlog file, by the file itself; events of uncaptured rows are larger.
 fn ends_of_small_rows(file: &Path) -> Vec<u64> {
     const HEADER_BYTES: usize = 19;
     const WRITE_ROWS: u8 = 23;
@@ -161,8 +161,8 @@ fn ends_of_small_rows(file: &Path) -> Vec<u64> {
     ends
 }
 
-/// A file grows beyond 4 GiB by one transaction alone, since a server begins a new one after the transaction that
-/// fills it. What commits together with that transaction stands after it.
+/// Only one transaction can make a file exceed 4 GiB, as a server begins a new file after the transaction that fills
+/// it. Transactions that commit together with that one follow it in the file.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "huge: a minute and 10 GB of disk; alone, as the one above"]
 async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
@@ -210,7 +210,7 @@ async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
     assert_eq!(positions, ends.iter().map(|end| end / 16 * 16).collect::<Vec<_>>());
     assert!(ends[1] < WRAP && ends[2] > WRAP, "{ends:?}");
 
-    // A crash after each change, from the start of its group or of the next.
+    // A crash after each change, from the beginning of its group or of the next.
     let mut resumed = Vec::new();
     for (index, count) in reading.seen_with.iter().enumerate() {
         let is_last = reading.seen_with.get(index + 1).is_none_or(|next| next > count);
@@ -218,7 +218,7 @@ async fn huge_positions_beyond_four_gibibytes_are_read_and_resumed_from() {
             continue;
         }
         let started = Instant::now();
-        // A server that looks for the place of a GTID set sends no heartbeat.
+        // A server that searches for the position of a GTID set sends no heartbeat.
         let patient = MysqlSource::new(&database.config(), &[database.entity()], WAIT_MAX);
         let mut again = SourceProbe::open(&patient, reading.entry_after(index)).await.unwrap();
         again.until_seen(reading.seen.len() - count).await;

@@ -1,4 +1,4 @@
-//! A place of the past is found, and a reading that resumes there yields everything since.
+//! A point of the past is found, and a stream that resumes there yields all later changes.
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};

@@ -1,5 +1,5 @@
-//! What only MariaDB 11.4 and later have: binlogs without positions inside a transaction. Skipped where the machine can
-//! have none.
+//! Binlogs without positions inside a transaction, which only MariaDB 11.4 and later have. Skipped where the machine
+//! cannot have such a server.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::SourceConnector;
@@ -10,7 +10,7 @@ async fn mariadb_11() -> Option<Database> {
     Some(Database::lent(DatabaseKind::MariaDb11).await?.with_tables().await)
 }
 
-/// Each batch ends inside a transaction: what a lane keeps of it and what comes again are the whole, in order.
+/// Each batch ends inside a transaction: changes that a lane keeps and repeated ones together are the whole, in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_without_positions_are_neither_lost_nor_doubled_behind_any_batch() {
     let Some(database) = mariadb_11().await else { return };
@@ -50,7 +50,7 @@ async fn rows_without_positions_are_neither_lost_nor_doubled_behind_any_batch() 
     database.assert_resumes_behind_each_batch(&reading).await;
 }
 
-/// Above `binlog_large_commit_threshold` the server makes the cache of the transaction a binlog file of its own.
+/// Above `binlog_large_commit_threshold` the server turns the transaction's cache into a binlog file of its own.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_of_200_megabytes_comes_whole_to_a_reader_that_is_cut_off_in_it() {
     const ROWS: usize = 60_000;

@@ -1,4 +1,4 @@
-//! What only MySQL has. Skipped where the machine can have none.
+//! Tests of MySQL alone. Skipped where the machine cannot have it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ async fn mysql_tagged_gtids_are_kept_and_started_from() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_stops_are_named() {
-    // An XA branch of which another reading has seen only the end has it read all tables again.
+    // A stream that meets only the end of another's XA branch reads all tables again.
     let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
     let database = database.with_tables().await;
     let mut reading = database.read_latest_that_stops().await;
@@ -165,7 +165,7 @@ async fn mysql_stops_are_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
-    // An XA branch of which another reading has seen only the end has it read all tables again.
+    // A stream that meets only the end of another's XA branch reads all tables again.
     let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
     let database = database.with_tables().await;
     database.run(&["CREATE TABLE $0.plain (id INT PRIMARY KEY) ENGINE = MyISAM"]).await;
@@ -222,7 +222,7 @@ async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
     }
 }
 
-/// The end of the binlog runs ahead of what a snapshot sees, by whatever is being committed.
+/// The end of the binlog is ahead of a snapshot, by the transactions that are being committed.
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_rows_hold_what_lies_up_to_their_low_watermark_while_many_commit() {
     const WRITERS: u64 = 8;
@@ -287,8 +287,8 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     let change = reading.seen[1].lsn;
     assert!(before < change && change <= source.head().await.unwrap(), "it is in the binlog");
 
-    // MySQL says an end of its binlog that is behind the transaction, and GTIDs that lack it: neither a reading that
-    // begins there may leave it out, nor one that goes on after it be refused for good.
+    // MySQL reports an end of its binlog after the transaction, and GTIDs without it. A stream that begins there must
+    // not leave it out, and a stream that continues after it must not be refused for good.
     let mut latest = database.read_latest().await;
     latest.until_seen(1).await;
     assert_eq!(latest.texts(), ["t0 + 2 2000-01-02"]);

@@ -1,4 +1,4 @@
-//! Rows whose transaction is decided later, or undone in the log: nothing of them is sent before, and all of it after.
+//! Rows whose transaction is decided later, or undone in the log: all of them are sent after the decision, none before.
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::Entry;
@@ -12,7 +12,7 @@ on_each_mariadb!(
     what_the_log_undoes_is_never_sent,
 );
 
-/// Three branches that wait for their decision, of which one is large, and one that is committed in one phase.
+/// Prepares three undecided branches, one of them large, and one that is committed in one phase.
 async fn prepare_branches(database: &Database) {
     let values: Vec<_> = (100..3_100).map(|id| format!("({id}, REPEAT('x', 400), NULL)")).collect();
     database
@@ -27,7 +27,7 @@ async fn prepare_branches(database: &Database) {
         .run(&[
             "XA START 'a', 'b', 7",
             "INSERT INTO $0.t0 VALUES (1, '', NULL)",
-            // Beyond what is kept as events.
+            // More rows than are kept as events.
             &format!("INSERT INTO $0.t0 VALUES {}", values.join(",")),
             "XA END 'a', 'b', 7",
             "XA PREPARE 'a', 'b', 7",
@@ -139,7 +139,7 @@ async fn what_the_log_undoes_is_never_sent(database: Database) {
             "INSERT INTO $0.t0 VALUES (2, '', NULL)",
             "ROLLBACK TO s",
             "COMMIT",
-            // A temporary table is not undone, so the server logs the transaction with its end.
+            // A temporary table is not undone, so the server logs the transaction together with its end.
             "BEGIN",
             "INSERT INTO $0.t0 VALUES (3, '', NULL)",
             "CREATE TEMPORARY TABLE $0.temporary (a INT)",
@@ -152,7 +152,7 @@ async fn what_the_log_undoes_is_never_sent(database: Database) {
             "INSERT INTO $0.t0 VALUES (4, '', NULL)",
             "CREATE TEMPORARY TABLE $0.temporary (a INT)",
             "COMMIT",
-            // A table without transactions: what is undone to a savepoint stands in the log too.
+            // A table without transactions: the log has even rows that are undone to a savepoint.
             "BEGIN",
             "INSERT INTO $0.t0 VALUES (5, '', NULL)",
             "INSERT INTO $0.plain VALUES (1)",

@@ -21,7 +21,7 @@ async fn codes(database: &Database) -> Vec<Code> {
     check(&database.config(), &database.entity()).await.iter().map(Fault::code).collect()
 }
 
-/// Breaks something, expects exactly one fault, runs its remedy, expects none.
+/// Breaks a part, expects exactly one fault, runs its remedy, expects none.
 async fn is_repaired(database: &Database, breaking: &[&str], code: Code, expected: &[&str]) {
     database.run(breaking).await;
     let faults = check(&database.config(), &database.entity()).await;
@@ -136,7 +136,7 @@ async fn a_binlog_that_leaves_captured_changes_out_is_refused() {
     assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [Code::SourceBinlogOff]);
     assert!(faults[0].to_string().contains("binlog_do_db does not name it"), "{}", faults[0]);
 
-    // It replicates, and keeps that to itself.
+    // The server replicates, and writes nothing of that into its binlog.
     let replica = Database::with_flags(&["--skip-log-slave-updates"]).with_tables().await;
     assert_eq!(codes(&replica).await, []);
     replica.run(&["SET GLOBAL gtid_slave_pos = CONCAT(@@gtid_binlog_pos, ',7-7-7')"]).await;
@@ -164,7 +164,7 @@ async fn wrong_credentials_and_missing_tls_are_told_apart() {
     assert_eq!(plain[0].code(), Code::SourceAccessDenied);
     assert!(plain[0].to_string().contains("ca_file"), "{}", plain[0]);
 
-    // Nobody listens there.
+    // No server listens there.
     let nobody = check(&with_url("mysql://a:b@127.0.0.1:1".to_owned()), &entity).await;
     assert_eq!(nobody[0].code(), Code::SourceUnreachable);
 
@@ -188,7 +188,7 @@ async fn a_server_without_tls_is_refused_when_tls_is_configured() {
     assert!(faults[0].to_string().contains("TLS"), "{}", faults[0]);
 }
 
-/// The account needs a right beyond SELECT to see foreign keys on MariaDB.
+/// The account needs more than SELECT to see foreign keys on MariaDB.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreign_key_that_changes_captured_rows_is_warned_of_and_no_fault() {
     let database = Database::with_flags(&[]).with_tables().await;

@@ -1,5 +1,5 @@
-//! What row events do not show: the table is said to be read again, its rows of that transaction are left out, and the
-//! source goes on.
+//! Changes that row events do not show: the stream announces a reread of the table, leaves out the rows of that
+//! transaction, and goes on.
 
 use anabranch_pipeline::ports::Entry;
 
@@ -13,7 +13,7 @@ on_each_mariadb!(
     a_branch_that_was_not_read_has_every_table_read_again,
 );
 
-/// The same on MySQL, where the machine has it.
+/// The tests of this file on MySQL, where the machine has it.
 macro_rules! on_mysql {
     ($($test:ident),* $(,)?) => {
         mod mysql {
@@ -37,7 +37,7 @@ on_mysql!(
     a_branch_that_was_not_read_has_every_table_read_again,
 );
 
-/// Runs the statements, and asserts what a reading says from then on, also one that resumes anywhere in it.
+/// Runs the statements and checks the later changes, also of streams that resume anywhere in them.
 async fn expect(database: &Database, reading: &mut SourceProbe, statements: &[&str], expected: &[&str]) {
     let before = reading.seen.len();
     database.run(statements).await;
@@ -49,7 +49,7 @@ async fn expect(database: &Database, reading: &mut SourceProbe, statements: &[&s
 async fn tables_that_rows_came_to_or_left_by_name_are_read_again(database: Database) {
     let database = database.with_tables().await;
     let mut reading = database.read_latest().await;
-    // As an online schema change ends.
+    // The last step of an online schema change.
     let swap = [
         "INSERT INTO $0.t0 VALUES (1, '', NULL)",
         "CREATE TABLE $0._t0_new LIKE $0.t0",
@@ -97,7 +97,7 @@ async fn rows_beside_a_change_by_text_are_left_out(database: Database) {
         "SET SESSION binlog_format = MIXED",
         "BEGIN",
         "INSERT INTO $0.t0 VALUES (10, '', NULL)",
-        // Unsafe by text, so they come as rows.
+        // These are unsafe by text, so they come as rows.
         "INSERT INTO $0.t0 VALUES (11, UUID(), NULL)",
         "INSERT INTO $0.t1 VALUES (12, UUID(), NULL)",
         "COMMIT",
@@ -132,6 +132,6 @@ async fn a_branch_that_was_not_read_has_every_table_read_again(database: Databas
     database.run(&prepare).await;
     let mut reading = database.read(Entry::Latest).await;
     let decided = ["XA COMMIT 'b'", "INSERT INTO $0.t1 VALUES (2, '', NULL)"];
-    // Without a name: of every table of the entity.
+    // Without a name: for every table of the entity.
     expect(&database, &mut reading, &decided, &[" again", "t1 + 2 NULL"]).await;
 }

@@ -1,4 +1,4 @@
-//! Chunks of rows of a real server: types, keys, and a snapshot that is behind the binlog.
+//! Chunks of rows of a real server: types, keys, and a snapshot that lags the binlog.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -33,7 +33,7 @@ fn source_of(database: &Database, entity: Entity) -> MysqlSource {
     source_with(database, entity, entity.required_fields())
 }
 
-/// The same with so many captured fields.
+/// A source that captures this number of fields.
 fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSource {
     let mut config = database.config();
     config.entities = vec![entity];
@@ -50,7 +50,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
     MysqlSource::new(&config, &[entity], Duration::from_secs(2))
 }
 
-/// Each row of each table by its first value, as the binlog has it.
+/// Each row of each table by its first value, from the binlog.
 async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value<'static>>> {
     let head = source.head().await.unwrap();
     let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
@@ -71,7 +71,7 @@ async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value
     found
 }
 
-/// The same by chunks.
+/// Each row of each table by its first value, from chunks.
 async fn by_chunks(source: &MysqlSource, size: usize) -> BTreeMap<(String, String), Vec<Value<'static>>> {
     let mut found = BTreeMap::new();
     for table in source.tables().await.unwrap() {
@@ -126,7 +126,7 @@ async fn every_type_that_can_be_captured_is_read_as_from_the_binlog(database: Da
     each_row_is_found_by_its_key(&source, &expected).await;
 }
 
-/// Each change that is there, as text, and how many updates were left out as unchanged.
+/// Each change as text, and the number of updates that were left out as unchanged.
 async fn changes_of(source: &MysqlSource) -> (Vec<String>, u64) {
     let head = source.head().await.unwrap();
     let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
@@ -167,7 +167,7 @@ async fn columns_that_not_each_table_has_are_captured_where_they_are_named(datab
         let rows: Vec<_> = by_chunks(source, 10).await.into_values().collect();
         assert!(matches!(&rows[..], [row] if row.len() == fields), "{rows:?}");
     }
-    // A table without a captured column is named, as it is of any other column.
+    // A table without a captured column is named, whichever column it lacks.
     database.run(&["CREATE TABLE $0.t1 (user_id INT PRIMARY KEY, birthday DATE)"]).await;
     let table = table_of(&with, "t1").await;
     let fault = whole(&with, &table, 10).await.expect_err("it lacks two columns");
@@ -175,7 +175,7 @@ async fn columns_that_not_each_table_has_are_captured_where_they_are_named(datab
     assert!(whole(&without, &table_of(&without, "t1").await, 10).await.is_ok());
 }
 
-/// By the text of its first value, as uuids are; and what can be no key of a table is found in no row.
+/// Each row is found by the text of its first value, as uuids are; an impossible key finds no row.
 async fn each_row_is_found_by_its_key(
     source: &MysqlSource,
     expected: &BTreeMap<(String, String), Vec<Value<'static>>>,
@@ -260,8 +260,8 @@ async fn a_table_that_cannot_be_read_in_parts_is_named() {
     assert_eq!(fault.code(), Code::SourceTableMissing, "{fault}");
 }
 
-/// What is kept of a table from one chunk to the next must be its present definition: here the same text means another
-/// type, and then the key has one column more.
+/// The definition that is kept of a table between chunks must be its present one: here the same text gets another type,
+/// and then the key gets one column more.
 async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(database: Database) {
     database
         .run(&[
@@ -286,7 +286,7 @@ async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(databa
         assert_eq!(texts(&table, &chunk), texts(&table, &expected), "{alter}");
         assert_eq!(chunk.next, expected.next, "{alter}");
     }
-    // A page that was begun with what was kept says so; the next try reads it as it is.
+    // A page that was begun with an outdated definition fails; the next attempt reads the table as it is.
     let page = async || {
         let mut visited = 0;
         let read = source.page(&table, None, rows(9), &mut |_| visited += 1).await;

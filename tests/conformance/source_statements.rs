@@ -1,4 +1,4 @@
-//! What statements in the binlog do: withdraw, pass, or stop by name.
+//! Effects of statements in the binlog: they withdraw tables, pass, or stop the source by name.
 
 use anabranch_pipeline::error::Code;
 use mysql_async::prelude::Queryable;
@@ -17,7 +17,7 @@ async fn removed_tables_are_withdrawn_at_their_statement() {
             "TRUNCATE $0.t0",
             "INSERT INTO $0.t0 VALUES (2, '', NULL)",
             "USE $0",
-            // Only then are temporary tables in the binlog.
+            // Temporary tables are in the binlog only in this mode.
             "SET SESSION binlog_format = MIXED",
             "CREATE TEMPORARY TABLE t1 (a INT)",
             "DROP TABLE t1",
@@ -38,7 +38,7 @@ async fn removed_tables_are_withdrawn_at_their_statement() {
             "t1 withdrawn",
             "t0 withdrawn",
             "t1 withdrawn",
-            // A database drops what it ever held.
+            // A dropped database withdraws every table that it ever held.
             "t5 withdrawn",
             "t0 withdrawn",
             "t1 withdrawn",
@@ -77,7 +77,7 @@ async fn altered_tables_pass_while_the_captured_columns_remain() {
             "ALTER TABLE $0.t0 RENAME COLUMN birthday TO born",
             "ALTER TABLE $0.t0 RENAME COLUMN born TO birthday",
             "ALTER IGNORE TABLE $0.other ADD UNIQUE (pad(9)), ADD SYSTEM VERSIONING",
-            // A table that is new or emptied has no values to change.
+            // A new or emptied table has no values to change.
             "CREATE TABLE $0.t2 (user_id INT, birthday TIMESTAMP NULL, note TEXT)",
             "ALTER TABLE $0.t2 MODIFY birthday DATETIME, CONVERT TO CHARACTER SET latin1",
         ])
@@ -96,7 +96,7 @@ async fn altered_tables_pass_while_the_captured_columns_remain() {
     assert!(fault.to_string().contains("no column birthday"), "{fault}");
 }
 
-/// Statements, and a part of the fault that the last of them stops the reader with.
+/// Statements, and a part of the fault with which the last one stops the reader.
 const ALTERS: &[(&[&str], &str)] = &[
     (
         &["ALTER TABLE $0.t0 ADD x DATE", "ALTER TABLE $0.t0 DROP birthday, CHANGE x birthday DATE"],
@@ -268,7 +268,7 @@ async fn what_is_not_captured_may_be_anything() {
 
 on_each_mariadb!(rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_not);
 
-/// Each statement with how many captured tables it was to write and has no rows of.
+/// Each statement, with the number of captured tables that it was to write and has no rows of.
 async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_not(database: Database) {
     let database = database.with_tables().await;
     database
@@ -288,11 +288,11 @@ async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_
         ("INSERT INTO $0.t1 VALUES (1, '', NULL), (2, '', NULL)", 0),
         ("INSERT INTO $0.t2 VALUES (3, '', NULL)", 0),
         ("UPDATE $0.t1 SET birthday = '1990-01-01'", 0),
-        // Rows that the binlog does not show.
+        // The binlog does not show these rows.
         ("DELETE FROM $0.parent WHERE id = 1", 1),
         ("UPDATE $0.parent SET id = 30 WHERE id = 3", 1),
         ("DELETE FROM $0.t1 WHERE user_id = 2", 0),
-        // None were changed, and nothing tells.
+        // No row was changed, and the binlog does not show that either.
         ("DELETE FROM $0.parent WHERE id = 4", 1),
         ("UPDATE $0.parent SET note = 2 WHERE id = 5", 1),
         ("DELETE FROM $0.parent WHERE id = 1000", 0),
@@ -342,7 +342,7 @@ async fn a_character_of_two_bytes_hides_no_statement_in_any_client_character_set
         let (name, prefix) = (&character[..], database.prefix.as_bytes());
         run(&[b"SET NAMES ", set.as_bytes()]).await;
         run(&[b"ALTER TABLE ", prefix, b"0.t1 COMMENT '", name, b"', ADD COLUMN a INT"]).await;
-        // The server writes the statement that drops them itself, in UTF-8.
+        // The server itself writes the statement that drops them, in UTF-8.
         run(&[b"CREATE TABLE ", prefix, b"0.`", name, b"` (a INT)"]).await;
         run(&[b"DROP TABLE ", prefix, b"0.`", name, b"`, ", prefix, b"0.t1"]).await;
         reading.until_end(&database).await;

@@ -1,4 +1,4 @@
-//! The store of a lane on MariaDB: crashes at each step, locks, time-outs. What every store promises: `ports/store.rs`.
+//! The store of a lane on MariaDB: crashes at each step, locks, time-outs. Promises of every store: `ports/store.rs`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -15,12 +15,12 @@ use crate::derived::{StoreSite, insert, lsn, table, update, user};
 const WAIT: Duration = Duration::from_secs(30);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A place with one lane a source, set up.
+/// A place after set-up, with one lane for each source.
 async fn ready() -> StoreSite {
     ready_at(StoreSite::new().await).await
 }
 
-/// The same on a server of its own, for tests that look at all sessions of a server.
+/// A place after set-up on a server of its own, for tests that examine all sessions of a server.
 async fn ready_alone() -> StoreSite {
     ready_at(StoreSite::alone().await).await
 }
@@ -31,7 +31,7 @@ async fn ready_at(place: StoreSite) -> StoreSite {
     place
 }
 
-/// The session of a lane that is executing its fence.
+/// Query for the session of a lane that is executing its fence.
 const FENCING: &str = "SELECT id FROM information_schema.processlist \
      WHERE user = 'anabranch_apply' AND command = 'Query' AND info LIKE 'UPDATE %'";
 
@@ -47,9 +47,9 @@ async fn until(admin: &mut Conn, sql: &str) -> u64 {
     }
 }
 
-/// Brings a commit to where its rows are written and COMMIT is not sent, and leaves it there.
+/// Advances a commit until its rows are written and COMMIT is not sent, and leaves it there.
 async fn pause_behind_the_rows(place: &StoreSite, commit: &mut (impl Future + Unpin)) {
-    // Its first packet waits for this lock, so one poll sends the packet and cannot read the answer too.
+    // The first packet waits for this lock, so one poll sends the packet and cannot read the answer too.
     let (mut holder, mut admin) = (place.admin().await, place.admin().await);
     let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", place.control());
     holder.query_drop(lock).await.unwrap();
@@ -75,17 +75,17 @@ async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
     assert_eq!(place.rows().await.len(), 1);
 }
 
-/// `DROP DATABASE` withdraws every table that a rule could name: what never had a row costs no statement that writes.
+/// `DROP DATABASE` withdraws every table of a rule: a table that never had a row costs no writing statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names() {
     let place = ready_alone().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let mut rows = vec![(1, 7, insert(user(1, 5, 6))), (2, 900, insert(user(2, 5, 6)))];
-    // So many shards stand in one table that it is asked for the whole list.
+    // One table has rows of so many shards that it is asked with the whole list.
     rows.extend((100..200).map(|shard| (3, shard, insert(user(u64::from(shard), 1, 1)))));
     let flush = place.flush(&lane, &progress, rows);
     lane.commit(&flush).await.unwrap();
-    // Of one table, and in the form that takes a hint.
+    // DELETEs of one table, and in the form that takes a hint.
     let deletes = async || {
         let counters = "SHOW GLOBAL STATUS WHERE variable_name IN ('Com_delete', 'Com_delete_multi')";
         let counters: Vec<(String, u64)> = place.admin().await.query(counters).await.unwrap();
@@ -99,13 +99,13 @@ async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names
     assert_eq!(place.rows().await.len(), 1, "the shard that was not withdrawn keeps its row");
 }
 
-/// The lane knows from the first question on which shards stand, and from each load of its progress anew.
+/// The lane knows the shards that have rows from its first question on, and asks anew after each load of its progress.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_came_since() {
     let place = ready_alone().await;
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let withdrawn = |at| (0..800).map(|shard| (at, shard, Action::Withdraw)).collect::<Vec<_>>();
-    // A new connection asks something itself.
+    // Opening a connection runs queries of its own, so the counter has one connection.
     let mut admin = place.admin().await;
     let mut selects = async || {
         let sql = "SHOW GLOBAL STATUS WHERE variable_name = 'Com_select'";
@@ -122,14 +122,14 @@ async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_c
     lane.commit(&second).await.unwrap();
     assert_eq!(selects().await, before, "no shard stands, and the lane knows it");
 
-    // Its own row, written after it has looked.
+    // A row of the lane itself, written after it has asked.
     let written = place.flush(&lane, &second.progress, vec![(3, 7, insert(user(1, 5, 6)))]);
     lane.commit(&written).await.unwrap();
     let third = place.flush(&lane, &written.progress, withdrawn(4));
     lane.commit(&third).await.unwrap();
     assert!(place.rows().await.is_empty());
 
-    // Another process has the lane for a while.
+    // Another process has the lane for some time.
     let (mut other, _) = place.lane("source-a", 0).await;
     let written = place.flush(&other, &third.progress, vec![(5, 8, insert(user(2, 5, 6)))]);
     other.commit(&written).await.unwrap();
@@ -152,12 +152,12 @@ async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_har
     pause_behind_the_rows(&place, &mut commit).await;
     let paused_at = Instant::now();
 
-    // Its successor waits for the lock, repeats the flush, and gets through.
+    // The successor waits for the lock, repeats the flush, and succeeds.
     let flush = place.flush(&next, &progress, vec![(2, 0, insert(user(2, 1, 1)))]);
     next.commit(&flush).await.unwrap();
     assert!(paused_at.elapsed() < LEASE_TIME_TO_LIVE + Duration::from_secs(2), "{:?}", paused_at.elapsed());
 
-    // It wakes up: its connection is gone, and with the stored progress moved on it is fenced for good.
+    // The paused process wakes up: its connection is gone, and the stored progress fences it for good.
     let fault = commit.await.unwrap_err();
     assert_eq!(fault.class(), Class::Transient, "{fault}");
     assert_eq!(paused.commit(&late).await.unwrap_err().code(), Code::TargetFenced);
@@ -233,7 +233,7 @@ async fn a_lock_time_out_repeats_the_whole_flush() {
     assert_eq!(place.rows_of(1).await, [("birthday_0102".into(), "01-02".into(), 2)]);
 }
 
-/// Also when it is replaced, and a hand has given it another version.
+/// The columns survive a replacement too, even if the row's version was changed by hand.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
     let place = ready().await;
@@ -270,7 +270,7 @@ async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
     lane.commit(&flush).await.unwrap();
     assert_eq!(place.rows().await.len() as u64, rows);
 
-    // The second packet fails (a table is gone): the first one leaves nothing either.
+    // The second packet fails (a table is gone): the first one leaves no row either.
     place.sql(format!("DROP TABLE {}", place.table(342, "1208"))).await;
     let changes = (0..rows)
         .map(|id| {
@@ -297,7 +297,7 @@ async fn two_lanes_that_lock_each_other_out_both_get_through() {
         let flush_b = place.flush(&b, &progress_b, many(1));
         let (done_a, done_b) = tokio::join!(a.commit(&flush_a), b.commit(&flush_b));
         if let (Err(one), _) | (_, Err(one)) = (done_a, done_b) {
-            // From the second round on both are stale; they must say so and nothing else.
+            // From the second round on both are stale, which must be their only fault.
             assert_eq!(one.code(), Code::TargetFenced, "{one}");
         }
     }
@@ -373,7 +373,7 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
     }
     assert_eq!(place.rows_of(2).await, []);
     assert_eq!(place.number(&format!("SELECT COUNT(*) FROM `{}`.progress", place.control())).await, 1);
-    // The remedy: empty tables, no rows, set up again.
+    // The remedy: empty tables and another set-up.
     place.sql(format!("TRUNCATE {}", place.table(0, "0101"))).await;
     for table in ["progress", "enrolled"] {
         place.sql(format!("DELETE FROM `{}`.{table}", place.control())).await;
@@ -382,7 +382,7 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
     assert_eq!(lane.load().await.unwrap().position, lsn(0));
 }
 
-/// Run with `cargo test --release --workspace --test conformance -- --ignored --nocapture rate`.
+/// Measures the rate; run it with `cargo test --release --workspace --test conformance -- --ignored --nocapture rate`.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; prints rows a second of wide upserts and deletes"]
 async fn rate_of_wide_flushes() {

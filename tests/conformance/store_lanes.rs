@@ -1,7 +1,7 @@
-//! Lanes of two sources write the same tables and never each other's rows: none waits for what another one has locked.
+//! Lanes of two sources write the same tables and never each other's rows: none waits for rows that another has locked.
 //!
-//! Of a table with few rows a server would rather read every row than look some up, and a DELETE locks what it reads:
-//! it would wait for the flush of another source until its lock wait time-out.
+//! A server would rather read every row of a small table than look some up, and a DELETE locks the rows that it reads.
+//! It would then wait for the flush of another source until its lock wait time-out.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +17,13 @@ use mysql_async::{Conn, Row};
 use crate::derived::{StoreSite, insert, lsn, table, update, user};
 use crate::store_mapping::boxed;
 
-/// Mapping tables a length class.
+/// Mapping tables of each length class.
 const TABLES: u32 = 16;
-/// Devices of a shard: some in each table of their class.
+/// Number of a shard's devices, some in each table of their class.
 const DEVICES: u64 = 64;
-/// So many that a server would read the whole of a table that has few others.
+/// Devices in each table, so many that a server would read the whole of a table that has few others.
 const DEVICES_A_TABLE: usize = 4;
-/// How often both lanes meet.
+/// Number of rounds in which both lanes meet.
 const ROUNDS: u32 = 50;
 
 fn shard_of(source: &str, number: u32) -> TableIdentity<'static> {
@@ -50,7 +50,7 @@ impl Lane {
         Self { store, source, progress }
     }
 
-    /// The next flush, of these changes of its source's shards.
+    /// The next flush of these changes of the source's shards.
     fn flush(&self, changes: impl IntoIterator<Item = (u32, Action<'static>)>) -> Flush {
         let mut flush = Flush::new(self.progress.clone());
         flush.progress.revision += 1;
@@ -93,14 +93,14 @@ fn leaves(shard: u32, number: u64) -> (u32, Action<'static>) {
     (shard, Action::Delete { before: device(shard, number) })
 }
 
-/// What the server has counted since its start.
+/// A counter of the server since its start.
 async fn counted(admin: &mut Conn, name: &str) -> u64 {
     let counter: Option<(String, String)> =
         admin.query_first(format!("SHOW GLOBAL STATUS LIKE '{name}'")).await.unwrap();
     counter.unwrap().1.parse().unwrap()
 }
 
-/// Writes rows of a shard that nobody else has into every derived table of these databases, and does not commit them.
+/// Writes rows of a foreign shard into every derived table of these databases, and does not commit them.
 async fn write_everywhere(holder: &mut Conn, databases: &str, columns: &str, values: &str) {
     let tables = format!(
         "SELECT CONCAT('`', table_schema, '`.`', table_name, '`') FROM information_schema.tables \
@@ -113,7 +113,7 @@ async fn write_everywhere(holder: &mut Conn, databases: &str, columns: &str, val
     holder.query_drop(format!("START TRANSACTION; {}", inserts.join("; "))).await.unwrap();
 }
 
-/// Number of the lowest and of a high shard: none of the tests' own is there.
+/// Numbers of the lowest and of a high shard, which are none of the tests' own.
 const OTHERS: [u64; 2] = [1, (1 << 62) + 1];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -135,7 +135,7 @@ async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
     let rows = (0..DEVICES).map(|number| {
         (shard_of("source-a", 1).shard, Cell::Bytes(uuid(1, number).to_string().into_bytes().into()))
     });
-    // Below what stands, so that versions are lowered too.
+    // Below the stored versions, so that versions are lowered too.
     replacing.replacement = Some(Replacement { low: lsn(5), column: 1, rows: rows.collect() });
     lane.commit(replacing).await;
     lane.apply([(0, Action::Withdraw), (1, Action::Withdraw)]).await;
@@ -193,7 +193,7 @@ fn some_a_table(projection: &Projection, shard: u32) -> Vec<u64> {
     numbers
 }
 
-/// One source withdraws what lies in high tables and deletes in low ones, in one flush; another one writes all of them.
+/// One source withdraws rows of high tables and deletes in low ones, in one flush; another one writes all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_and_small_flushes_of_another_source_at_once_cost_no_deadlock_and_no_time_out() {
     let place = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };

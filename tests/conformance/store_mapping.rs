@@ -1,4 +1,4 @@
-//! Mapping tables on a real server: values keep their exact bytes, whatever collation the server has.
+//! Mapping tables on a real server: values keep their exact bytes, whatever the server's collation.
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ async fn place() -> (StoreSite, MysqlLane, Progress) {
     (place, lane, progress)
 }
 
-/// The lane of source-a, as a new process has it.
+/// The lane of `source-a` in a new process.
 pub async fn lane(place: &StoreSite) -> (MysqlLane, Progress) {
     let id = LaneId { projection: "serials".into(), ..place.lane_id("source-a", 0) };
     let mut lane = place.target("target-a").lane(&id).unwrap();
@@ -40,14 +40,14 @@ pub fn shard(number: u32) -> TableIdentity<'static> {
     }
 }
 
-/// A device with this box and nothing else.
+/// A device with only this box.
 pub fn boxed(uuid: u64, code: &[u8]) -> Row<'static> {
     let mut row = vec![Value::Null; Entity::SerialCode.fields().len()];
     (row[0], row[4]) = (Value::UInt(uuid), Value::Bytes(code.to_vec().into()));
     row
 }
 
-/// Applies changes of one shard at these positions; the progress after them.
+/// Applies changes of one shard at these positions; returns the progress after them.
 pub async fn apply(
     lane: &mut MysqlLane,
     progress: Progress,
@@ -110,7 +110,7 @@ async fn values_that_a_collation_would_mix_are_told_apart() {
         assert!(found.iter().any(|(value, ..)| *value == hexadecimal), "{hexadecimal} in {found:?}");
     }
 
-    // Each is removed by itself, and the others stay.
+    // Each row is removed by itself, and the others stay.
     let mut left = codes.len();
     let mut progress = progress;
     for (uuid, code) in (1..).zip(&codes) {
@@ -154,7 +154,7 @@ async fn an_older_change_neither_removes_nor_restores_a_mapping_row() {
     assert_eq!(rows(&place).await.len(), 1, "what came after the withdrawal stays");
 }
 
-/// A hand's row, which no device has: noted, it would be no entry of the outbox, and its drain would stop for good.
+/// A row by hand whose value is no code: if it were noted, the outbox entry would stop its drain for good.
 #[tokio::test]
 async fn what_is_no_code_is_removed_and_not_noted_in_the_outbox() {
     let place = StoreSite { mapping_tables: TABLES, is_cached: true, ..StoreSite::new().await };
@@ -189,7 +189,7 @@ async fn what_is_no_code_is_removed_and_not_noted_in_the_outbox() {
     }
 }
 
-/// A handshake costs ten times what an answer does.
+/// A handshake costs ten times as much as an answer.
 #[tokio::test]
 async fn lookups_one_after_the_other_share_connections_that_stay_open() {
     const AT_ONCE: usize = 2;

@@ -1,5 +1,5 @@
-//! The store of a lane on OpenSearch: what only a real server can show. What every store promises: `ports/store.rs`;
-//! what is found in it: `store_search_find.rs`.
+//! The store of a lane on OpenSearch, in tests that need a real server. `ports/store.rs` tests the promises of every
+//! store, `store_search_find.rs` the queries.
 
 use anabranch_connectors::search::SetupReport;
 use anabranch_pipeline::error::{Class, Code, Fault};
@@ -137,7 +137,7 @@ async fn each_foreign_index_is_named_with_what_differs() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     let place = SearchSite::new().await;
-    // As if somebody had made the index: it takes numbers only.
+    // A foreign index that takes only numbers in some fields.
     let fields = ["shard_id", "source", "uuid", "box_no", "database", "table"];
     let mut properties: Json =
         fields.map(|name| (name.to_owned(), json!({ "type": "keyword" }))).into_iter().collect();
@@ -201,12 +201,12 @@ async fn a_withdrawal_of_a_large_shard_takes_the_lanes_own_documents_only() {
 
     apply(&mut one, &first, vec![(8, 0, Action::Withdraw)]).await.unwrap();
     assert_eq!(place.count().await, DEVICES - of_one);
-    // What was withdrawn stays withdrawn for whoever comes late.
+    // Withdrawn documents stay withdrawn for a late process.
     let (mut late, progress) = place.lane("source-a", 0).await;
     let progress = apply(&mut late, &progress, devices()).await.unwrap();
     assert_eq!(place.count().await, DEVICES - of_one);
 
-    // A replay from nothing removes, and then all comes again at its old positions.
+    // A replay from nothing removes them, and then all come again at their old positions.
     let mut emptied = Flush::new(Progress { position: Lsn::ZERO, ..progress });
     emptied.progress.revision += 1;
     emptied.withdraw(shard(0).shard, Lsn::MAX);
@@ -247,7 +247,7 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
     }
 }
 
-/// Everything that needs a server of its own, on one: a start costs seconds.
+/// Tests that need a server of their own, on one server: a start costs seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_killed_and_restarted_server_loses_nothing_and_forgets_no_withdrawal() {
     let server =
@@ -268,7 +268,7 @@ fn fleet() -> Vec<(u64, u32, Action<'static>)> {
 async fn is_slowed_down_and_takes_all(place: &SearchSite) {
     let lanes = (0..place.lanes).map(|number| async move {
         let (mut lane, progress) = place.lane("source-a", number).await;
-        // Many small requests: one lane waits for another.
+        // Many small requests, so that one lane waits for another.
         let mut progress = progress;
         for part in fleet().chunks(500) {
             progress = apply(&mut lane, &progress, part.to_vec()).await.unwrap();
@@ -293,7 +293,7 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
             server.kill().unwrap();
         }
     });
-    // Nearly all of its time is in bulks, so that is where the kill comes.
+    // The lane spends nearly all of its time in bulks, so the kill comes in one.
     let (cut_off, fault) = loop {
         let flush = flush(&lane, &progress, again());
         if let Err(fault) = lane.commit(&flush).await {
@@ -311,7 +311,7 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
     assert_eq!(place.count().await, DEVICES);
 }
 
-/// Servers make what is written to, with fields that they guess, unless they are told not to.
+/// Servers create a missing index on a write, with guessed fields, unless they are told not to.
 async fn an_index_that_is_gone_is_not_made_by_writing(place: &SearchSite) {
     let settings = json!({ "persistent": { "action.auto_create_index": "true" } });
     place.admin(Method::PUT, "_cluster/settings", settings).await;
@@ -323,14 +323,14 @@ async fn an_index_that_is_gone_is_not_made_by_writing(place: &SearchSite) {
     assert!(!indexes.to_string().contains(&place.alias()), "{indexes}");
 }
 
-/// How long the server remembers the versions of what is removed.
+/// Sets the time for which the server remembers the versions of removed documents.
 pub async fn forget_after(place: &SearchSite, time: &str) {
     let settings = json!({ "index": { "gc_deletes": time } });
     place.admin(Method::PUT, &format!("{}/_settings", place.index()), settings).await;
 }
 
 async fn a_late_older_write_is_refused(place: &SearchSite) {
-    // The server shall forget the versions of what it deletes at once, and does so at a clean restart in any case.
+    // The server forgets the versions of deleted documents at once, as it does at a clean restart in any case.
     forget_after(place, "1ms").await;
     let deletes = || (0..DEVICES).map(|uuid| (9, 0, delete(uuid))).collect();
     for number in 0..place.lanes {
@@ -353,7 +353,7 @@ async fn a_late_older_write_is_refused(place: &SearchSite) {
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
 }
 
-/// What was removed a moment ago counts as a higher version, of which the server says nothing.
+/// A document that was removed a moment ago counts as a higher version, which the server does not report.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced() {
     let place = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;

@@ -1,4 +1,4 @@
-//! What questions to an OpenSearch index find, on a real server.
+//! Results of queries to an OpenSearch index, on a real server.
 
 use anabranch_connectors::search::DocumentQuery;
 use reqwest::Method;
@@ -76,7 +76,7 @@ async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query(
         ("4203", vec!["1"]),
         ("0000012ab", vec!["3"]),
         ("abc", vec!["3", "4"]),
-        // The end of one code and the beginning of another are not one code.
+        // The end of one code and the beginning of another form no code.
         ("4cdabc", vec![]),
         ("518490", vec![]),
         ("*1?\"{}\\ and", vec!["2"]),
@@ -114,7 +114,7 @@ async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
         place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
         let page = target.find(&alias, &question, after.as_ref(), 7).await.unwrap();
         seen.extend(page.found.into_iter().map(|found| found.uuid));
-        // One before and one after the place goes, two others come.
+        // Documents go, one before and one after the cursor, and two others come.
         let changes = vec![
             (6 + turn, 0, delete(100 + turn)),
             (6 + turn, 0, boxed(200 + turn)),

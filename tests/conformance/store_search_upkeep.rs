@@ -21,7 +21,7 @@ async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its
     let (mut lane, progress) = place.lane("source-a", 0).await;
     let past = || vec![(5, 0, insert(1, &[])), (6, 0, insert(2, &[])), (7, 1, insert(3, &[]))];
     let progress = apply(&mut lane, &progress, past()).await.unwrap();
-    // Under way when the rebuild begins: it would go into the old index alone.
+    // This flush is under way when the rebuild begins: it would go into the old index alone.
     let stale = flush(&lane, &progress, vec![(8, 0, insert(9, &[]))]);
 
     let new = target.begin_rebuild("documents").await.unwrap();
@@ -41,7 +41,7 @@ async fn an_index_that_is_built_beside_takes_the_place_of_the_other_with_all_its
     assert_eq!(uuids(&place.alias()).await, ["2", "4"], "the old one serves");
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
 
-    // The past comes later, by a lane of its own, up to and with what was withdrawn meanwhile.
+    // The past comes later, by a lane of its own, up to and including the withdrawal.
     let mut building = target.building_lane(&lane_id("source-a", 0), &new).unwrap();
     let begun = building.load().await.unwrap();
     let mut changes = past();
@@ -120,7 +120,7 @@ async fn a_tombstone_goes_when_it_is_old_and_nobody_could_bring_an_older_write()
     assert_eq!(shadow, Progress::default());
 }
 
-/// What a replay from nothing rests on, and the twin of documents with it.
+/// The basis of a replay from nothing, and of the twin of documents.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_is_removed_only_as_it_was_found_and_its_version_is_forgotten_when_it_is_waited_for() {
     let place = SearchSite::new().await.ready().await;
@@ -129,14 +129,14 @@ async fn a_document_is_removed_only_as_it_was_found_and_its_version_is_forgotten
     let path = format!("{}/_doc/{}-1", place.index(), shard(0).shard.as_u64());
     let found = place.admin(Method::GET, &path, Json::Null).await;
     let (sequence, term) = (&found["_seq_no"], &found["_primary_term"]);
-    // It comes again in its own version, as a replay brings it.
+    // The document comes again in its own version, as by a replay.
     let progress = apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
     let late = format!("{path}?if_seq_no={sequence}&if_primary_term={term}");
     let refused = place.administrator.refusal(Method::DELETE, &late).await;
     assert!(refused.contains("409 Conflict"), "{refused}");
     assert_eq!(place.count().await, 1, "it is not what was found");
 
-    // As high as a hand could set it.
+    // The highest version that can be set by hand.
     let odd = format!("{}/_doc/odd?version={}&version_type=external", place.index(), i64::MAX);
     let shard_id = shard(0).shard.as_u64().to_string();
     let body = json!({ "shard_id": shard_id, "lane": 0, "lsn": 5, "withdrawn": false });

@@ -182,7 +182,7 @@ async fn a_missing_privilege_is_named_with_its_grant() {
             place.sql(fault.remedy_text().unwrap().replace("<host of Anabranch>", "127.0.0.1")).await;
         }
         assert!(faults(&place).await.is_empty(), "{privilege}");
-        // Only the grant on the pattern again, for the next round.
+        // The grant on the pattern alone, for the next round.
         for database in 0..place.databases {
             let database = format!("`birthday_{}_{database:02}`", place.prefix);
             place

@@ -1,4 +1,4 @@
-//! A cache in memory that counts what it is asked, and can be held up or made to refuse.
+//! A cache in memory that counts questions, and can be held up or made to refuse.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,11 +13,11 @@ use tokio::sync::Semaphore;
 #[derive(Debug, Clone)]
 pub struct Watched {
     pub cache: MemoryCache,
-    /// Without it the cache is not there when something is to be removed from it.
+    /// Whether the cache answers removals; otherwise it is unreachable for them.
     pub takes_removals: bool,
-    /// One for each question that may be answered.
+    /// One permit for each question that may be answered.
     pub let_go: Arc<Semaphore>,
-    /// Codes of each question.
+    /// Number of codes of each question.
     pub asked: Arc<Mutex<Vec<usize>>>,
 }
 

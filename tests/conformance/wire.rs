@@ -1,4 +1,4 @@
-//! A TCP connection between a reading and its server that can be slowed down or swallow everything.
+//! A TCP connection between a reader and its server that can be slowed down or swallow everything.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_stack::Server;
 
-/// How far a wire may be behind and still catch up.
+/// Longest delay that a wire catches up with.
 const CAUGHT_UP_MAX: Duration = Duration::from_millis(500);
 
 /// Forwards connections to a port of this machine.
@@ -34,7 +34,7 @@ impl Wire {
             swallows: Arc::clone(&swallows),
             pause_us: Arc::clone(&pause_us),
         };
-        // The threads end with their connections, and the last with the process.
+        // The threads end with their connections, and the last one with the process.
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", server_port)))
@@ -58,18 +58,18 @@ impl Wire {
         ServerUrl::try_from(url).unwrap()
     }
 
-    /// How many connections were made.
+    /// The number of connections that were made.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// From now on nothing arrives on either side, and nobody is told.
+    /// Swallows all further bytes on both sides, without a sign to either.
     pub fn swallow(&self) {
         self.swallows.store(true, Ordering::Relaxed);
     }
 
-    /// A pause for each kilobyte. On a busy machine pauses last longer; what was lost by that is caught up with, so the
-    /// wire is as fast as it is meant to be, and no longer silent than the machine makes it.
+    /// Sets a pause for each kilobyte. Pauses last longer on a busy machine; the wire catches up with that delay, so it
+    /// is as fast as intended, and no more silent than the machine makes it.
     pub fn slow_down(&self, pause: Duration) {
         self.pause_us.store(pause.as_micros() as u64, Ordering::Relaxed);
     }
@@ -83,7 +83,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, swallows: &AtomicBool, pause_
             continue;
         }
         let pause = Duration::from_micros(pause_us.load(Ordering::Relaxed));
-        // A wire that was idle has nothing to catch up with.
+        // An idle wire has nothing to catch up with.
         due = due.max(Instant::now() - CAUGHT_UP_MAX) + pause;
         thread::sleep(due.saturating_duration_since(Instant::now()));
         if to.write_all(&buffer[..length]).is_err() {

@@ -1,4 +1,4 @@
-//! The work queue on NATS: what it keeps, gives again, refuses and sets aside.
+//! The work queue on NATS: messages that it keeps, gives again, refuses and sets aside.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ fn message(part: u64, users: impl IntoIterator<Item = u64>) -> Message {
     Message { run, members, wave: 1 }
 }
 
-/// The next messages of a part, however many come at once.
+/// Takes the next messages of a part, however many come at once.
 async fn take(part: &mut WorkQueuePart, count: usize) -> Vec<Delivery> {
     let mut taken = Vec::new();
     while taken.len() < count {
@@ -63,7 +63,7 @@ async fn a_message_comes_to_its_part_until_it_is_done() {
     let found: BTreeSet<u64> = taken.iter().map(|delivery| delivery.message.members[0].user).collect();
     assert_eq!(found, expected.iter().map(|message| message.members[0].user).collect());
     assert_eq!(within(one.next(5)).await.unwrap().len(), 0, "other parts have their own");
-    // What is to come later comes again, after its pause.
+    // A message that is put off comes again, after its pause.
     let began = Instant::now();
     for (number, delivery) in taken.into_iter().enumerate() {
         match number {
@@ -96,7 +96,7 @@ async fn hostile_bytes_are_set_aside_and_a_queue_that_is_gone_is_made_anew() {
     let too_large = admin.publish("demo.coupons.0", vec![1; 17 * 1024].into()).await.unwrap().await;
     assert!(too_large.is_err(), "the stream takes no larger message");
 
-    // Lost with all that it held: publishing says so, and whoever reads makes it anew.
+    // The stream is lost with all messages: publishing reports it, and a reader makes it anew.
     admin.delete_stream(STREAM).await.unwrap();
     assert_eq!(queue.publish(&[message(0, [8])]).await.unwrap_err().code(), Code::LogUnreachable);
     until("the loss is seen", async || within(part.next(1)).await.is_err()).await;
@@ -123,7 +123,7 @@ async fn a_full_queue_refuses_and_keeps_what_it_has() {
     let fault = queue.check().await.remove(0);
     assert!(fault.to_string().contains("max_msgs is 2; needed: 50000"), "{fault}");
     assert_eq!(queue.setup().await.unwrap().outcome, SetupOutcome::Adjusted(vec!["max_msgs"]));
-    // A server that is killed keeps what it acknowledged, and the queue goes on by itself.
+    // A killed server keeps the acknowledged messages, and the queue continues by itself.
     queue.publish(&[message(1, [1])]).await.unwrap();
     blocking(|| {
         nats.server.kill().unwrap();

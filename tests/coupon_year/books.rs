@@ -1,4 +1,4 @@
-//! The coupon system of the simulation: it forgets keys, and its books forget nothing.
+//! The coupon system of the simulation: it forgets keys, and its books keep every coupon.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use rand::RngExt;
 use rand::rngs::StdRng;
 
-/// How long granters are told that keys are known.
+/// The time for which the coupon system remembers a key, as granters are configured to believe.
 pub const KEY_MEMORY: SignedDuration = SignedDuration::from_hours(24);
 /// A coupon that was given.
 #[derive(Debug, Clone)]
@@ -19,23 +19,23 @@ pub struct Entry {
     pub coupon: String,
 }
 
-/// The coupon system: it forgets keys, its books forget nothing.
+/// The coupon system: it forgets keys and never forgets a given coupon.
 pub struct CouponBooks {
     pub books: Vec<Entry>,
     pub keys: BTreeMap<CouponKey, (Timestamp, String)>,
     pub memory: SignedDuration,
     pub down_until: Timestamp,
-    /// What each issue wrote: the row's day, its token and whether the ledger was restored since.
+    /// The last issue of each row: the run, the member and the token.
     pub issued: BTreeMap<CouponKey, (RunKey, Member, Unique)>,
     pub issued_since_restore: BTreeSet<Unique>,
     pub called: BTreeSet<Unique>,
-    /// The ledger lacks a call.
+    /// Whether the ledger lacks a call, since a restore.
     pub is_lost: bool,
     pub stopped_at: Option<Timestamp>,
     pub versions: BTreeMap<RunKey, DayRun>,
     pub asked: BTreeMap<RunKey, Timestamp>,
     pub closed: BTreeMap<RunKey, Timestamp>,
-    /// Drift after the proof of a day, and letters that a person may send again too late.
+    /// Users whose drift came after the proof of a day; coupons in `letters` may be sent again too late.
     pub excused: BTreeMap<RunKey, BTreeSet<u64>>,
     pub letters: BTreeSet<(CouponKey, Date)>,
     pub counts: BTreeMap<&'static str, u64>,
@@ -76,7 +76,7 @@ impl CouponBooks {
     }
 
     pub fn restored(&mut self, chain: &BTreeSet<Unique>) {
-        // What was asked for since is not in the copy.
+        // The copy does not know the requests since it was made.
         self.asked.clear();
         self.issued_since_restore.clear();
         self.is_lost = !self.called.is_subset(chain);

@@ -1,4 +1,4 @@
-//! A freeze that reads ahead: what it has written when its reading fails, and how far it reads ahead.
+//! A freeze that reads ahead: the rows that it has written when a read fails, and how far it reads ahead.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is tests")]
 
@@ -18,10 +18,10 @@ use jiff::tz::TimeZone;
 
 const USERS: u64 = 40_000;
 const PAGE_ROWS: u64 = 1_000;
-/// What a freeze may hold in memory: the pages of a transaction, those that wait, and one that is being read.
+/// Most rows that a freeze may hold in memory: pages of a transaction, pages that wait, and one that is being read.
 const AHEAD_MAX: u64 = 28 * PAGE_ROWS;
 
-/// A table of users 1, 2, 3 …, whose page of a number cannot be read.
+/// A table of users 1, 2, 3 …, whose page number `fails_at` cannot be read.
 struct Tables {
     ledger: MemoryLedger,
     key: RunKey,
@@ -74,12 +74,12 @@ async fn begun() -> (MemoryLedger, RunKey) {
     let ledger = MemoryLedger::new(Unique(1));
     let now = Timestamp::now();
     ledger.of_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
-    // A day of another month than February: one table.
+    // A day of a month other than February has one table.
     let key = RunKey { programme: programme.name, day: now.to_zoned(TimeZone::UTC).date() };
     (ledger, key)
 }
 
-/// Takes the freeze over, as each pass does.
+/// Takes the freeze over, as each pass does, and runs it.
 async fn frozen(ledger: &MemoryLedger, tables: &Tables, revision: Unique) -> Result<Option<Cursor>, Fault> {
     let key = &tables.key;
     let run = ledger.of_run(key, &[], |l| take_over(l, 0, revision)).await.unwrap().unwrap();

@@ -1,4 +1,4 @@
-//! A year of the simulation: who acts next, what fails, what a person does.
+//! A year of the simulation: which process acts next, which part fails, and the operator's decisions.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use crate::twins::{self, Process};
 use crate::witness::at_the_end;
 use crate::world::{World, minutes};
 
-/// A process that does one thing, one call at a time.
+/// A process that does one task, one call at a time.
 struct Actor {
     work: Pin<Box<dyn Future<Output = Result<Carried, Fault>> + Send>>,
     /// The messages that it carries.
@@ -36,13 +36,13 @@ pub struct Life {
     issuers: Arc<Issuers>,
     actors: Vec<Actor>,
     asleep: Vec<Actor>,
-    /// Nobody starts a process before then.
+    /// No process starts before this moment.
     dead_until: Timestamp,
-    /// How long a person lets a letter lie.
+    /// Time for which the operator lets a letter lie.
     letter_wait: SignedDuration,
 }
 
-/// Runs a world for a year and returns what went wrong, and what happened.
+/// Runs a world for a year; returns its faults and the counts of its events.
 pub fn year(seed: u64) -> (Vec<String>, std::collections::BTreeMap<&'static str, u64>) {
     let mut world = World::new(seed);
     let wait = *[60, 600, 4_000, 144_000].choose(&mut world.random).expect("not empty");
@@ -72,13 +72,13 @@ impl Life {
         self.world.lock().expect("nobody panics with it")
     }
 
-    /// Whether nothing is wrong so far, and something else holds.
+    /// Whether there is no fault so far and `holds` is true.
     fn is_right(&self, holds: impl Fn(&World) -> bool) -> bool {
         let world = self.world();
         world.faults.is_empty() && holds(&world)
     }
 
-    /// A date near which nobody has a birthday is passed over in one step.
+    /// Simulates one day; a date near which no user has a birthday is passed over in one step.
     fn day(&mut self) {
         let today = self.world().today();
         let is_busy = {
@@ -105,7 +105,7 @@ impl Life {
             }
             return;
         }
-        // Nobody celebrates: what the days would do is to be begun, frozen empty and closed.
+        // No user celebrates: the days that follow are only begun, frozen empty and closed.
         let mut world = self.world();
         for source in 0..2 {
             world.apply(source, usize::MAX);
@@ -121,7 +121,7 @@ impl Life {
         if visits {
             self.person();
         }
-        // The days begin as always, without anybody who disturbs them.
+        // The days begin as always, without disturbance.
         let programmes = self.world().programmes.len();
         for index in 0..programmes {
             for _ in 0..4 {
@@ -131,7 +131,7 @@ impl Life {
         }
     }
 
-    /// Polls a process once; its result when it has ended.
+    /// Polls a process once; returns its result when it has ended.
     fn poll(&mut self, actor: &mut Actor) -> Option<Result<Carried, Fault>> {
         let Poll::Ready(result) = actor.work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             return None;
@@ -243,7 +243,7 @@ impl Life {
         world.now += minutes(passed);
     }
 
-    /// One process makes one call.
+    /// Lets one process make one call.
     fn act(&mut self) {
         let actors = self.actors.len();
         let index = self.world().random.random_range(0..actors);
@@ -284,7 +284,7 @@ impl Life {
             let due: Vec<usize> = (0..world.queue.len()).filter(|i| world.queue[*i].0 <= now).collect();
             let Some(index) = due.choose(&mut world.random).copied() else { return };
             let mut messages = vec![world.queue.swap_remove(index).1];
-            // Most granters have several at hand.
+            // Most granters carry several messages.
             while world.random.random_bool(0.7) {
                 let together =
                     |(at, message): &(Timestamp, Message)| *at <= now && join(messages.iter(), message);
@@ -297,7 +297,7 @@ impl Life {
         }
     }
 
-    /// Something breaks.
+    /// Breaks something, by chance.
     fn trouble(&mut self, chance: f64) {
         let mut world = self.world.lock().expect("nobody panics with it");
         match chance {
@@ -316,7 +316,7 @@ impl Life {
             x if (0.947..0.957).contains(&x) && !self.actors.is_empty() => {
                 let index = world.random.random_range(0..self.actors.len());
                 self.asleep.push(self.actors.swap_remove(index));
-                // Its process sleeps; whoever begins from now on is of another one.
+                // The process sleeps; actors that begin from now on belong to another process.
                 self.issuers = Arc::default();
             }
             x if (0.957..0.967).contains(&x) && !self.asleep.is_empty() => {
@@ -350,7 +350,7 @@ impl Life {
         }
     }
 
-    /// A person reads letters, decides by the books what nobody can ask, and takes in what a restored ledger lacks.
+    /// The operator decides letters, by the books if no call can tell, and takes in a restored ledger's lost coupons.
     fn person(&mut self) {
         let stopped_at = self.world().books.stopped_at;
         if let Some(stopped_at) = stopped_at {
@@ -380,7 +380,7 @@ impl Life {
     }
 }
 
-/// A person handles a dead letter, and sends again what was sent by hand.
+/// The operator handles a dead letter, and queues again a message that was sent by hand.
 fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
     let row = world.database.rows[key].clone();
     let run = RunKey { programme: key.programme.clone(), day: row.day };
@@ -412,7 +412,7 @@ fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
     }
 }
 
-/// Somebody restores the ledger's server from an older copy.
+/// The operator restores the ledger's server from an older copy.
 fn restore(world: &mut World) {
     let recent = world.now - minutes(20 * 1440);
     let copies: Vec<_> = world.copies.iter().filter(|(at, _)| *at > recent).collect();
@@ -424,12 +424,12 @@ fn restore(world: &mut World) {
     world.restored_at = Some(world.now);
 }
 
-/// A generator of its own, so that the world stays borrowed.
+/// Makes a generator of its own, so that the world stays borrowed.
 fn rand_of(random: &mut rand::rngs::StdRng) -> rand::rngs::StdRng {
     rand::SeedableRng::seed_from_u64(random.random())
 }
 
-/// The queue doubles a message, loses all, or repeats messages of any age.
+/// The queue doubles a message, loses all messages, or repeats messages of any age.
 fn disturb_queue(world: &mut World) {
     let (chance, archived) = (world.random.random::<f64>(), world.archive.len());
     if chance < 0.3 && !world.queue.is_empty() {

@@ -1,4 +1,4 @@
-//! A seeded year of the coupon day on twins: everything breaks, and nobody gets two coupons or none.
+//! A seeded year of the coupon day on twins: everything breaks, and each member gets exactly one coupon.
 //!
 //! `ANABRANCH_COUPON_SEEDS=FIRST..END` chooses the worlds. A world that ends wrong prints its seed.
 
@@ -12,7 +12,7 @@ mod world;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Worlds of the ordinary run: some seconds of a debug build.
+/// Worlds of the ordinary run, which takes some seconds in a debug build.
 const SEEDS: Range<u64> = 0..14;
 /// Worlds of the long run.
 const MANY_SEEDS: Range<u64> = 0..1_000;

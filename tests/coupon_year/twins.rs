@@ -22,20 +22,20 @@ use rand::RngExt;
 use crate::witness;
 use crate::world::{World, shard_id};
 
-/// Waits of a barrier before it says that it was not reached.
+/// Turns for which a barrier waits before it reports that it was not reached.
 const BARRIER_TURNS: usize = 12;
-/// How long a connection to the coupon system lives.
+/// The life of a connection to the coupon system.
 const CONNECTION_LIVES: SignedDuration = SignedDuration::from_mins(29);
 
-/// A process's view of the world: everything it may reach, and its own clock.
+/// A process's view of the world: every server that it can reach, and its own clock.
 #[derive(Clone)]
 pub struct Process {
     pub world: Arc<Mutex<World>>,
-    /// How far its own clock is ahead.
+    /// The lead of the process's clock over the world's.
     pub skew: SignedDuration,
 }
 
-/// Lets everybody else act, or nobody: here a process may die.
+/// Yields once, so that other actors may act; the process may die here.
 async fn turn() {
     let mut is_first = true;
     poll_fn(|_| if std::mem::take(&mut is_first) { Poll::Pending } else { Poll::Ready(()) }).await;
@@ -50,7 +50,7 @@ impl Process {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One transaction: it may not begin, and its answer may be lost after the commit.
+    /// Runs one transaction: it may fail to begin, and its answer may be lost after the commit.
     async fn transact<T>(&self, work: impl FnOnce(&mut World) -> T) -> Result<T, Fault> {
         turn().await;
         let mut world = self.lock();
@@ -62,7 +62,7 @@ impl Process {
     }
 }
 
-/// The transaction of some users, as the ledger's server carries it out.
+/// Runs a transaction of some users as the ledger's server does.
 pub fn of_users<T>(
     world: &mut World,
     run: &RunKey,
@@ -73,7 +73,7 @@ pub fn of_users<T>(
     witnessed(world, run, users, |world| world.database.of_users(now, run, users, decide))
 }
 
-/// Lets the witness see what a transaction of some users did.
+/// Runs a transaction and shows its changes of some users to the witness.
 fn witnessed<T>(world: &mut World, run: &RunKey, users: &[u64], work: impl FnOnce(&mut World) -> T) -> T {
     let before = world.database.tokens;
     let unread = |world: &World| world.database.rows.values().filter(|row| row.is_unread()).count();
@@ -251,7 +251,7 @@ impl SourceRows for Process {
     }
 }
 
-/// What the sources say of a user.
+/// The source rows of a user.
 fn source_rows(world: &World, user: u64, also: &[ShardId]) -> Vec<SourceRow> {
     let mut shards = world.claimed(user);
     shards.extend((0..crate::world::SHARDS).filter(|shard| also.contains(&shard_id(*shard))));
@@ -337,7 +337,7 @@ impl CouponSystem for Process {
                     let answers =
                         coupons.iter().map(|(key, coupon)| witness::called(&mut world, key, coupon));
                     let answers = answers.collect();
-                    // The work was done, and the answer of the whole call is lost.
+                    // The work is done, and the answer of the whole call is lost.
                     match world.random.random_bool(0.02) {
                         true => vec![Answer::Unknown; coupons.len()],
                         false => answers,

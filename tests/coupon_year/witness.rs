@@ -1,4 +1,4 @@
-//! The witness: what the coupon system does with a call, and what must hold at each step.
+//! The witness: the coupon system's answer to each call, and the rules that must hold at each step.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +15,10 @@ use rand::RngExt;
 use crate::books::Entry;
 use crate::world::{UserRow, World, minutes};
 
-/// A source row may have named the birthday up to this long before the call.
+/// A source row may have named the birthday for up to this long before the call.
 const LIVE: SignedDuration = TAKEN_OVER_AFTER;
 
-/// The ledger has issued a row of a user: its token is the newest.
+/// Records that the ledger has issued a row of a user: its token is the newest.
 pub fn issued(world: &mut World, run: &RunKey, user: u64) {
     let token = world.database.tokens.latest;
     let now = world.now;
@@ -33,7 +33,7 @@ pub fn issued(world: &mut World, run: &RunKey, user: u64) {
     world.books.issued_since_restore.insert(token);
 }
 
-/// A day that a letter holds up becomes a letter too, so one person sees both.
+/// Counts a day that a letter holds up as a letter too, as the operator sees both.
 pub fn held_by_letters(world: &mut World, run: &RunKey) {
     for standing in world.database.standings(run) {
         let refused = standing.refused.map(|refused| refused.reason);
@@ -54,7 +54,7 @@ pub fn held_by_letters(world: &mut World, run: &RunKey) {
     }
 }
 
-/// A call arrives.
+/// Answers a call.
 pub fn called(world: &mut World, key: &CouponKey, coupon: &str) -> Answer {
     let chance: f64 = world.random.random();
     let now = world.now;
@@ -86,11 +86,11 @@ pub fn called(world: &mut World, key: &CouponKey, coupon: &str) -> Answer {
             world.books.keys.insert(key.clone(), (now, coupon.to_owned()));
         }
     }
-    // It did the work, and the answer is lost.
+    // The work is done, and the answer is lost.
     if chance < 0.24 { Answer::Unknown } else { Answer::Given }
 }
 
-/// What must hold whenever a coupon is given.
+/// Checks the rules of a given coupon and enters it in the books.
 fn granted(world: &mut World, key: &CouponKey, coupon: &str) {
     world.books.count("granted");
     let Some((run, member, _)) = world.books.issued.get(key).cloned() else {
@@ -141,7 +141,7 @@ fn granted(world: &mut World, key: &CouponKey, coupon: &str) {
     world.books.books.push(entry);
 }
 
-/// Whether a source row said one of these birthdays within the life of a connection.
+/// Whether a source row had one of these birthdays within [`LIVE`].
 fn said_lately(world: &World, user: u64, calendar: Calendar, birthdays: &[Birthday]) -> bool {
     let history = &world.history[&user];
     let from = world.now - LIVE;
@@ -155,7 +155,7 @@ fn celebrates(row: UserRow, birthdays: &[Birthday]) -> bool {
     row.celebrated().is_some_and(|birthday| birthdays.contains(&birthday))
 }
 
-/// A run begins.
+/// Checks the beginning of a run.
 pub fn begun(world: &mut World, key: &RunKey, run: &DayRun, is_known: bool) {
     if is_known {
         return world.fail(format!("a day began twice: {key:?}"));
@@ -167,7 +167,7 @@ pub fn begun(world: &mut World, key: &RunKey, run: &DayRun, is_known: bool) {
     world.books.closed.remove(key);
 }
 
-/// A run was changed: what must hold when a wave ends and when a run is closed.
+/// Checks a changed run: the rules at the end of a wave and at the close of the run.
 pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, after: Option<&DayRun>) {
     let (Some(before), Some(after)) = (before, after) else { return };
     if before.revision != after.revision && after.cursor == Default::default() {
@@ -189,7 +189,7 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
     if after.is_closed && !before.is_closed {
         let now = world.now;
         world.books.closed.insert(key.clone(), now);
-        // What a letter holds, and what a person sent again, may have changed since the sweep.
+        // A letter, or a message that the operator sent again, may have changed the rows since the sweep.
         let by_hand = world.database.standings(key).iter().any(|standing| {
             let coupon = world.key(key, standing.member);
             let is_letter = world.books.letters.iter().any(|(of, _)| *of == coupon);
@@ -202,7 +202,7 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
     }
 }
 
-/// Behind a barrier, nobody may lack whose rows are sound and unchanged.
+/// Checks a cohort frozen behind a barrier: each user with sound, unchanged rows is a member.
 fn frozen(world: &mut World, key: &RunKey, run: &DayRun) {
     let birthdays = run.birthdays(key.day);
     let Some(asked) = world.books.asked.get(key).copied() else { return };
@@ -225,7 +225,7 @@ fn frozen(world: &mut World, key: &RunKey, run: &DayRun) {
     }
 }
 
-/// The report of a run, as it stands; its sums must hold.
+/// The present report of a run; its sums must hold.
 pub fn balanced(world: &mut World, key: &RunKey) -> Report {
     let mut report = Report::default();
     let mut strangers = 0;
@@ -244,7 +244,7 @@ pub fn balanced(world: &mut World, key: &RunKey) -> Report {
     report
 }
 
-/// What must hold at the end.
+/// Checks the rules of the end.
 pub fn at_the_end(world: &mut World) {
     let keys: Vec<RunKey> = world.database.runs.keys().cloned().collect();
     let is_calm = world.books.stopped_at.is_none() && world.now > world.books.down_until + minutes(3 * 1440);
@@ -270,7 +270,7 @@ pub fn at_the_end(world: &mut World) {
     }
 }
 
-/// What the ledger says was given is in the books, and the other way round.
+/// Checks that the ledger's given coupons are in the books, and its others are not.
 fn ledger_and_books(world: &mut World) {
     if world.books.stopped_at.is_some() || world.books.is_lost {
         return;
@@ -291,7 +291,7 @@ fn ledger_and_books(world: &mut World) {
     }
 }
 
-/// Who had the birthday from the beginning of the run to its end must have the coupon.
+/// Checks that each user with the birthday from the run's beginning to its end has the coupon.
 fn missed(world: &mut World, index: usize, day: Date) {
     let key = RunKey { programme: world.programmes[index].name.clone(), day };
     let Some(version) = world.books.versions.get(&key).cloned() else {

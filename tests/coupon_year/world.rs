@@ -59,11 +59,11 @@ pub struct DerivedRow {
     pub birthday: Birthday,
 }
 
-/// What the ledger's server holds; somebody may restore all of it from a copy.
+/// Contents of the ledger's server; the operator may restore all of it from a copy.
 #[derive(Debug, Clone)]
 pub struct Database {
     ledger: LedgerState,
-    /// Every token that the copy knows.
+    /// Every token that this copy knows.
     pub chain: BTreeSet<Unique>,
 }
 
@@ -81,14 +81,14 @@ impl DerefMut for Database {
     }
 }
 
-/// Everything outside of the code under test.
+/// The environment of the code under test.
 pub struct World {
     pub random: StdRng,
     pub now: Timestamp,
     pub begins: Date,
     pub faults: Vec<String>,
     pub sources: [BTreeMap<u64, UserRow>; SHARDS],
-    /// All rows of a user from a moment on.
+    /// All rows of a user, each time from a moment on.
     pub history: BTreeMap<u64, Vec<(Timestamp, Vec<UserRow>)>>,
     pub changed: BTreeMap<u64, Timestamp>,
     moved: BTreeMap<u64, Date>,
@@ -99,22 +99,22 @@ pub struct World {
     pub written: [u64; 2],
     claims: BTreeMap<(u64, usize), UserRow>,
     pub tables: BTreeMap<Birthday, BTreeMap<(u64, usize), DerivedRow>>,
-    /// Users whose derived rows somebody damaged, and when a reconciliation mended them.
+    /// Users with damaged derived rows; `mended` has the time of their repair by a reconciliation.
     pub damaged: BTreeSet<u64>,
     pub mended: BTreeMap<u64, Timestamp>,
     pub reconciled_at: Option<Timestamp>,
-    /// Shards of which the last reconciliation says nothing.
+    /// Shards that the last reconciliation did not prove.
     pub unproven: BTreeSet<usize>,
     pub reconciled_day: Option<Date>,
     pub programmes: Vec<Programme>,
     pub database: Database,
     pub database_down_until: Timestamp,
-    /// Until then no source table can be read by key.
+    /// No source table can be read by key until then.
     pub sources_down_until: Timestamp,
     pub copies: Vec<(Timestamp, Database)>,
     pub restored_at: Option<Timestamp>,
     pub register: Unique,
-    /// Messages, and when they may be taken.
+    /// Messages, each with the time from which it may be taken.
     pub queue: Vec<(Timestamp, Message)>,
     pub archive: Vec<Message>,
     pub books: CouponBooks,
@@ -169,7 +169,7 @@ impl World {
             hot_lunar: lunar.iter().filter_map(|(month, day)| LunarMonthDay::new(*month, *day)).collect(),
             random,
         };
-        // All of one part, so that messages carry several.
+        // All users of one part, so that messages carry several.
         for user in (0..world.random.random_range(3..6)).map(|user| user * PARTS) {
             let lunar = world.random.random_bool(0.7).then(|| world.some_lunar());
             let calendar = if world.random.random_bool(0.25) { Calendar::Lunar } else { Calendar::Solar };
@@ -226,7 +226,7 @@ impl World {
         self.history.entry(user).or_default().push((self.now, rows));
     }
 
-    /// Somebody edits a birthday, its type or a name; a rename writes two shards up to an hour apart, in any order.
+    /// Edits a birthday, its type or a name; a rename writes two shards up to an hour apart, in any order.
     pub fn edit(&mut self) {
         let user = *self.history.keys().choose(&mut self.random).expect("there are users");
         let at: Vec<usize> = (0..SHARDS).filter(|shard| self.sources[*shard].contains_key(&user)).collect();
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    /// Lanes apply some changes of a source.
+    /// Lets lanes apply up to `most` changes of a source.
     pub fn apply(&mut self, source: usize, most: usize) {
         for _ in 0..most {
             let Some((shard, user, row)) = self.log[source].pop_front() else { break };
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// A good reconciliation reads both sides behind a barrier and mends what differs.
+    /// Runs a good reconciliation: it reads both sides behind a barrier and repairs differences.
     pub fn reconcile(&mut self) {
         for source in 0..2 {
             self.apply(source, usize::MAX);
@@ -308,7 +308,7 @@ impl World {
         self.unproven = (0..SHARDS).filter(|_| self.random.random_bool(0.1)).collect();
     }
 
-    /// A derived row vanishes or its type goes stale, or somebody leaves a stale, misplaced or doubled one.
+    /// Removes a derived row, makes its type stale, or leaves a stale, misplaced or doubled one.
     pub fn damage(&mut self) {
         let user = *self.history.keys().choose(&mut self.random).expect("there are users");
         let rows = |(table, rows): (&Birthday, &BTreeMap<(u64, usize), DerivedRow>)| {
@@ -347,7 +347,7 @@ impl World {
         derived.chain(self.claims.keys()).filter(|(of, _)| *of == user).map(|(_, shard)| *shard).collect()
     }
 
-    /// Whether nobody celebrates a day by any rule, and no table of it has a row.
+    /// Whether no user celebrates a day by any rule, and no table of it has a row.
     pub fn is_quiet(&self, day: Date) -> bool {
         [LeapDayRule::Feb28, LeapDayRule::Mar1].into_iter().all(|rule| {
             let both = [Calendar::Solar, Calendar::Lunar];
@@ -360,10 +360,10 @@ impl World {
         })
     }
 
-    /// The configuration changes: coupon, zone, rule of 29 February or calendars of a programme.
+    /// Changes the configuration of a programme: its coupon, zone, rule of 29 February or calendars.
     pub fn reconfigure(&mut self) {
         let year = self.today().year();
-        // The rule of a year is fixed by its first run; a copy that lacks it would let it be fixed anew.
+        // The first run of a year fixes its rule. A copy that lacks the run would let another rule be fixed.
         let is_fixed = |database: &Database, name: &Arc<str>| {
             [year - 1, year, year + 1]
                 .iter()

@@ -1,7 +1,7 @@
-//! Wall clocks that are set forward and back under load, of the daemon and of the databases, together and apart.
+//! Wall clocks that are set forward and back under load, of the daemon and of the databases, together and one by one.
 //!
-//! Nothing that decides goes by them: nothing is lost, no task stops, no lease changes hands, and lag stays what it is.
-//! The clock of NATS cannot be stepped by the means at hand.
+//! No decision depends on them: no row is lost, no task stops, no lease changes hands, and lag stays true. The tests
+//! have no means to step the clock of NATS.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ static CLOCKED: Ground = Ground::of(|| {
 
 const DAY: i64 = 24 * 3600;
 const TEN_YEARS: i64 = 3650 * DAY;
-/// Far below each step, and far above what a lane needs on a busy machine.
+/// Most lag of a lane: far below each step of the clock, and far above a lane's need on a busy machine.
 const LAG_MAX: Duration = Duration::from_secs(60);
 
 /// Every sample of a gauge.
@@ -56,7 +56,7 @@ async fn wall_clocks_that_are_stepped_under_load_disturb_nothing() {
     let (own, variables) = anabranch_tests::blocking(|| installation.stack().clock("daemon")).unwrap();
     let variables: Vec<(&str, &str)> =
         variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    // The clocks are those that the programs go by.
+    // The clocks are those that the programs use.
     let now = year_of(&installation, "source-a").await;
     own.step_to(-TEN_YEARS).unwrap();
     let mut daemon = installation.run_with(&[], &variables);

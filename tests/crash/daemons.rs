@@ -1,4 +1,4 @@
-//! The daemon killed, and several daemons that share the work.
+//! A daemon is killed, and several daemons share the work.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ async fn a_daemon_killed_again_and_again_loses_nothing() {
     survives(&installation, load).await;
 }
 
-/// The tasks of each daemon. No two of them may work on the same.
+/// The tasks of each daemon; fails when two of them work on the same task.
 async fn shares(daemons: &[Daemon]) -> Vec<Vec<String>> {
     let mut shares = Vec::new();
     for daemon in daemons {

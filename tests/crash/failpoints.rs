@@ -1,4 +1,4 @@
-//! Killed exactly before and after each durable step: of the daemon at work, of one that stops, and of set-up.
+//! Kills exactly before and after each durable step: of a working daemon, of a stopping one, and of set-up.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ async fn workloads(installation: &Installation<'_>, test: &str) -> Vec<Workload>
     workloads
 }
 
-/// A daemon that works brings everything over.
+/// Runs a daemon until the stores equal their sources.
 pub async fn goes_on(installation: &Installation<'_>) {
     installation.free_leases().await;
     let mut after = installation.run();
@@ -46,7 +46,7 @@ pub async fn goes_on(installation: &Installation<'_>) {
     installation.free_leases().await;
 }
 
-/// Rows that are in the derived tables, and a TRUNCATE that is not.
+/// Fills a captured table, lets a daemon derive its rows, and truncates it while no daemon runs.
 async fn truncate(installation: &Installation<'_>) {
     let mut sql = format!("CREATE TABLE IF NOT EXISTS {TRUNCATED} LIKE user_00.user_000;");
     for user in 1..=40 {
@@ -84,7 +84,7 @@ async fn a_daemon_killed_before_or_after_any_durable_step_loses_nothing() {
     }
 }
 
-/// The devices' whole system, without users.
+/// A plan of the devices' whole system, without users.
 fn serial_system() -> Plan {
     Plan { entities: vec![Entity::SerialCode], ..Plan::everything() }
 }
@@ -105,7 +105,7 @@ async fn a_daemon_killed_before_or_after_any_step_of_its_cache_loses_nothing() {
     }
 }
 
-/// The cache begins another life with all that it holds, as a replica does that takes over.
+/// Gives the cache a new replication id with all of its contents, as a replica gets when it takes over.
 async fn promote(installation: &Installation<'_>) {
     let redis = RedisServer::admin(installation.stack(), "redis").unwrap();
     let mut connection = redis.connect().await.unwrap();
@@ -122,7 +122,7 @@ async fn a_daemon_killed_before_or_after_any_step_of_documents_loses_nothing() {
     goes_on(&installation).await;
     for name in failpoints::DOCUMENTING {
         if *name == "documents-withdrawal-sent" {
-            // The workload remembers what lies in its own tables.
+            // The workload knows the rows of its own tables, so another one is truncated.
             let (like, table) = ("inventory_4.serial_code_01", "inventory_4.serial_code_90");
             let sql = format!(
                 "CREATE TABLE {table} LIKE {like}; INSERT INTO {table} (uuid, imei1) VALUES ('9', '1'); \
@@ -138,7 +138,7 @@ async fn a_daemon_killed_before_or_after_any_step_of_documents_loses_nothing() {
     }
 }
 
-/// What the reader appends while no lane runs is discarded, but for the newest message of each stream.
+/// Discards the messages that the reader appends while no lane runs, but for the newest of each stream.
 async fn tear_a_hole(installation: &Installation<'_>, workloads: &mut [Workload]) {
     let mut reader = installation.run_with(&["--role", "reader"], &[]);
     reader.until_ready().await;
@@ -148,7 +148,7 @@ async fn tear_a_hole(installation: &Installation<'_>, workloads: &mut [Workload]
     };
     for source in ["source-a", "source-b"] {
         let before = stream(source).await.cached_info().state.last_sequence;
-        // The newest message stays, and one before it must be missing.
+        // The newest message stays, so another one before it must be missing.
         while stream(source).await.cached_info().state.last_sequence < before + 3 {
             change(workloads).await;
         }
@@ -163,7 +163,7 @@ async fn tear_a_hole(installation: &Installation<'_>, workloads: &mut [Workload]
     installation.free_leases().await;
 }
 
-/// Rows of each store are gone, and are there of nobody; each lane is asked to read its rows again.
+/// Deletes rows of each store, adds rows that no source row claims, and asks each lane to read its rows again.
 async fn damage_and_refresh(installation: &Installation<'_>) {
     let sql = "DELETE FROM birthday_00.birthday_0103; DELETE FROM serial_code_15.mapping_003; \
         INSERT INTO birthday_00.birthday_0105 (shard_id, user_id, birthday, lsn) \
@@ -175,7 +175,7 @@ async fn damage_and_refresh(installation: &Installation<'_>) {
     }
 }
 
-/// The daemon that takes over goes on after the last step, and ends with what a whole refresh ends with.
+/// The next daemon continues after the last stored step, and ends with the rows of an undisturbed refresh.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::everything()).await;
@@ -195,7 +195,7 @@ async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
     }
 }
 
-/// Whoever is next goes on with the reconciliation, and ends with equal stores.
+/// The next process continues the reconciliation and ends with equal stores.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reconciliation_that_is_killed_in_any_phase_is_gone_on_with() {
     let installation = Installation::set_up(GROUND.turn().await, &Plan::both()).await;
@@ -208,7 +208,7 @@ async fn a_reconciliation_that_is_killed_in_any_phase_is_gone_on_with() {
         installation
             .execute(
                 &target,
-                // Fewer than what the gate stops.
+                // Fewer rows than stop repairs at the drift gate.
                 "DELETE FROM birthday_00.birthday_0103; DELETE FROM serial_code_15.mapping_000 LIMIT 30",
             )
             .await;
@@ -243,7 +243,7 @@ async fn a_daemon_killed_while_it_stops_loses_nothing() {
     }
 }
 
-/// Nothing that set-up makes is there.
+/// Removes everything that set-up makes.
 async fn forget(installation: &Installation<'_>) {
     let jetstream = installation.jetstream().await;
     let streams: Vec<String> = jetstream.stream_names().try_collect().await.unwrap();

@@ -9,13 +9,13 @@ use rand::{RngExt, SeedableRng};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Enough that every moment is in the middle of something.
+/// Rate at which every moment is in the middle of some change.
 const CHANGES_PER_SECOND: u32 = 300;
 const ROWS_AT_FIRST: u64 = 500;
 
 /// A running workload, and the random moments at which a test breaks something.
 pub struct Load {
-    /// One for each entity.
+    /// One workload for each entity.
     running: Vec<JoinHandle<anabranch_demo::Result<WorkloadReport>>>,
     cancel: CancellationToken,
     live: Vec<LiveReport>,
@@ -23,7 +23,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Makes users and devices, as many as the plan has of them, then begins to change them.
+    /// Inserts the plan's users and devices, then begins to change them.
     pub async fn start(installation: &Installation<'_>, test: &str) -> Self {
         let seed = seed(test);
         let workloads = installation.workloads(WorkloadOptions::new(seed).tolerating_crashes());
@@ -42,7 +42,7 @@ impl Load {
         self.live.iter().map(|live| live.snapshot().changes).sum()
     }
 
-    /// Waits for so many more changes.
+    /// Waits for this number of further changes.
     pub async fn more(&self, changes: u64) {
         let wanted = self.changes() + changes;
         until("the workload makes changes", async || {
@@ -52,13 +52,13 @@ impl Load {
         .await;
     }
 
-    /// Lets a random time go by, so that what comes next hits any moment.
+    /// Waits for a random time of up to `most`, so that the next step hits any moment.
     pub async fn random_moment(&mut self, most: Duration) {
         let micros = self.random.random_range(0..most.as_micros() as u64);
         tokio::time::sleep(Duration::from_micros(micros)).await;
     }
 
-    /// A random order of things.
+    /// Shuffles the things and returns them.
     pub fn shuffled<T>(&mut self, mut things: Vec<T>) -> Vec<T> {
         for last in (1..things.len()).rev() {
             let chosen = self.random.random_range(0..=last);
@@ -67,7 +67,7 @@ impl Load {
         things
     }
 
-    /// Ends it, once every outcome that a crash hid was read back from the servers.
+    /// Ends the load, once it has read every outcome that a crash hid back from the servers.
     pub async fn stop(self) -> WorkloadReport {
         self.cancel.cancel();
         let mut report = WorkloadReport::default();

@@ -5,7 +5,7 @@ use futures::TryStreamExt;
 
 use crate::{survives, under_load};
 
-/// After the loss: set-up makes streams and bucket again, and the running daemon fills them from the binlog.
+/// Checks that set-up makes streams and bucket again, and that the running daemon fills them from the binlog.
 async fn is_rebuilt(installation: &Installation<'_>, daemon: &Daemon) {
     until("the loss is told", async || {
         daemon.readiness().await.is_some_and(|(code, reasons)| code == 503 && reasons.contains("log-"))

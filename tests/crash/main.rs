@@ -1,9 +1,9 @@
 //! Processes die, freeze and wake at awkward moments, under load, on real servers: afterwards the store equals its
 //! sources.
 //!
-//! The daemon is killed at random moments and at each failpoint, each server is killed and frozen, daemons share
-//! leases and take them over, zombies wake in the middle of a step, the log is lost, clocks step. Each test asks for
-//! the same: everything arrives, and every derived row is right, by the comparison that shares no code with the
+//! The daemon is killed at random moments and at each failpoint. Each server is killed and frozen. Daemons share leases
+//! and take them over, zombies wake in the middle of a step, the log is lost, clocks step. Each test ends the same way:
+//! a comparison that shares no code with the projector finds every derived row right.
 //! projector.
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
@@ -26,14 +26,14 @@ use crate::load::Load;
 
 static GROUND: Ground = Ground::of(|| Options::everything().servers);
 
-/// Readers of two sources, and two lanes each.
+/// Tasks of one installation: readers of two sources, and two lanes each.
 const TASKS: usize = 6;
-/// What the work of a daemon that is gone may take until others do it. The promise is 5 s, which follows from the
-/// settings of the leases (a unit test says so) and is printed here; an overloaded machine is slower, a daemon
-/// that waits for anything else than the lease much slower.
+/// Longest time until other daemons do the work of a dead one. The promise is 5 s, which follows from the settings of
+/// the leases (a unit test shows it); the measured time is printed. An overloaded machine is slower. A daemon that
+/// waits for anything but the lease is much slower.
 const TAKE_OVER_MAX: Duration = Duration::from_secs(15);
 
-/// An installation that was set up, with its load. Start the daemon, break something, then [`survives`].
+/// Sets an installation up and starts its load. Start the daemon, break something, then call [`survives`].
 async fn under_load(test: &str) -> (Installation<'static>, Load) {
     under_load_of(&Plan::small(), test).await
 }
@@ -57,6 +57,6 @@ async fn running_tasks(daemon: &Daemon) -> Vec<String> {
     let Some(status) = daemon.status().await else { return Vec::new() };
     let tasks = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
     let names = tasks.map(|task| task["task"].as_str().unwrap().to_owned());
-    // What looks on is beside the work.
+    // Spot checks only observe the work.
     names.filter(|name| !name.starts_with("spot-checks/")).collect()
 }

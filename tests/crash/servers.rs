@@ -1,4 +1,4 @@
-//! Each server killed, and frozen, under load; the daemon runs on.
+//! Each server is killed and frozen under load, and the daemon runs on.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn each_server_and_the_daemon_frozen_under_load_lose_nothing() {
     survives(&installation, load).await;
 }
 
-/// A cache and a search server come and go; meanwhile and afterwards rows arrive everywhere else.
+/// A cache and a search server die, freeze and return; all the while rows arrive everywhere else.
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_and_search_killed_and_frozen_under_load_lose_nothing() {
     let (installation, mut load) = under_load_of(&Plan::everything(), "redis and search").await;
@@ -79,7 +79,7 @@ async fn redis_and_search_killed_and_frozen_under_load_lose_nothing() {
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 
-/// While one server stands still, everything that lies elsewhere goes on.
+/// While one server stands still, the work on all others continues.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_stands_still_slows_no_other() {
     let (installation, mut load) = under_load_of(&Plan::everything(), "stalled").await;

@@ -1,8 +1,8 @@
-//! The reader's failpoints on servers whose binlogs differ, where the machine can have them: MariaDB 11.8, whose events
+//! The reader's failpoints on servers with other binlogs, where the machine can have them: MariaDB 11.8, whose events
 //! have no position within a transaction, and MySQL.
 //!
-//! Before each daemon starts, one transaction is committed that takes several log messages, so that the daemon is
-//! killed within it.
+//! Before each daemon starts, one transaction is committed that takes several log messages, so the daemon is killed
+//! within it.
 
 use anabranch_tests::{Ground, Installation, Plan, Turn};
 
@@ -11,7 +11,7 @@ use crate::failpoints::{VARIABLE, goes_on};
 /// The steps of a reader, and the commit of a lane that has a part of the transaction.
 const STEPS: [&str; 4] =
     ["capture-before-append", "capture-after-append", "capture-after-ack", "lane-after-commit"];
-/// The transaction has this number of rows, squared.
+/// The square root of the transaction's number of rows.
 const ROWS_ROOT: u32 = 120;
 
 static MARIADB_11: Ground = Ground::mariadb_11();

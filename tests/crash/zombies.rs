@@ -1,7 +1,7 @@
 //! A daemon that froze in the middle of a step wakes after others took its work over: it changes nothing.
 //!
-//! The task stands at a failpoint when the process is frozen. When the process wakes, the task does at once what it
-//! was about to do: append a batch, write rows, commit them. The log and the target must refuse it.
+//! The task is at a failpoint when its process is frozen. When the process wakes, the task at once takes its next step:
+//! it appends a batch, writes rows or commits them. The log and the target must refuse it.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use anabranch_tests::{Daemon, until};
 
 use crate::{TAKE_OVER_MAX, TASKS, running_tasks, survives, under_load};
 
-/// What a process meets that is not the one any more: its lease is over, or the fence refuses it, or the target has
-/// cut its connection off, or the source has given its replica slot to the successor.
+/// Faults of an overtaken process: its lease is over, the fence refuses it, the target has cut its connection off, or
+/// the source has given its replica slot to the successor.
 const STALE: [&str; 6] = [
     "lease-lost",
     "log-fenced",
@@ -29,7 +29,7 @@ async fn stale_faults(daemon: &Daemon, task: &str) -> f64 {
     faults
 }
 
-/// `task` is `reader` or `lane`; `failpoint` is where one of these is frozen, at any moment without one.
+/// Freezes a daemon whose `task` (`reader` or `lane`) is at `failpoint`, or at any moment without one, and wakes it.
 async fn a_zombie_does_no_harm(test: &str, task: &str, failpoint: Option<&str>) {
     let (mut installation, mut load) = under_load(test).await;
     let armed: Vec<_> = failpoint.map(|name| ("ANABRANCH_FAILPOINT", name)).into_iter().collect();
@@ -61,8 +61,8 @@ async fn a_zombie_does_no_harm(test: &str, task: &str, failpoint: Option<&str>) 
     assert!(zombie.is_running());
 }
 
-/// One daemon renews its leases no more and works on; another takes them. So two write at the same time, and only the
-/// fences tell them apart.
+/// One daemon works on without renewing its leases, and another takes them: two processes write at the same time, and
+/// only the fences separate them.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_fences() {
     let (mut installation, load) = under_load("two believers").await;
@@ -71,8 +71,8 @@ async fn two_daemons_that_both_believe_to_hold_the_leases_are_told_apart_by_the_
     believer.until_failpoint(name).await;
     installation.use_another_http_port();
     let holder = installation.run();
-    // In the words of the servers' own refusals: a lane may notice by looking, too. A source lets a second reading of
-    // one replica slot end the first, which may come before an append of both.
+    // The refusals are in the servers' own words, as a lane may also notice by a check. A source ends the first of two
+    // streams of one replica slot, perhaps before both have appended.
     for refusals in [
         &["another writer appended", "another replica has this server id"][..],
         &["another writer moved its progress"],

@@ -1,4 +1,4 @@
-//! Drift of every kind is planted as said, in every store, and the verification sees each of it.
+//! Drift of every kind is planted in every store, and the verification finds each of it.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use anabranch_tests::{Installation, Plan};
 
 use crate::stores::GROUND;
 
-/// Enough for each kind of each of four stores.
+/// Keys of planted drift: enough for each kind in each of four stores.
 const KEYS: u64 = 160;
-/// A workload's rows do not touch what is set aside.
+/// Rows of the workload, which leaves the set-aside keys alone.
 const ROWS: u64 = 3_000;
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,4 +1,4 @@
-//! The demo's own parts on real servers: the workload, and that the verification can fail.
+//! Tests of the demo's own parts on real servers: the workload, and a verification that can fail.
 
 #![allow(clippy::unwrap_used, reason = "the whole target is a test")]
 

@@ -1,5 +1,5 @@
-//! The verification of mapping tables names each kind of difference, on a layer that this test fills by the product's
-//! own rules: the comparison's SQL and those are checked against each other on every kind of code.
+//! The verification of mapping tables names each kind of difference. This test fills the tables by the product's own
+//! rules, so those and the comparison's SQL are checked against each other on every kind of code.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use crate::verify::Bench;
 use crate::workload::start_sources;
 
-/// Not a power of two: each digit of a value counts.
+/// Tables by each rule; not a power of two, so that each digit of a value counts.
 const TABLES: u32 = 7;
 
 fn hex(bytes: &[u8]) -> String {
@@ -130,14 +130,14 @@ async fn each_kind_of_difference_in_mapping_tables_is_named() {
         format!("UPDATE {table} SET kind = 1 WHERE value = x'{value}' AND uuid = '{uuid}' AND kind = 2");
     bench.check(&other_kind, &repair, Differences { missing: 1, orphan: 1, ..none }, here).await;
 
-    // In another table, by number or by length; there too.
+    // In another table, by number or by length, in addition to the right one.
     for other in ["serial_code_15.mapping_004", "serial_code_other.mapping_003"] {
         let (moved, back) = (remove(table) + &put(other), remove(other) + &put(table));
         bench.check(&moved, &back, Differences { wrong_table: 1, ..none }, (&name, other)).await;
         bench.check(&put(other), &remove(other), Differences { duplicate: 1, ..none }, (&name, other)).await;
     }
 
-    // Left behind by a shard that the device has moved away from.
+    // A row that remains of a shard which the device has left.
     let left = format!("INSERT INTO {table} VALUES (x'{value}', 77, '{uuid}', 1, 9)");
     let repair = format!("DELETE FROM {table} WHERE shard_id = 77");
     bench.check(&left, &repair, Differences { duplicate: 1, ..none }, here).await;

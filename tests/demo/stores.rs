@@ -24,7 +24,7 @@ pub static GROUND: Ground = Ground::of(|| {
     ]
 });
 
-/// What both comparisons see is exactly that; with an example of the only kind.
+/// Expects exactly these differences of a comparison, with an example when there is any.
 async fn expect(audit: &Verification, what: &str, expected: Differences) {
     let found = audit.compare().await.unwrap();
     assert_eq!(found.differences, expected, "{what}: {:?}", found.examples);
@@ -52,7 +52,7 @@ async fn each_kind_of_difference_in_the_cache_and_in_documents_is_named() {
             _ => {}
         }
     }
-    // Two empty stores are no equal ones.
+    // The comparison of two empty stores is not a success.
     drop(installation);
     let empty = Installation::set_up(GROUND.turn().await, &plan).await;
     for audit in &empty.audits {

@@ -1,7 +1,7 @@
 //! The verification names each kind of difference, and does not take two empty sides for equal ones.
 //!
-//! The derived layer is filled by this test from the product's own calendar, so the comparison's SQL and that calendar
-//! are also checked against each other on every kind of value that the workload writes.
+//! This test fills the derived layer from the product's own calendar, so the comparison's SQL and that calendar are
+//! also checked against each other on every kind of value that the workload writes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -41,7 +41,7 @@ async fn create_layer(target: &mut Connection, layout: DerivedLayout) {
     target.execute("make derived tables", sql).await.unwrap();
 }
 
-/// A birthday as the reader would deliver it.
+/// A birthday as the reader delivers it.
 fn value(text: Option<String>, column: BirthdayType) -> Value<'static> {
     let Some(text) = text else { return Value::Null };
     if column == BirthdayType::Text {
@@ -91,7 +91,7 @@ impl Bench {
         self.target.execute("plant a difference", sql).await.unwrap();
     }
 
-    /// Some row: database and table, shard and user.
+    /// One row of the layer: database and table, shard and user.
     async fn any_row(&mut self) -> (String, u64, u64) {
         let table = "birthday_00.birthday_0101";
         let sql = format!("SELECT shard_id, user_id FROM {table} ORDER BY user_id DESC LIMIT 1");
@@ -99,7 +99,7 @@ impl Bench {
         (table.to_owned(), shard, user)
     }
 
-    /// Plants a difference, sees it named, takes it back and sees both sides equal.
+    /// Plants a difference, expects it to be named, repairs it and expects both sides to be equal.
     pub async fn check(&mut self, plant: &str, repair: &str, expected: Differences, example: (&str, &str)) {
         self.sql(plant).await;
         let found = self.compare().await;

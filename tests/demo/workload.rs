@@ -1,4 +1,4 @@
-//! The workload makes each kind of change that it counts, and survives killed servers when told to.
+//! The workload makes each kind of change that it counts, and survives killed servers if asked to.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub fn start_sources() -> (Stack, Vec<Endpoint>) {
     (stack, sources)
 }
 
-/// Rows, and how many different ones.
+/// The number of rows, and of different ones.
 async fn count_rows(topology: &Topology) -> (u64, u64) {
     let (mut rows_of_all, mut ids) = (0, Vec::new());
     for (index, source) in topology.sources.iter().enumerate() {
@@ -77,7 +77,7 @@ async fn a_workload_of_devices_makes_each_kind_of_change_and_counts_rows_rightly
     assert_eq!(report, workload.live().snapshot());
     let (devices, different) = count_rows(&topology).await;
     assert_eq!(devices, different, "a device in two shards");
-    // What a TRUNCATE removes is not counted.
+    // Rows that a TRUNCATE removes are not counted.
     let left = report.inserts - report.deletes;
     assert!(
         devices == left || report.history_tables_truncated > 0 && devices < left,
@@ -93,7 +93,7 @@ async fn a_pace_is_kept() {
     workload.create_schema().await.unwrap();
     workload.insert_rows(1_000).await.unwrap();
     let report = workload.run_for(Pace::of(500), Duration::from_secs(4)).await.unwrap();
-    // A transaction takes its place in the schedule by its first row, and rolled back ones are not counted.
+    // A transaction enters the schedule by its first row, and rolled back ones are not counted.
     assert!((1_200..3_500).contains(&report.changes), "{report:?}");
 }
 

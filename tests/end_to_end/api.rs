@@ -1,4 +1,4 @@
-//! Endpoints for applications, on a daemon as it runs: tokens, bounds, and uuids that survive every death.
+//! Endpoints for applications, on a running daemon: tokens, bounds, and uuids that survive every death.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +58,7 @@ async fn applications_are_served_beside_readers_and_lanes_or_by_a_process_of_the
     assert!(without.stderr.contains("http.tokens"), "{without:?}");
 }
 
-/// Each code that the description of the API lists, by the binary; what is none is told as such.
+/// Checks that the binary explains each code in the API's description, and refuses an unknown one.
 async fn every_code_is_explained(installation: &Installation<'_>, daemon: &Daemon) {
     let description = daemon.ask("GET", "/v1/openapi.json", None, "").await.1;
     assert_eq!(description["openapi"], "3.1.0");
@@ -77,7 +77,7 @@ async fn every_code_is_explained(installation: &Installation<'_>, daemon: &Daemo
     );
 }
 
-/// Every process but one is killed where the register is about to be set, or was set unheard.
+/// Every process but one is killed before it sets the register, or after it has set it without an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
     let mut installation = installation().await;
@@ -110,7 +110,7 @@ async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
         keep(uuids(&after, 1_000).await.1);
         keep(uuids(&beside, 1_000).await.1);
     }
-    // Registers that are gone are not begun anew behind the operator's back.
+    // The daemon does not silently make lost registers anew.
     let jetstream = installation.jetstream().await;
     let bucket = format!("KV_{}_registers", installation.configuration.name);
     jetstream.delete_stream(&bucket).await.unwrap();

@@ -1,5 +1,4 @@
-//! Whose certificates are believed: those of `ca_file` alone, or those of the machine, on every connection to a
-//! database.
+//! The certificates that are trusted on every connection to a database: those of `ca_file` alone, or the machine's.
 
 use std::fs;
 
@@ -12,12 +11,12 @@ use crate::STANDARD;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ca_file_is_trusted_alone_and_the_machines_authorities_where_they_are_asked_for() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    // The machine trusts whoever signed the servers' certificates.
+    // The machine trusts the authority of the servers' certificates.
     let (text, trusted) = (installation.configuration_text(), installation.stack().ca_file());
     let trusted = trusted.to_str().unwrap().to_owned();
     installation.environment_mut().push(("SSL_CERT_FILE".to_owned(), trusted.clone()));
     let of_databases = |line: &str| {
-        // Those of the log stand before the first database.
+        // The settings of the log come before the first database.
         let (before, databases) = text.split_once("[[sources]]").unwrap();
         let replaced = databases.replace(&format!("ca_file = \"{trusted}\""), line);
         assert_ne!(replaced, databases);

@@ -1,5 +1,5 @@
-//! A source whose server was restored without its past stops by name, and begins anew by one command; the other source
-//! and what stands meanwhile are left alone.
+//! A source whose server was restored without its past stops by name, and begins anew by one command. The other source
+//! and rows that are still right stay untouched.
 
 use anabranch_demo::FORGET_BINLOG;
 use anabranch_tests::{Finished, Installation, Plan, until};
@@ -22,7 +22,7 @@ async fn expect_refused(installation: &Installation<'_>, more: &[&str], why: &st
     assert!(refused.stderr.contains("[begin-anew-refused]") && refused.stderr.contains(why), "{refused:?}");
 }
 
-/// Lanes of a source that have begun anew so often.
+/// Waits until the lanes of a source have this number of beginnings.
 async fn lanes_begun(installation: &Installation<'_>, source: &str, number: u64) -> u64 {
     let sql = format!(
         "SELECT COUNT(*) FROM anabranch.progress WHERE source = '{source}' AND refresh LIKE 'beginning:{number}%'"

@@ -1,4 +1,4 @@
-//! Between reconciliations on real servers: every change is counted once at each hop, and what changed is looked at
+//! Between reconciliations on real servers: every change is counted once at each hop, and changed keys are checked
 //! again.
 
 use std::time::Duration;
@@ -10,11 +10,11 @@ use crate::STANDARD;
 
 const DRIFT: &str = "anabranch_spot_check_drift_total";
 const KEYS: &str = "anabranch_spot_check_keys_total";
-/// Users that move later.
+/// Users that move later in the test.
 const MOVING: [u64; 2] = [77_000_002, 77_000_003];
 const LANE: &str = "anabranch_lane_changes_total";
 
-/// Changes that a source's hops have counted: read and not left out, acknowledged, and applied by each lane.
+/// The counts of a source's changes: read and not left out, acknowledged, and applied by each lane.
 async fn counts(daemon: &Daemon, source: &str) -> (f64, f64, Vec<f64>) {
     let label = format!("source=\"{source}\"");
     let metrics = daemon.metrics().await;
@@ -58,7 +58,7 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     installation.command(&["setup"]).await.expect_success();
     let daemon = installation.run();
     daemon.until_ready().await;
-    // They are looked at for the last time before anything becomes of them.
+    // Their last spot check is over before the test changes them.
     for user in MOVING {
         insert(&installation, user).await;
     }
@@ -75,7 +75,7 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     .await;
     assert_eq!(daemon.metric(DRIFT, &[]).await, 0.0, "{}", daemon.log());
 
-    // It changes, arrives, and is removed by a hand before anybody looks.
+    // The user changes and arrives, and is deleted by hand before the first check.
     let source = installation.configuration.sources[0].clone();
     let target = installation.configuration.targets[0].clone();
     let user = 77_000_001;
@@ -92,7 +92,7 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     until("it is told", async || daemon.log().contains("a changed row is still wrong in the store")).await;
     assert!(!daemon.log().contains("77000001"), "by the hash of its key only");
 
-    // Of two that move, one is put back by a hand, and one was made newer than its change before that came.
+    // Two users move: one is put back by hand, the other was made newer than its change before that came.
     let [back, ahead] = MOVING;
     let make_newer = format!("UPDATE birthday_00.birthday_0103 SET lsn = ~0 WHERE user_id = {ahead}");
     installation.execute(&target, make_newer).await;
@@ -114,6 +114,6 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
         }
         assert_eq!(daemon.metric(DRIFT, &[after]).await, 3.0, "and nothing else");
     }
-    // So it was lost after the last hop.
+    // All hops balance, so the change was lost after the last one.
     expect_balance(&installation, &daemon).await;
 }

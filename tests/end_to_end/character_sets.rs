@@ -1,16 +1,16 @@
-//! A captured column that becomes something else than text under a running daemon: its source stops by name, nothing is
-//! derived from its bytes, and once it is text again a refresh goes on.
+//! A captured column stops being text under a running daemon: its source stops by name, no row is derived from its
+//! bytes, and once it is text again a refresh ends the stop.
 
 use anabranch_tests::{Daemon, Installation, Plan, TestDatabase};
 
 use crate::STANDARD;
 
-/// The table of source-a, with uuids that are text.
+/// The table of `source-a` with uuids that are text.
 const TABLE: &str = "inventory_1.serial_code_01";
-/// Not captured.
+/// A table that is not captured.
 const MADE: &str = "inventory_1.made";
 
-/// Uuids that are derived, of devices in boxes.
+/// The derived uuids of devices in boxes.
 async fn uuids(installation: &Installation<'_>) -> Vec<String> {
     let select = |table: u32| {
         format!("SELECT CONVERT(uuid USING utf8mb4) AS uuid FROM serial_code_other.mapping_{table:03}")

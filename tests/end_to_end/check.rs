@@ -1,6 +1,6 @@
-//! `check` on a set-up in which everything is wrong at once: each thing is named, with its code and what repairs it.
+//! `check` on a set-up in which everything is wrong at once: it names each fault, with its code and its remedy.
 //!
-//! Each failure by itself is the conformance tests' business.
+//! The conformance tests show each fault by itself.
 
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Installation, Plan, until};
@@ -68,7 +68,7 @@ async fn check_names_everything_that_is_wrong_with_its_remedy_and_is_ok_when_rep
 async fn what_is_no_fault_is_warned_of_by_check_in_text_and_json() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let text = installation.configuration_text();
-    // A source then has to keep its binlogs for the standard time.
+    // With this setting at its default a source has to keep its binlogs for the standard time.
     installation.write_configuration_text(&text.replace("retention_min_seconds = 0\n", ""));
     installation.execute("source-b", "SET GLOBAL binlog_expire_logs_seconds = 60").await;
     let text = installation.command(&["check"]).await;
@@ -130,7 +130,7 @@ async fn a_log_that_cannot_serve_is_refused_by_set_up_check_and_run() {
     }
 }
 
-/// Code and last word of the remedy of each fault.
+/// Code of each fault, and last word of its remedy.
 fn codes(report: &Json) -> Vec<(String, String)> {
     let faults = report["faults"].as_array().unwrap().iter();
     let text = |value: &Json| value.as_str().unwrap_or_default().to_owned();

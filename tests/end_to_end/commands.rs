@@ -1,6 +1,6 @@
-//! The commands as an operator uses them: what each prints and exits with, and that they tell one story.
+//! The commands as an operator uses them: their output and exit codes, which agree with one another.
 //!
-//! A few rows are enough here. What needs no server stands with the binary.
+//! A few rows are enough here. Commands that need no server are tested beside the binary.
 
 use std::ops::RangeInclusive;
 use std::process::Command;
@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 
 use crate::STANDARD;
 
-/// One transaction a user, born on 1990-01-01 plus so many days as its id says, into the source's first table.
+/// Inserts one user a transaction into the source's first table, born as many days after 1990-01-01 as its id says.
 async fn insert(installation: &Installation<'_>, source: usize, ids: RangeInclusive<u64>) {
     let place = installation.audits[0].topology.places_of(source).next().unwrap();
     let table = place.quoted();
@@ -59,7 +59,7 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     assert!(!second.stdout.contains("created"), "{second:?}");
     installation.command(&["check"]).await.expect_success();
 
-    // Without any daemon: nothing is applied, and that is said.
+    // Without a daemon no change is applied, and the status shows that.
     let idle = status(&installation).await;
     let shown = (idle["daemon"].as_bool(), idle["lanes"][0]["state"].as_str());
     assert_eq!(shown, (Some(false), Some("new")), "{idle}");
@@ -89,7 +89,7 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     assert_eq!((after["daemon"].as_bool(), rows(&after)), (Some(false), 400), "{after}");
 }
 
-/// The daemon asks each server once a second; a new connection each time would fill the server's log.
+/// Checks that the daemon, which asks each server once a second, keeps its connections: new ones would fill the log.
 async fn keeps_its_connections(installation: &Installation<'_>, server: &str) {
     let mut admin = installation.admin(server).await;
     let mut counter = async |name: &str| -> u64 {
@@ -127,7 +127,7 @@ async fn tail_agrees(installation: &Installation<'_>) {
     assert_eq!(tail(&["--table", "user_00.user_999"]).await.len(), 0);
 }
 
-/// The parts of an Lsn, which are compared as numbers.
+/// The parts of an Lsn as numbers, to be compared.
 fn position(change: &Json) -> [u64; 3] {
     let mut parts = change["lsn"].as_str().unwrap().split(':').map(|part| part.parse().unwrap());
     std::array::from_fn(|_| parts.next().unwrap())
@@ -192,13 +192,13 @@ async fn lag_grows_while_a_target_is_frozen_and_a_second_signal_ends_at_once() {
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, 0, 1..=10).await;
     until_applied(&daemon, 10).await;
-    // A lane that only looks for its progress would end at once when it is asked to stop; this one is in its commit.
+    // A lane that is not committing ends at once when it is asked to stop; so one is held in its commit.
     let (mut holder, mut watcher) = (installation.admin("target").await, installation.admin("target").await);
     let lock = "START TRANSACTION; SELECT COUNT(*) FROM anabranch.progress FOR UPDATE";
     holder.execute("hold the lanes' progress", lock).await.unwrap();
     insert(&installation, 0, 11..=20).await;
     until("a lane waits in its commit", async || {
-        // InnoDB shows a copy, and renews it only for a query that comes 100 ms after the query before.
+        // InnoDB shows a copy, and renews it only for a query that comes 100 ms after the one before.
         watcher.execute("let the copy become old", "DO SLEEP(0.15)").await.unwrap();
         let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
         watcher.first::<u64>("count who waits", waiting).await.unwrap() > Some(0)
@@ -236,7 +236,7 @@ async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     installation.configuration.http_port = anabranch_demo::daemon::free_port().unwrap();
     installation.write_configuration();
     let second = installation.run();
-    // It sees what is going on, and does not work.
+    // The second daemon sees the state, and does not work.
     second.until_view("lanes", ("source", "source-a"), |lane| lane["state"] == "current").await;
     second.until_view("lanes", ("source", "source-b"), |lane| lane["state"] == "current").await;
     second.until_ready().await;

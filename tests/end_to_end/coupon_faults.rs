@@ -1,5 +1,5 @@
-//! Coupon days whose sources and reconciliations fail in part, through the binary: who waits, who is missed, and that
-//! everybody is caught up once, by the solar and the lunar calendar.
+//! Coupon days whose sources and reconciliations fail in part, through the binary: some users wait or are missed, and
+//! all are caught up once, by the solar and the lunar calendar.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use serde_json::Value as Json;
 use crate::STANDARD;
 use crate::coupons::{CouponDay, store};
 
-/// A second programme, which waits for a reconciliation as long as it takes.
+/// A second programme, which waits for a reconciliation without limit.
 const CAREFUL: &str = "[[programmes]]\nname = \"careful\"\ncoupon = \"tea\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
      noon_at = \"00:01\"\nwaits_until = \"00:00\"\nwithout_reconciliation = \"stop\"\n";
-/// Users of the two sources' tables, and further ones of the second who celebrate the day by the lunar calendar.
+/// Numbers of users in the two sources' tables, and of further ones in the second who celebrate by the lunar calendar.
 const UNREAD: u64 = 30;
 const READ: u64 = 20;
 const LUNAR: u64 = 5;
@@ -25,7 +25,7 @@ async fn shown(day: &CouponDay) -> BTreeMap<String, Json> {
     days.map(|day| (day["programme"].as_str().unwrap().to_owned(), day.clone())).collect()
 }
 
-/// Coupons by programme, once nobody has two of one.
+/// Number of coupons by programme; fails when a user has two of one programme.
 async fn gifts(day: &CouponDay) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     assert_eq!(day.client().doubles().await.unwrap(), BTreeMap::new());
@@ -35,12 +35,12 @@ async fn gifts(day: &CouponDay) -> BTreeMap<String, u64> {
     counts
 }
 
-/// Coupons of the programme of the solar calendar, and of that of both.
+/// Numbers of coupons of the solar programme, and of the one with both calendars.
 fn each(solar: u64, lunar: u64) -> BTreeMap<String, u64> {
     [("birthday".to_owned(), solar), ("careful".to_owned(), solar + lunar)].into()
 }
 
-/// Users of the second source whose lunar birthday is today; how many. A leap month celebrates nobody.
+/// Inserts users of the second source whose lunar birthday is today; returns their number, 0 in a leap month.
 async fn insert_lunar_users(day: &CouponDay) -> u64 {
     let today = celebrated(day.day, &[Calendar::Lunar], LeapDayRule::Feb28);
     let Some(today) = today.first() else { return 0 };
@@ -68,7 +68,7 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     let _lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();
-    // A row that was lost before midnight is in no table of midnight and noon.
+    // A row that was lost before midnight is missing at midnight and at noon.
     let lost = 1_000 + READ;
     for table in day.tables().await {
         let sql = format!("DELETE FROM {table} WHERE user_id = {lost}");
@@ -78,7 +78,7 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     assert!(run.stdout.contains("birthday") && run.stdout.contains("noon is frozen: 49 eligible"), "{run:?}");
     assert!(run.stdout.contains("waits before midnight's tables are frozen"), "{run:?}");
 
-    // The reconciliation brings it back, and cannot read the table of the other source.
+    // The reconciliation restores it, and cannot read the table of the other source.
     let unread = day.source_table(0);
     day.installation
         .execute("source-a", format!("ALTER TABLE {unread} RENAME COLUMN birthday TO born"))

@@ -1,5 +1,5 @@
-//! The coupon day through the binary, on real servers: everybody exactly once, whatever is killed, lost or restored.
-//! The witness is the coupon system, and its book forgets nothing.
+//! The coupon day through the binary, on real servers: each member gets exactly one coupon, whatever is killed, lost or
+//! restored. The witness is the coupon system, and its book forgets nothing.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use crate::STANDARD;
 
 const TOKEN: &str = "token-of-the-coupon-day";
 const VARIABLE: &str = "ANABRANCH_FAILPOINT";
-/// Users of the first table of each source whose day is today, and others.
+/// Numbers of users in the first table of each source whose day is today; there are others too.
 const CELEBRATING: [u64; 2] = [30, 20];
 const OTHERS: u64 = 5;
 const PARTS: u64 = 16;
@@ -24,7 +24,7 @@ const PARTS: u64 = 16;
 /// The store of a reconciliation that compares the columns with the ledger.
 const COLUMNS: &str = "coupons/columns";
 
-/// What a report says of a store.
+/// The part of a report on one store.
 pub fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
     let stores = report["stores"].as_array().unwrap();
     stores.iter().find(|store| store["store"] == name).unwrap_or_else(|| panic!("{report}"))
@@ -34,7 +34,7 @@ pub fn store<'r>(report: &'r Json, name: &str) -> &'r Json {
 fn zone() -> (String, Date) {
     let now = Timestamp::now();
     let offset = 13 - i64::from(now.to_zoned(TimeZone::UTC).hour());
-    // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
+    // The tz database has UTC-12 to UTC+14, and writes the sign the other way round.
     let offset = if offset < -12 { offset + 24 } else { offset };
     let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
     let day = now.to_zoned(TimeZone::get(&name).unwrap()).date();
@@ -46,7 +46,7 @@ pub struct CouponDay {
     pub installation: Installation<'static>,
     pub day: Date,
     zone: String,
-    /// Settings of the programme beside the usual ones, and further sections.
+    /// Further settings of the programme, and further sections.
     more: &'static str,
     address: SocketAddr,
     folder: tempfile::TempDir,
@@ -82,7 +82,7 @@ impl CouponDay {
         self.installation.write_configuration_text(&(with_token + &coupons));
     }
 
-    /// For daemons beside the first one.
+    /// Chooses another HTTP port, for daemons beside the first one.
     pub fn use_another_http_port(&mut self) {
         self.installation.use_another_http_port();
         self.write_configuration();
@@ -98,7 +98,7 @@ impl CouponDay {
                 let born = Date::new(1996, month, today).unwrap();
                 format!("({}, 'n{user}', '{born}')", first + user)
             });
-            // Two days later, so that no rule for 29 February brings them here.
+            // Two days later, so that no rule for 29 February makes it today.
             let other = self.day.checked_add(jiff::Span::new().days(2)).unwrap();
             let others = (0..OTHERS).map(|user| {
                 let born = format!("1996-{:02}-{:02}", other.month(), other.day());
@@ -139,7 +139,7 @@ impl CouponDay {
         self.dispatch(&["status", "--json"]).await.expect_success().json()[0].clone()
     }
 
-    /// Lets every attempt look as old as one that others take over.
+    /// Ages every attempt until other granters may take it over.
     pub async fn age_attempts(&self) {
         let age = |part| {
             format!(
@@ -158,7 +158,7 @@ impl CouponDay {
         target.rows::<String>("list the ledger", sql.to_owned()).await.unwrap()
     }
 
-    /// Somebody copies the whole ledger, at one moment.
+    /// Copies the whole ledger in one snapshot.
     async fn copy_ledger(&self) {
         let mut sql = vec!["CREATE DATABASE ledger_copy".to_owned()];
         let tables = self.ledger_tables().await;
@@ -177,7 +177,7 @@ impl CouponDay {
         self.installation.execute(self.target(), sql.join(";")).await;
     }
 
-    /// Somebody puts the copy in the place of the ledger.
+    /// Puts the copy in the place of the ledger.
     async fn restore_ledger(&self) {
         let tables = self.ledger_tables().await;
         let restore = tables.iter().map(|table| {
@@ -194,7 +194,7 @@ impl CouponDay {
         WitnessClient::new(format!("http://{}", self.address), None).unwrap()
     }
 
-    /// The coupon system is gone; its book stays.
+    /// Stops the coupon system, whose book stays.
     async fn stop_witness(&mut self) {
         self.witness = None;
         let client = self.client();
@@ -226,14 +226,14 @@ impl CouponDay {
         target.rows::<String>("find the tables", sql).await.unwrap()
     }
 
-    /// Changes the columns of rows by hand.
+    /// Changes columns of rows by hand.
     async fn change_columns(&self, set: &str, which: &str) {
         for table in self.tables().await {
             self.installation.execute(self.target(), format!("UPDATE {table} SET {set} WHERE {which}")).await;
         }
     }
 
-    /// Users whose rows say in all three columns that they have this year's coupon.
+    /// Users whose rows show this year's coupon in all three columns.
     async fn marked_users(&self) -> BTreeSet<u64> {
         let (mut target, mut marked) = (self.installation.admin(self.target()).await, BTreeSet::new());
         for table in self.tables().await {
@@ -246,13 +246,13 @@ impl CouponDay {
         marked
     }
 
-    /// What a reconciliation says of the columns alone.
+    /// The report of a reconciliation on the columns alone.
     async fn compare_columns(&self, how: &[&str]) -> Json {
         let command = [&["reconcile", "--now", "--json", "--store", COLUMNS], how].concat();
         store(&self.installation.command(&command).await.json(), COLUMNS).clone()
     }
 
-    /// Everybody whose day it is has one coupon, and nobody else has one.
+    /// Expects one coupon for each user whose day it is, and none for others.
     async fn expect_everybody_once(&self) {
         let gifts = self.client().gifts().await.unwrap();
         let users: BTreeSet<u64> = gifts.iter().map(|gift| gift.user.parse().unwrap()).collect();
@@ -293,7 +293,7 @@ async fn planned_before_it_begins(day: &CouponDay) {
     );
 }
 
-/// A pass that is killed anywhere is continued by the next one.
+/// The next pass continues a pass that was killed anywhere.
 async fn dispatchers_killed(day: &CouponDay) {
     let today = day.day.to_string();
     for failpoint in failpoints::DISPATCHING {
@@ -304,12 +304,12 @@ async fn dispatchers_killed(day: &CouponDay) {
     assert!(run.stdout.contains("noon is frozen: 50 eligible = 0 granted"), "{run:?}");
 }
 
-/// Nobody has a coupon yet, and a hand writes that two users have.
+/// No user has a coupon yet, and two rows are changed by hand to show one.
 async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
     let year = day.day.year();
     let sent = format!("is_sent = 1, send_time = '2000-01-01', sent_occurrence = {year}");
     day.change_columns(&sent, "user_id = 1").await;
-    // What others marked before there was a ledger has no occurrence, and stays.
+    // A row that was marked before there was a ledger has no occurrence, and stays.
     day.change_columns("is_sent = 1, send_time = '2000-01-01'", "user_id = 2").await;
     let told = day.compare_columns(&["--mode", "report"]).await;
     assert_eq!((&told["verdicts"]["orphan"], &told["left"]), (&1.into(), &1.into()), "{told}");
@@ -323,7 +323,7 @@ async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
     day.change_columns("is_sent = 0, send_time = NULL", "user_id = 2 AND is_sent = 1").await;
 }
 
-/// A granter that is killed anywhere is taken over. Somebody copies the ledger when the first ones have granted.
+/// Other granters take the work of a killed one over. The ledger is copied after the first grants.
 async fn granters_killed(day: &CouponDay) {
     for failpoint in failpoints::GRANTING {
         day.kill_at(&["run", "--role", "granter"], failpoint).await;
@@ -334,7 +334,7 @@ async fn granters_killed(day: &CouponDay) {
     day.copy_ledger().await;
 }
 
-/// Without the coupon system nothing is tried, and the task says why.
+/// Without the coupon system granters try nothing, and the task names the reason.
 async fn coupon_system_away(day: &mut CouponDay, lanes: &Daemon) {
     assert!(lanes.is_running());
     day.stop_witness().await;
@@ -347,7 +347,7 @@ async fn coupon_system_away(day: &mut CouponDay, lanes: &Daemon) {
     day.age_attempts().await;
 }
 
-/// The queue is a copy; dead letters wait for a person.
+/// The queue is a copy; dead letters wait for an operator.
 async fn queue_lost_and_letters(day: &CouponDay) -> Daemon {
     let stream = format!("{}_coupons", day.installation.configuration.name);
     day.installation.jetstream().await.get_stream(stream).await.unwrap().purge().await.unwrap();
@@ -397,10 +397,10 @@ async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
     assert!(report.stdout.contains("noon") && report.stdout.contains("50 eligible"), "{report:?}");
 }
 
-/// The catch-up comes after the next reconciliation. Then the columns follow the ledger, also where a granter died.
+/// The catch-up comes after the next reconciliation. Then the columns follow the ledger, even where a granter died.
 async fn closed_after_a_reconciliation(day: &CouponDay) {
     let today = day.day.to_string();
-    // A granter that was killed behind the ledger has left some users without.
+    // A granter that was killed after the ledger's commit has left some users unmarked.
     let marked: Vec<u64> = day.marked_users().await.into_iter().collect();
     let lacking = (day.members().len() - marked.len()) as u64;
     let unsent = "is_sent = 0, send_time = NULL, sent_occurrence = NULL";
@@ -414,7 +414,7 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     assert_eq!(columns["verdicts"], serde_json::json!({"missing": lacking + 1, "stale": 2}), "{columns}");
     assert_eq!((&columns["confirmed"], &columns["left"]), (&(lacking + 3).into(), &0.into()), "{columns}");
     assert_eq!(day.marked_users().await, day.members());
-    // What is lost after it is written again by the next wave.
+    // The next wave writes columns again that are lost after this.
     day.change_columns(unsent, &format!("user_id = {}", marked[0])).await;
     until("the run is closed", async || {
         day.run_day().await.expect_success();
@@ -434,8 +434,8 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     assert!(broken.stderr.contains("history-broken"), "{broken:?}");
 }
 
-/// The register outside of the ledger's server knows calls that an older copy lacks. Nothing is granted until the
-/// coupon system's statement was taken in; then the day goes on, and nobody gets a second coupon.
+/// The register outside of the ledger's server knows calls that an older copy lacks. No coupon is granted until the
+/// coupon system's statement is taken in; then the day continues, and no user gets a second coupon.
 async fn restored_ledger_is_refused_and_taken_in(day: &CouponDay) {
     let today = day.day.to_string();
     day.restore_ledger().await;

@@ -1,4 +1,4 @@
-//! Devices in search: from the inventory's tables to documents, through everything that can happen to the server.
+//! Devices in search: from the inventory's tables to documents, through every fault of the server.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ pub async fn with_documents() -> Installation<'static> {
     installation
 }
 
-/// Inserts devices `from..to` into the table that their number says.
+/// Inserts devices `from..to`, each into the table of its number.
 pub async fn add(installation: &Installation<'_>, from: u64, to: u64) {
     let mut sql = String::new();
     for uuid in from..to {
@@ -65,7 +65,7 @@ pub async fn add(installation: &Installation<'_>, from: u64, to: u64) {
     installation.execute("source-a", sql).await;
 }
 
-/// Waits until the documents are the devices of the source: table, uuid → first code, box.
+/// Waits until the documents equal the devices of the source: table, uuid → first code, box.
 pub async fn equal(installation: &Installation<'_>, what: &str) {
     let search = Search::of(installation.stack());
     let mut expected = BTreeMap::new();
@@ -141,8 +141,8 @@ async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stor
     rebuilt(&installation).await;
 }
 
-/// Damaged documents are right in an index that was built from the past while the daemon went on; the old one has them
-/// still.
+/// An index is built from the past while the daemon continues: documents that were damaged are right in it, and still
+/// damaged in the old one.
 async fn rebuilt(installation: &Installation<'_>) {
     let search = Search::of(installation.stack());
     let damaged = damage(&search).await;
@@ -172,14 +172,14 @@ async fn rebuilt(installation: &Installation<'_>) {
     installation.command(&["dead-letters", "list"]).await.expect_success();
 }
 
-/// Devices are found by parts of their codes, page by page; what cannot be asked is refused by name.
+/// Devices are found by parts of their codes, page by page; impossible queries are refused by name.
 async fn found(daemon: &Daemon) {
     let ask = async |query: &str| daemon.ask("GET", &format!("/v1/serials?{query}"), Some(TOKEN), "").await;
     let uuids = |answer: &Json| -> Vec<String> {
         let devices = answer["devices"].as_array().unwrap().iter();
         devices.map(|device| device["uuid"].as_str().unwrap().to_owned()).collect()
     };
-    // Search is refreshed once a second.
+    // The index is refreshed once a second.
     let answer = until_some("devices are found", async || {
         let (status, answer) = ask("part=x%2027&limit=100").await;
         (status == 200 && uuids(&answer).len() == 10).then_some(answer)
@@ -216,7 +216,7 @@ async fn found(daemon: &Daemon) {
     assert_eq!(daemon.ask("GET", "/v1/serials?part=abc", Some("wrong-token-of-16"), "").await.0, 401);
 }
 
-/// Documents that were damaged are right again after the projection was replayed from nothing.
+/// Replays the projection from nothing: damaged documents are right again.
 async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
     daemon.until_ready().await;
     damage(&Search::of(installation.stack())).await;
@@ -227,7 +227,7 @@ async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
     equal(installation, "replayed from nothing").await;
 }
 
-/// Changes a document by hand; its id.
+/// Changes a document by hand; returns its id.
 async fn damage(search: &Search) -> String {
     let standing = search.standing(INDEX).await;
     let is_kept = |document: &Json| document["table"] == "serial_code_00";
@@ -240,7 +240,7 @@ async fn damage(search: &Search) -> String {
     id
 }
 
-/// Documents of an epoch are written one by one, and progress last: that there are some is noted before the first.
+/// Documents of an epoch are written one by one, and progress last. So the epoch is recorded before the first document.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_later_epoch_is_noted_before_its_first_document() {
     let mut installation = with_documents().await;

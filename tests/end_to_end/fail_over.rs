@@ -1,7 +1,7 @@
-//! A source is replaced: by its promoted replica, by one that lacks what was read, by itself without its past.
+//! A source is replaced: by its promoted replica, by one that lacks read transactions, by itself without its past.
 //!
-//! The daemon goes on where it can, and the stores equal the new server. Where it cannot, it stops this source by name,
-//! changes nothing, and goes on with the others; what the error names as its remedy is done, and helps.
+//! The daemon continues where it can, and the stores equal the new server. Where it cannot, it stops this source by
+//! name, changes nothing, and continues with the others; the remedy in the fault then helps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ pub static REPLICATED: Ground = Ground::of(|| {
     ]
 });
 
-/// A replica of `source-a`.
+/// Starts a replica of `source-a`.
 pub async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server> {
     let stack = installation.stack();
-    // Of one domain with the source, which is the first server of the stack.
+    // The replica has the domain of the source, which is the first server of the stack.
     let spec = ServerSpec::mariadb_source(name).flag("--gtid-domain-id=1");
     let standby = blocking(|| stack.add(TestDatabase::chosen().server(spec))).expect("it starts");
     follow(installation, name, "source-a").await;
@@ -42,7 +42,7 @@ pub async fn follow(installation: &Installation<'_>, replica: &str, source: &str
              {name}_PASSWORD = '{password}', {name}_SSL = 1, {name}_SSL_CA = '{ca_file}'"
         )
     };
-    // MariaDB runs what stands behind `M!`, MySQL what stands after the version.
+    // MariaDB runs the text after `M!`, MySQL the text after the version.
     let change = format!(
         "/*M! CHANGE MASTER TO {}, MASTER_USE_GTID = slave_pos */ \
          /*!80400 CHANGE REPLICATION SOURCE TO {}, SOURCE_AUTO_POSITION = 1 */; START REPLICA",
@@ -52,13 +52,13 @@ pub async fn follow(installation: &Installation<'_>, replica: &str, source: &str
     installation.execute(replica, change).await;
 }
 
-/// Waits until a replica has all of a server, and makes it one of its own.
+/// Waits until a replica has all transactions of a server, and promotes it.
 pub async fn promote(installation: &Installation<'_>, standby: &str, source: &str) {
     catch_up(installation, standby, source).await;
     installation.execute(standby, "STOP REPLICA; RESET REPLICA ALL").await;
 }
 
-/// Waits until a replica has all of a server.
+/// Waits until a replica has all transactions of a server.
 pub async fn catch_up(installation: &Installation<'_>, standby: &str, source: &str) {
     let end = "SELECT /*M! @@gtid_binlog_pos */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
     let end: Option<String> = installation.admin(source).await.first("read the end", end).await.unwrap();
@@ -84,7 +84,7 @@ pub fn replace(installation: &mut Installation<'_>, before: &str, standby: &str)
     installation.audits[0].topology.sources[0] = Endpoint { name: "source-a".to_owned(), ..endpoint };
 }
 
-/// Revision and position of the lanes of `source-a`: what a changed row would move.
+/// Revision and position of the lanes of `source-a`, which any changed row would move.
 pub async fn progress(installation: &Installation<'_>) -> Vec<String> {
     let sql = "SELECT CONCAT(lane, ' ', revision, ' ', position) FROM anabranch.progress \
                WHERE source = 'source-a' ORDER BY lane";
@@ -100,7 +100,7 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     let mut workload = installation.workload(WorkloadOptions::new(seed("fail over")));
     workload.insert_rows(3_000).await.unwrap();
     workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
-    // The daemon ends in the middle, and the source with it.
+    // The daemon is killed during the work, and the source with it.
     daemon.kill();
     promote(&installation, "standby", "source-a").await;
     blocking(|| source.kill()).unwrap();
@@ -119,7 +119,7 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     blocking(|| standby.stop()).unwrap();
 }
 
-/// The log loses the time of the other server, of which the lanes know nothing: only its register does.
+/// The log loses the messages of the other server, which no lane has read: only the register knows it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_epoch() {
     let mut installation = Installation::set_up(REPLICATED.turn().await, &Plan::small()).await;
@@ -140,7 +140,7 @@ async fn a_fail_over_there_and_back_with_the_stream_lost_between_begins_a_third_
     let jetstream = installation.jetstream().await;
     jetstream.delete_stream(format!("{}_source-a", installation.configuration.name)).await.unwrap();
     installation.command(&["setup"]).await.expect_success();
-    // MySQL takes its own transactions for its place anyway.
+    // MySQL counts its own transactions as executed anyway.
     let own = "/*M! SET GLOBAL gtid_slave_pos = @@gtid_current_pos */ /*!80400 DO 0 */";
     installation.execute("source-a", own).await;
     follow(&installation, "source-a", "partner").await;
@@ -190,7 +190,7 @@ async fn a_replica_that_lacks_what_was_read_stops_its_source_until_it_has_it() {
     until_derived(&installation, 9_000_002).await;
     drop(daemon);
 
-    // "A server that has them": the old one gives them.
+    // The remedy: the old server gives the missing transactions.
     blocking(|| source.restart()).unwrap();
     installation.execute("lagging", "START REPLICA").await;
     catch_up(&installation, "lagging", "source-a").await;

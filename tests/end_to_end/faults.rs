@@ -1,4 +1,4 @@
-//! A fault stops, or holds up, the one thing that has it, is shown by name everywhere, and leaves the others going.
+//! A fault stops or delays only the task that has it, is shown by name everywhere, and leaves all others running.
 
 use anabranch_demo::SHOW_BINLOG_END;
 use anabranch_tests::{Daemon, Installation, Plan, TestDatabase, until};
@@ -12,12 +12,12 @@ pub async fn insert(installation: &Installation<'_>, server: &str, table: &str, 
     installation.execute(server, sql).await;
 }
 
-/// Waits for a user in a derived table; other sources may be stopped, so nothing is drained.
+/// Waits for a user in a derived table; other sources may be stopped, so draining is no option.
 pub async fn until_derived(installation: &Installation<'_>, user: u64) {
     until(&format!("user {user} is derived"), async || is_derived(installation, user).await).await;
 }
 
-/// Whether a user stands in a derived table.
+/// Whether a derived table has the user.
 pub async fn is_derived(installation: &Installation<'_>, user: u64) -> bool {
     let sql = format!(
         "SELECT COUNT(*) FROM (SELECT user_id FROM birthday_00.birthday_0101) AS t WHERE user_id = {user}"
@@ -26,7 +26,7 @@ pub async fn is_derived(installation: &Installation<'_>, user: u64) -> bool {
     target.first::<u64>("look for a user", sql).await.unwrap() == Some(1)
 }
 
-/// The source `source-a` stops with this code, which is told everywhere, and nothing else does. Returns the fault.
+/// Expects `source-a` alone to be stopped with this code, which is reported everywhere. Returns the fault.
 pub async fn expect_stopped(
     installation: &Installation<'_>,
     daemon: &Daemon,
@@ -40,7 +40,7 @@ pub async fn expect_stopped(
     fault
 }
 
-/// The source `source-a` is in this state with this code, which is told everywhere, and nothing else is.
+/// Expects `source-a` alone to be in this state with this code, which is reported everywhere. Returns the fault.
 async fn expect_down(
     installation: &Installation<'_>,
     daemon: &Daemon,
@@ -59,7 +59,7 @@ async fn expect_down(
     assert!(status.stdout.contains(&format!("[{code}]")), "{status:?}");
     assert!(daemon.log().contains(code), "{}", daemon.log());
 
-    // The other source goes on, and so do the lanes.
+    // The other source continues, and so do the lanes.
     insert(installation, "source-b", "user_05.user_000", 100).await;
     until_derived(installation, 100).await;
     let status = daemon.status().await.unwrap();
@@ -95,13 +95,13 @@ async fn a_dropped_captured_column_stops_its_source_only() {
     installation
         .execute("source-a", "INSERT INTO user_03.user_000 (user_id, user_name) VALUES (5, 'x')")
         .await;
-    // The event names it; the pre-flight of another attempt does, and waits for the column.
+    // The event names the fault first; the pre-flight of another attempt names it too, and waits for the column.
     expect_stopped(&installation, &daemon, "source-schema-changed", "user_03.user_000").await;
     daemon.hang_up();
     let is_told =
         |view: &serde_json::Value| view["state"] == "retrying" && view["code"] == "source-column-missing";
     daemon.until_view("sources", ("source", "source-a"), is_told).await;
-    // With every task of a role stopped the daemon says so and ends; here others run, so SIGTERM ends it in order.
+    // The daemon ends by itself when every task of a role is stopped; here others run, so SIGTERM ends it in order.
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }
 
@@ -118,7 +118,7 @@ async fn a_purged_binlog_holds_up_its_source_only() {
     admin.execute("begin a new binlog", "FLUSH BINARY LOGS").await.unwrap();
     let newest = admin.first::<Row>("find the newest", SHOW_BINLOG_END).await.unwrap().unwrap();
     let newest: String = newest.get(0).unwrap();
-    // The server keeps files that a reader still has; the killed one's connection may take a moment to go.
+    // The server keeps files in use by a reader, and the killed daemon's connection may end a moment later.
     until("the old binlogs are purged", async || {
         admin.execute("purge", format!("PURGE BINARY LOGS TO '{newest}'")).await.unwrap();
         admin.rows::<Row>("list", "SHOW BINARY LOGS").await.unwrap().len() == 1
@@ -129,7 +129,7 @@ async fn a_purged_binlog_holds_up_its_source_only() {
     expect_down(&installation, &daemon, ("retrying", 2.0), "binlog-purged", "source source-a").await;
 }
 
-/// A GTID of the server's own that it has not come to.
+/// A GTID of the server itself that it has not reached.
 async fn start_that_nobody_has(installation: &Installation<'_>, server: &str) -> String {
     let mut admin = installation.admin(server).await;
     let ids = "SELECT /*M! CONCAT(@@gtid_domain_id, '-', @@server_id, '-987654321') */ \
@@ -170,7 +170,7 @@ async fn a_daemon_whose_tasks_have_all_stopped_ends_with_their_faults() {
     }
 }
 
-/// Whoever tries a stopped reader again finds the same before it writes anything.
+/// A stopped reader that is restarted finds the same fault before it writes anything.
 async fn stops_again_without_a_write(installation: &Installation<'_>, daemon: &Daemon, code: &str) {
     let position = async || daemon.status().await.unwrap()["sources"][0]["position"].clone();
     let before = position().await;
@@ -202,10 +202,10 @@ async fn a_password_that_a_server_refuses_for_a_while_is_waited_for() {
     installation.execute("source-a", format!("ALTER USER {account} IDENTIFIED BY 'another'")).await;
     let open = format!("SELECT id FROM information_schema.processlist WHERE user = '{user}'");
     for id in admin.rows::<u64>("list connections", open).await.unwrap() {
-        // It may have ended by itself.
+        // The connection may have ended by itself.
         let _ = admin.execute("end a connection", format!("KILL {id}")).await;
     }
-    // Several attempts have met it.
+    // The fault was met by several attempts.
     let labels = ["task=\"reader/source-a\"", "code=\"source-access-denied\""];
     until("the password is refused some times", async || {
         daemon.metric("anabranch_faults_total", &labels).await >= 4.0

@@ -11,7 +11,7 @@ use crate::STANDARD;
 
 const TOKEN: &str = "application-token-1";
 
-/// The sequence as the documented accounts see it, on the first target.
+/// An installation with the sequence on the first target, as the documented accounts use it.
 async fn installation() -> Installation<'static> {
     const GRANTS: &str = include_str!("../../deploy/grants/mariadb-flux-sequence.sql");
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
@@ -37,7 +37,7 @@ async fn installation() -> Installation<'static> {
     installation
 }
 
-/// A second daemon's configuration beside the first one's.
+/// Configures another port, for a second daemon beside the first.
 fn use_another_port(installation: &mut Installation<'_>) {
     let file = std::fs::read_to_string(installation.configuration_file()).unwrap();
     let first = format!(":{}\"", installation.configuration.http_port);
@@ -47,7 +47,7 @@ fn use_another_port(installation: &mut Installation<'_>) {
 }
 
 async fn post(daemon: &Daemon, body: &Json, key: Option<&str>) -> (u16, Json) {
-    // The token is the end of its header: another one may follow.
+    // The token is the end of its header, so another header may follow.
     let token = key.map_or(TOKEN.to_owned(), |key| format!("{TOKEN}\r\nIdempotency-Key: {key}"));
     daemon.ask("POST", "/v1/flux/identifiers", Some(&token), &body.to_string()).await
 }
@@ -93,7 +93,7 @@ async fn a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored() {
         .await;
     assert!(explained.expect_success().stdout.contains("fail-over"));
 
-    // The command takes from the same counters.
+    // The command takes numbers from the same counters.
     let parent = recharge.to_string();
     let next = ["flux", "next", "capture", "--business", "2", "--parent", &parent, "--count", "3"];
     let command = installation.command(&next).await.expect_success();
@@ -117,7 +117,7 @@ async fn a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored() {
     assert!(!daemon.log().contains(installation.server("target").password()), "the password is in the log");
 }
 
-/// Each wrong wish is told with what was expected.
+/// Each wrong request is refused with the expected values.
 async fn refusals(daemon: &Daemon, parent: &str) {
     for (body, status, code, told) in [
         (json!({ "kind": "recharge", "business": 1 }), 422, "flux-parent-unfit", "`partition` is missing"),
@@ -183,7 +183,7 @@ async fn refusals(daemon: &Daemon, parent: &str) {
     assert_eq!((reused.0, reused.1["code"].as_str()), (422, Some("key-reused")), "{reused:?}");
 }
 
-/// Every process but one is killed before or after each step, with requests that have a key and ones that have none.
+/// Every process but one is killed before or after each step, by requests with and without a key.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_identifier_is_given_out_twice_by_daemons_that_are_killed_at_any_step() {
     let mut installation = installation().await;
@@ -228,7 +228,7 @@ async fn no_identifier_is_given_out_twice_by_daemons_that_are_killed_at_any_step
     beside.kill();
 }
 
-/// A server that was restored from an older copy, and one that took its place.
+/// A server that was restored from an older copy, and another one in its place.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numbers() {
     let installation = installation().await;

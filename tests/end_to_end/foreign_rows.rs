@@ -1,5 +1,5 @@
-//! Derived rows and documents that belong to no table of a source: a reconciliation goes on beside them and tells of
-//! them, and `reconcile remove-foreign` removes them and nothing else.
+//! Derived rows and documents that belong to no table of a source: a reconciliation continues beside them and reports
+//! them, and `reconcile remove-foreign` removes only them.
 
 use anabranch_tests::{Installation, Search, blocking};
 use reqwest::Method;
@@ -10,7 +10,7 @@ use crate::faults::{insert, until_derived};
 use crate::reconciliations::{drift, reconcile, store};
 
 const STORES: [&str; 4] = ["--store", "birthday", "--store", "documents"];
-/// A number of no shard that there can be.
+/// A number above every possible shard number.
 const BEYOND: u64 = 1 << 63;
 
 async fn rows(installation: &Installation<'_>) -> Option<u64> {
@@ -39,7 +39,7 @@ async fn what_belongs_to_nobody_ends_no_reconciliation_and_goes_by_the_command_a
     let (ended, report) = reconcile(&installation, &STORES).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
 
-    // Beside rows of nobody some of our own are missing and wrong.
+    // Beside the foreign rows some own rows are missing or wrong.
     let planted = format!(
         "INSERT INTO birthday_00.birthday_0101 (shard_id, user_id, birthday, lsn) VALUES \
          (77, 1, '01-01', 5), (77, 2, '01-01', 5), ({BEYOND}, 1, '01-01', 5); \
@@ -112,7 +112,7 @@ async fn rows_of_a_table_that_a_source_hides_or_of_a_source_that_does_not_answer
         assert!(ended.exit_code == code && ended.stderr.contains(why), "{ended:?}");
     };
 
-    // One table is hidden, which the reconciliation knew; then all are.
+    // First one table that the reconciliation knew is hidden, then all tables.
     let account = "'anabranch_capture'@'127.0.0.1'";
     let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
     let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");

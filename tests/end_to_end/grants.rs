@@ -1,4 +1,4 @@
-//! The accounts of the documented grants can do what the product does, and no more: all tests run with them.
+//! The accounts of the documented grants suffice for the product and allow no more: all tests run with them.
 
 use anabranch_stack::Server;
 use anabranch_tests::{Installation, Plan, until};
@@ -7,7 +7,7 @@ use mysql_async::{Conn, OptsBuilder};
 
 use crate::STANDARD;
 
-/// The servers' error numbers of a privilege that is missing: on a database or table.
+/// The servers' error numbers of a missing privilege on a database or table.
 const DENIED: [u16; 2] = [1044, 1142];
 
 async fn connect(installation: &Installation<'_>, server: &Server, url: &str) -> Conn {
@@ -76,7 +76,7 @@ async fn what_runs_can_neither_drop_nor_alter_a_table_nor_change_the_history_and
     )
     .await;
 
-    // What is wrong is found, written and repaired; rows come by a refresh and by a replay too.
+    // Differences are found, reported and repaired; a refresh and a replay bring rows too.
     let target = "DELETE FROM birthday_00.birthday_0103; UPDATE birthday_00.birthday_0105 SET lsn = 1";
     installation.execute("target", target).await;
     let reconciliation = installation.command(&["reconcile", "--now", "--open-gate", "--json"]).await;

@@ -1,4 +1,4 @@
-//! What watches a daemon: systemd's socket and watchdog, probes over HTTP, and the command for containers.
+//! Supervision of a daemon: systemd's socket and watchdog, probes over HTTP, and the command for containers.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use tokio::net::UnixDatagram;
 
 use crate::STANDARD;
 
-/// A second, in microseconds: feeds come four times in it.
+/// A second, in microseconds, in which the daemon feeds the watchdog four times.
 const WATCHDOG_MICROSECONDS: &str = "1000000";
-/// More than could have been under way.
+/// More feeds than can have been under way.
 const FEEDS: usize = 20;
 
-/// What the daemon sends next to the socket that systemd would own.
+/// The daemon's next message to the socket that systemd would own.
 async fn told(socket: &UnixDatagram) -> String {
     let mut message = [0; 1024];
     let length =
@@ -36,7 +36,7 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
     let (socket, path) = bound(folder.path());
     let variables = [("NOTIFY_SOCKET", &*path), ("WATCHDOG_USEC", WATCHDOG_MICROSECONDS)];
     let away = ["source-a", "target"];
-    // Without its servers a daemon starts all the same.
+    // A daemon starts even without its servers.
     away.iter().for_each(|server| installation.server(server).kill().unwrap());
     let mut daemon = installation.run_with(&[], &variables);
     until_told(&socket, "READY=1").await;
@@ -86,7 +86,7 @@ async fn each_role_has_its_own_readiness_and_a_process_without_it_says_so() {
     let absent = installation.command(&["health", "--ready", "projector"]).await;
     assert!(absent.exit_code == 1 && absent.stdout.contains("no role projector"), "{absent:?}");
     assert_eq!(installation.command(&["health", "--ready", "nobody"]).await.exit_code, 2);
-    // A daemon that stands still answers nobody.
+    // A paused daemon answers no request.
     daemon.pause();
     assert_eq!(installation.command(&["health"]).await.exit_code, 1);
     daemon.resume();

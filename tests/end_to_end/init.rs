@@ -1,4 +1,4 @@
-//! From servers that nobody configured to derived rows that a reconciliation proves: the first five minutes.
+//! From unprepared servers to derived rows that a reconciliation proves: the first five minutes.
 
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_tests::{Ground, Installation, Plan, Turn};
@@ -11,7 +11,7 @@ static MYSQL: Ground = Ground::mysql();
 const DATABASES: u32 = 4;
 const TABLES: u32 = 3;
 const MEMBERS: u32 = 600;
-/// What `init` is asked with; the addresses are in these variables.
+/// Arguments of `init`, with variables that hold the addresses.
 const INIT: [&str; 9] = [
     "init",
     "--source",
@@ -69,7 +69,7 @@ async fn written_and_proved(turn: Turn<'_>) {
         .replace("[log]\n", "[log]\nmax_bytes = 500000000\n")
         .replace("9464", &installation.configuration.http_port.to_string());
     installation.write_configuration_text(&text);
-    // `setup` has an account of its own, which the daemon's environment does not hold.
+    // `setup` has an account of its own, which is not in the daemon's environment.
     let setup_url = installation.server("target").setup_url().unwrap();
     installation.environment_mut().push(("ANABRANCH_TARGET_URL".to_owned(), setup_url));
     installation.command(&["setup"]).await.expect_success();
@@ -84,7 +84,7 @@ async fn written_and_proved(turn: Turn<'_>) {
     assert_eq!(report["misplaced"].as_array().map_or(0, Vec::len), 0, "{report}");
 }
 
-/// Members whose tables an application of its own has named and filled.
+/// Makes members whose tables an application of its own has named and filled.
 async fn members(installation: &Installation<'_>, rule: ShardingRule) {
     let source_of = |database: u32| if database.is_multiple_of(2) { "source-a" } else { "source-b" };
     for source in ["source-a", "source-b"] {

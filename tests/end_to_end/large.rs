@@ -4,11 +4,11 @@ use anabranch_tests::{Installation, Plan};
 
 use crate::STANDARD;
 
-/// A debug build with everything in one process; a transaction of 100,000 rows held whole would need much more than
-/// what is left beside the row of 20 MB.
+/// Most resident memory of a debug build with everything in one process. A transaction of 100,000 rows held whole would
+/// need much more than the rest beside the row of 20 MB.
 const RESIDENT_BYTES_MAX: u64 = 300 * 1024 * 1024;
 
-/// A table of the numbers from 1 to this, at most 160,000, as `seq`. Only MariaDB has such tables by name.
+/// The numbers from 1 to this, at most 160,000, as a table `seq`. Only MariaDB has such tables by name.
 fn numbers(count: u32) -> String {
     format!(
         "(WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n WHERE n < 399)
@@ -21,7 +21,7 @@ async fn a_row_of_20_mb_and_a_transaction_of_100_000_rows_pass_in_bounded_memory
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let daemon = installation.run();
     daemon.until_ready().await;
-    // On source-b both travel compressed; random bytes do not become less, repeated ones much less.
+    // On `source-b` both are sent compressed; random bytes stay as long, repeated ones become much shorter.
     for (server, database) in [("source-a", "user_00"), ("source-b", "user_05")] {
         let table = format!("{database}.user_000");
         let sql = format!(

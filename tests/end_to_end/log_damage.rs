@@ -1,4 +1,5 @@
-//! The log is damaged while the daemon works: named, then healed or stopped; no row is lost, the other source goes on.
+//! The log is damaged under a working daemon: the fault is named, healed or stops; no row is lost, the other source
+//! runs on.
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_tests::{Daemon, Installation, Plan, until};
@@ -10,7 +11,7 @@ use serde_json::Value as Json;
 use crate::STANDARD;
 use crate::faults::{insert, until_derived};
 
-/// A daemon at work on both sources.
+/// An installation whose daemon works on both sources.
 async fn at_work() -> (Installation<'static>, Daemon) {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let daemon = installation.run();
@@ -27,11 +28,11 @@ fn stream(installation: &Installation<'_>) -> String {
     format!("{}_source-a", installation.configuration.name)
 }
 
-/// Publishes by hand what stands at the stream's end, with another payload.
+/// Publishes a copy of the stream's last message, with another payload.
 async fn forge(installation: &Installation<'_>, payload: Vec<u8>) {
     let jetstream = installation.jetstream().await;
     let mut handle = jetstream.get_stream(stream(installation)).await.unwrap();
-    // The daemon may append meanwhile; then the copy says nothing wrong either.
+    // The daemon may append meanwhile; the copy's envelope is still right then.
     let last = handle.info().await.unwrap().state.last_sequence;
     let message = handle.get_raw_message(last).await.unwrap();
     let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
@@ -46,7 +47,7 @@ async fn forge(installation: &Installation<'_>, payload: Vec<u8>) {
     jetstream.publish_with_headers(subject, headers, Bytes::from(payload)).await.unwrap().await.unwrap();
 }
 
-/// After the operator gave the stream up, everything comes again from the binlog.
+/// After the operator has given the stream up, all rows come again from the binlog.
 async fn is_mended(installation: &Installation<'_>, mut daemon: Daemon) {
     daemon.kill();
     installation.jetstream().await.delete_stream(stream(installation)).await.unwrap();
@@ -58,11 +59,11 @@ async fn is_mended(installation: &Installation<'_>, mut daemon: Daemon) {
     daemon.until_ready().await;
 }
 
-/// Both lanes of the source are in this state, and the other source's rows go on.
+/// Expects both lanes of the source in this state, while the other source's rows continue.
 async fn lanes_are(state: &str, installation: &Installation<'_>, daemon: &Daemon, code: &str) {
     for lane in 0..2 {
         let task = format!("lane/birthday/target/source-a/{lane}");
-        // Before the stream is made again, it is missing.
+        // Until it is made again, the stream is missing.
         let is_told = |view: &Json| view["state"] == state && view["code"] == code;
         daemon.until_view("tasks", ("task", &task), is_told).await;
     }

@@ -1,4 +1,4 @@
-//! NATS has no room: named, nothing is lost, and it goes on when there is room again.
+//! NATS has no room: the fault is named, no row is lost, and the work continues when there is room again.
 
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Ground, Installation, Plan, until};
@@ -8,7 +8,7 @@ use crate::faults::{insert, until_derived};
 const STORE_BYTES: u64 = 24_000_000;
 const STREAM_BYTES: u64 = 8_000_000;
 
-/// A NATS that others use too, with little room.
+/// A NATS that other users share, with little room.
 static NARROW: Ground = Ground::of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
@@ -39,7 +39,7 @@ async fn a_full_log_is_named_and_goes_on_when_there_is_room_again() {
         daemon.readiness().await.is_some_and(|(code, body)| code == 503 && body.contains("log-full"))
     })
     .await;
-    // Leases cannot be renewed either: the lanes say why they do not run.
+    // Leases cannot be renewed either: the lanes name that as the reason.
     let lane = "lane/birthday/target/source-a/0";
     daemon.until_view("tasks", ("task", lane), |view| view["code"] == "log-full").await;
 

@@ -1,4 +1,4 @@
-//! From any code of a device to the device, over HTTP and on the command line: source, log, mapping tables, Redis, API.
+//! From any code of a device to the device, over HTTP and by command: source, log, mapping tables, Redis, API.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ const TABLES: [(&str, &str); 3] = [
     ("inventory_history.serial_code_00", "VARCHAR(64)"),
 ];
 
-/// An inventory beside the users, with a cache and an API.
+/// An installation with an inventory beside the users, a cache and an API.
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
     for (name, uuid_type) in TABLES {
@@ -82,7 +82,7 @@ fn uuids(answer: &Json) -> Vec<&str> {
     answer["devices"].as_array().unwrap().iter().map(|device| device["uuid"].as_str().unwrap()).collect()
 }
 
-/// Runs the statements and says after which GTID their changes are.
+/// Runs the statements and returns the GTID of their changes.
 async fn change(connection: &mut Connection, sql: &str) -> String {
     connection.execute("change devices", sql).await.unwrap();
     let gtid = "SELECT /*M! @@last_gtid */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
@@ -114,7 +114,7 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
     )
     .await;
 
-    // Right after the commit: waits for the lanes and goes past the cache.
+    // Right after the commit the request waits for the lanes and bypasses the cache.
     let answer = found(&daemon, &format!("490154203237518?at_least={place}")).await;
     assert_eq!((uuids(&answer), answer["from"].as_str()), (vec!["9007199254740993"], Some("mapping")));
     let claims = answer["devices"][0]["claims"].as_array().unwrap();
@@ -126,7 +126,7 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
     let place = format!("source-a:{file}:{position}");
     assert_eq!(uuids(&found(&daemon, &format!("BOX-1?at_least={place}")).await), ["9007199254740993"]);
 
-    // Any code, of any kind and in any spelling of a MEID; only exactly so else.
+    // A code of any kind, a MEID in any spelling; all others only in their exact spelling.
     let answer = until_from(&daemon, "490154203237518", "cache").await;
     assert_eq!(uuids(&answer), ["9007199254740993"]);
     assert!(
@@ -157,7 +157,7 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
         assert_eq!(uuids(&found(&daemon, code).await).len(), devices, "{code}");
     }
 
-    // In pages, and with the inventory's rows.
+    // Answers in pages, with the inventory's rows.
     let (mut seen, mut after) = (Vec::new(), String::new());
     loop {
         let page = found(&daemon, &format!("CRATE%207?limit=7{after}")).await;
@@ -254,7 +254,7 @@ async fn codes_that_no_path_carries(
     );
 }
 
-/// A code in small letters is two values: the cache may have one of them and not the other.
+/// A code in small letters is two values; the cache may have only one of them.
 async fn two_spellings(daemon: &Daemon) {
     until_from(daemon, "item-9?kind=item_code", "cache").await;
     let answer = found(daemon, "item-9").await;
@@ -264,7 +264,7 @@ async fn two_spellings(daemon: &Daemon) {
     until_from(daemon, "item-9", "cache").await;
 }
 
-/// What is behind is told with what was asked for, in its notation, and whether the source has it.
+/// A fault of lagging names the requested point in its notation, the lane's point, and whether the source has it.
 async fn told_what_is_behind(installation: &Installation<'_>, reading: &Daemon, place: &str) {
     let (_, gtid) = place.split_once(':').unwrap();
     let wanted = format!("{gtid} of source source-a was asked for");
@@ -291,8 +291,8 @@ async fn told_what_is_behind(installation: &Installation<'_>, reading: &Daemon, 
     }
 }
 
-/// Such a branch keeps the resume point before it. Progress says which GTIDs were passed all the same, so no source is
-/// needed.
+/// An undecided branch keeps the resume point before it. Progress names the passed GTIDs all the same, so the lookup
+/// needs no source.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_after_an_undecided_branch_is_waited_for_by_its_gtid() {
     let installation = installation().await;
@@ -325,7 +325,7 @@ async fn a_commit_after_an_undecided_branch_is_waited_for_by_its_gtid() {
     assert_eq!(uuids(&found(&daemon, &format!("in-a-branch?at_least={place}")).await), ["61"]);
 }
 
-/// Killed, and back without a single key: slower, and never wrong.
+/// Redis is killed and comes back empty: lookups are slower, and never wrong.
 async fn a_lost_cache(installation: &Installation<'_>, daemon: &Daemon, source: &mut Connection) {
     let redis = installation.server("redis");
     blocking(|| redis.kill()).unwrap();
@@ -340,7 +340,7 @@ async fn a_lost_cache(installation: &Installation<'_>, daemon: &Daemon, source: 
     assert_eq!(uuids(&until_from(daemon, "BOX-1", "cache").await), Vec::<&str>::new());
 }
 
-/// A device that moves to history while nobody captures: both tables, and the inventory decides.
+/// A device moves to history while no daemon captures: both tables have it, and the inventory decides.
 async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mut Connection) {
     let copy = "INSERT INTO inventory_history.serial_code_00 SELECT * FROM inventory_0.serial_code_00 WHERE uuid = 3";
     let place = change(source, copy).await;
@@ -388,11 +388,11 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     again.kill();
 }
 
-/// Boxes of a thousand devices each; a batch shows twenty of them.
+/// Number of boxes of a thousand devices each; an answer in a batch has twenty of them.
 const BOXES: usize = 20;
 const BATCHES: usize = 24;
 const BATCH_CODES: usize = 300;
-/// All batches at once as whole sets would be several times as much.
+/// Most memory of the daemon; the whole sets of all batches at once would be several times as much.
 const PEAK_BYTES_MAX: u64 = 256 << 20;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -416,7 +416,7 @@ async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_li
         assert_eq!(uuids(&until_from(&daemon, &format!("BOX-{number}"), "cache").await).len(), 1_000);
     }
     let codes: Vec<String> = (0..BATCH_CODES).map(|number| format!("BOX-{}", number % BOXES)).collect();
-    // Few wait for the place: a busy machine may not tell all of them in time that it was passed.
+    // Few batches wait for the point: a busy machine may not tell many in time that it was passed.
     for (batches, at_least) in [(BATCHES, Json::Null), (2, json!(place))] {
         let batch = json!({ "codes": codes, "at_least": at_least }).to_string();
         let ask = || daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), &batch);
@@ -434,7 +434,7 @@ async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_li
             }
         }
     }
-    // The next page goes on where a batch ended.
+    // The next page begins where the batch's answer ended.
     let (_, answered) =
         daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), r#"{"codes": ["BOX-3"]}"#).await;
     let first = &answered["answers"][0];

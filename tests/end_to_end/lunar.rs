@@ -1,4 +1,4 @@
-//! An installation with solar birthday tables learns lunar ones, by two columns and a projection in its configuration.
+//! An installation with solar birthday tables gets lunar ones, by two columns and a projection in its configuration.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use anabranch_tests::{Installation, Plan, seed, until};
 
 use crate::STANDARD;
 
-/// What the lanes of a projection have noted about reading tables: by source and lane.
+/// The recorded refreshes of a projection's lanes, by source and lane.
 async fn refreshes(installation: &Installation<'_>, projection: &str) -> Vec<Option<String>> {
     let mut target = installation.admin("target").await;
     let sql = format!(
@@ -35,7 +35,7 @@ async fn an_installation_learns_lunar_birthdays_and_its_solar_lanes_see_no_diffe
     daemon.kill();
     installation.free_leases().await;
 
-    // No change follows: the messages that are there lack what the new lanes read.
+    // No change follows: the messages in the log lack the fields of the new lanes.
     installation.audits.extend(lunar);
     installation.configuration.audits = installation.audits.clone();
     installation.write_configuration();

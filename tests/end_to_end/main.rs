@@ -1,5 +1,5 @@
-//! The whole product on real servers: from a change in a sharded table to the derived tables, and everything that an
-//! operator sees on the way.
+//! The whole product on real servers: from a change in a sharded table to the derived tables, and all that an operator
+//! sees on the way.
 
 #![expect(clippy::unwrap_used, reason = "the whole target is tests")]
 
@@ -52,7 +52,7 @@ mod values;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::Ground;
 
-/// Two sources, of which the second one compresses its binlog, two targets (a plan takes the first one), NATS.
+/// Two sources, the second with a compressed binlog, two targets (a plan takes the first one), and NATS.
 static STANDARD: Ground = Ground::two_of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),

@@ -1,4 +1,4 @@
-//! The same on MariaDB 11.8, as a source and as a target, where the machine can have it.
+//! The main flows on MariaDB 11.8, as a source and as a target, where the machine can have it.
 
 use anabranch_tests::Ground;
 

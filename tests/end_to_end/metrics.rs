@@ -37,7 +37,7 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
     check_with_promtool(&scrape).await;
 }
 
-/// The sample is of a described metric, and its labels are those that the metric declares.
+/// Checks that the sample's metric is described and declares its labels.
 fn check_sample(line: &str) {
     let (series, _) = line.rsplit_once(' ').expect("a value");
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
@@ -51,7 +51,7 @@ fn check_sample(line: &str) {
     }
 }
 
-/// Where the program is on the PATH, as it comes with Prometheus.
+/// Runs `promtool`, which comes with Prometheus, if it is on the PATH.
 async fn check_with_promtool(scrape: &str) {
     let program = Command::new("promtool")
         .args(["check", "metrics"])
@@ -70,8 +70,8 @@ async fn check_with_promtool(scrape: &str) {
     assert!(output.status.success() && output.stderr.is_empty() && output.stdout.is_empty(), "{output:?}");
 }
 
-/// What the small installation of this test has no series of: a reader that needs an older file, a schedule, rules of
-/// placement, caches and indexes; spot checks look a minute after a change.
+/// Metrics without series in this small installation: of a reader that needs an older file, a schedule, rules of
+/// placement, caches and indexes. Spot checks begin a minute after a change.
 const ABSENT: [&str; 8] = [
     "anabranch_source_binlog_purge_seconds",
     "anabranch_reconcile_next_timestamp_seconds",
@@ -83,7 +83,7 @@ const ABSENT: [&str; 8] = [
     "anabranch_spot_check_",
 ];
 const SCRAPE_INTERVAL: Duration = Duration::from_secs(1);
-/// What Grafana puts in place of its variables.
+/// Values of Grafana's variables.
 const VARIABLES: [(&str, &str); 3] = [("$__rate_interval", "10s"), ("$projection", ".*"), ("$source", ".*")];
 
 #[tokio::test(flavor = "multi_thread")]
@@ -122,7 +122,7 @@ async fn each_panel_of_the_dashboards_is_answered_with_series() {
     }
 }
 
-/// Title and query of each panel, but of those that ask for what is absent.
+/// Title and query of each panel, without those that ask for absent metrics.
 fn panels() -> Vec<(String, String)> {
     let dashboards = [
         include_str!("../../deploy/grafana/overview.json"),
@@ -147,7 +147,7 @@ fn panels() -> Vec<(String, String)> {
     panels
 }
 
-/// Whether Prometheus has series for the query now; one that it does not understand fails the test.
+/// Whether Prometheus has series for the query now; an invalid query fails the test.
 async fn is_answered(port: u16, query: &str) -> bool {
     let path = format!("/api/v1/query?query={}", percent_encoded(query));
     let request = format!("GET {path} HTTP/1.0\r\nHost: prometheus\r\nConnection: close\r\n\r\n");

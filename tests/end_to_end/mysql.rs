@@ -1,4 +1,4 @@
-//! The same on MySQL, as a source and as a target, where the machine can have it.
+//! The main flows on MySQL, as a source and as a target, where the machine can have it.
 
 use anabranch_tests::Ground;
 

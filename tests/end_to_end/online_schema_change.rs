@@ -1,4 +1,4 @@
-//! A schema change by a tool that is not ours, beside changes: the source goes on, and the stores equal it.
+//! A schema change by a foreign tool, beside changes: the source continues, and the stores equal it.
 
 use std::process::Command;
 

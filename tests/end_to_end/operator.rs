@@ -1,4 +1,4 @@
-//! What an operator sees: `status`, `tail`, HTTP, and a lag that tells the truth.
+//! Views of an operator: `status`, `tail`, HTTP, and a true lag.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ async fn status_shows_positions_states_and_rows_with_and_without_a_daemon() {
     workload.insert_rows(1_000).await.unwrap();
     installation.drained().await;
     daemon.until_ready().await;
-    // A position message may still be on its way when the tables hold everything.
+    // A position message may still be on its way when the tables have all rows.
     let status = until_some("status is current", async || {
         let status = installation.command(&["status", "--json"]).await.expect_success().json();
         let states = [&status["sources"], &status["lanes"]].map(|list| strings(list, "state"));
@@ -83,7 +83,7 @@ async fn tail_prints_the_log_and_filters_by_source_table_user_and_position() {
         installation.command(&arguments).await.expect_success().json_lines()
     };
     let of_a = tail(&["--source", "source-a"]).await;
-    // Making the tables withdrew nothing; the last one is the TRUNCATE.
+    // The creation of the tables withdrew nothing; the last withdrawal is the TRUNCATE.
     let actions: Vec<&str> = of_a.iter().map(|line| line["action"].as_str().unwrap()).collect();
     assert_eq!(actions, ["insert", "insert", "update", "delete", "withdraw"], "{of_a:?}");
     assert_eq!(of_a[0]["after"]["birthday"]["date"], "1990-01-01");
@@ -108,13 +108,13 @@ async fn tail_prints_the_log_and_filters_by_source_table_user_and_position() {
     assert!(from_sequence.ends_with(&of_a[3..]), "{from_sequence:?}");
     assert_eq!(installation.command(&["tail", "--source", "nobody"]).await.exit_code, 2);
 
-    // Following sees what comes.
+    // A follower sees new changes.
     let (followed, ()) = tokio::join!(
         installation.command(&["tail", "--from", "latest", "--user-id", "77", "--limit", "1"]),
         async {
             let insert = "INSERT INTO user_01.user_000 (user_id, user_name, birthday) VALUES (77, 'd', NULL)";
             let delete = "DELETE FROM user_01.user_000 WHERE user_id = 77";
-            // The follower has begun at some time; from then on it sees the next change.
+            // The follower begins at an unknown time, and then sees the next change.
             for _ in 0..10 {
                 installation.execute("source-a", format!("{insert}; {delete}")).await;
                 tokio::time::sleep(Duration::from_millis(300)).await;

@@ -1,4 +1,4 @@
-//! The live page and what it lives on: files, headers, streams of events, and the page in a browser where there is one.
+//! The live page and its parts: files, headers, streams of events, and the page in a browser where there is one.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::STANDARD;
 const TOKEN: &str = "token-of-the-page";
 const POLICY: &str =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:";
-/// As many as the daemon serves at once.
+/// Number of streams that the daemon serves at once.
 const STREAMS: usize = 100;
 
 async fn installation() -> Installation<'static> {
@@ -39,7 +39,7 @@ async fn asked(installation: &Installation<'_>, path: &str, token: Option<&str>)
     stream
 }
 
-/// Head and body.
+/// Head and body of an answer.
 async fn get(installation: &Installation<'_>, path: &str) -> (String, String) {
     let mut answer = String::new();
     asked(installation, path, None).await.read_to_string(&mut answer).await.unwrap();
@@ -47,7 +47,7 @@ async fn get(installation: &Installation<'_>, path: &str) -> (String, String) {
     (head.to_lowercase(), body.to_owned())
 }
 
-/// The lines of an open stream of events.
+/// Opens a stream of events; returns its lines.
 async fn events(installation: &Installation<'_>, token: Option<&str>) -> Lines<BufReader<TcpStream>> {
     BufReader::new(asked(installation, "/v1/events", token).await).lines()
 }
@@ -92,7 +92,7 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
         ] {
             assert!(head.contains(wanted), "{wanted} of {path}: {head}");
         }
-        // The name of a vocabulary is no address that is asked.
+        // The name of a vocabulary is an address that no browser requests.
         let text = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!text.contains("://"), "{path} refers to an outside address");
     }
@@ -106,13 +106,13 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
         views.into_iter().all(|view| view["state"] == "current" && view["refreshed_rows"].is_null())
     };
     while !is_current(&next(&mut stream).await) {}
-    // Beside this stream the browser's gets its first document at once: its virtual time is soon over.
+    // While this stream is open, the browser's stream gets its first document at once; its virtual time is short.
     rendered(&installation).await;
     drop(stream);
     daemon.kill();
 }
 
-/// What a browser makes of the page: the sentence, a row for a lane, and no message on its console.
+/// Expects the page in a browser to have the sentence, a row for a lane, and no message on its console.
 async fn rendered(installation: &Installation<'_>) {
     let Some(browser) = browser() else {
         println!("skipped: no chromium is on the PATH, so the page was not rendered");

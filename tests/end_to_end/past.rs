@@ -1,4 +1,4 @@
-//! The past: what the log has forgotten comes from the binlog, and a projection is set back to apply it once more.
+//! The past: lost messages of the log come from the binlog, and a projection is set back to apply it once more.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anabranch_tests::{Installation, Plan, seed, until};
 
 use crate::STANDARD;
 
-/// Less than the seeded users need, so that retention cuts the beginning off.
+/// Size of the log below the seeded users' need, so that retention removes the beginning.
 const SMALL_LOG_BYTES: &str = "100000";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -60,7 +60,7 @@ async fn a_projection_is_replayed_from_any_place_and_others_are_not_touched() {
     };
     let untouched = other().await;
 
-    // Rows that are missing come back from anywhere before; a row that nobody says goes only with everything.
+    // A replay from any point restores missing rows; only one from nothing removes rows that no source row claims.
     for from in ["earliest", "2026-01-01T00:00:00Z", "1:1:256", "nothing"] {
         installation
             .execute("target", "DELETE FROM birthday_00.birthday_0101; DELETE FROM birthday_00.birthday_0103")
@@ -75,7 +75,7 @@ async fn a_projection_is_replayed_from_any_place_and_others_are_not_touched() {
         }
         let base = ["replay", "--projection", "birthday", "--target", "target", "--from", from];
         if from.contains("Z") {
-            // No binlog is so old: said, and nothing is done.
+            // No binlog is so old: the command refuses and changes nothing.
             let refused = installation.command(&base).await;
             assert!(refused.stderr.contains("binlog-purged") && refused.exit_code != 0, "{refused:?}");
             continue;
@@ -138,7 +138,7 @@ async fn progress_that_was_changed_by_hand_stops_its_lanes_by_name_and_others_go
     }
     drop(daemon);
 
-    // As the remedy says.
+    // The fault's remedy is followed.
     installation
         .execute(
             "target",

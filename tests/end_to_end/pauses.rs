@@ -1,4 +1,4 @@
-//! Lanes that somebody pauses stop in every process and go on where they stopped; all others go on meanwhile.
+//! Lanes that an operator pauses stop in every process and later continue where they stopped; all others run on.
 
 use anabranch_tests::{Daemon, Installation, Plan, until};
 use serde_json::Value as Json;
@@ -28,7 +28,7 @@ async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
     until_derived(&installation, 3).await;
     assert!(!is_derived(&installation, 2).await, "a paused lane moves nothing, and others go on");
 
-    // A pause is nobody's fault, and it is shown to all who look.
+    // A pause is no fault, and every view shows it.
     daemon.until_ready().await;
     let status = installation.command(&["status"]).await.expect_success();
     let told = "birthday/target/source-a/1: paused for 0 min by ";
@@ -39,7 +39,7 @@ async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
     assert_eq!(report.exit_code, 3, "it is incomplete: {report:?}");
     assert!(report.stdout.contains("is paused, and has not come so far"), "{report:?}");
 
-    // Neither the next daemon nor one beside it takes the work up.
+    // No process works on the paused lanes, neither the next daemon nor one beside it.
     daemon.kill();
     installation.free_leases().await;
     let daemon = installation.run();

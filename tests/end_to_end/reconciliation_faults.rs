@@ -1,5 +1,5 @@
-//! What may be wrong around a reconciliation: a target that was set back, progress that runs ahead, a replica that is
-//! old, a window that is too short, a checkpoint that is none. Each ends in the right verdict and the right store.
+//! Faults around a reconciliation: a target that was set back, progress that is ahead, a lagging replica, a window that
+//! is too short, a broken checkpoint. Each ends with the right verdict and the right store.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::STANDARD;
 use crate::fail_over::{REPLICATED, catch_up, standby};
 use crate::reconciliations::{CACHED, drift, reconcile, store};
 
-/// Users, streaming and up to date, with what is said of reconciliations.
+/// An installation of users, streaming and up to date, with these settings of reconciliations.
 async fn installed(
     prepared: Installation<'static>,
     reconcile: &str,
@@ -37,7 +37,7 @@ async fn small(reconcile: &str) -> (Installation<'static>, Workload, Daemon) {
     installed(Installation::prepare(STANDARD.turn().await, &Plan::small()).await, reconcile).await
 }
 
-/// Derived tables with rows, and the lanes' progress.
+/// Derived tables with rows, and the table of the lanes' progress.
 async fn tables(installation: &Installation<'_>) -> Vec<String> {
     let rows = installation.derived_where("birthday\\_%", "birthday", "1").await;
     let mut tables: Vec<String> = rows.into_iter().map(|(table, _)| table).collect();
@@ -62,7 +62,7 @@ async fn back_up(installation: &Installation<'_>) {
         .await;
 }
 
-/// What was backed up stands again, and nothing else; without progress that stays where it is.
+/// Replaces rows and, with `has_progress`, progress by their backup.
 async fn restore(installation: &Installation<'_>, has_progress: bool) {
     let known =
         "SELECT CONCAT('kept.', table_name) FROM information_schema.tables WHERE table_schema = 'kept'";
@@ -70,7 +70,7 @@ async fn restore(installation: &Installation<'_>, has_progress: bool) {
     let tables = tables(installation).await.into_iter();
     let restored = tables.filter(|table| has_progress || !table.ends_with("progress")).map(|table| {
         let kept = kept(&table);
-        // One without a copy was empty then.
+        // A table without a copy was empty at the backup.
         let is_known = known.contains(&kept);
         let copied =
             if is_known { format!("INSERT INTO {table} SELECT * FROM {kept};") } else { String::new() };
@@ -94,7 +94,7 @@ async fn expect_verdict(installation: &Installation<'_>, arguments: &[&str], ver
 async fn a_target_that_is_restored_under_the_daemon_ends_equal_and_progress_that_runs_ahead_is_found_by_the_reconciliation()
  {
     let (installation, mut workload, mut daemon) = small("").await;
-    // Tables and progress of yesterday: the lanes begin there.
+    // Tables and progress are yesterday's: the lanes begin there.
     back_up(&installation).await;
     workload.run_for(Pace::of(200), Duration::from_secs(1)).await.unwrap();
     installation.expect_equal().await;
@@ -103,21 +103,21 @@ async fn a_target_that_is_restored_under_the_daemon_ends_equal_and_progress_that
     until("the lanes have gone on from yesterday", async || wrong(&installation).await == 0).await;
     expect_verdict(&installation, &[], "clean").await;
 
-    // Tables of yesterday under the progress of today, and one that is empty.
+    // Tables are yesterday's under today's progress, and one is empty.
     back_up(&installation).await;
     workload.insert_rows(60).await.unwrap();
     installation.expect_equal().await;
     restore(&installation, false).await;
     installation.execute("target", "TRUNCATE birthday_00.birthday_0103").await;
     let lost = wrong(&installation).await;
-    // Not each of the sixty has a birthday.
+    // Not all sixty users have a birthday.
     assert!(lost > 30, "{lost}");
     let report = expect_verdict(&installation, &[], "repaired").await;
     let birthdays = store(&report, "birthday");
     assert_eq!((drift(birthdays), birthdays["left"].as_u64()), (lost, Some(0)), "{birthdays}");
     installation.expect_equal().await;
 
-    // A hand sets progress forward, or takes it away: that lane stops, and nothing is judged by what it has not done.
+    // Progress is set forward or deleted by hand: that lane stops, and its missing changes are not judged.
     back_up(&installation).await;
     for (damage, code) in [
         (
@@ -173,7 +173,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     let checked = installation.command(&["check"]).await.expect_success();
     assert!(checked.stdout.contains("ok replica of source source-a"), "{checked:?}");
 
-    // It does not know of a row, and neither does the target any more: both say the same, and both are wrong.
+    // Replica and target both lack a row: they agree, and both are wrong.
     installation.execute("reconciliation-replica", "STOP REPLICA").await;
     let user = 77_000_001;
     let insert = "INSERT INTO user_00.user_000 (user_id, user_name, birthday)";
@@ -185,7 +185,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     assert!(report.to_string().contains("the replica of source source-a is behind"), "{report}");
     assert_eq!(store(&report, "birthday")["repaired"], 0);
 
-    // It has all there is, and was emptied: what it lacks is looked for on the source itself.
+    // The replica has all transactions, and was emptied: its missing rows are read from the source itself.
     let places = installation.audits[0].topology.places_of(0);
     let empty: Vec<String> = places.map(|place| format!("DELETE FROM {}", place.name())).collect();
     installation
@@ -229,7 +229,7 @@ async fn a_reconciliation_whose_window_is_too_short_is_paused_and_goes_on_and_th
     assert_eq!(report["id"], underway["id"], "the same reconciliation");
 }
 
-/// Codes that nobody has, so that the cache takes longer than a window, and its tables do not.
+/// Plants codes of no device, so that the cache takes longer than a window, and its tables do not.
 async fn plant_codes_of_nobody(installation: &Installation<'_>, codes: u32) {
     let mut redis = RedisServer::admin(installation.stack(), "redis").unwrap().connect().await.unwrap();
     let mut scan = redis::cmd("SCAN");
@@ -279,7 +279,7 @@ async fn a_cache_that_no_window_is_long_enough_for_goes_on_in_the_next_reconcili
         reports
     };
     let cache = |report: &Json| report["stores"].as_array().unwrap().last().unwrap().clone();
-    // What was planted may live longer than it should, and is repaired then.
+    // A planted key that lives too long is repaired.
     let is_through = |report: &Json| cache(report)["incomplete"] == serde_json::json!([]);
     until("the cache was read to its end", async || reconciliations().await.iter().any(is_through)).await;
     let reports = reconciliations().await;
@@ -304,7 +304,7 @@ async fn a_cache_that_no_window_is_long_enough_for_goes_on_in_the_next_reconcili
     }
 }
 
-/// What a person asks for beside the schedule.
+/// A reconciliation by hand, beside the schedule.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reconciliation_by_hand_drops_no_paused_one_and_is_none_of_the_schedule() {
     let (installation, _, _daemon) = small("").await;
@@ -343,7 +343,7 @@ async fn a_reconciliation_that_loses_its_lease_takes_it_again_and_ends() {
     let is_held =
         async || leases.entry("reconciliation").await.unwrap().is_some_and(|entry| !entry.value.is_empty());
     until("the reconciliation holds its lease", is_held).await;
-    // As after a pause of the process for longer than the lease lives.
+    // The lease is gone, as after a pause of the process beyond the lease's life.
     leases.purge("reconciliation").await.unwrap();
     until("it holds it again", is_held).await;
     assert!(reconciliation.wait().is_some_and(|ended| ended.success()), "{}", reconciliation.log());

@@ -1,5 +1,5 @@
-//! Tables that are altered or dropped while a reconciliation reads them: what it could not read it names and leaves
-//! alone, and once it can be read again the next reconciliation mends it.
+//! Tables that are altered or dropped while a reconciliation reads them: it names the unread ones and leaves them
+//! alone, and the next reconciliation that can read them repairs them.
 
 use anabranch_demo::{Connection, WorkloadOptions};
 use anabranch_tests::{Daemon, Installation, Plan, seed, until};
@@ -8,12 +8,12 @@ use serde_json::Value as Json;
 use crate::STANDARD;
 use crate::reconciliations::{drift, reconcile, store};
 
-/// With a birthday of type DATE; both are in the first unit of a reconciliation.
+/// A table with a birthday of type DATE; both tables are in the first unit of a reconciliation.
 const ALTERED: &str = "user_03.user_000";
 const OTHER: &str = "user_00.user_000";
-/// A user of each, both born on the third of January.
+/// A user of each table, both born on the third of January.
 const USERS: [(&str, u64); 2] = [(ALTERED, 77_000_001), (OTHER, 77_000_002)];
-/// Where both stand.
+/// The derived table of both users.
 const DERIVED: &str = "birthday_00.birthday_0103";
 const RENAME: &str = "ALTER TABLE user_03.user_000 CHANGE COLUMN birthday born DATE";
 const RENAME_BACK: &str = "ALTER TABLE user_03.user_000 CHANGE COLUMN born birthday DATE";
@@ -38,13 +38,13 @@ async fn insert_users(installation: &Installation<'_>) {
     installation.expect_equal().await;
 }
 
-/// A hand takes both users out of the derived table.
+/// Deletes both users from the derived table by hand.
 async fn lose(installation: &Installation<'_>) {
     let users = USERS.map(|(_, user)| user.to_string()).join(", ");
     installation.execute("target", format!("DELETE FROM {DERIVED} WHERE user_id IN ({users})")).await;
 }
 
-/// A connection that takes dates as they stand: among the birthdays are some that no calendar has.
+/// A connection that accepts any date: some birthdays are in no calendar.
 async fn alterer(installation: &Installation<'_>) -> Connection {
     let mut connection = installation.admin("source-a").await;
     connection.execute("allow", "SET SESSION sql_mode = 'ALLOW_INVALID_DATES'").await.unwrap();
@@ -55,7 +55,7 @@ async fn alter(installation: &Installation<'_>, statement: &str) {
     alterer(installation).await.execute("alter", statement).await.unwrap();
 }
 
-/// The report of a reconciliation that stands still after its first scan while this is done.
+/// Runs a statement while a reconciliation waits after its first scan; returns the report.
 async fn altered_behind_a_scan(installation: &Installation<'_>, statement: &str) -> Json {
     let armed = [("ANABRANCH_FAILPOINT", "reconciliation-scanned")];
     let mut reconciliation = installation.start(&["reconcile", "--now"], &armed);
@@ -66,7 +66,7 @@ async fn altered_behind_a_scan(installation: &Installation<'_>, statement: &str)
     installation.command(&["reconcile", "show", "--json"]).await.expect_success().json()
 }
 
-/// The report of a reconciliation whose chunk of the table waits for this: its snapshot is older.
+/// Alters the table while a reconciliation's chunk waits for it, with an older snapshot; returns the report.
 async fn altered_in_a_scan(installation: &Installation<'_>, alter: &str) -> Json {
     let (mut locker, mut observer) = (alterer(installation).await, installation.admin("source-a").await);
     locker.execute("lock", format!("LOCK TABLES {ALTERED} WRITE")).await.unwrap();
@@ -84,13 +84,13 @@ async fn is_waited_for(observer: &mut Connection) -> bool {
     observer.first::<u64>("look for who waits", waiting).await.unwrap() > Some(0)
 }
 
-/// Drift, and what of it was repaired for sure.
+/// Number of drifted rows, and of repairs that were confirmed.
 fn mended(report: &Json) -> (u64, u64) {
     let birthdays = store(report, "birthday");
     (drift(birthdays), birthdays["confirmed"].as_u64().unwrap())
 }
 
-/// The verdict, and what is mended; what was not read is named by this.
+/// Expects the verdict and the repairs; each reason for unread rows must contain `named`.
 fn expect(report: &Json, verdict: &str, of: (u64, u64), named: &str) {
     assert_eq!((&report["verdict"], mended(report)), (&verdict.into(), of), "{report}");
     let reasons = store(report, "birthday")["incomplete"].as_array().unwrap();
@@ -102,7 +102,7 @@ fn expect(report: &Json, verdict: &str, of: (u64, u64), named: &str) {
 async fn a_reconciliation_of_a_table_that_is_altered_reads_it_or_names_it_and_judges_nothing_that_it_did_not_read()
  {
     let (installation, daemon) = filled().await;
-    // Beside the captured columns, and one of them to a type that can be captured too: nothing is missed.
+    // Columns beside the captured ones, and another type that can be captured too: no row is missed.
     for change in [
         "ALTER TABLE user_03.user_000 ADD COLUMN note VARCHAR(9) NOT NULL DEFAULT 'x' FIRST",
         "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday VARCHAR(20)",
@@ -116,8 +116,8 @@ async fn a_reconciliation_of_a_table_that_is_altered_reads_it_or_names_it_and_ju
     expect(&altered_in_a_scan(&installation, back).await, "repaired", (2, 2), "");
     installation.expect_equal().await;
 
-    // To a type that is none of a birthday, and to another name: the other table is mended, this one is left as it is.
-    // (An integer would make another year of the year 0, which no event tells.)
+    // To a type that no birthday can have, and to another name: the other table is repaired, this one is left as it is.
+    // (An integer would change year 0 to another year, which no event shows.)
     let retype = "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday VARBINARY(20)";
     let retype_back = "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday DATE";
     for (change, remedy, named) in [
@@ -126,7 +126,7 @@ async fn a_reconciliation_of_a_table_that_is_altered_reads_it_or_names_it_and_ju
     ] {
         lose(&installation).await;
         expect(&altered_behind_a_scan(&installation, change).await, "incomplete", (1, 1), named);
-        // All of it is unread now.
+        // Now the whole table is unread.
         expect(&reconcile(&installation, &[]).await.1, "incomplete", (0, 0), named);
         alter(&installation, remedy).await;
         expect(&reconcile(&installation, &[]).await.1, "repaired", (1, 1), "");
@@ -160,8 +160,8 @@ async fn a_reconciliation_names_a_table_that_is_dropped_while_it_reads_and_the_n
     expect(&reconcile(&installation, &[]).await.1, "clean", (0, 0), "");
 }
 
-/// Rows were written under the new name: they are left out, and the table is read again once it has its column. Until
-/// then reconciliations are incomplete, and name it.
+/// Rows are written under the new name: they are left out, and the table is read again once it has its column. Until
+/// then reconciliations are incomplete and name the table.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_is_renamed_under_the_reader_makes_reconciliations_incomplete_until_it_is_back() {
     let (installation, daemon) = filled().await;

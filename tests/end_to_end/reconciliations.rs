@@ -1,5 +1,5 @@
-//! Reconciliations on real servers: what is wrong is found, named and repaired beside the changes, and nothing is
-//! called clean that was not read.
+//! Reconciliations on real servers: differences are found, named and repaired beside the changes, and no unread table
+//! is called clean.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use serde_json::Value as Json;
 
 use crate::STANDARD;
 
-/// An installation with users and devices, streaming, everything up to date.
+/// An installation with users and devices, streaming and up to date.
 async fn filled(turn: Turn<'static>, rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
     let mut installation = Installation::set_up(turn, &Plan::both()).await;
     let text = format!("{}\n[reconcile]\nlane_wait_seconds = 5\n", installation.configuration_text());
@@ -53,8 +53,8 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
     let (ended, report) = reconcile(&installation, &[]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &Json::from("clean")), "{report}");
 
-    // Each of another kind: missing; in a wrong table; twice; of nobody, in the far future; missing mapping rows, more
-    // than the changes beside the reconciliation mend by chance, and one that nobody says.
+    // Differences of each kind: missing; in a wrong table; twice; of no user, in the far future; missing mapping rows,
+    // more than the changes beside the reconciliation repair by chance; and one that no source row claims.
     let target = installation.configuration.targets[0].clone();
     installation
         .execute(
@@ -88,8 +88,8 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
     }
     installation.expect_equal().await;
 
-    // A user and a device in two tables, of which one is not theirs: the stores follow the tables, and the
-    // reconciliation says where they are wrong. The rule of devices reads their uuid without being told.
+    // A user and a device are in two tables, one of which is not theirs: the stores follow the tables, and the
+    // reconciliation names the wrong ones. It finds the rule of devices by itself.
     for name in ["birthday", "mapping"] {
         assert_eq!(store(&report, name)["placement"]["misplaced"], serde_json::json!({}), "{report}");
     }
@@ -123,7 +123,7 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
     let in_order = BTreeSet::from([foreign, home]);
     assert_eq!(placement["doubles"][0]["tables"], serde_json::json!(in_order), "{placement}");
 
-    // The history: what was shown, and that nobody has changed it.
+    // The history has the same report, unchanged.
     let shown = installation.command(&["reconcile", "show", "--json"]).await.expect_success().json();
     assert_eq!(shown, report);
     let status = installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
@@ -146,7 +146,7 @@ async fn nothing_is_called_clean_that_was_not_read() {
         assert!(report.to_string().contains(why), "{why} is not in {report}");
         report
     };
-    // A table that nobody may read any more, without a word in the binlog.
+    // A table cannot be read any more, and the binlog has no event of that.
     let source = installation.configuration.sources[0].clone();
     let place = installation.audits[0].topology.places_of(0).next().unwrap().name();
     let (database, table) = place.split_once('.').unwrap();
@@ -159,10 +159,10 @@ async fn nothing_is_called_clean_that_was_not_read() {
     installation.execute(&source, rename("hidden", table)).await;
     installation.expect_equal().await;
 
-    // Lanes that stand still: what differs may be on its way.
+    // Lanes stand still, so differences may be changes on their way.
     drop(daemon);
     let target = installation.configuration.targets[0].clone();
-    // Of one day there may be nobody.
+    // One day may have no user, so half a month is deleted.
     let days = (1..=31).step_by(2).map(|day| format!("DELETE FROM birthday_00.birthday_01{day:02}"));
     installation.execute(&target, days.collect::<Vec<_>>().join(";")).await;
     for workload in &mut workloads {
@@ -194,7 +194,7 @@ async fn tables_that_are_not_shown_are_told_by_name_though_they_have_no_derived_
         );
         whys.iter().for_each(|why| assert!(reasons.to_string().contains(why), "{why}: {reasons}"));
     };
-    // In the first reconciliation nobody knows what there should be.
+    // The first reconciliation does not know which tables there should be.
     installation.execute(&source, revoke("user\\_%")).await;
     ended("incomplete", &[&format!("source {source} shows no table of user")]).await;
     installation.execute(&source, grant("user\\_%")).await;
@@ -248,7 +248,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
     let (_, report) = reconcile(&installation, &["--store", "birthday"]).await;
     assert_eq!(report["verdict"], "clean", "{report}");
 
-    // The other way round.
+    // Now the stores lack rows that the source has.
     let days = (1..=31).step_by(2).map(|day| format!("DELETE FROM birthday_00.birthday_01{day:02}"));
     installation.execute(&target, days.collect::<Vec<_>>().join(";")).await;
     let (ended, report) = reconcile(&installation, &["--mode", "report"]).await;
@@ -259,7 +259,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
     until("equal again", async || installation.compare().await.differences.total() == 0).await;
 }
 
-/// Transactions on tables that are not captured, for ever.
+/// Commits transactions on tables that are not captured, without end.
 async fn write_elsewhere(installation: &Installation<'_>) {
     let sources = installation.configuration.sources.iter().enumerate();
     let writers = sources.map(async |(number, source)| {
@@ -275,7 +275,7 @@ async fn write_elsewhere(installation: &Installation<'_>) {
     futures::future::join_all(writers).await;
 }
 
-/// A position message would come by itself long after every wait of this test is over.
+/// A regular position message would come long after every wait of this test.
 #[tokio::test(flavor = "multi_thread")]
 async fn refreshes_and_reconciliations_of_sources_that_write_other_tables_only_do_not_wait_for_the_next_position_message()
  {
@@ -303,7 +303,7 @@ async fn refreshes_and_reconciliations_of_sources_that_write_other_tables_only_d
     let work = async {
         installation.execute(&target, &lose_rows).await;
         installation.command(&["refresh", "--projection", "birthday"]).await.expect_success();
-        // Lanes that have nothing to commit do not hear of it.
+        // Lanes with nothing to commit do not notice the request.
         for workload in &mut workloads {
             workload.insert_rows(1).await.unwrap();
         }

@@ -1,5 +1,5 @@
-//! Rows that no binlog holds any more, and derived rows that nobody says: brought in and taken out by a refresh, while
-//! changes go on.
+//! Rows that no binlog holds any more, and derived rows that no source row claims: a refresh adds and removes them
+//! while changes go on.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use anabranch_tests::{Installation, Plan, Turn, seed, until};
 
 use crate::STANDARD;
 
-/// Nothing that was written on a source so far can be read from its binlog.
+/// Purges the binlogs of a source, so that none holds the rows written so far.
 pub async fn forget_the_past(installation: &Installation<'_>, source: &str) {
     let mut admin = installation.admin(source).await;
     admin.execute("begin a file", "FLUSH BINARY LOGS").await.unwrap();
-    // A file is kept until all of its transactions are safe in the tables.
+    // The server keeps a file until all of its transactions are safe in the tables.
     until("the older files are purged", async || {
         let files = admin.rows::<mysql_async::Row>("list files", "SHOW BINARY LOGS").await.unwrap();
         let last: String = files.last().unwrap().get(0).unwrap();
@@ -23,7 +23,7 @@ pub async fn forget_the_past(installation: &Installation<'_>, source: &str) {
     .await;
 }
 
-/// Rows that differ.
+/// Number of rows that differ.
 async fn wrong(installation: &Installation<'_>) -> u64 {
     installation.compare().await.differences.total()
 }
@@ -42,7 +42,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     for source in ["source-a", "source-b"] {
         forget_the_past(&installation, source).await;
     }
-    // Nobody asks for it: the binlogs do not begin with the sources.
+    // No operator asks for the load: the binlogs do not begin with the sources.
     installation.command(&["setup"]).await.expect_success();
     let mut daemon = installation.run();
     let running = workloads.iter_mut().map(|w| w.run_for(Pace::of(300), Duration::from_secs(2)));
@@ -54,7 +54,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     })
     .await;
 
-    // What was changed while nobody read is gone from the binlogs.
+    // Changes that were made without a daemon are gone from the binlogs.
     daemon.kill();
     installation.free_leases().await;
     for workload in &mut workloads {
@@ -83,7 +83,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     })
     .await;
 
-    // Of one table: what is missing comes back, and what nobody says goes.
+    // Of one table: missing rows come back, and unclaimed ones go.
     installation
         .execute(
             "target",
@@ -107,7 +107,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     }
     until("equal after refreshes of tables", async || wrong(&installation).await == 0).await;
 
-    // Of one key: a row in a wrong table that is newer than everything.
+    // Of one key: a row in a wrong table that is newer than every change.
     let planted = "INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
         SELECT shard_id, user_id, '01-07', ~0 FROM birthday_00.birthday_0103 LIMIT 1";
     installation.execute("target", planted).await;
@@ -154,8 +154,8 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     rows_that_a_condition_finds_are_refreshed(&installation).await;
 }
 
-/// In all tables of all sources: what is missing comes back, whatever a hand wrote for these users goes, and what a
-/// hand did to others stays.
+/// A refresh by condition in all tables of all sources: missing rows come back, planted rows of these users go, and
+/// those of other users stay.
 async fn rows_that_a_condition_finds_are_refreshed(installation: &Installation<'_>) {
     let refresh = async |conditions: &[&str]| {
         let conditions = conditions.iter().flat_map(|condition| ["--where", condition]);
@@ -178,7 +178,7 @@ async fn rows_that_a_condition_finds_are_refreshed(installation: &Installation<'
     let users: Vec<u64> = installation.admin("target").await.rows("users", users).await.unwrap();
     let (from, to) = (users[users.len() / 3], users[users.len() * 2 / 3]);
     let meant = format!("user_id >= {from} AND user_id < {to}");
-    // Rows that are newer than everything, too: what the users claim stands, and nothing else.
+    // Planted rows are newer than every change: only rows that the users claim may be left.
     let spoil = format!(
         "INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
          SELECT shard_id, user_id, '01-07', ~0 FROM birthday_00.birthday_0103 WHERE {meant}; \
@@ -193,7 +193,7 @@ async fn rows_that_a_condition_finds_are_refreshed(installation: &Installation<'
     })
     .await;
     until("those that are meant are right", async || wrong(installation).await == left).await;
-    // A text that begins with a blank is less than one that begins with a digit.
+    // A text that begins with a blank sorts before one that begins with a digit.
     for condition in ["birthday >= 1000-01-01", "birthday < 1000-01-01"] {
         until("the others too", async || refresh(&[condition]).await.exit_code == 0).await;
     }

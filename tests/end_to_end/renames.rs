@@ -4,11 +4,11 @@ use anabranch_tests::{Daemon, Installation, Plan};
 
 use crate::STANDARD;
 
-/// On source-a; columns of type DATE, DATETIME and text.
+/// Tables on `source-a`, with columns of type DATE, DATETIME and text.
 const A_DATE: &str = "user_00.user_000";
 const A_DATETIME: &str = "user_01.user_000";
 const A_TEXT: &str = "user_02.user_000";
-/// On source-b.
+/// A table on `source-b`.
 const B_TEXT: &str = "user_07.user_000";
 const B_DATE: &str = "user_05.user_000";
 
@@ -70,7 +70,7 @@ async fn a_user_that_moves_inside_a_server_is_in_one_table_in_either_order() {
     on_a(&format!("BEGIN; {there} {} {back} {} COMMIT", delete(A_DATETIME, 1), delete(A_TEXT, 1))).await;
     is_only_in(&installation, 1, "02-28").await;
 
-    // A new name in the same table; a new id is another user.
+    // A new name stays in the same table; a new id is another user.
     on_a("UPDATE user_02.user_000 SET user_name = 'else' WHERE user_id = 2").await;
     is_only_in(&installation, 2, "12-31").await;
     on_a("UPDATE user_02.user_000 SET user_id = 3 WHERE user_id = 2").await;
@@ -97,7 +97,7 @@ async fn a_log_that_is_replayed_later_puts_nobody_back() {
     on("source-b", &insert(B_DATE, 9, "1999-09-09")).await;
     installation.drained().await;
 
-    // 1 moves from a to b, 2 from b to a, 3 there and back; a change of birthday on the way.
+    // User 1 moves from a to b, 2 from b to a, 3 there and back, with a change of birthday on the way.
     on("source-a", &(insert(A_DATE, 1, "1990-01-01") + &insert(A_TEXT, 3, "1990-03-03"))).await;
     on("source-b", &insert(B_TEXT, 2, "1990-02-02")).await;
     on("source-b", &(insert(B_DATE, 1, "1990-11-01") + &insert(B_DATE, 3, "1990-03-03"))).await;
@@ -122,7 +122,7 @@ async fn truncate_and_drop_withdraw_the_claims_of_one_shard_only() {
     let installation = prepare().await;
     let _daemon = installation.run();
     let on = async |server: &str, sql: &str| installation.execute(server, sql).await;
-    // User 1 stands in two shards, as in the middle of a move.
+    // User 1 is in two shards, as in the middle of a move.
     on("source-a", &(insert(A_DATE, 1, "1990-05-05") + &insert(A_DATE, 2, "1990-05-05"))).await;
     on("source-a", &(insert(A_DATETIME, 1, "1990-05-05") + &insert(A_TEXT, 3, "1990-05-05"))).await;
     on("source-b", &insert(B_DATE, 4, "1990-05-05")).await;

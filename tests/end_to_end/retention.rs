@@ -1,11 +1,11 @@
-//! How long the log keeps messages: a quiet stream never becomes empty.
+//! The log's retention: a quiet stream never becomes empty.
 
 use anabranch_tests::{Installation, Plan, until};
 
 use crate::STANDARD;
 use crate::faults::{insert, until_derived};
 
-/// An installation whose streams keep messages so long.
+/// An installation whose streams keep messages for this time.
 async fn keeping(max_age_seconds: u32) -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     installation.configuration.limits = vec!["position_interval_ms = 200".to_owned()];
@@ -35,7 +35,7 @@ async fn the_age_of_messages_never_empties_the_stream_of_a_quiet_source() {
             state.first_sequence > all_so_far + round
         })
         .await;
-        // Another reader has to begin somewhere, too.
+        // Another reader needs a point to begin at, too.
         daemon.kill();
         installation.free_leases().await;
         daemon = installation.run();

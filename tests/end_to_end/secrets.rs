@@ -1,4 +1,4 @@
-//! Passwords and personal data stay where they belong: neither in logs, metrics and status, nor in the log's payload.
+//! Passwords and personal data stay out of logs, metrics, status and the log's payload.
 
 use anabranch_tests::{Installation, Plan, blocking, until};
 use async_nats::jetstream::consumer::{DeliverPolicy, pull};
@@ -10,7 +10,7 @@ use crate::STANDARD;
 const PHONE: &str = "+49-marker-phone";
 const NAME: &str = "marker-name";
 const ADDRESS: &str = "marker-address";
-/// A value of the captured column: in the log, but in nothing that people or monitoring read.
+/// A value of the captured column: in the log, but in no output for people or monitoring.
 const BIRTHDAY: &str = "marker-birthday";
 /// Part of a statement whose effect no row event shows.
 const STATEMENT: &str = "marker-statement";
@@ -33,7 +33,7 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
     daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut shown = Vec::new();
     shown.push(("metrics", daemon.metrics().await));
-    // Faults are where values slip out: servers that go away, a target that refuses, a statement.
+    // Faults could leak values: servers that go away, a target that refuses, a statement.
     for server in ["target", "nats"] {
         blocking(|| installation.server(server).kill()).unwrap();
         let status = installation.command(&["status"]).await;
@@ -51,7 +51,7 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
         "SET SESSION binlog_format = STATEMENT; UPDATE user_02.user_000 SET user_name = '{STATEMENT}'"
     );
     installation.execute("source-a", sql).await;
-    // The reader names the table that is read again, and nothing of the statement.
+    // The reader names the table that is read again, and no part of the statement.
     until("the table is read again", async || {
         daemon.metric("anabranch_source_rereads_total", &[]).await > 0.0
     })
@@ -83,7 +83,7 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
     payloads_hold_captured_columns_only(&installation).await;
 }
 
-/// All files of an archive for somebody who helps.
+/// All files of an archive for support, as one text.
 pub async fn bundle(installation: &Installation<'_>) -> String {
     let file = installation.configuration_file().with_extension("tar.gz");
     installation.command(&["bundle", file.to_str().unwrap()]).await.expect_success();

@@ -1,4 +1,4 @@
-//! Any code of a device leads to the device, and to no other: each trap of the serial codes, on real servers.
+//! Any code of a device leads to the device and to no other: each trap of the serial codes, on real servers.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use anabranch_tests::{Daemon, Installation, Plan, seed, until};
 
 use crate::STANDARD;
 
-/// On source-a, with uuids that are integers and text.
+/// Tables on `source-a`, with uuids that are integers and text.
 const A_INTEGER: &str = "inventory_0.serial_code_00";
 const A_TEXT: &str = "inventory_1.serial_code_01";
-/// On source-b, as the history is.
+/// Tables on `source-b`, as the history is.
 const B_TEXT: &str = "inventory_3.serial_code_01";
 const HISTORY: &str = "inventory_history.serial_code_00";
 
@@ -19,7 +19,7 @@ async fn prepare<'g>(plan: &Plan) -> Installation<'g> {
     Installation::set_up(STANDARD.turn().await, plan).await
 }
 
-/// Statements of an application; text is stored as it is.
+/// Runs statements of an application; text is stored as it is.
 async fn on(installation: &Installation<'_>, server: &str, sql: &str) {
     installation.execute(server, format!("SET SESSION sql_mode = 'STRICT_ALL_TABLES'; {sql}")).await;
 }
@@ -28,7 +28,7 @@ fn insert(table: &str, uuid: &str, codes: &str) -> String {
     format!("INSERT INTO {table} SET uuid = {uuid}, {codes};")
 }
 
-/// The code leads to exactly these devices: `uuid kind`, sorted.
+/// Expects the code to lead to exactly these devices: `uuid kind`, sorted.
 async fn leads_to(installation: &Installation<'_>, code: &str, devices: &[&str]) {
     let rows = installation.mapped(code.as_bytes()).await;
     let found: Vec<&str> = rows.iter().map(|(_, device)| device.as_str()).collect();
@@ -70,17 +70,17 @@ async fn each_code_leads_to_its_devices_from_the_one_table_of_its_value_among_51
                  box_no = '000000000000000100', item_code = 'ITEM-0000000001'";
     on(&installation, "source-a", &insert(A_INTEGER, "640", phone)).await;
 
-    // The table is the value's, whatever the uuid: 640 % 512 is 128.
+    // The value decides the table, and not the uuid: 640 % 512 would be 128.
     lies_in(&installation, "490154203237518", "serial_code_15.mapping_142").await;
     lies_in(&installation, "000000000000000100", "serial_code_other.mapping_100").await;
-    // The length says where, the kind what.
+    // The length of the code decides the table, the kind is in the row.
     leads_to(&installation, "490154203237518", &["640 1"]).await;
     leads_to(&installation, "356938035643809", &["640 2"]).await;
     leads_to(&installation, "A0000012AB34CD", &["640 3"]).await;
     leads_to(&installation, "000000000000000100", &["640 4"]).await;
     let item = installation.mapped(b"ITEM-0000000001").await;
     assert!(item.len() == 1 && item[0].0.starts_with("serial_code_15.") && item[0].1 == "640 5", "{item:?}");
-    // No prefix, no other case, no blank.
+    // A prefix, another case or a blank finds nothing.
     for other in ["a0000012ab34cd", "100", "49015420323751", "item-0000000001", "ITEM-0000000001 "] {
         leads_to(&installation, other, &[]).await;
     }
@@ -99,7 +99,7 @@ async fn each_code_leads_to_its_devices_from_the_one_table_of_its_value_among_51
     on(&installation, "source-b", &insert(B_TEXT, "'13'", "imei2 = '100000000000000'")).await;
     leads_to(&installation, "100000000000000", &["13 2", "3 1", "3 5"]).await;
 
-    // A uuid of 64 digits, and one that only its zeros tell from another.
+    // A uuid of 64 digits, and one that differs from another only in its zeros.
     let long = "9".repeat(63) + "1";
     on(&installation, "source-a", &insert(A_TEXT, &format!("'{long}'"), "box_no = 'LONG'")).await;
     on(&installation, "source-a", &insert(A_TEXT, "'0011'", "box_no = 'ZEROS'")).await;
@@ -126,7 +126,7 @@ async fn changed_swapped_and_cleared_codes_leave_nothing_behind() {
     leads_to(&installation, one, &["20 1"]).await;
     leads_to(&installation, other, &["10 1"]).await;
 
-    // To another kind of the same device.
+    // The code moves to another kind of the same device.
     on(
         &installation,
         "source-a",
@@ -134,7 +134,7 @@ async fn changed_swapped_and_cleared_codes_leave_nothing_behind() {
     )
     .await;
     leads_to(&installation, other, &["10 2"]).await;
-    // Cleared in both ways; there and back in one transaction; another uuid is another device.
+    // Codes are cleared in both ways, and go there and back in one transaction; another uuid is another device.
     on(
         &installation,
         "source-a",
@@ -181,7 +181,7 @@ async fn a_move_to_the_history_is_no_deletion_also_when_either_log_is_replayed()
     let online = |table: &str, device: &str| {
         insert(table, &format!("'{device}'"), &format!("box_no = 'BOX-{device}'"))
     };
-    // 10 and 20 move from the one server to the other, in either order; 13 and 23 inside one, in either order.
+    // 10 and 20 move from one server to the other, in either order; 13 and 23 within one, in either order.
     on(&installation, "source-a", &(online(A_INTEGER, "10") + &online(A_INTEGER, "20"))).await;
     on(&installation, "source-b", &(online(B_TEXT, "13") + &online(B_TEXT, "23"))).await;
     installation.drained().await;
@@ -207,7 +207,7 @@ async fn a_move_to_the_history_is_no_deletion_also_when_either_log_is_replayed()
     let _daemon = replay(&installation, daemon, "source-b").await;
     all_are_found().await;
 
-    // A code that changes in the history; a table of the history that is emptied takes its own claims only.
+    // A code changes in the history; an emptied table of the history loses only its own claims.
     on(&installation, "source-b", &format!("UPDATE {HISTORY} SET box_no = 'NEW' WHERE uuid = '10'")).await;
     on(&installation, "source-a", &online(A_INTEGER, "20")).await;
     leads_to(&installation, "BOX-10", &[]).await;
@@ -221,7 +221,7 @@ async fn a_move_to_the_history_is_no_deletion_also_when_either_log_is_replayed()
 #[tokio::test(flavor = "multi_thread")]
 async fn odd_codes_are_counted_by_their_reason_and_found_all_the_same() {
     let installation = prepare(&Plan::serials()).await;
-    // Columns that hold any bytes, of any length, and a uuid that may be NULL.
+    // Columns that accept any bytes of any length, and a uuid that may be NULL.
     let wider = format!(
         "ALTER TABLE {A_TEXT} CONVERT TO CHARACTER SET latin1, MODIFY imei1 VARCHAR(100),
            MODIFY box_no VARCHAR(3000), DROP PRIMARY KEY, MODIFY uuid VARCHAR(100) NULL;
@@ -244,17 +244,17 @@ async fn odd_codes_are_counted_by_their_reason_and_found_all_the_same() {
     sql += &insert(A_TEXT, "'101'", "meid = 'A0000012AB34CX'");
     sql += &insert(A_TEXT, "'111'", "meid = 'A'");
     sql += &insert(A_TEXT, "'121'", "imei2 = '490154203237517'");
-    // No code, though something stands there; a right one.
+    // Values that are no code, and then a right one.
     sql += &insert(A_TEXT, "'131'", "imei1 = '', meid = ''");
     sql += &insert(A_TEXT, "'141'", "imei1 = '490154203237518'");
-    // Boxes and items may be anything: NUL, no UTF-8, longer than a value may be, metacharacters.
+    // Boxes and items may be any bytes: NUL, no UTF-8, longer than a value may be, metacharacters.
     let boxes =
         ["x'610062'", "x'ff00fe'", "REPEAT('x', 3000)", "'*?\\\"{}\\'%_'", "'end  '", "REPEAT('7', 300)"];
     for (number, code) in boxes.iter().enumerate() {
         sql += &insert(A_TEXT, &format!("'2{number}1'"), &format!("box_no = {code}"));
     }
     sql += &insert(A_TEXT, "'301'", "item_code = 'né'");
-    // Not a device that could be named.
+    // Rows without a uuid that could name a device.
     sql += &insert(A_TEXT, "NULL", "imei1 = '1'");
     sql += &insert(A_TEXT, "''", "imei1 = '1'");
     sql += &insert(A_TEXT, "REPEAT('1', 65)", "imei1 = '1'");
@@ -319,7 +319,7 @@ async fn a_dropped_code_column_stops_its_source_only_and_status_and_tail_tell_of
     .await;
 }
 
-/// Devices in the tables for boxes.
+/// SQL that counts the devices in the tables for boxes.
 fn devices_sql() -> String {
     let select = |table: u32| format!("SELECT uuid FROM serial_code_other.mapping_{table:03}");
     let all: Vec<String> = (0..Plan::serials().mapping_tables).map(select).collect();

@@ -1,4 +1,4 @@
-//! What a server's own settings must not change: sessions set all that they rely on, and tasks need only what they use.
+//! Server settings that must not matter: sessions set all that they rely on, and tasks need only the tables they use.
 
 use anabranch_tests::{Installation, Plan};
 
@@ -6,7 +6,7 @@ use crate::STANDARD;
 use crate::faults::{insert, until_derived};
 use crate::reconciliations::reconcile;
 
-/// How many reconciliations the history has.
+/// The number of reconciliations in the history.
 async fn reconciliations(installation: &Installation<'_>) -> u64 {
     let sql = "SELECT COUNT(*) FROM anabranch.reconciliations";
     installation.admin("target").await.first("count reconciliations", sql).await.unwrap().unwrap()
@@ -29,7 +29,7 @@ async fn servers_without_autocommit_lose_no_reconciliation_and_are_seen_as_they_
         )
     };
     for user in [1, 2] {
-        // The second one is seen only by who reads no old snapshot.
+        // Only a session without an old snapshot sees the second user.
         installation.execute("source-a", change(user)).await;
         let applied =
             |lane: &serde_json::Value| lane["rows"].as_u64() == Some(user) && lane["state"] == "current";

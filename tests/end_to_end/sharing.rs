@@ -1,4 +1,4 @@
-//! Daemons share readers and lanes out, and take over what one of them leaves behind.
+//! Daemons share readers and lanes, and take over those of a daemon that ends.
 
 use anabranch_tests::{Daemon, Installation, Plan, until};
 

@@ -1,4 +1,4 @@
-//! What a reading withholds beyond its memory lies in the configured folder, unseen, and is counted.
+//! Rows that a stream withholds beyond its memory are in the configured folder, unseen, and are counted.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ async fn an_undecided_branch_spills_into_the_configured_folder_and_is_counted_un
     daemon.until_ready().await;
     assert!(daemon.metrics().await.contains(&format!("{SPILLED}{{source=\"source-b\"}} 0")));
 
-    // Three thousand rows of 10 KB in a captured column: more than readings keep in memory.
+    // Three thousand rows of 10 KB in a captured column: more than a stream keeps in memory.
     let branch = "ALTER TABLE user_00.user_000 MODIFY birthday MEDIUMTEXT; XA START 'large';
         INSERT INTO user_00.user_000 (user_id, user_name, birthday)
           SELECT seq, CONCAT('name-', seq), REPEAT('x', 10000) FROM user_00.seq_1_to_3000;
@@ -38,7 +38,7 @@ async fn an_undecided_branch_spills_into_the_configured_folder_and_is_counted_un
     assert!(files_of(&daemon).iter().all(|file| !file.starts_with(folder.path())));
 }
 
-/// What the daemon has open, as the kernel names it.
+/// Open files of the daemon, as the kernel names them.
 fn files_of(daemon: &Daemon) -> Vec<PathBuf> {
     let folder = format!("/proc/{}/fd", daemon.pid());
     let open = std::fs::read_dir(Path::new(&folder)).unwrap();

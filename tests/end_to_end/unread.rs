@@ -1,5 +1,5 @@
-//! Rows that no row event of the binlog tells of: they come from the tables, on a first start, when a table is read
-//! again, and after a stop by a refresh.
+//! Rows that no row event of the binlog shows: they come from the tables, at a first start, by a reread of the table,
+//! and after a stop by a refresh.
 
 use anabranch_tests::{Daemon, Installation, Plan, Turn, until};
 
@@ -15,7 +15,7 @@ async fn stopped_tasks(daemon: &Daemon) -> Vec<String> {
     tasks.filter(|task| task["state"] == "stopped").map(|task| task["task"].to_string()).collect()
 }
 
-/// A restored dump, a clone, RESET MASTER, or a log that was turned on late: the binlog begins with file 000001.
+/// After a restored dump, a clone, RESET MASTER or a late start of the log, the binlog begins with file 000001.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_filled_server_whose_binlog_begins_with_its_first_file_is_loaded() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
@@ -88,7 +88,7 @@ pub async fn read_again(turn: Turn<'static>) {
             .await;
     }
     assert_eq!(installation.derived(3).await, [], "it is in no table any more");
-    // A table that does not fit: others go on, also after a restart, and it is read once it fits.
+    // A table that cannot be read: others continue, also after a restart, and it is read once it can be.
     let unfit = format!(
         "ALTER TABLE {TABLE} RENAME COLUMN birthday TO born;
          INSERT INTO {TABLE} (user_id, user_name, born) VALUES (30, 'name', '1990-01-01')"
@@ -110,7 +110,7 @@ pub async fn read_again(turn: Turn<'static>) {
     assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
 }
 
-/// Where the configuration wants it so, the source stops, and a refresh goes on after it.
+/// With `unseen_changes = "stop"` the source stops, and a refresh ends the stop.
 pub async fn left_behind(turn: Turn<'static>) {
     let mut installation = Installation::set_up(turn, &Plan::small()).await;
     installation.stop_at_unseen_changes();
@@ -119,7 +119,7 @@ pub async fn left_behind(turn: Turn<'static>) {
         insert(&installation, "source-a", TABLE, user).await;
     }
     until_derived(&installation, 20).await;
-    // A lane that still reads its tables lets the reader go on after what it cannot read.
+    // While a lane still reads its tables, the reader would pass the unseen change without a stop.
     daemon.until_loaded(&["source-a"]).await;
     for (number, what) in unseen_changes().into_iter().enumerate() {
         installation.execute("source-a", &what).await;

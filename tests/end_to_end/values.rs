@@ -4,13 +4,13 @@ use anabranch_tests::{Installation, Plan};
 
 use crate::STANDARD;
 
-/// Statements in a session that stores what it is told.
+/// Runs statements in a session that stores values as they are.
 async fn execute(installation: &Installation<'_>, server: &str, sql: &str) {
     let sql = format!("SET SESSION sql_mode = 'ALLOW_INVALID_DATES'; {sql}");
     installation.execute(server, sql).await;
 }
 
-/// Each with its day, or the reason why it is in no table.
+/// Dates, each with its day or the reason why it is in no table.
 const DATES: [(&str, &str); 9] = [
     ("'2000-02-29'", "02-29"),
     ("'1999-12-31'", "12-31"),
@@ -39,7 +39,7 @@ async fn each_birthday_of_each_column_type_is_derived_or_counted_by_its_reason()
     daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut expected = Vec::new();
     let mut user = 0;
-    // DATE, DATETIME, text, DATE, DATETIME(6), on each server.
+    // The columns are DATE, DATETIME, text, DATE and DATETIME(6), on each server.
     for database in 0..10 {
         let server = if database < 5 { "source-a" } else { "source-b" };
         let texts: &[_] = if database % 5 == 2 { &TEXTS } else { &[] };
@@ -71,7 +71,7 @@ async fn each_birthday_of_each_column_type_is_derived_or_counted_by_its_reason()
         }
     }
 
-    // From every defect to a date and back again.
+    // Each defect becomes a date and then a defect again.
     execute(&installation, "source-a", "UPDATE user_00.user_000 SET birthday = '2001-06-15'").await;
     execute(&installation, "source-a", "UPDATE user_02.user_000 SET birthday = '2001-06-15'").await;
     let comparison = installation.expect_equal().await;

@@ -1,4 +1,4 @@
-//! A source begins anew after it lost its history: what an operator does, and what each part of it keeps.
+//! A source begins anew after it lost its history: the operator's steps, and the parts that each of them keeps.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 use crate::script;
 use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
 
-/// Between two attempts of an operator.
+/// Pause between two attempts of an operator.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// As the command does it, with what the targets that answer say.
+/// Begins the source anew as the command does, with the progress of the targets that answer.
 async fn ask(stage: &Stage, source: usize, request: &str, is_rehearsal: bool) -> Result<Gap, Fault> {
     let are_all = !stage.targets.iter().any(|target| target.is_down());
     let lanes: Vec<Progress> = stage
@@ -45,8 +45,8 @@ async fn ask(stage: &Stage, source: usize, request: &str, is_rehearsal: bool) ->
     command.run(&lanes, are_all, is_rehearsal).await
 }
 
-/// A source loses its newest transactions, and perhaps its binlog; whether it did. `points` are those of its lanes:
-/// each has transactions of it, since a source that was read without any looks like itself afterwards.
+/// Makes a source lose its newest transactions, and perhaps its binlog; returns whether it did. Each of its lanes'
+/// `points` must have transactions of it: a source that was read without any looks like itself afterwards.
 pub fn strike(
     stage: &Stage,
     number: usize,
@@ -70,7 +70,7 @@ pub fn strike(
     true
 }
 
-/// Whether the source's reading has begun anew after its latest disaster, as far as the register knows.
+/// Whether the source has begun anew after its latest disaster, by its register.
 pub async fn is_known(stage: &Stage, source: usize) -> bool {
     let disasters = stage.disasters[source].load(Ordering::SeqCst);
     let register = stage.registers.read(&format!("epochs/{}", SOURCE_NAMES[source])).await;
@@ -83,8 +83,8 @@ fn request(source: usize, disasters: u64) -> String {
     format!("{source}-{disasters}")
 }
 
-/// What an operator does when a source has lost its history. Each process asks with the same id, one after the other:
-/// the command reads on for a while, and a second one would end that reading.
+/// Begins a source anew as an operator does after it lost its history. Each process asks with the same id, one after
+/// the other: the command reads for a while, and a second one would end that stream.
 pub async fn begin_anew(stage: &Stage, source: usize) {
     let request = request(source, stage.disasters[source].load(Ordering::SeqCst));
     if let Ok(_operator) = stage.operators[source].try_lock() {
@@ -97,7 +97,7 @@ pub async fn begin_anew(stage: &Stage, source: usize) {
 }
 
 const LANE: LaneAt = (0, 0, 0);
-/// A quiet reader or lane has looked around and stored all it knows.
+/// Time in which a quiet reader or lane checks its source and stores its progress.
 const WHILE: Duration = Duration::from_secs(20);
 
 fn stage() -> Stage {
@@ -105,14 +105,14 @@ fn stage() -> Stage {
     Stage::new(Weather::calm(), Keeping::Rows, Layout::ByUser, limits, false)
 }
 
-/// A user of source 0 has a birthday, or none any more.
+/// Gives a user of source 0 a birthday, or takes it away.
 fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
     let row = |day| vec![Value::UInt(user), Value::Date { year: 1990, month: 1, day }];
     let row = ScriptedRow { table: script::table(0), before: before.map(row), after: after.map(row) };
     stage.sources[0].commit(Group::Rows(vec![vec![row]]));
 }
 
-/// All lanes of source 0, and its reader if it can read, for some time: what the reader ended with.
+/// Runs all lanes of source 0, and its reader, for some time; returns the code of the reader's fault, if any.
 async fn run(stage: &Stage) -> Option<Code> {
     let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
     let lanes = futures::future::join_all([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)].map(|lane| {
@@ -132,14 +132,14 @@ async fn progress(stage: &Stage) -> Progress {
     stage.store(LANE).load().await.unwrap()
 }
 
-/// Users that stand in the derived tables.
+/// Users in the derived tables, in order.
 fn users(stage: &Stage) -> Vec<u64> {
     let mut users: Vec<u64> = stage.found().into_iter().map(|(_, _, _, user, _)| user).collect();
     users.sort_unstable();
     users
 }
 
-/// Four users were read; then the server is restored to where it had two, and its binlog counts from the beginning.
+/// Four users are read; then the server is restored to two of them, and its binlog counts from the beginning.
 async fn restored() -> Stage {
     let stage = stage();
     (1..=4).for_each(|user| write(&stage, user, None, Some(1)));
@@ -167,7 +167,7 @@ async fn a_restored_source_begins_anew_and_what_it_lost_is_swept() {
     assert_eq!(gap.beginning.position, head, "the place is the server's end");
     let registered = register(&stage).await;
     assert_eq!((registered.epoch, registered.beginning.as_ref().unwrap().number), (2, 1));
-    // The same request writes nothing again, also once it has taken effect.
+    // The same request writes nothing again, even after it has taken effect.
     assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
     assert_eq!(run(&stage).await, None);
     assert_eq!(users(&stage), [1, 2]);
@@ -191,13 +191,13 @@ async fn a_lane_that_was_away_begins_anew_without_the_first_message_and_keeps_it
         timeout(WHILE, stage.read(0, &cancel)).await.unwrap_err();
     }
     request_refresh(&lane_id(LANE), &mut stage.store(LANE), keys.clone()).await.unwrap();
-    // Retention takes the messages of before, and the first one of the new beginning.
+    // Retention removes the older messages, and the first one of the new beginning.
     let name = SOURCE_NAMES[0];
     stage.log.discard(name, stage.log.messages(name) - 1);
     let end = stage.log.end(name).await.unwrap().unwrap().envelope;
     assert_eq!(end.beginning, 1);
     let shared = Shared::new(2);
-    // No table can be read meanwhile.
+    // No table can be read for some time.
     stage.weather.refuse(Some((Refused::Source, Code::SourceUnreachable)));
     timeout(ASK_INTERVAL, stage.deliver(LANE, &shared, &cancel)).await.unwrap_err();
     stage.weather.refuse(None);
@@ -221,7 +221,7 @@ async fn what_begin_anew_refuses() {
     write(&fresh, 1, None, Some(1));
     assert_eq!(run(&fresh).await, None);
     assert!(refused(ask(&fresh, 0, "r", false).await).contains("it can be read on"));
-    // All rows were lost with the history.
+    // All rows are lost with the history.
     fresh.sources[0].restore(1);
     assert!(refused(ask(&fresh, 0, "r", false).await).contains("its tables have no row"));
     write(&fresh, 2, None, Some(1));
@@ -245,7 +245,7 @@ async fn claims_of_a_table_that_the_server_does_not_list_stand() {
         stage.sources[0].commit(row(table, user));
     }
     assert_eq!(run(&stage).await, None);
-    // The other table came with the group that is lost.
+    // The other table was created by a lost group.
     stage.sources[0].restore(2);
     ask(&stage, 0, "r", false).await.unwrap();
     assert_eq!(run(&stage).await, None);
@@ -263,8 +263,8 @@ async fn a_source_that_is_lost_again_before_its_reader_came_begins_anew_again() 
     assert_eq!((users(&stage), progress(&stage).await.beginning), (vec![1, 2, 5], 2));
 }
 
-/// The stream is lost before a lane has begun anew; then it loses the beginning together with the register, and the
-/// lanes know both.
+/// The stream is lost before a lane has begun anew. Later it loses the beginning together with the register; the lanes
+/// know both.
 #[tokio::test(start_paused = true)]
 async fn a_beginning_outlives_the_log() {
     let stage = restored().await;
@@ -280,7 +280,7 @@ async fn a_beginning_outlives_the_log() {
     assert_eq!(users(&stage), [1, 2, 7]);
 }
 
-/// The log lost its newest messages, and the server the transaction in them: only lanes know of it.
+/// The log loses its newest messages, and the server loses their transaction: only lanes know it.
 #[tokio::test(start_paused = true)]
 async fn a_source_begins_anew_for_what_a_lane_has_and_neither_its_server_nor_the_log() {
     let stage = stage();

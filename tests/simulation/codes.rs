@@ -1,9 +1,9 @@
 //! Every code that a server's answer can have, on the product's supervisor: a server refuses calls with it for eight
 //! minutes, and then answers again.
 //!
-//! No task tries too often meanwhile. A task stops by a code that says so and by no other. Once the cause is gone, the
-//! others come back by themselves, the stopped ones after a restart, and the derived rows equal the source's. Each
-//! process believes to hold its leases, and nothing else fails meanwhile.
+//! No task tries too often meanwhile. A task stops only by a code that stops tasks. After the refusal the other tasks
+//! recover by themselves, the stopped ones by a restart, and the derived rows equal the source's. Each process believes
+//! that it holds its leases, and there is no other fault.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -33,16 +33,16 @@ use crate::script::{self, TARGETS};
 use crate::stage::{LANES, SOURCE_NAMES, Stage, lane_id, limits};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// The attempts of a task in a minute, once its pauses have grown (`retry.rs`: 38 to 58 s).
+/// Most attempts of a task in a minute, once its pauses have grown (`retry.rs`: 38 to 58 s).
 const ATTEMPTS_A_MINUTE: u32 = 2;
-/// Pauses have grown to their longest.
+/// Time after which pauses have grown to their longest.
 const GROWN_AFTER: Duration = Duration::from_secs(180);
 const COUNTED_MINUTES: u32 = 5;
-/// A minute's pause, and time to work.
+/// Longest time to recover: a minute's pause, and time to work.
 const BACK_WITHIN: Duration = Duration::from_secs(75);
 const TIME: TimeToLive = TimeToLive { full: MINUTE, empty: MINUTE };
 
-/// The servers that can answer a code; none for one that arises in a process of its own or in a command.
+/// The servers that can answer a code; none for a code that arises in a process of its own or in a command.
 fn servers(code: Code) -> &'static [Refused] {
     match code {
         Code::ConfigUnreadable
@@ -55,7 +55,7 @@ fn servers(code: Code) -> &'static [Refused] {
         | Code::RefreshRefused
         | Code::DispatchRefused
         | Code::ListenFailed => &[],
-        // A defect can show itself in every call.
+        // Any call can show a defect.
         Code::Internal => &[
             Refused::Source,
             Refused::Log,
@@ -69,10 +69,10 @@ fn servers(code: Code) -> &'static [Refused] {
             "log" | "lease" => &[Refused::Log, Refused::Appends],
             "target" => &[Refused::Target, Refused::Flushes],
             "cache" => &[Refused::Cache],
-            // What a request of the HTTP API or a command is told.
+            // Codes in answers to a request of the HTTP API or to a command.
             "lookup" | "search" | "route" | "method" | "tokens" | "token" | "too" | "timed" | "body"
             | "content" | "uuids" | "count" | "key" | "code" | "flux" | "plan" => &[],
-            // The coupon day has twins, and a year of its own on them.
+            // The coupon day has twins of its own, and a year on them.
             "coupon" => &[],
             kind => {
                 panic!("no server of the run answers {code}: say which one does, or that none does ({kind})")
@@ -135,7 +135,7 @@ impl Tasks {
         process
     }
 
-    /// A task whose attempts are counted.
+    /// Spawns a task and counts its attempts.
     fn spawn<R>(
         &mut self,
         name: &str,
@@ -151,7 +151,7 @@ impl Tasks {
         });
     }
 
-    /// One user more, born on the first of January.
+    /// Inserts a user who was born on the first of January.
     fn insert(&self, user: u64) {
         let row = vec![Value::UInt(user), Value::Date { year: 1992, month: 1, day: 1 }];
         let row = ScriptedRow { table: script::table(0), before: None, after: Some(row) };
@@ -167,7 +167,7 @@ impl Tasks {
         states.into_iter().filter(|(_, status)| status.state == state).map(|(name, _)| name).collect()
     }
 
-    /// Waits until so many users are derived and every task runs.
+    /// Waits until this number of users is derived and every task runs.
     async fn equal(&self, users: usize, what: &str) {
         let deadline = Instant::now() + BACK_WITHIN;
         let tasks = self.attempts.len();
@@ -179,7 +179,7 @@ impl Tasks {
     }
 }
 
-/// One refusal, until its tasks are back.
+/// One refusal, from its beginning until its tasks have recovered.
 async fn refused(server: Refused, code: Code) {
     let what = format!("{code} of {server:?}");
     let process = Tasks::start();
@@ -187,7 +187,7 @@ async fn refused(server: Refused, code: Code) {
     process.equal(1, &what).await;
     process.stage.weather.refuse(Some((server, code)));
     process.insert(2);
-    // The drain asks its servers for what this flush touched, which is nothing.
+    // The flush makes the drain ask its servers; it touches no code.
     process.mapping.flush(Vec::new());
     sleep(GROWN_AFTER).await;
     let before = process.attempts();

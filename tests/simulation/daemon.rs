@@ -1,7 +1,7 @@
-//! A process: every reader and lane, each put together by the product's composition and under its lease.
+//! A process: every reader and lane, each made by the product's composition and under its lease.
 //!
-//! The product's supervisor pauses by chance, and a seed is replayed; so the attempts follow one another here, with an
-//! operator who follows the runbook. `codes.rs` has the supervisor itself.
+//! The product's supervisor chooses its pauses at random, and a seed must be replayed. So here the attempts follow one
+//! another, and an operator follows the runbook. `codes.rs` tests the supervisor itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,18 +50,18 @@ impl Work {
     }
 }
 
-/// What a task needs of its process.
+/// The parts of a process that a task needs.
 struct Task {
     stage: Arc<Stage>,
     leases: ProcessLeases,
     shared: Arc<Shared>,
     work: Work,
-    /// How many fields of a user its readers capture.
+    /// Number of a user's fields that its readers capture.
     fields: usize,
     cancel: CancellationToken,
 }
 
-/// Dropped, it is killed.
+/// A running process; dropping it kills it.
 pub struct Daemon {
     tasks: JoinSet<()>,
     freezer: Freezer,
@@ -69,13 +69,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// `leases`: `None` = every task believes that it holds its own.
+    /// Starts a process; without `leases` every task believes that it holds its own.
     pub fn start(stage: &Arc<Stage>, leases: Option<&MemoryLeases>) -> Self {
         Self::start_capturing(stage, leases, stage.fields())
     }
 
-    /// The same with so many captured fields of a user: with fewer than the projection reads, its configuration has no
-    /// lanes of it.
+    /// Starts a process with this number of captured fields of a user. With fewer fields than the projection reads, its
+    /// configuration has no lanes of it.
     pub fn start_capturing(stage: &Arc<Stage>, leases: Option<&MemoryLeases>, fields: usize) -> Self {
         let freezer = Freezer::default();
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
@@ -98,12 +98,12 @@ impl Daemon {
         self.freezer.is_frozen()
     }
 
-    /// Stops it as SIGSTOP does, or lets it go on.
+    /// Stops the process as SIGSTOP does, or resumes it.
     pub fn set_frozen(&self, frozen: bool) {
         self.freezer.set(frozen);
     }
 
-    /// An orderly end.
+    /// Ends the process by an orderly stop.
     pub async fn stop(mut self) {
         self.cancel.cancel();
         self.set_frozen(false);
@@ -111,7 +111,7 @@ impl Daemon {
     }
 }
 
-/// What no refresh mends.
+/// Faults that no refresh repairs.
 fn is_of_lost_history(code: Code) -> bool {
     matches!(code, Code::SourceServerChanged | Code::SourceDiverged)
 }
@@ -130,7 +130,7 @@ impl Task {
             let code = fault.code();
             readings = (Some(code), if readings.0 == Some(code) { readings.1 + 1 } else { 1 });
             if code == Code::LogEpochReused {
-                // Its remedy, which every later message needs too.
+                // Wipes the log: this remedy ends the fault for every later message too.
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
             } else if self.stage.has_disasters && is_of_lost_history(code) {
                 tokio::select! {
@@ -139,7 +139,7 @@ impl Task {
                     () = begin_anew(&self.stage, self.work.source()) => {}
                 }
             } else if self.stage.by_text && code.is_mended_by_reading() {
-                // The remedy, and then a restart.
+                // The remedy is a refresh, and then a restart.
                 tokio::select! {
                     biased;
                     () = self.cancel.cancelled() => return,

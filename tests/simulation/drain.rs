@@ -1,10 +1,9 @@
 //! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at
-//! any step, a cache that is emptied, restarted and replaced by a replica that lags.
+//! any step, a cache that is emptied, restarted and replaced by a lagging replica.
 //!
-//! Proved: an answer from the cache is a complete set, and not older than a change that was drained before it was
-//! asked for. When all is quiet, each entry is the set of its mapping rows, and readers believe the cache.
-//! Reconciliations go on meanwhile: they find nothing, since nothing is damaged; what is damaged in the quiet they
-//! find, and remove nothing else.
+//! An answer from the cache is a complete set, and never older than a change that was drained before the request. In
+//! the quiet, each entry equals the set of its mapping rows, and readers believe the cache. Reconciliations run beside
+//! it all: without damage they find nothing; in the quiet they find all damage and remove nothing else.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -31,26 +30,26 @@ use crate::seeds::Verdict;
 const CODES: usize = 4;
 const DRAINS: usize = 2;
 const READERS: usize = 2;
-/// Virtual time after which a quiet cache that is not right is stuck.
+/// Virtual time after which a quiet cache that is still wrong counts as stuck.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Whatever was on its way has come.
+/// Time in which everything under way arrives.
 const LATE: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 const LOOK_INTERVAL: Duration = Duration::from_millis(300);
 const TIME: TimeToLive = TimeToLive { full: Duration::from_secs(3600), empty: Duration::from_secs(3600) };
 
-/// What outlives every process.
+/// State that outlives every process.
 #[derive(Clone)]
 struct Stage {
     cache: MemoryCache,
     mapping: MemoryMapping,
     codes: Arc<Vec<StoredCode>>,
-    /// Outbox rows: id, code, the version that the flush gave it.
+    /// Outbox rows: id, code, and the version of the flush.
     noted: Arc<Mutex<Vec<(u64, usize, u64)>>>,
     wrong: Arc<Mutex<Vec<String>>>,
 }
 
-/// The devices say the version; none is the first one.
+/// A set of devices that carry the version; version 0 is the empty set.
 fn set(version: u64) -> Vec<DeviceClaim> {
     let shard = ShardId::of("source-a", "inventory_0", "serial_code_00", 0);
     let device = |name: &str| DeviceClaim {
@@ -61,7 +60,7 @@ fn set(version: u64) -> Vec<DeviceClaim> {
     if version == 0 { Vec::new() } else { vec![device("a"), device("b")] }
 }
 
-/// `None` when it is no complete set.
+/// The version of a set; `None` when the set is not complete.
 fn version(claims: &[DeviceClaim]) -> Option<u64> {
     let Some(first) = claims.first() else { return Some(0) };
     let version = std::str::from_utf8(&first.uuid).ok()?.strip_suffix("-a")?.parse().ok()?;
@@ -87,7 +86,7 @@ impl Stage {
             loop {
                 let Stage { cache, mapping, .. } = &stage;
                 let work = Drain { cache, outbox: mapping, mapping, time_to_live: TIME };
-                // As the supervisor does it.
+                // Starts again after each end, as the supervisor does.
                 let _ended = drain(work, |_| (), &never).await;
                 sleep(RETRY_PAUSE).await;
             }
@@ -97,7 +96,7 @@ impl Stage {
         Drainer { freezer, _task: AbortOnDropHandle::new(task) }
     }
 
-    /// A process that looks codes up.
+    /// Starts a process that looks codes up.
     fn start_reader(&self, seed: u64) -> AbortOnDropHandle<()> {
         let (stage, mut random) = (self.clone(), StdRng::seed_from_u64(seed));
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -115,7 +114,7 @@ impl Stage {
         }))
     }
 
-    /// Compares the cache again and again.
+    /// Starts a task that compares the cache again and again.
     fn start_audits(&self) -> AbortOnDropHandle<()> {
         let stage = self.clone();
         AbortOnDropHandle::new(tokio::spawn(async move {
@@ -136,7 +135,7 @@ impl Stage {
         anabranch_tests::audited(&work).await
     }
 
-    /// Damages what is kept for some codes; what an audit must find.
+    /// Damages the entries of some codes; returns the drift that an audit must find.
     fn damage(&self, random: &mut StdRng) -> BTreeMap<EntryDrift, u64> {
         let mut damages = BTreeMap::new();
         for code in self.codes.iter() {
@@ -146,7 +145,7 @@ impl Stage {
             let right = self.mapping.set(code);
             let (drift, set, time) = match random.random_range(0..5) {
                 0 => (EntryDrift::Unreadable, None, TIME.full),
-                // No row ever had it.
+                // No row ever had this set.
                 1 if right.is_empty() => (EntryDrift::Orphan, Some(set(1)), TIME.full),
                 1 => (EntryDrift::Stale, Some(set(u64::MAX)), TIME.full),
                 2 if right.is_empty() => continue,
@@ -183,7 +182,7 @@ impl Stage {
         }
     }
 
-    /// Whether all is as it must be when nothing happens any more; else why not.
+    /// Whether the outbox is drained and the cache is believed; otherwise the reason why not.
     async fn settled(&self) -> Result<(), String> {
         let failed = |fault| format!("{fault}");
         if !self.mapping.pending(1).await.map_err(failed)?.is_empty() {
@@ -207,7 +206,7 @@ impl Stage {
     }
 }
 
-/// A process that drains; dropped, it is killed.
+/// A process that drains; dropping it kills it.
 struct Drainer {
     freezer: Freezer,
     _task: AbortOnDropHandle<()>,
@@ -242,7 +241,7 @@ impl World {
             }
             480..540 => stage.cache.evict(&stage.codes[random.random_range(0..CODES)]),
             540..550 => stage.cache.lose_all(),
-            // It has what there was a while ago.
+            // The replica has an earlier state of the cache.
             550..640 => self.replica = stage.cache.copy(),
             640..665 => stage.cache.fail_over_to(&self.replica),
             665..670 => stage.cache.fail_over_to(&MemoryCache::default()),
@@ -293,11 +292,11 @@ impl World {
         self.reconciliation().await
     }
 
-    /// An audit of a quiet cache of which some was damaged.
+    /// Audits a quiet cache in which some entries were damaged.
     async fn reconciliation(mut self) -> Verdict {
         self.readers.clear();
         drop(self.audits);
-        // What readers and drains have begun ends by itself, and may end in another round of a drain.
+        // Work of readers and drains ends by itself, perhaps in another round of a drain.
         sleep(LATE).await;
         while self.stage.settled().await.is_err() {
             sleep(RETRY_PAUSE).await;

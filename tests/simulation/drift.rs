@@ -1,4 +1,4 @@
-//! Drift planted by hand in rows of any lane, each time in one of the ways in which it comes to be.
+//! Drift that is planted by hand in rows of any lane, each time in one of its forms.
 
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_pipeline::records::Cell;
@@ -12,19 +12,19 @@ use crate::replay::NOBODY;
 use crate::script::{SOURCES, TARGETS};
 use crate::stage::{LANES, Stage, lane_id};
 
-/// Versions that hands give, and no change has.
+/// Highest of the low versions that hands give and changes never have.
 const OLD: u64 = 3;
 
-/// Whether a row of this version is as a hand has put it.
+/// Whether a row of this version was planted by hand.
 pub fn is_hand_made(version: Lsn) -> bool {
     version == Lsn::MAX || version.as_u64() <= OLD
 }
 
-/// Changes a row of a lane, or two.
+/// Changes one or two rows of a lane.
 pub async fn plant(stage: &Stage, random: &mut StdRng) {
     let at @ (source, target, _) =
         (random.random_range(0..SOURCES), random.random_range(0..TARGETS), random.random_range(0..LANES));
-    // Tables come to be with their first rows.
+    // Tables appear with their first rows.
     let shards = stage.sources[source].shards().await.expect("it always knows");
     let Some(shard) = shards.into_iter().choose(random) else { return };
     let owned = stage.owned(at);
@@ -38,7 +38,7 @@ pub async fn plant(stage: &Stage, random: &mut StdRng) {
         let other = tables[random.random_range(0..tables.len())];
         let day = |text: &str| Box::new([Cell::Bytes(text.as_bytes().into())]);
         let Some(row) = found.into_iter().choose(random) else {
-            // A deleted user.
+            // A row of a deleted user.
             let user = [0, 1, NOBODY][random.random_range(0..3)] + random.random_range(0..3);
             rows.insert((other, shard, [Cell::UInt(user)].into()), (version, day("01-01")));
             return;
@@ -46,16 +46,16 @@ pub async fn plant(stage: &Stage, random: &mut StdRng) {
         let stored = rows[&row].1.clone();
         match random.random_range(0..7) {
             0 => _ = rows.remove(&row),
-            // In a wrong table, with the right content.
+            // The right content in a wrong table.
             1 => {
                 rows.remove(&row);
                 rows.insert((other, row.1, row.2), (version, stored));
             }
-            // In two tables.
+            // One user in two tables.
             2 => _ = rows.insert((other, row.1, row.2), (version, day("01-03"))),
             3 => _ = rows.insert(row, (version, day("12-31"))),
             4 => _ = rows.insert(row, (version, day(""))),
-            // Two users change places.
+            // Another user takes the row's place.
             5 => {
                 let user = Cell::UInt(random.random_range(0..3));
                 rows.remove(&row);

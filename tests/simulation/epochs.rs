@@ -1,4 +1,4 @@
-//! What a log server forgets, a lane knows: no epoch gets a second server, or the lane stops by name.
+//! A lane knows the epoch that a log server forgets: no epoch gets a second server, or the lane stops by name.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
 
 const LANE: LaneAt = (0, 0, 0);
-/// A quiet reader or lane has looked around and stored all it knows.
+/// Time in which a quiet reader or lane checks its source and stores its progress.
 const WHILE: Duration = Duration::from_secs(5);
 
 fn stage() -> Stage {
@@ -39,7 +39,7 @@ fn commit(stage: &Stage) {
     stage.sources[0].commit(Group::Rows(Vec::new()));
 }
 
-/// One attempt of the reader, and one of a lane beside it, for some time: how the lane ended, if it did.
+/// Runs one attempt of the reader, and one of a lane beside it, for some time; returns the lane's fault if it ended.
 async fn run(stage: &Stage) -> Option<Fault> {
     let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
     tokio::select! {
@@ -53,7 +53,7 @@ async fn progress(stage: &Stage) -> Progress {
     stage.store(LANE).load().await.unwrap()
 }
 
-/// As a flush does it that was on its way while everything else was lost.
+/// Stores progress as a flush does that was under way while everything else was lost.
 async fn store(stage: &Stage, change: impl FnOnce(&mut Progress)) {
     let mut flush = Flush::new(progress(stage).await);
     change(&mut flush.progress);
@@ -74,7 +74,7 @@ async fn a_server_that_comes_back_gets_an_epoch_of_its_own_though_the_log_forgot
     let first = stage.log.messages(SOURCE_NAMES[0]);
     stage.sources[0].fail_over();
     commit(&stage);
-    // Lanes are away: only the register knows.
+    // No lane runs: only the register knows the epoch.
     let cancel = CancellationToken::new();
     timeout(WHILE, stage.read(0, &cancel)).await.unwrap_err();
     assert_eq!(stage.log.last(SOURCE_NAMES[0]).unwrap().envelope.position.epoch(), 2);
@@ -85,7 +85,7 @@ async fn a_server_that_comes_back_gets_an_epoch_of_its_own_though_the_log_forgot
     let lane = progress(&stage).await;
     assert_eq!((lane.position.epoch(), lane.server), (3, server("1")));
     assert_eq!(stage.registers.read("epochs/source-0").await.unwrap().value, "3 memory:1");
-    // The same when nothing but the lane is left.
+    // Now only the lane is left to know it.
     stage.log.wipe(SOURCE_NAMES[0]);
     stage.registers.wipe();
     stage.sources[0].fail_over();
@@ -119,7 +119,7 @@ async fn a_stream_that_gives_a_lanes_epoch_to_another_server_stops_the_lane_unti
             let fault = run(&stage).await.expect("it stops");
             assert_eq!(fault.code(), Code::LogEpochReused, "{fault}");
         }
-        // The remedy, with a lane that does not know better than its row.
+        // The remedy, for a lane that knows no more than its row.
         store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("7"))).await;
         stage.log.wipe(SOURCE_NAMES[0]);
         commit(&stage);
@@ -139,7 +139,7 @@ async fn a_lane_above_its_streams_epoch_is_not_taken_for_one_that_waits() {
     assert_eq!(fault.code(), Code::LogEpochBehind, "{fault}");
     stage.log.wipe(SOURCE_NAMES[0]);
     stage.registers.wipe();
-    // Set back, the lane does not know whose the epoch was.
+    // Set back, the lane does not know the epoch's server.
     store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("1"))).await;
     assert!(run(&stage).await.is_none());
     assert_eq!(progress(&stage).await.position.epoch(), 3);
@@ -159,12 +159,12 @@ async fn a_lane_that_is_fed_in_an_epoch_that_is_over_begins_again_in_the_present
     read_alone(&stage).await;
     stage.log.roll_back(SOURCE_NAMES[0], stage.log.messages(SOURCE_NAMES[0]) - first);
     assert!(stage.sources[0].fail_back(&[]));
-    // It lacks what is gone here, and the first server is there again.
+    // The stream lacks the messages that the lane needs, and the first server is there again.
     stage.log.discard(SOURCE_NAMES[0], first - 1);
     store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 16).unwrap(), server("1"))).await;
     let shared = Shared::new(2);
     let mut lane = pin!(stage.deliver(LANE, &shared, &cancel));
-    // It is there before it looks at the stream again.
+    // The lane has its direct feed before it checks the stream again.
     timeout(Duration::from_millis(100), &mut lane).await.unwrap_err();
     assert_eq!((progress(&stage).await.position.epoch(), progress(&stage).await.message), (1, None));
     let fault = tokio::select! {
@@ -187,7 +187,7 @@ async fn a_lane_that_was_further_than_the_stream_is_not_put_back_by_a_fail_over(
     stage.log.wipe(SOURCE_NAMES[0]);
     stage.sources[0].fail_over();
     commit(&stage);
-    // The first message of the new server follows a place before the lane's.
+    // The first message of the new server follows a position before the lane's.
     let Located { position, resume, server } =
         stage.sources[0].locate(BinlogPoint::Gtid("1-1".to_owned()), 2).await.unwrap();
     let mut writer = stage.log.writer(SOURCE_NAMES[0], None).await.unwrap();
@@ -201,7 +201,7 @@ async fn a_lane_that_was_further_than_the_stream_is_not_put_back_by_a_fail_over(
     assert_eq!((lane.position.epoch(), lane.resume.gtid_set.as_str()), (2, "2-4"));
 }
 
-/// A reader without lanes.
+/// Runs a reader without lanes for some time.
 async fn read_alone(stage: &Stage) {
     timeout(WHILE, stage.read(0, &CancellationToken::new())).await.unwrap_err();
 }

@@ -1,5 +1,5 @@
-//! A lane that waits: for a direct feed, until the stream serves it after all; for answers, until it is stopped. And
-//! what a replay from nothing needs.
+//! A lane that waits: for a direct feed until the stream links after all, and for answers until it is stopped. A replay
+//! from nothing and the history that it needs.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -33,7 +33,7 @@ fn lsn(number: u64) -> Lsn {
     Lsn::new(1, 1, number * 16).unwrap()
 }
 
-/// A stream of one position message at 6, behind 5.
+/// Begins a stream with one position message at 6, after 5.
 async fn begin(log: &MemoryLog, origin: bool) {
     let mut writer = log.writer(SOURCE, None).await.unwrap();
     let envelope = Envelope { origin, previous: lsn(5), position: lsn(6), ..Envelope::default() };
@@ -48,7 +48,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
     let mut store = MemoryTarget::new(calm(), Keeping::Rows).lane(id.clone(), Arc::default());
     let limits = stage::limits(1024, 10, WAIT_MAX);
-    // Other lanes have all of them, for ever.
+    // No direct feed is ever free.
     let shared = Shared::new(0);
     let lane = Lane {
         id: &id,
@@ -81,7 +81,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     ended.unwrap();
 }
 
-/// A target that answers nothing after the first question.
+/// A target that answers the first question and no other.
 struct Silent(MemoryStore, bool);
 
 impl LaneStore for Silent {
@@ -105,7 +105,7 @@ impl LaneStore for Silent {
     }
 }
 
-/// A lane looks around, or removes its rows, while its target is silent.
+/// The target is silent while a lane checks its progress, or removes its rows.
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_no_question_of_a_lane() {
     for is_emptied in [false, true] {
@@ -145,7 +145,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
     }
 }
 
-/// What lies before the set was never wanted: its binlog may be purged.
+/// The history before the configured GTID set is not needed: its binlog may be purged.
 #[tokio::test(start_paused = true)]
 async fn a_replay_from_nothing_needs_the_history_from_the_configured_start_on() {
     let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));

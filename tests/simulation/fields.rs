@@ -12,11 +12,11 @@ use crate::daemon::Daemon;
 use crate::script;
 use crate::stage::{Stage, limits};
 
-/// Long for readers and lanes, and short for a position message that comes by itself.
+/// A long time for readers and lanes, and too short for a regular position message.
 const WHILE: Duration = Duration::from_secs(10);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// Else the lanes would wait until something changes.
+/// Otherwise the lanes would wait for the next change.
 #[tokio::test(start_paused = true)]
 async fn a_reader_of_a_quiet_source_tells_soon_after_its_start_that_it_captures_more_fields() {
     let limits = limits(1024, 10, LONG);

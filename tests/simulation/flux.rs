@@ -1,8 +1,8 @@
 //! Identifiers of payment documents are given out once, whatever processes, clocks, servers and people do.
 //!
-//! Processes die with the ranges that they hold and read clocks that stand days apart; a server and a log lose requests
-//! and answers. In half of the worlds somebody restores the server from older copies, or lets a copy take its place,
-//! and an operator skips numbers once that was told by name. In the other half the log loses its registers.
+//! Processes die with the ranges that they hold and read clocks that are days apart. A server and a log lose requests
+//! and answers. In half of the worlds an operator restores the server from older copies or promotes a copy, and skips
+//! numbers once the fault names it. In the other half the log loses its registers.
 
 #![expect(
     clippy::unwrap_used,
@@ -33,14 +33,14 @@ const REGION: Region = Region::Singapore;
 
 type Issuer = FluxIssuer<MemorySequence>;
 
-/// What was given out so far.
+/// The identifiers that were given out so far.
 #[derive(Default)]
 struct Given {
     all: BTreeSet<String>,
     by_key: BTreeMap<RequestKey, Vec<FluxId>>,
-    /// What was ever given out with a key: an older copy of the server may know the key again.
+    /// Identifiers ever given out with a key: an older copy of the server may know the key again.
     once: BTreeSet<(RequestKey, String)>,
-    /// Leases that were refused because the server went back, or is another one.
+    /// Number of leases that were refused because the server went back, or is another one.
     refused: usize,
 }
 
@@ -88,7 +88,7 @@ async fn world(seed: u64, given: &mut Given) {
     given.once.clear();
     for step in 0..STEPS {
         let place = format!("seed {seed}, step {step}");
-        // Keys are removed after a week, or went back with the server.
+        // Keys are removed after a week, or with a restored server.
         let stands: BTreeSet<RequestKey> =
             sequence.with(|rows| rows.keys.iter().map(|(key, ..)| *key).collect());
         given.by_key.retain(|key, _| stands.contains(key));
@@ -103,7 +103,7 @@ async fn world(seed: u64, given: &mut Given) {
                         rows.server = format!("memory:{step}");
                     }
                 });
-                // A key that went back with the server answers what it had answered by then.
+                // A key that an older copy has answers with the identifiers of that copy.
                 let first: BTreeMap<RequestKey, FluxId> = sequence
                     .with(|rows| rows.keys.iter().map(|(key, given, _)| (*key, given.first)).collect());
                 given.by_key.retain(|key, known| first.get(key) == known.first());
@@ -161,11 +161,11 @@ async fn no_identifier_is_given_out_twice_whatever_processes_clocks_servers_and_
     assert!(all > 500_000 && refused > 100, "only {all} identifiers and {refused} refusals prove little");
 }
 
-/// A server at which, just before the first lease of one process, another one leases and somebody restores a copy.
+/// A server at which, just before the first lease of one process, another one leases and a copy is restored.
 struct Interrupted {
     inner: MemorySequence,
     registers: MemoryRegisters,
-    /// What the other process was given; `None` before.
+    /// The identifiers of the other process; `None` before.
     others: Mutex<Option<Vec<FluxId>>>,
 }
 
@@ -217,7 +217,7 @@ fn five() -> FluxOrder {
     }
 }
 
-/// The UPDATE begins where the register stood when it was read, and nothing of the server shows what was in between.
+/// The UPDATE begins at the register's number when it was read, and nothing of the server shows the lease in between.
 #[tokio::test(start_paused = true)]
 async fn a_range_beside_which_another_process_leased_before_a_restore_is_dropped() {
     let (today, registers) = (date(2026, 11, 26), MemoryRegisters::new(Weather::calm()));
@@ -225,7 +225,7 @@ async fn a_range_beside_which_another_process_leased_before_a_restore_is_dropped
     let others = Mutex::new(None);
     let sequence = Interrupted { inner: inner.clone(), registers: registers.clone(), others };
     let process = FluxIssuer::new(sequence, FluxSettings { region: REGION, system: 31 });
-    // The dropped range has raised the counter to where the other process's ended.
+    // The dropped range has raised the counter to the end of the other process's range.
     let given = process.issue(&registers, &five(), today).await.unwrap();
     let others = process.sequence().others.lock().unwrap().take().unwrap();
     assert_eq!((others[0].parts().sequence, given[0].parts().sequence), (0, 1_000));

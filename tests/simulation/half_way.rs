@@ -1,6 +1,6 @@
-//! A source row that changes while it is looked at. One that a transaction deletes and inserts again as it was, as
-//! REPLACE does: both looks at the source agree, and between them a lane may be half way. One that moves between both
-//! looks and back before the next ones: it disagrees in the same way each time, and only the second look tells.
+//! A source row that changes while it is checked. A transaction may delete it and insert it again as it was, as REPLACE
+//! does: both reads of the source agree, and a lane may be half way between them. Or it moves between both reads and
+//! back before the next ones: it differs in the same way each time, and only the second read shows it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -29,10 +29,10 @@ use crate::stage::{SOURCE_NAMES, Stage, limits};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// The birthday of the row, and where it moves.
+/// The birthday of the row, and the birthday to which it moves.
 const DAYS: [u8; 2] = [3, 4];
 
-/// Derived rows, and what happens when they are asked for.
+/// Derived rows that change when they are queried.
 struct Disturbed {
     rows: MemoryRows,
     by: By,
@@ -40,9 +40,9 @@ struct Disturbed {
 
 enum By {
     Nothing,
-    /// A lane has deleted them, and not inserted them again, the first so many times.
+    /// A lane has deleted them and not inserted them again, in the given number of first queries.
     HalfWay(AtomicUsize),
-    /// The source row has moved, and moves back after the second look.
+    /// The source row has moved, and moves back after the second read.
     ThereAndBack(MemorySource),
 }
 
@@ -95,7 +95,7 @@ impl Disturbed {
     }
 }
 
-/// Writes the row, which had another birthday before.
+/// A group that writes the row, with the birthday that it had before.
 fn row(before: Option<u8>, after: u8) -> Group {
     let row = |day| vec![Value::UInt(1), Value::Date { year: 1990, month: 1, day }];
     Group::Rows(vec![vec![ScriptedRow {
@@ -105,12 +105,12 @@ fn row(before: Option<u8>, after: u8) -> Group {
     }]])
 }
 
-/// What a reconciliation says of a row that is right.
+/// The verdict of a reconciliation on a right row.
 async fn judged(by: impl Fn(&MemorySource) -> By) -> Verdict {
     judged_behind(async |_, _| (), by).await
 }
 
-/// The same behind something that happens to the source and its daemon once the row stands.
+/// The verdict on the row after an event of the source and its daemon.
 async fn judged_behind(
     event: impl AsyncFnOnce(&Stage, &mut Option<Daemon>),
     by: impl Fn(&MemorySource) -> By,
@@ -169,7 +169,7 @@ async fn what_moves_between_two_looks_and_back_each_time_is_no_drift() {
     assert_eq!(judged(|source| By::ThereAndBack(source.clone())).await, Verdict::Hot);
 }
 
-/// The look sees a move that no lane has applied, as none runs; its low watermark lies below.
+/// The read sees a move that no lane has applied, as none runs; its low watermark is below the move.
 #[tokio::test(start_paused = true)]
 async fn what_a_look_saw_above_its_low_watermark_is_waited_for() {
     let event = async |stage: &Stage, daemon: &mut Option<Daemon>| {
@@ -180,7 +180,7 @@ async fn what_a_look_saw_above_its_low_watermark_is_waited_for() {
     assert_eq!(judged_behind(event, |_| By::Nothing).await, Verdict::Unreadable);
 }
 
-/// The lane has applied a move that no look sees, though each lies below the high watermark of both.
+/// The lane has applied a move that no read sees, though each is below the high watermark of both.
 #[tokio::test(start_paused = true)]
 async fn what_lies_above_a_low_watermark_may_be_unseen() {
     let event = async |stage: &Stage, _: &mut Option<Daemon>| {

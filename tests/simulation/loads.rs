@@ -1,5 +1,5 @@
-//! A lane that begins at the stream's end and reads its tables: what lies before that end is in no message that it
-//! takes, so a chunk that is older is no word of it.
+//! A lane that begins at the stream's end and reads its tables: no message that it takes holds an earlier change, so it
+//! must not use a chunk from before that end.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -32,7 +32,7 @@ use crate::{script, stage};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// A source whose first reading is an older one, as a snapshot is while an acknowledgement is waited for.
+/// A source whose first chunk is an older one, as a snapshot is while a commit waits for an acknowledgement.
 struct Behind {
     source: MemorySource,
     old: Mutex<Option<Chunk>>,
@@ -148,10 +148,10 @@ fn project(change: &Change<'_, '_>, flush: &mut Flush) {
     });
 }
 
-/// Where the binlog ends.
+/// The end of the binlog.
 async fn end(source: &MemorySource) -> Located {
     let head = source.head().await.unwrap();
-    // It may say a place that lies further back.
+    // `locate` may return an earlier position.
     Located { position: head, ..source.locate(BinlogPoint::Lsn(head), FIRST_EPOCH).await.unwrap() }
 }
 
@@ -170,8 +170,8 @@ async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: codec:
     writer.acknowledged().await.unwrap();
 }
 
-/// Runs a lane that is there and has no rows until it has refreshed this, with an older reading first; which users it
-/// has then.
+/// Runs a lane with progress and without rows until it has refreshed `scope`, with the older chunk first. Returns the
+/// users that it then has.
 async fn refreshed(
     log: &MemoryLog,
     source: MemorySource,
@@ -230,7 +230,7 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
     let begun = end(&source).await;
     let rows = NonZeroUsize::new(100).unwrap();
     let old = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
-    // What the lane would need next is gone from the binlog, and in no message either.
+    // The lane's next group is gone from the binlog, and is in no message either.
     source.rotate();
     source.commit(insert(2));
     let missed = source.head().await.unwrap();
@@ -255,12 +255,12 @@ async fn what_a_condition_finds_is_no_older_than_what_the_lane_has_applied() {
     let begun = end(&source).await;
     let Located { position, resume, server } = begun.clone();
     append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
-    // Both rows were applied, and a hand has taken them out.
+    // Both rows were applied, and then deleted by hand.
     let users = refreshed(&log, source, old, begun, Scope::Where(None, condition()), async |_| ()).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
 }
 
-/// Else a row would go back to what it was before the snapshot, when the change comes that led there.
+/// Otherwise a later change would set the row back to a state from before the snapshot.
 #[tokio::test(start_paused = true)]
 async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
@@ -286,13 +286,13 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
 }
 
-/// DROP DATABASE withdraws more tables than one transaction takes, and none of them has a row in the target yet.
+/// DROP DATABASE withdraws more tables than one transaction takes, and the target has no row of any of them yet.
 #[tokio::test(start_paused = true)]
 async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
     let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
     source.commit(insert(1));
     let begun = end(&source).await;
-    // The rows of before the statement, and a high watermark after it.
+    // The chunk has the rows from before the statement, and a high watermark after it.
     source.show(Sight { unseen: 1, below: Some(0) });
     let gone = ScriptedRow { table: script::table(0), before: None, after: None };
     source.commit(Group::Rows(vec![vec![gone]]));

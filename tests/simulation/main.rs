@@ -1,9 +1,9 @@
 //! The flow on in-memory twins and virtual time, under seeded faults: whatever happens, the store ends equal.
 //!
-//! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases; the cache of
+//! Two sources, two targets, two lanes each, one log, two daemons that share the work through leases. The cache of
 //! mapping rows (`drain.rs`), the codes of servers (`codes.rs`), uuids and identifiers of payment documents (`flux.rs`)
-//! apart. A failing seed prints itself and is written to a file; `seeds.txt` holds seeds that once failed, which run
-//! first. `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one and prints its steps.
+//! have worlds of their own. A failing seed is printed and written to a file; `seeds.txt` has seeds that once failed,
+//! which run first. `ANABRANCH_SIMULATION_SEEDS=N` runs N seeds, `ANABRANCH_SIMULATION_SEED=S` one with its steps.
 
 mod anew;
 mod codes;
@@ -34,23 +34,23 @@ use anabranch_connectors::memory::Keeping;
 use seeds::Verdict;
 use world::Kind;
 
-/// Enough to notice each protection's absence many times over.
+/// Number of worlds, enough to notice each protection's absence many times over.
 const SEEDS: u64 = 2_000;
 
-/// Worlds whose targets keep documents: what differs is the step between documents and progress.
+/// Worlds whose targets keep documents: there a step lies between documents and progress.
 const DOCUMENT_SEEDS: u64 = SEEDS / 4;
 
-/// Worlds with reconciliations, of rows and of documents: each has three in the quiet and more beside those in the
-/// storm.
+/// Worlds with reconciliations, of rows and of documents. Each has three reconciliations in the quiet, and more beside
+/// them in the storm.
 const RECONCILE_SEEDS: u64 = SEEDS / 16;
 
-/// Worlds in which lunar birthdays are learned.
+/// Worlds in which the readers begin to capture lunar birthdays.
 const LUNAR_SEEDS: u64 = SEEDS / 16;
 
 /// Worlds of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;
 
-/// The kept seeds and so many more, or those that the environment asks for; `world` is told whether it is the only one.
+/// Runs the kept seeds and `seeds` others, or those of the environment; `world` learns whether its seed runs alone.
 fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send + Sync + 'static) {
     let given = seeds::number("ANABRANCH_SIMULATION_SEED");
     let asked = || seeds::number("ANABRANCH_SIMULATION_SEEDS").map_or(seeds, |asked| asked * seeds / SEEDS);
@@ -94,7 +94,7 @@ fn whatever_fails_the_cache_answers_nothing_older_than_what_was_drained() {
     run(Vec::new(), CACHE_SEEDS, |seed, _| drain::run(seed));
 }
 
-/// Else a seed that failed could not be looked at again.
+/// Otherwise a failed seed could not be examined again.
 #[test]
 fn a_seed_runs_the_same_every_time() {
     for seed in 0..20 {

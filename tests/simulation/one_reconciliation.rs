@@ -1,5 +1,5 @@
-//! One reconciliation on twins while nothing fails: what holds it, what stops its repairs, and how far it gets in
-//! short windows.
+//! One reconciliation on twins without faults: the conditions that hold it, the limits of its repairs, and its progress
+//! in short windows.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
@@ -28,14 +28,14 @@ use crate::script;
 use crate::spot_checks::{StageLanes, minutes, owner, run, sides, stage};
 use crate::stage::Stage;
 
-/// What the signs of the backpressure are compared with.
+/// Limit of the lag of replicas and lanes.
 const LIMIT: Duration = Duration::from_secs(5);
-/// For how long lanes may stand still.
+/// Longest time for which lanes may stand still.
 const LANE_WAIT: Duration = Duration::from_secs(30);
-/// Rows a second that are read, where time is to pass.
+/// Rows read in a second, where time is to pass.
 const RATE: u64 = 20;
 
-/// Users that were born on the first of January.
+/// Inserts users who were born on the first of January.
 fn insert(stage: &Stage, shard: usize, users: Range<u64>) {
     let row = |user| vec![Value::UInt(user), Value::Date { year: 1992, month: 1, day: 1 }];
     let rows =
@@ -43,7 +43,7 @@ fn insert(stage: &Stage, shard: usize, users: Range<u64>) {
     stage.sources[0].commit(Group::Rows(vec![rows.collect()]));
 }
 
-/// Users in two tables of a source, and all of them derived.
+/// A stage with users in two tables of a source, all of them derived, and its tasks.
 async fn filled(users: u64) -> (Arc<Stage>, Vec<JoinHandle<()>>) {
     let stage = stage();
     let tasks = run(&stage, None);
@@ -69,7 +69,7 @@ fn throttled(rows_per_second: u64) -> ReconcileSettings {
     ReconcileSettings { limits, ..settings() }
 }
 
-/// What outlives a window.
+/// State that outlives a window.
 struct Saved<'s>(&'s mut StoreState);
 
 impl Checkpoint for Saved<'_> {
@@ -79,7 +79,7 @@ impl Checkpoint for Saved<'_> {
     }
 }
 
-/// Lanes of which each is refused twice before it can be asked for anything.
+/// Lanes that refuse the first two requests each.
 struct Refused {
     lanes: StageLanes,
     asked: Mutex<HashMap<LaneId, u32>>,
@@ -113,7 +113,7 @@ impl Lanes for Refused {
     }
 }
 
-/// Goes on with the reconciliation until its end, or that of the window.
+/// Continues the reconciliation until its end, or that of the window.
 async fn reconciliation(
     stage: &Arc<Stage>,
     settings: &ReconcileSettings,
@@ -134,14 +134,14 @@ async fn reconciliation(
     reconciliation.run(&mut state, &mut Saved(saved), window).await.unwrap();
 }
 
-/// A reconciliation without an end of its window.
+/// Runs a reconciliation in a window without end.
 async fn whole_reconciliation(stage: &Arc<Stage>, settings: &ReconcileSettings) -> StoreReport {
     let mut state = StoreState::new("birthday", 7);
     reconciliation(stage, settings, &mut state, &CancellationToken::new()).await;
     state.report
 }
 
-/// So many derived rows are lost; a reconciliation under these settings ends so.
+/// Deletes `lost` derived rows and reconciles; returns outcome, whether the gate closed, rows repaired and rows left.
 async fn of_lost(lost: usize, gate_keys: u64, gate_share: f64) -> (Outcome, bool, u64, u64) {
     let (stage, tasks) = filled(500).await;
     stage.tamper(owner(&stage).1, |rows| {
@@ -158,16 +158,16 @@ async fn of_lost(lost: usize, gate_keys: u64, gate_share: f64) -> (Outcome, bool
 
 #[tokio::test(start_paused = true)]
 async fn more_drift_than_the_gate_lets_pass_is_told_and_left() {
-    // By count.
+    // The gate counts keys.
     assert_eq!(of_lost(40, 40, 1.0).await, (Outcome::Repaired, false, 40, 0));
     assert_eq!(of_lost(41, 40, 1.0).await, (Outcome::Failed, true, 0, 41));
-    // By share of the rows that were read, of more than a hundred.
+    // The gate takes the share of the rows that were read, for more than a hundred keys.
     assert_eq!(of_lost(100, 1_000, 0.05).await, (Outcome::Repaired, false, 100, 0));
     assert_eq!(of_lost(101, 1_000, 0.102).await, (Outcome::Repaired, false, 101, 0));
     assert_eq!(of_lost(101, 1_000, 0.1).await, (Outcome::Failed, true, 0, 101));
 }
 
-/// With little memory the sides are read in slices, and derived rows of one source row lie in several.
+/// Little memory makes both sides be read in slices, so the derived rows of one source row are in several slices.
 #[tokio::test(start_paused = true)]
 async fn a_row_that_several_slices_list_is_counted_once() {
     let (stage, tasks) = filled(1).await;
@@ -188,7 +188,7 @@ async fn a_row_that_several_slices_list_is_counted_once() {
     tasks.into_iter().for_each(|task| task.abort());
 }
 
-/// For how long a throttled reconciliation works, beside this.
+/// Seconds that a throttled reconciliation takes beside this trouble.
 async fn seconds_beside(stage: &Arc<Stage>, trouble: impl Future<Output = ()>) -> u64 {
     let settings = throttled(RATE);
     let working = async {
@@ -226,7 +226,7 @@ async fn a_reconciliation_waits_while_a_source_is_busy_or_a_replica_or_its_lanes
     };
     assert!(held.contains(&seconds_beside(&stage, frozen).await), "lanes are behind");
 
-    // What does not pass holds it up a while for each part that it reads, and does not end it.
+    // A lasting condition delays it at each part that it reads, and does not end it.
     stage.sources[0].press(11, None);
     let began = Instant::now();
     assert_eq!(whole_reconciliation(&stage, &throttled(1_000)).await.outcome(), Outcome::Clean);
@@ -241,7 +241,7 @@ async fn a_reconciliation_whose_windows_are_shorter_than_a_unit_gets_on_in_small
     while state.next.is_some() {
         windows += 1;
         assert!(windows < 10, "it never gets on");
-        // Longer than a table takes, and shorter than both.
+        // Longer than one table takes, and shorter than both take.
         let window = CancellationToken::new();
         let closing = async {
             tokio::time::sleep(Duration::from_secs(7)).await;

@@ -1,4 +1,4 @@
-//! Pages of a scan that break when they are read in part: what came of them counts for nothing.
+//! Pages of a scan that break half-way: their rows do not count.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::stage::{SOURCE_NAMES, Stage, limits};
 
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const USERS: u64 = 40;
-/// A page breaks once in 250 times.
+/// Seeds of the test; a page breaks once in 250 times.
 const SEEDS: u64 = 2_000;
 
 #[tokio::test(start_paused = true)]

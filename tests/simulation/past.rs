@@ -1,7 +1,7 @@
-//! What the sources held and when, for judging what a reconciliation said of them.
+//! Contents of the sources and their times, to judge the report of a reconciliation.
 //!
 //! A transaction that waits for a replica's acknowledgement is in the binlog and in no snapshot. So a reconciliation
-//! may be shown a source as it was before its newest transactions, also of such as were there when it began.
+//! may see a source without its newest transactions, even ones from before its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,24 +11,24 @@ use tokio::time::Instant;
 
 use crate::script::{self, Claim, Key, SOURCES};
 
-/// Transactions of each source.
+/// Number of transactions of each source.
 pub type Groups = [usize; SOURCES];
 
-/// See the module's text.
+/// Contents of the sources over time, see the text of this module.
 #[derive(Debug, Default)]
 pub struct Past {
-    /// When each source committed.
+    /// Times at which each source committed.
     commits: [Vec<Instant>; SOURCES],
-    /// When the source row of a key changed; of a transaction that changes it several times, each time.
+    /// Times at which the source row of a key changed; a transaction that changes it several times counts each time.
     changes: BTreeMap<Key, Vec<Instant>>,
-    /// What should stand, at the last change.
+    /// The claims that are right since the last change.
     truth: BTreeSet<Claim>,
-    /// With which transaction of its source a claim ceased to be right.
+    /// The number of its source's transaction with which a claim ceased to be right.
     ended: BTreeMap<Claim, usize>,
 }
 
 impl Past {
-    /// Notes what the sources committed, and what should stand after it.
+    /// Records the sources' commits, and the claims that are right after them.
     pub fn note(&mut self, committed: &[(usize, Group)], truth: BTreeSet<Claim>) {
         let (now, mut changed) = (Instant::now(), Vec::new());
         for (source, group) in committed {
@@ -41,7 +41,7 @@ impl Past {
                 (script::shards()[&row.table.shard], *user)
             }));
         }
-        // By a branch that was committed, or with its table that was emptied.
+        // Keys that changed by the commit of a branch, or with their emptied table.
         let at_once = truth.symmetric_difference(&self.truth).map(key_of).collect::<BTreeSet<_>>();
         changed.extend(at_once.into_iter().filter(|key| !changed.contains(key)).collect::<Vec<_>>());
         changed.into_iter().for_each(|key| self.changes.entry(key).or_default().push(now));
@@ -59,20 +59,20 @@ impl Past {
         std::array::from_fn(|source| self.commits[source].len())
     }
 
-    /// Whether a reading that was made when the sources had so many transactions, or later, may have been shown a
-    /// source to which this claim was right.
+    /// Whether a read that was made at these numbers of transactions, or later, may see a source in which this claim
+    /// was right.
     pub fn may_be_shown(&self, claim: &Claim, groups: Groups) -> bool {
         let is_late = |ended: &usize| ended + UNSEEN_GROUPS_MAX > groups[source_of(claim)];
         self.truth.contains(claim) || self.ended.get(claim).is_some_and(is_late)
     }
 
-    /// From when on changes of a source may be hidden from a reading of this moment.
+    /// The earliest change of a source that a read at this moment may miss.
     pub fn hidden_from(&self, source: usize, at: Instant) -> Instant {
         let before = self.commits[source].iter().rev().filter(|commit| **commit <= at);
         before.take(UNSEEN_GROUPS_MAX).last().copied().unwrap_or(at)
     }
 
-    /// How often the source row of a key changed from one moment to another.
+    /// Number of changes of a key's source row between two moments.
     pub fn changes(&self, key: Key, from: Instant, to: Instant) -> usize {
         let is_between = |at: &&Instant| from <= **at && **at <= to;
         self.changes.get(&key).map_or(0, |changes| changes.iter().filter(is_between).count())

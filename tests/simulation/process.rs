@@ -1,4 +1,4 @@
-//! The connectors of one process of a run: the twins, put together by the product's own composition.
+//! The connectors of one process of a run: twins in the product's own composition.
 
 use anabranch_connectors::memory::{
     MemoryLease, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore,
@@ -14,12 +14,12 @@ use anabranch_pipeline::records::{LaneId, Progress};
 use crate::script::{SOURCES, TARGETS};
 use crate::stage::{LANES, SOURCE_NAMES, Stage, lane_at, lane_id};
 
-/// What one task of a process is put together from.
+/// The parts of one task's composition.
 pub struct Process<'a> {
     stage: &'a Stage,
-    /// They capture as many fields as the process.
+    /// The sources, which capture as many fields as the process.
     sources: Vec<MemorySource>,
-    /// Of the lanes of the task's source.
+    /// State that the lanes of the task's source share.
     shared: &'a Shared,
     leases: ProcessLeases,
 }
@@ -52,7 +52,7 @@ impl Connectors for Process<'_> {
         self.sources[number(name)].check().await.pop().map_or(Ok(()), Err)
     }
 
-    /// As targets answer that were set up: each lane has its row.
+    /// Answers as targets after set-up do: each lane has its row.
     async fn progress_of_source(&self, name: &str) -> Result<Vec<Progress>, Fault> {
         if self.stage.targets.iter().any(|target| target.is_down()) {
             return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));

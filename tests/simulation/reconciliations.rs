@@ -1,10 +1,10 @@
-//! Reconciliations while everything goes on: drift is planted by hand in rows of any lane, and processes that
-//! reconcile are killed and go on.
+//! Reconciliations under faults and changes: drift is planted by hand in rows of any lane, and processes that reconcile
+//! are killed and replaced.
 //!
-//! In the storm a reconciliation may say little, but nothing wrong: it never takes for drift what no hand has
-//! touched, never says that all is well while a row that a hand has put there stands, and never repairs more than its
-//! gate lets pass. In the quiet it finds exactly what is wrong; beyond its gate it changes nothing and says so, else
-//! it has it repaired, and the next one finds nothing.
+//! In the storm a reconciliation may report little, and nothing wrong. It never reports a row as drift that no hand has
+//! touched, never reports success while a planted row is left, and never repairs more than its gate permits. In the
+//! quiet it finds exactly the wrong rows. Beyond its gate it changes nothing and reports that; otherwise it has them
+//! repaired, and the next one finds nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -32,38 +32,38 @@ use crate::past::{Groups, Past, key_of};
 use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 
-/// Virtual time after which a reconciliation in the quiet is stuck: above what it waits for a lane that stands still.
+/// Virtual time after which a reconciliation in the quiet is stuck, above its wait for a lane that stands still.
 const WAIT_MAX: Duration = Duration::from_secs(900);
-/// A lane that does not move for so long is not waited for.
+/// Time after which a reconciliation no longer waits for a lane that does not move.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
 /// A derived row and its version.
 type StoredVersions = BTreeMap<Claim, Lsn>;
 
-/// When single rows of a key were asked for.
+/// Times at which single rows of a key were read.
 type Looks = Arc<Mutex<BTreeMap<Key, Vec<Look>>>>;
 
 #[derive(Debug, Clone, Copy)]
 struct Look {
     from: Instant,
     to: Instant,
-    /// No change was hidden.
+    /// Whether no change was hidden from the read.
     sees_all: bool,
 }
 
 /// All reconciliations of a run.
 pub struct Reconciliations {
-    /// Draws their gates.
+    /// The generator of their gates.
     random: StdRng,
     underway: Option<Underway>,
     begun: u64,
     pub past: Past,
 }
 
-/// A reconciliation, in whatever process.
+/// A running reconciliation, whichever process it is in.
 struct Underway {
     began: Instant,
-    /// What the sources and the derived tables held then.
+    /// Numbers of transactions at its beginning; `standing` has the derived rows at that time.
     groups: Groups,
     standing: StoredVersions,
     settings: ReconcileSettings,
@@ -72,7 +72,7 @@ struct Underway {
     process: JoinHandle<Result<StoreState, Fault>>,
 }
 
-/// What outlives the process of a reconciliation.
+/// State that outlives the process of a reconciliation.
 #[derive(Debug, Clone)]
 struct Saved(Arc<Mutex<StoreState>>);
 
@@ -88,7 +88,7 @@ impl Reconciliations {
         Self { random: StdRng::seed_from_u64(seed), underway: None, begun: 0, past: Past::default() }
     }
 
-    /// Drift, or something about a reconciliation; what it said wrong.
+    /// Plants drift, or begins, kills or judges a reconciliation; returns the fault of its report, if any.
     pub async fn step(&mut self, stage: &Arc<Stage>, random: &mut StdRng) -> Option<String> {
         if let Some(wrong) = self.ended(stage).await {
             return Some(wrong);
@@ -111,7 +111,7 @@ impl Reconciliations {
     fn begin(&mut self, stage: &Arc<Stage>, random: &mut StdRng) {
         self.begun += 1;
         let mode = if random.random_ratio(1, 5) { Mode::Report } else { Mode::Repair };
-        // From few cells, which take several slices, to more than is needed.
+        // Memory for few cells, which needs several slices, up to more than enough.
         let memory = NonZeroUsize::new(1 << random.random_range(12..18)).expect("not zero");
         let limits = PressureLimits {
             rows_per_second: None,
@@ -140,13 +140,13 @@ impl Reconciliations {
         self.underway = Some(reconciliation);
     }
 
-    /// What the reconciliation said wrong, if it has ended.
+    /// Judges the reconciliation if it has ended; returns the fault of its report.
     async fn ended(&mut self, stage: &Arc<Stage>) -> Option<String> {
         let reconciliation = self.underway.take_if(|reconciliation| reconciliation.process.is_finished())?;
         self.judge(stage, reconciliation).await.err()
     }
 
-    /// The report of a reconciliation that has ended; else what it said wrong.
+    /// The report of a reconciliation that has ended, or the fault of that report.
     async fn judge(&self, stage: &Arc<Stage>, mut reconciliation: Underway) -> Result<StoreReport, String> {
         let ended = (&mut reconciliation.process)
             .await
@@ -184,8 +184,8 @@ impl Reconciliations {
         Ok(report)
     }
 
-    /// Whether a key changed, and back, between two looks, twice: harmless, since what is repaired is what the source
-    /// says.
+    /// Whether a key changed, and back, between two reads, twice. Such a finding is harmless, as repairs follow the
+    /// source.
     fn may_seem_wrong(&self, key: Key, reconciliation: &Underway) -> bool {
         let looks = reconciliation.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = looks.get(&key).map_or(&[][..], Vec::as_slice);
@@ -204,8 +204,8 @@ impl Reconciliations {
         times > 1
     }
 
-    /// In the quiet, with every lane at its end: lets what is under way end, then plants drift, and expects a
-    /// reconciliation to find exactly what is wrong. What was wrong.
+    /// In the quiet, with every lane at its end: lets the running reconciliation end, plants drift, and expects a
+    /// reconciliation to find exactly the wrong rows. Returns the fault, if any.
     pub async fn settle(&mut self, stage: &Arc<Stage>, random: &mut StdRng, plants: bool) -> Option<String> {
         if let Some(reconciliation) = self.underway.take()
             && let Err(wrong) = self.over(stage, reconciliation).await
@@ -226,7 +226,7 @@ impl Reconciliations {
                 Ok(report) => report,
                 Err(wrong) => return Some(wrong),
             };
-            // With little memory it looks at some at a time, and at no more once they are too many.
+            // With little memory it judges keys in batches, and stops once they are too many.
             let (found, is_whole) = (keys_of(&report), report.incomplete.is_empty());
             let is_told = report.is_gate_closed && report.outcome() == Outcome::Failed;
             let is_right = if is_whole { found == wrong } else { found.is_subset(&wrong) };
@@ -322,7 +322,7 @@ impl Drop for Underway {
     }
 }
 
-/// A source of which is known when single rows of it were looked at.
+/// A source that records when its single rows were read.
 #[derive(Debug)]
 struct Watched {
     source: MemorySource,
@@ -397,7 +397,7 @@ impl Lanes for Stage {
     type Store = MemoryStore;
 
     async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
-        // As a question to each target takes its time.
+        // A question to each target takes time.
         tokio::time::sleep(Duration::from_millis(1)).await;
         if self.targets.iter().any(|target| target.is_down()) {
             return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
@@ -408,7 +408,7 @@ impl Lanes for Stage {
         Ok(lanes.map(|id| (id.clone(), begun.get(&id).cloned().unwrap_or_default())).collect())
     }
 
-    /// Nobody pauses lanes here.
+    /// No lane is paused here.
     async fn is_paused(&self, _: &LaneId) -> bool {
         false
     }
@@ -427,7 +427,7 @@ fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
     (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| (source, target, lane)))
 }
 
-/// What the derived tables hold, with versions.
+/// The derived rows with their versions.
 fn standing(stage: &Stage) -> StoredVersions {
     stage.found_with_versions().into_iter().collect()
 }

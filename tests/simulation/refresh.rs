@@ -1,6 +1,6 @@
-//! Refreshes while everything goes on, of lanes whose rows were damaged before: some are gone, and some are there of
-//! users who are not, or in tables where they do not belong. Of single keys, whatever a hand can do; of those that a
-//! condition finds, what the next change of a row would mend too, since a row that is gone is not found.
+//! Refreshes under faults and changes, of lanes with damaged rows: some rows are gone, others belong to absent users or
+//! to other tables. A refresh of single keys repairs any damage. A refresh by condition repairs only damage that the
+//! next change of a row would repair too, as it cannot find a missing row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::replay::{NOBODY, all_lanes, any_lanes};
 use crate::script::{SOURCES, shards, source_of};
 use crate::stage::{LaneAt, Stage, lane_id};
 
-/// Between two questions of an operator.
+/// Pause between two questions of an operator.
 const ASK_INTERVAL: Duration = Duration::from_millis(5);
 
-/// One lane, or all lanes of a source; one table, or all, or keys.
+/// Refreshes one lane or all lanes of a source: one table, all tables, or keys.
 pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     let source = random.random_range(0..SOURCES);
-    // Tables come to be with their first rows.
+    // Tables appear with their first rows.
     let known = stage.sources[source].shards().await.expect("it always knows");
-    // A refresh of all tables takes the place of one of keys, which alone repairs what these have.
+    // A refresh of all tables would replace one of keys, and only that one repairs these rows.
     if random.random() && !stage.by_text && !stage.is_lunar {
         return refresh_keys(stage, source, &known, random).await;
     }
@@ -39,7 +39,7 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     let mut damaged = known;
     damaged.retain(|shard| scope == Scope::Source || scope == Scope::Table(*shard));
     for lane in any_lanes(stage, source, random) {
-        // It would take the place of one of keys, which alone repairs what these have.
+        // The request would replace a refresh of keys, and only that one repairs these rows.
         let refresh = progress(stage, lane).and_then(|progress| progress.refresh);
         if !matches!(refresh, Some(refresh) if matches!(refresh.scope, Scope::Keys(_) | Scope::Where(..))) {
             damage(stage, lane, &damaged, random);
@@ -48,10 +48,10 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     }
 }
 
-/// What an operator does when the binlog of a source holds something that nobody can read.
+/// Refreshes as an operator does when the binlog of a source holds an event that cannot be read.
 pub async fn refresh_all(stage: &Stage, source: usize) {
     for lane in all_lanes(source) {
-        // Nobody can do that while the server is away.
+        // The operator waits while the server is away.
         while stage.targets[lane.1].is_down() {
             tokio::time::sleep(ASK_INTERVAL).await;
         }
@@ -62,7 +62,7 @@ pub async fn refresh_all(stage: &Stage, source: usize) {
     }
 }
 
-/// A lane that has begun: else its rows would not be removed when it is set back to nothing.
+/// Refreshes keys of lanes that have begun: the rows of others would not be removed when they are set back to nothing.
 async fn refresh_keys(stage: &Stage, source: usize, known: &[ShardId], random: &mut StdRng) {
     for lane in any_lanes(stage, source, random) {
         let may_be_asked = |progress: Progress| progress.position > Lsn::ZERO && progress.refresh.is_none();
@@ -106,7 +106,7 @@ fn progress(stage: &Stage, lane: LaneAt) -> Option<Progress> {
     stage.progress(lane.0).into_iter().find(|(other, _)| *other == id).map(|(_, progress)| progress)
 }
 
-/// What stands for a user is gone, wrong, too old or far too new; or something stands where nothing should.
+/// Deletes a user's rows or makes them wrong, too old or far too new; or adds a row where none should be.
 fn spoil(stage: &Stage, lane: LaneAt, shard: ShardId, user: u64, kind: u32, random: &mut StdRng) {
     let owned = stage.owned(lane);
     let key: Box<[Cell]> = [Cell::UInt(user)].into();
@@ -140,9 +140,9 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
             Err(fault) => format!("refresh: {fault}"),
         });
         match outcome.map_err(|fault| fault.code()) {
-            // What is in doubt is said again, as people do.
+            // An operator repeats a request whose outcome is in doubt.
             Err(Code::TargetUnreachable | Code::TargetFenced) => tokio::time::sleep(ASK_INTERVAL).await,
-            // It may be beyond the table already, or read all tables since the source began anew.
+            // The lane may be past the table already, or read all tables since the source began anew.
             Err(Code::RefreshRefused) => {
                 if let Scope::Keys(keys) = &scope {
                     lower(stage, lane, keys);
@@ -154,7 +154,7 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
     }
 }
 
-/// What is far too new becomes old: a refresh of keys alone would mend it, and a refresh of all tables takes its place.
+/// Makes far too new rows old: only a refresh of keys would repair them, and a refresh of all tables replaces it.
 fn lower(stage: &Stage, lane: LaneAt, keys: &BTreeMap<ShardId, Vec<Cell>>) {
     let owned = stage.owned(lane);
     stage.tamper(lane.1, |rows| {

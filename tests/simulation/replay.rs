@@ -1,5 +1,4 @@
-//! `replay` while everything goes on: lanes that run, and lanes whose process is frozen or dead, are set back by the
-//! product's code.
+//! `replay` under faults and changes: the product's code sets lanes back, whose process runs, is frozen or is dead.
 //!
 //! Before lanes begin anew from nothing, their rows are changed by hand: only their removal repairs that.
 
@@ -16,20 +15,20 @@ use crate::anew::is_known;
 use crate::script::{SOURCES, TARGETS, shards, source_of};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
 
-/// After every user of the script.
+/// Lowest number above every user of the script.
 pub const NOBODY: u64 = 1000;
 
-/// One lane, or all lanes of a source.
+/// Sets one lane, or all lanes of a source, back.
 pub async fn replay(stage: &Stage, random: &mut StdRng) {
     let source = random.random_range(0..SOURCES);
-    // Of a server whose past is lost, an operator replays nothing before it has begun anew.
+    // An operator replays nothing of a server that lost its past before it has begun anew.
     if !is_known(stage, source).await {
         return;
     }
     let lanes = any_lanes(stage, source, random);
     let to = match any_place(stage, source, random).await {
         Ok(Rewind::To(place)) if stage.sources[source].splits_branch(&place.resume) => {
-            // It would stop by name: the branch's rows are not after the place.
+            // The lane would stop by name, as the branch's rows are not after the position.
             return stage.tell(|| format!("replay: {place:?} lies between XA PREPARE and XA COMMIT"));
         }
         Ok(to) => to,
@@ -40,13 +39,13 @@ pub async fn replay(stage: &Stage, random: &mut StdRng) {
     }
 }
 
-/// One lane of the source, or all.
+/// One lane of the source, or all; without those whose target is away.
 pub fn any_lanes(stage: &Stage, source: usize, random: &mut StdRng) -> Vec<LaneAt> {
     let mut lanes = all_lanes(source);
     if random.random_ratio(2, 3) {
         lanes = vec![*lanes.choose(random).expect("a source has lanes")];
     }
-    // Nobody can do that either while the server is away.
+    // The operator cannot reach the lanes of a server that is away.
     lanes.retain(|lane| !stage.targets[lane.1].is_down());
     lanes
 }
@@ -68,10 +67,10 @@ async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<
 async fn set_back(stage: &Stage, lane: LaneAt, to: &Rewind, random: &mut StdRng) {
     let (id, mut store) = (lane_id(lane), stage.store(lane));
     match (to, highest(stage, lane) == Lsn::ZERO) {
-        // The operator may say where a new lane begins, and answers for that.
+        // An operator may choose where a new lane begins, at their own risk.
         (Rewind::To(_), true) => return,
         (Rewind::To(_), false) => {}
-        // Nothing is removed: documents of its first flush, if that was cut off, come again.
+        // No row is removed: documents of an interrupted first flush come again.
         (Rewind::ToNothing, true) => {}
         (Rewind::ToNothing, false) => tamper(stage, lane, random),
     }
@@ -82,7 +81,7 @@ async fn set_back(stage: &Stage, lane: LaneAt, to: &Rewind, random: &mut StdRng)
             Err(fault) => format!("replay: {fault}"),
         });
         let Err(fault) = outcome else { return };
-        // What is in doubt is said again, as people do.
+        // An operator repeats a request whose outcome is in doubt.
         if !matches!(fault.code(), Code::TargetUnreachable | Code::TargetFenced) {
             return;
         }
@@ -95,7 +94,7 @@ fn highest(stage: &Stage, lane: LaneAt) -> Lsn {
     of_lane.map_or(Lsn::ZERO, |(_, Progress { highest_position, .. })| highest_position)
 }
 
-/// Removes some of the lane's rows, and gives others another key, all too new for any change to come.
+/// Removes some of the lane's rows, and gives others another key and a version above every change.
 fn tamper(stage: &Stage, lane: LaneAt, random: &mut StdRng) {
     let (owned, shards) = (stage.owned(lane), shards());
     let of_lane = |table: &u32, shard| owned.contains(table) && source_of(shards[&shard]) == lane.0;

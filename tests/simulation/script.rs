@@ -1,7 +1,7 @@
-//! Random transactions over sharded users, and what they must lead to.
+//! Random transactions over sharded users, and the derived rows that they must lead to.
 //!
-//! The expectation is computed here from the rows alone, with days, databases and table names written out: nothing of
-//! it comes from the projector.
+//! The expectation is computed here from the rows alone, with days, databases and table names written out. It shares
+//! nothing with the projector.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,10 @@ const SHARDS: usize = SOURCES * SHARDS_A_SOURCE;
 const USERS: u64 = 6;
 const BRANCHES_MAX: usize = 3;
 
-/// A day as stored, and the database that holds its table in the layout by day; `None` = it is not a date.
+/// A day as stored, and the database that holds its table in the layout by day; `None` = it is no date.
 ///
-/// Few days, so that users meet in tables and come back to them; each lane of each target owns one. The last ones
-/// differ from others in lunar birthday and type alone: only worlds with lunar tables have them.
+/// There are few days, so users meet in tables and return to them; each lane of each target owns one. The last days
+/// differ from others in lunar birthday and type alone, and only worlds with lunar tables have them.
 const DAYS: [((u8, u8), Option<usize>); 9] = [
     ((1, 1), Some(0)),
     ((1, 3), Some(0)),
@@ -38,8 +38,7 @@ const DAYS: [((u8, u8), Option<usize>); 9] = [
 /// Days of the worlds with solar tables.
 const SOLAR_DAYS: usize = 5;
 
-/// The lunar birthday and the type of the same rows, with the database of its table in the layout by day; and what its
-/// row says of the type.
+/// Lunar birthday and type of the same rows, the database of its table in the layout by day, and the type in its row.
 const LUNAR: [(&str, &str, Option<usize>, &str); DAYS.len()] = [
     ("01-01", "", Some(0), "solar"),
     ("01-03", "lunar", Some(0), "lunar"),
@@ -57,7 +56,7 @@ type Day = usize;
 /// Shard number and user.
 pub type Key = (usize, u64);
 
-/// A derived row as it must be: target, `database.table`, shard number, user, birthday and what else it says.
+/// An expected derived row: target, `database.table`, shard number, user, and its values.
 pub type Claim = (usize, String, usize, u64, String);
 
 /// An XA branch that is prepared; its rows are locked until it is decided.
@@ -68,7 +67,7 @@ struct Branch {
     outcome: Vec<(Key, Option<Day>)>,
 }
 
-/// What the sources hold, and what is undecided.
+/// Rows of the sources, and undecided branches.
 #[derive(Debug, Default)]
 pub struct Script {
     rows: BTreeMap<Key, Day>,
@@ -80,7 +79,7 @@ pub struct Script {
     repeating: bool,
     /// Whether rows may change by text, which row events do not show.
     by_text: bool,
-    /// Whether lunar tables are derived, and not solar ones.
+    /// Whether lunar tables are derived instead of solar ones.
     is_lunar: bool,
 }
 
@@ -121,7 +120,7 @@ impl Script {
         Self { overlapping, repeating, by_text, ..Self::default() }
     }
 
-    /// The same users, of whom lunar tables are derived.
+    /// A script of the same users, from whom lunar tables are derived.
     pub fn lunar(self) -> Self {
         Self { is_lunar: true, ..self }
     }
@@ -151,7 +150,7 @@ impl Script {
         }
     }
 
-    /// The derived rows that the sources' rows call for.
+    /// The derived rows that the sources' rows require.
     pub fn claims(&self, layout: Layout) -> BTreeSet<Claim> {
         let claim = |((shard, user), day): (&Key, &Day)| {
             let (((month, of_month), by_day), (lunar, _, lunar_by_day, celebrates_by)) =
@@ -173,7 +172,7 @@ impl Script {
         self.rows.iter().filter_map(claim).collect()
     }
 
-    /// A source is another one now, or lost what it had: its rows are these, and nothing is prepared there.
+    /// Takes over the rows of a replaced or restored source, in which no branch is prepared.
     pub fn restored(&mut self, source: usize, rows_of: impl Fn(ShardId) -> BTreeMap<u64, Row<'static>>) {
         self.branches.retain(|branch| branch.source != source);
         self.rows.retain(|(shard, _), _| source_of(*shard) != source);
@@ -183,7 +182,7 @@ impl Script {
         }
     }
 
-    /// A row, if the source has none: one that is empty beside derived rows does not begin anew.
+    /// Makes a row if the source has none: an empty source with derived rows does not begin anew.
     pub fn fill(&mut self, source: usize) -> Option<Group> {
         let key = (source * SHARDS_A_SOURCE, USERS);
         let is_empty = !self.rows.keys().any(|(shard, _)| source_of(*shard) == source);
@@ -214,14 +213,14 @@ impl Script {
         rows
     }
 
-    /// `None` deletes the row.
+    /// A random day; `None` deletes the row.
     fn any_day(&self, random: &mut StdRng, key: Key) -> Option<Day> {
         let stays = !self.rows.contains_key(&key) || random.random_ratio(2, 3);
         let days = if self.is_lunar { DAYS.len() } else { SOLAR_DAYS };
         stays.then(|| random.random_range(0..days))
     }
 
-    /// A user moves to another shard: in one transaction (insert before delete) or in two, in either order.
+    /// Moves a user to another shard: in one transaction (insert before delete) or in two, in either order.
     fn rename(&mut self, random: &mut StdRng) -> Vec<(usize, Group)> {
         let place = random.random_range(0..self.rows.len().max(1));
         let Some((&from, &day)) = self.rows.iter().nth(place) else { return Vec::new() };
@@ -242,7 +241,7 @@ impl Script {
         both
     }
 
-    /// TRUNCATE; it would wait for a branch that holds rows of the table.
+    /// Truncates a table, unless a branch holds rows of it: the statement would wait for the branch.
     fn withdraw(&mut self, shard: usize) -> Vec<(usize, Group)> {
         let is_locked = |branch: &Branch| branch.outcome.iter().any(|((owner, _), _)| *owner == shard);
         if self.branches.iter().any(is_locked) {

@@ -1,4 +1,4 @@
-//! Which seeds run, on all processors, and what is told about those that failed.
+//! Runs seeds on all processors, and reports those that failed.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// A seed takes milliseconds. One that takes so many seconds goes round in a circle without virtual time passing.
+/// Seconds without a verdict after which a seed loops without virtual time passing; a seed takes milliseconds.
 const SILENCE_MAX_SECONDS: u32 = 60;
 const SHOWN: usize = 10;
-/// Verdicts that nobody has counted yet: more than there are processors.
+/// Verdicts that wait to be counted, more than there are processors.
 const VERDICTS_WAITING: usize = 1024;
 
-/// How one seed ended.
+/// The verdict on one seed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
     Equal,
@@ -22,7 +22,7 @@ pub enum Verdict {
     Stuck(String),
 }
 
-/// All that failed.
+/// The seeds that failed.
 pub struct Outcome {
     total: usize,
     began: Instant,
@@ -68,7 +68,7 @@ pub fn run(seeds: Vec<u64>, world: impl Fn(u64) -> Verdict + Send + Sync + 'stat
     drop(sender);
     let (mut failed, mut silent) = (Vec::new(), 0);
     loop {
-        // Second by second: a process that was stopped for an hour has been silent for one of them.
+        // Seconds are counted one by one: a process that was stopped for an hour has been silent for one of them.
         let verdict = verdicts.recv_timeout(Duration::from_secs(1));
         silent = if verdict.is_ok() { 0 } else { silent + 1 };
         match verdict {

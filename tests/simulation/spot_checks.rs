@@ -1,4 +1,4 @@
-//! Between reconciliations: what is wrong after a minute is seen, and what is late is not taken for it.
+//! Spot checks between reconciliations: they report a row that is wrong after a minute, and no row that is only late.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::script::{self, TARGETS};
 use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
 
-/// Verdicts of the keys that changed: by seconds after the change, and verdict.
+/// Number of verdicts on changed keys, by seconds after the change and verdict.
 type Seen = Arc<Mutex<BTreeMap<(u64, Verdict), usize>>>;
 
 /// The lanes of a stage.
@@ -55,7 +55,7 @@ pub fn stage() -> Arc<Stage> {
     Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false))
 }
 
-/// Users of the first shard that are born on the first of January, or move there.
+/// Inserts users of the first shard who are born on the first of January.
 fn insert(stage: &Stage, users: std::ops::Range<u64>) {
     let row = |user| vec![Value::UInt(user), Value::Date { year: 1992, month: 1, day: 1 }];
     let rows =
@@ -63,14 +63,14 @@ fn insert(stage: &Stage, users: std::ops::Range<u64>) {
     stage.sources[0].commit(Group::Rows(vec![rows.collect()]));
 }
 
-/// A reader, all lanes of the first source but `without`, and its watch.
+/// Starts a reader, all lanes of the first source but `without`, and its spot checks.
 fn start(stage: &Arc<Stage>, without: Option<LaneAt>, seen: &Seen) -> Vec<JoinHandle<()>> {
     let mut tasks = run(stage, without);
     tasks.push(tokio::spawn(watch(stage.clone(), seen.clone())));
     tasks
 }
 
-/// A reader and all lanes of the first source but `without`.
+/// Starts a reader and all lanes of the first source but `without`.
 pub fn run(stage: &Arc<Stage>, without: Option<LaneAt>) -> Vec<JoinHandle<()>> {
     let mut tasks = Vec::new();
     let of_reader = stage.clone();
@@ -85,7 +85,7 @@ pub fn run(stage: &Arc<Stage>, without: Option<LaneAt>) -> Vec<JoinHandle<()>> {
             let shared = Shared::new(2);
             loop {
                 let ended = stage.deliver(lane, &shared, &CancellationToken::new()).await;
-                // Somebody has asked it for a refresh.
+                // A reconciliation has asked it for a refresh.
                 let is_asked = matches!(&ended, Err(fault) if fault.code() == Code::TargetFenced);
                 assert!(is_asked, "lane {} ended: {ended:?}", lane_id(lane));
             }
@@ -94,7 +94,7 @@ pub fn run(stage: &Arc<Stage>, without: Option<LaneAt>) -> Vec<JoinHandle<()>> {
     tasks
 }
 
-/// What is made of the first source.
+/// The first source, and the derived rows of all targets.
 pub fn sides(stage: &Stage) -> Sides<MemorySource, MemoryRows> {
     let projection = stage.projection();
     let sources = BTreeMap::from([(SOURCE_NAMES[0].to_owned(), Arc::new(stage.sources[0].clone()))]);
@@ -154,7 +154,7 @@ async fn what_is_wrong_a_minute_after_its_change_is_seen_until_it_is_right() {
     minutes(0.1).await;
     insert(&stage, 0..10);
     minutes(0.5).await;
-    // By hand: two are gone, one has another day.
+    // By hand: two rows are deleted, and one has another day.
     stage.tamper(owner(&stage).1, |rows| {
         let mut keys = rows.keys().cloned().collect::<Vec<_>>().into_iter();
         keys.by_ref().take(2).for_each(|key| _ = rows.remove(&key));
@@ -169,7 +169,7 @@ async fn what_is_wrong_a_minute_after_its_change_is_seen_until_it_is_right() {
     assert_eq!(taken(&seen), found(60));
     minutes(4.0).await;
     assert_eq!(taken(&seen), found(300));
-    // As a reconciliation does it.
+    // The insert repairs the rows, as a reconciliation does.
     insert(&stage, 0..10);
     minutes(5.0).await;
     assert_eq!(taken(&seen), [((60, Verdict::InFlight), 10), ((600, Verdict::InFlight), 10)]);

@@ -1,4 +1,4 @@
-//! The twins of one run, and one attempt of a reader or of a lane on them, as the product puts it together.
+//! The twins of one run, and one attempt of a reader or lane on them, in the product's composition.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
@@ -30,7 +30,7 @@ use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 
 pub const LANES: u32 = 2;
 pub const SOURCE_NAMES: [&str; SOURCES] = ["source-0", "source-1"];
-/// Direct feeds of a source in each daemon: fewer than it has lanes.
+/// Direct feeds of a source in each daemon, fewer than it has lanes.
 pub const DIRECT_FEEDS: usize = 2;
 
 /// Source, target and number of a lane.
@@ -39,7 +39,7 @@ pub type LaneAt = (usize, usize, u32);
 /// Table, shard and key columns of a derived row.
 pub type RowClaim = (u32, ShardId, Box<[Cell]>);
 
-/// What outlives every process.
+/// State that outlives every process.
 #[derive(Debug)]
 pub struct Stage {
     pub weather: Weather,
@@ -51,19 +51,19 @@ pub struct Stage {
     pub leases: MemoryLeases,
     pub layout: Layout,
     pub limits: Limits,
-    /// Rows change by text at times, and an operator then has all tables of the source read again.
+    /// Whether rows change by text at times; an operator then has all tables of the source read again.
     pub by_text: bool,
-    /// Lunar tables are derived, and not solar ones.
+    /// Whether lunar tables are derived instead of solar ones.
     pub is_lunar: bool,
-    /// Sources lose their history at times, and an operator then has their reading begin anew.
+    /// Whether sources lose their history at times; an operator then begins them anew.
     pub has_disasters: bool,
-    /// Disasters of each source so far: an operator names the request after it.
+    /// Number of disasters of each source so far, which an operator's request names.
     pub disasters: [AtomicU64; SOURCES],
-    /// Held by who asks for a new beginning of the source.
+    /// Held while an operator asks for a new beginning of the source.
     pub operators: [tokio::sync::Mutex<()>; SOURCES],
-    /// Tasks that have stopped, as the supervisor stops them.
+    /// Tasks that have stopped, by the supervisor's rules.
     pub stopped: Mutex<Vec<String>>,
-    /// Keys of whose derived rows a hand has changed some, and when last.
+    /// Keys whose derived rows were changed by hand, each with the last time.
     touched: Mutex<BTreeMap<Key, Instant>>,
     /// Whether steps are printed.
     told: bool,
@@ -146,7 +146,7 @@ impl Stage {
         &projected(self.layout, self.is_lunar).projection
     }
 
-    /// How many fields of a user the projection reads.
+    /// Number of a user's fields that the projection reads.
     pub fn fields(&self) -> usize {
         self.projection().fields()
     }
@@ -165,12 +165,12 @@ impl Stage {
         });
     }
 
-    /// When a hand has changed derived rows of a key last.
+    /// The last time at which derived rows of a key were changed by hand.
     pub fn touched(&self, key: Key) -> Option<Instant> {
         self.touched.lock().expect("nothing panics in there").get(&key).copied()
     }
 
-    /// What the derived tables hold.
+    /// Contents of the derived tables.
     pub fn found(&self) -> BTreeSet<Claim> {
         self.found_with_versions().into_iter().map(|(claim, _)| claim).collect()
     }
@@ -197,7 +197,7 @@ impl Stage {
         found
     }
 
-    /// One attempt of a reader, of a process that believes to hold its lease.
+    /// Runs one attempt of a reader whose process believes that it holds its lease.
     pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
         let (shared, handle) = (Shared::new(DIRECT_FEEDS), TaskStates::default().handle("reader"));
         let process = Process::new(self, self.fields(), &shared, ProcessLeases::Believed);
@@ -218,7 +218,7 @@ impl Stage {
         self.targets[lane.1].lane(lane_id(lane), self.owned(lane))
     }
 
-    /// One attempt of a lane, of a process that believes to hold its lease.
+    /// Runs one attempt of a lane whose process believes that it holds its lease.
     pub async fn deliver(
         &self,
         lane: LaneAt,

@@ -1,8 +1,7 @@
 //! Uuids are given out once, whatever clocks and processes do.
 //!
-//! Three machine numbers, each with processes that die, freeze, wake late and are replaced while they believe to hold
-//! the number; wall clocks that stand still, step back by years and ahead; a log server that loses requests and
-//! answers.
+//! Three machine numbers have processes that die, freeze, wake late and are replaced while they believe that they hold
+//! the number. Wall clocks stand still, and step back by years and ahead. A log server loses requests and answers.
 
 use std::collections::BTreeSet;
 
@@ -22,19 +21,19 @@ impl Clock {
             0 => self.0 = self.0.saturating_sub(random.random_range(0..10_000_000_000)),
             1 => self.0 += random.random_range(0..100_000_000),
             2..12 => self.0 += random.random_range(0..3_000),
-            // Stands still: several calls within the same millisecond.
+            // The clock stands still: several calls come within one millisecond.
             _ => {}
         }
         self.0
     }
 }
 
-/// How many uuids were given out.
+/// Runs a world; returns the number of uuids that were given out.
 async fn world(seed: u64) -> usize {
     let mut random = StdRng::seed_from_u64(seed);
     let registers = MemoryRegisters::new(Weather::stormy(seed, 5));
     let mut clock = Clock(EPOCH_MS + random.random_range(0..1_000_000_000_000));
-    // The last of a machine's processes is its rightful one; those before it were not told.
+    // A machine's last process is the rightful one; earlier ones do not know it.
     let mut machines: [Vec<Mint<'_, MemoryRegisters>>; 3] = Default::default();
     let mut given = BTreeSet::new();
     for step in 0..STEPS {
@@ -55,7 +54,7 @@ async fn world(seed: u64) -> usize {
                     assert!(given.insert(uuid), "seed {seed}, step {step}: {uuid} was given out twice");
                 }
             }
-            // As the product does: after a failure the process begins anew.
+            // After a failure the process begins anew, as the product's does.
             Err(_) => drop(machines[machine].remove(process)),
         }
     }

@@ -24,10 +24,10 @@ use crate::stage::{LANES, SOURCE_NAMES, Stage, limits};
 mod quiet;
 
 const DAEMONS: usize = 2;
-/// Longer than a run: whatever is done from time to time is not done.
+/// Longer than a run: a step with this interval never happens.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How a run ended, and what happened in it.
+/// Verdict and figures of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Run {
     pub verdict: Verdict,
@@ -36,12 +36,12 @@ pub struct Run {
     pub fenced: u64,
 }
 
-/// What a world is about.
+/// The subject of a world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Changes and faults.
     Plain,
-    /// Drift, too, and reconciliations.
+    /// Drift and reconciliations too.
     Reconciled,
     /// Lunar tables; some readers capture no lunar birthdays yet, or no longer.
     Lunar,
@@ -49,7 +49,7 @@ pub enum Kind {
 
 /// Runs one seed.
 pub fn run(seed: u64, keeping: Keeping, kind: Kind, told: bool) -> Run {
-    // What the product says, between the steps.
+    // Log lines of the product appear between the steps.
     let subscriber = told.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
     let _said = subscriber.map(tracing::subscriber::set_default);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -76,14 +76,14 @@ struct World {
     script: Script,
     daemons: Vec<Daemon>,
     keeping: Keeping,
-    /// Whether leases are kept. Without, each daemon does everything all the time: they only save work.
+    /// Whether leases are kept. Without them, each daemon does all work all the time: they only save work.
     lawful: bool,
-    /// Whether sources fail over. XA branches that overlap then stop a source by name (`docs/limits.md`),
-    /// so a run has the one or the other.
+    /// Whether sources fail over. After one, overlapping XA branches may make all tables of the source be read again
+    /// (`docs/limits.md`), or stop it if `unseen_changes = "stop"`. So a run has either fail-overs or overlaps.
     fails_over: bool,
-    /// In worlds with drift that only reconciliations repair.
+    /// In worlds with drift, the reconciliations that repair it.
     reconciliations: Option<Reconciliations>,
-    /// What a reconciliation said wrong.
+    /// A wrong report of a reconciliation.
     lie: Option<String>,
 }
 
@@ -93,7 +93,7 @@ impl World {
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
         let keep_interval = if random.random() { Duration::from_secs(2) } else { LONG };
-        // In every third run nearly each event is larger than a batch.
+        // In a third of the runs nearly each event is larger than a batch.
         let batch_bytes = if random.random_ratio(1, 3) { 40..60 } else { 60..400 };
         let (batch_bytes, flush_rows) = (random.random_range(batch_bytes), random.random_range(1..11));
         let limits = limits(batch_bytes, flush_rows, keep_interval);
@@ -101,11 +101,11 @@ impl World {
         let mut stage =
             Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), keeping, layout, limits, told);
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
-        // What a writer of documents had on its way would come after the load (`docs/limits.md`).
+        // Requests of a document writer that are still under way would arrive after the load (`docs/limits.md`).
         stage.by_text = keeping == Keeping::Rows && !has_reconciliations && random.random_ratio(1, 2);
         stage.is_lunar = kind == Kind::Lunar;
-        // What a writer of documents had on its way would come after the sweep, and a source that is reset just when
-        // its reader leaves a statement behind looks like itself (`docs/limits.md`). A kept seed stays what it was.
+        // Late requests of a document writer would arrive after the sweep. A source that is reset just when its reader
+        // leaves a statement behind looks like itself (`docs/limits.md`). A kept seed keeps its world.
         stage.has_disasters = keeping == Keeping::Rows
             && !has_reconciliations
             && seed.is_multiple_of(3)
@@ -116,7 +116,7 @@ impl World {
         Self {
             stage: Arc::new(stage),
             random,
-            // A late writer of documents may undo the second change (`docs/limits.md`).
+            // A late request of a document writer may undo the second change (`docs/limits.md`).
             script,
             daemons: Vec::new(),
             keeping,
@@ -131,7 +131,7 @@ impl World {
         self.stage.tell(|| format!("layout {:?}, leases kept: {}", self.stage.layout, self.lawful));
         self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
         if self.stage.is_lunar {
-            // The installation learns lunar birthdays later.
+            // The installation captures lunar birthdays later.
             self.daemons =
                 (0..DAEMONS).map(|_| self.start_capturing(Entity::User.required_fields())).collect();
         }
@@ -158,7 +158,7 @@ impl World {
         Daemon::start_capturing(&self.stage, self.lawful.then_some(&self.stage.leases), fields)
     }
 
-    /// A process after another one, perhaps with another configuration.
+    /// Starts a process in place of another one, perhaps with another configuration.
     fn start_next(&mut self) -> Daemon {
         let is_older = self.stage.is_lunar && self.random.random_ratio(1, 3);
         let fields = if is_older { Entity::User.required_fields() } else { self.stage.fields() };
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Something is committed at the sources.
+    /// Commits the next change of the script at the sources.
     fn change(&mut self) {
         let groups = self.script.next(&mut self.random);
         if let Some(reconciliations) = &mut self.reconciliations {
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// Drift and reconciliations, and time for them.
+    /// Plants drift or lets a reconciliation act, and lets time pass.
     async fn reconciliation(&mut self) {
         if let Some(reconciliations) = &mut self.reconciliations {
             self.lie = reconciliations.step(&self.stage, &mut self.random).await;
@@ -239,7 +239,7 @@ impl World {
             1..2 => self.lose_registers(),
             2..6 => self.roll_back(source, messages),
             6..8 => {
-                // What is then sent again is cut short.
+                // The reader appends again, and the next wipe interrupts it.
                 self.roll_back(source, messages * 6);
                 self.change();
                 self.wait(1..80).await;
@@ -268,7 +268,7 @@ impl World {
         self.stage.log.wipe(SOURCE_NAMES[source]);
     }
 
-    /// The bucket is gone, or everything that the log server keeps, as after the loss of its disk.
+    /// Loses the register bucket, or everything that the log server keeps, as after the loss of its disk.
     fn lose_registers(&mut self) {
         let loses_all = self.random.random_ratio(2, 3);
         self.stage.tell(|| format!("registers are lost, and the log server's disk: {loses_all}"));
@@ -282,7 +282,7 @@ impl World {
     fn roll_back(&self, source: usize, messages: usize) {
         self.stage.tell(|| format!("log {source} rolled back by {messages}"));
         self.stage.log.roll_back(SOURCE_NAMES[source], messages);
-        // Before its first transaction a source is like any other.
+        // Before its first transaction a source looks like any other.
         let is_first = |end: &LogEntry| end.envelope.resume.read_gtids().is_empty();
         if self.stage.has_disasters
             && self.stage.log.last(SOURCE_NAMES[source]).as_ref().is_some_and(is_first)
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// Nothing is appended for some time.
+    /// Fills the log for some time, or makes room again: a full log takes no message.
     fn full_log(&mut self) {
         let (source, full) = (self.random.random_range(0..SOURCES), self.random.random_ratio(1, 3));
         self.stage.tell(|| format!("log {source} is full: {full}"));
@@ -307,7 +307,7 @@ impl World {
                 source.rotate();
             }
             4..7 => {
-                // What all lanes have; the log is only a copy of the rest.
+                // All lanes have read the purged groups; the log is only a copy of the rest.
                 let needed = self.resume_points(number);
                 self.stage.tell(|| format!("source {number} purges what lies before {needed:?}"));
                 source.purge(&needed);
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// A source loses its past.
+    /// Makes a source lose its past.
     fn disaster(&mut self, number: usize) {
         let points = self.resume_points(number);
         if strike(&self.stage, number, &points, self.fails_over, &mut self.random) {
@@ -332,7 +332,7 @@ impl World {
     }
 
     fn fail_over(&mut self, number: usize) {
-        // A lane that has not begun reads the tables; what its first flush had on its way would come after that
+        // A lane that has not begun reads the tables; late requests of its first flush would arrive after that
         // (`docs/limits.md`).
         if self.keeping == Keeping::Documents && !self.all_have_begun(number) {
             return;
@@ -345,7 +345,7 @@ impl World {
         self.stage.tell(|| format!("source {number} fails over, back to the former server: {back}"));
     }
 
-    /// A target stays away for some time.
+    /// Takes a target away, or brings it back.
     fn target_fault(&mut self) {
         let number = self.random.random_range(0..TARGETS);
         let target = &self.stage.targets[number];
@@ -359,7 +359,7 @@ impl World {
         begun.count() == TARGETS * LANES as usize
     }
 
-    /// Where each lane of a source would enter the binlog; a lane that has not begun, at its origin.
+    /// The point at which each lane of a source would enter the binlog; the origin for a lane that has not begun.
     fn resume_points(&self, source: usize) -> Vec<ResumePoint> {
         let mut points: Vec<_> =
             self.stage.progress(source).into_iter().map(|(_, progress)| progress.resume).collect();

@@ -5,7 +5,7 @@ use anabranch_pipeline::lookup::{AuditPace, AuditState, Audited, CacheAudit};
 use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
 use anabranch_pipeline::reconcile::Pace;
 
-/// What the audit found, and what ended it before the cache's end.
+/// Runs the whole audit; returns its findings, and the fault that ended it before the cache's end, if any.
 pub async fn audited<C, O, M>(work: &CacheAudit<'_, C, O, M>) -> (Audited, Option<Fault>)
 where
     C: CodeCache,

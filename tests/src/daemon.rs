@@ -1,4 +1,4 @@
-//! The binary `anabranch` as a process: commands that end, and the daemon that runs.
+//! The binary `anabranch` as a process: commands that end, and the running daemon.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -14,14 +14,14 @@ use tokio::time::Instant;
 use crate::http;
 use crate::waiting::{POLL_INTERVAL, WAIT_MAX, blocking, until, until_some};
 
-/// Longer than the daemon's own deadline for an orderly stop.
+/// Longest wait for an orderly stop, above the daemon's own deadline.
 const STOP_MAX: Duration = Duration::from_secs(20);
 const LOG_LINES_SHOWN: usize = 40;
 
 /// A command that has ended.
 #[derive(Debug)]
 pub struct Finished {
-    /// -1 when a signal ended it.
+    /// Exit code; -1 when a signal ended the command.
     pub exit_code: i32,
     pub stdout: String,
     pub stderr: String,
@@ -29,7 +29,7 @@ pub struct Finished {
 
 impl Finished {
     /// # Panics
-    /// When the command failed.
+    /// Panics when the command failed.
     #[track_caller]
     pub fn expect_success(self) -> Self {
         assert_eq!(self.exit_code, 0, "the command failed: {self:?}");
@@ -39,7 +39,7 @@ impl Finished {
     /// Standard output as one JSON value.
     ///
     /// # Panics
-    /// When it is none.
+    /// Panics when standard output is no JSON value.
     #[track_caller]
     pub fn json(&self) -> Json {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {self:?}"))
@@ -48,7 +48,7 @@ impl Finished {
     /// Standard output as one JSON value a line.
     ///
     /// # Panics
-    /// When a line is none.
+    /// Panics when a line is no JSON value.
     #[track_caller]
     pub fn json_lines(&self) -> Vec<Json> {
         let parse = |line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -56,7 +56,7 @@ impl Finished {
     }
 }
 
-/// How the binary is called: with which file and which variables.
+/// The binary with its configuration file and its environment.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub binary: PathBuf,
@@ -90,11 +90,11 @@ impl Call {
     }
 }
 
-/// What is special about one run of the binary.
+/// Settings of one run of the binary.
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub http: SocketAddr,
-    /// The subcommand and what follows it.
+    /// The subcommand and its arguments.
     pub arguments: Vec<String>,
     pub environment: Vec<(String, String)>,
 }
@@ -104,25 +104,25 @@ pub(crate) struct Run {
 pub struct Daemon {
     companion: Companion,
     log_file: PathBuf,
-    /// Bytes that earlier runs on the same port left in the file.
+    /// Bytes that earlier runs on the same port left in the log file.
     log_begins: usize,
     http: SocketAddr,
 }
 
 impl Daemon {
-    /// What it wrote to standard output and standard error, of earlier runs on the same port too.
+    /// Everything that this run and earlier ones on the same port wrote to standard output and standard error.
     pub fn log(&self) -> String {
         fs::read(&self.log_file)
             .map_or_else(|_| String::new(), |log| String::from_utf8_lossy(&log).into_owned())
     }
 
-    /// What this run wrote.
+    /// The output of this run alone.
     pub fn log_of_this_run(&self) -> String {
         let log = fs::read(&self.log_file).unwrap_or_default();
         String::from_utf8_lossy(log.get(self.log_begins..).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until a task stands at the failpoint that this run was started with.
+    /// Waits until a task has reached the failpoint that this run was started with.
     pub async fn until_failpoint(&self, name: &str) {
         let said = format!("failpoint {name}");
         until(&format!("{said} is reached"), async || {
@@ -144,18 +144,18 @@ impl Daemon {
         self.companion.is_running()
     }
 
-    /// `/v1/status`; `None` when it does not answer.
+    /// Asks for `/v1/status`; `None` when the daemon does not answer.
     pub async fn status(&self) -> Option<Json> {
         let (code, body) = http::get(self.http, "/v1/status").await?;
         (code == 200).then(|| serde_json::from_str(&body).ok()).flatten()
     }
 
-    /// `/metrics`; empty when it does not answer.
+    /// Asks for `/metrics`; returns an empty text when the daemon does not answer.
     pub async fn metrics(&self) -> String {
         http::get(self.http, "/metrics").await.map_or_else(String::new, |(_, body)| body)
     }
 
-    /// The sum of a metric's samples whose labels hold all the texts.
+    /// The sum of a metric's samples whose labels contain all the texts.
     pub async fn metric(&self, name: &str, labels: &[&str]) -> f64 {
         let is_wanted = |line: &&str| {
             line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
@@ -166,15 +166,15 @@ impl Daemon {
         samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok()).sum()
     }
 
-    /// `/readyz`: status code and body.
+    /// Asks for `/readyz`; returns status code and body, `None` when the daemon does not answer.
     pub async fn readiness(&self) -> Option<(u16, String)> {
         http::get(self.http, "/readyz").await
     }
 
-    /// A request of an application: status code and JSON.
+    /// Sends an application's request; returns status code and JSON.
     ///
     /// # Panics
-    /// When it is not answered with JSON.
+    /// Panics when the answer is missing or no JSON.
     pub async fn ask(&self, method: &str, path: &str, token: Option<&str>, body: &str) -> (u16, Json) {
         let authorization =
             token.map_or_else(String::new, |token| format!("Authorization: Bearer {token}\r\n"));
@@ -189,7 +189,7 @@ impl Daemon {
         (code, serde_json::from_str(body).unwrap_or_else(|error| panic!("no JSON ({error}): {answer}")))
     }
 
-    /// Waits until `/readyz` says yes.
+    /// Waits until `/readyz` answers 200.
     pub async fn until_ready(&self) {
         let deadline = Instant::now() + WAIT_MAX;
         loop {
@@ -203,7 +203,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until every lane of these sources has read its tables, as a new one does: what changes from now on comes
+    /// Waits until every lane of these sources has read its tables, as a new lane does. Each later change then comes
     /// once.
     pub async fn until_loaded(&self, sources: &[&str]) {
         until(&format!("all lanes of {sources:?} have read their tables"), async || {
@@ -215,7 +215,7 @@ impl Daemon {
         .await;
     }
 
-    /// Waits until the view of `list` (`sources`, `lanes` or `tasks`) that `key` names satisfies the condition.
+    /// Waits until the view in `list` (`sources`, `lanes` or `tasks`) that `key` names satisfies the condition.
     pub async fn until_view(&self, list: &str, key: (&str, &str), condition: impl Fn(&Json) -> bool) -> Json {
         until_some(&format!("{list} {key:?} as wanted"), async || {
             let status = self.status().await?;
@@ -226,7 +226,7 @@ impl Daemon {
         .await
     }
 
-    /// The most memory it has ever had in RAM, in bytes.
+    /// The process's peak resident memory, in bytes.
     pub fn resident_bytes_max(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let kibibytes = status.lines().find_map(|line| {
@@ -235,37 +235,37 @@ impl Daemon {
         kibibytes.expect("the daemon runs") * 1024
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL and waits for the end.
     pub fn kill(&mut self) {
         blocking(|| self.companion.kill()).expect("it ends");
     }
 
-    /// SIGTERM, without waiting for what comes of it.
+    /// Sends SIGTERM and does not wait for the end.
     pub fn ask_to_end(&self) {
         self.companion.ask_to_end();
     }
 
-    /// SIGTERM and an orderly end; `None` when it did not end in time.
+    /// Sends SIGTERM and waits for an orderly end; `None` when the process did not end in time.
     pub fn terminate(&mut self) -> Option<ExitStatus> {
         blocking(|| self.companion.terminate(STOP_MAX)).expect("it ends")
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the process has ended by itself; `None` when it did not end in time.
     pub fn wait(&mut self) -> Option<ExitStatus> {
         blocking(|| self.companion.wait(WAIT_MAX))
     }
 
-    /// SIGHUP: stopped and pausing tasks are tried again.
+    /// Sends SIGHUP: the daemon tries stopped and pausing tasks again.
     pub fn hang_up(&self) {
         self.companion.hang_up();
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn pause(&self) {
         self.companion.pause();
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.companion.resume();
     }

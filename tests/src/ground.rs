@@ -1,8 +1,7 @@
-//! Stacks that the tests of one target share: they take turns, each on a clean slate.
+//! Stacks that the tests of one target share: tests take turns, and each begins on a clean slate.
 //!
-//! No test cuts the power, so its servers wait for no disk: tables are made and dropped several times faster. Those of
-//! benchmarks wait for it.
-//! Its servers of the common MariaDB are of another database where `ANABRANCH_TEST_DATABASE` names one.
+//! No test cuts the power, so its servers wait for no disk: they make and drop tables several times faster. The servers
+//! of benchmarks wait for it. Where `ANABRANCH_TEST_DATABASE` names a database, it replaces the common MariaDB.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,12 +16,12 @@ use crate::search::Search;
 use crate::versions::TestDatabase;
 use crate::waiting::blocking;
 
-/// Servers, started at the first turn. Put it into a `static`: its servers end with the process.
+/// Servers of one test target, started at the first turn. Put it into a `static`: its servers end with the process.
 #[derive(Debug)]
 pub struct Ground {
     specs: fn() -> Vec<ServerSpec>,
     slots: [Slot; 2],
-    /// As many as slots are in use.
+    /// One permit for each slot in use.
     permits: Semaphore,
     turns: AtomicU32,
     waits_for_disk: bool,
@@ -48,7 +47,7 @@ pub struct Turn<'g> {
     /// A prefix of streams and buckets that no other turn has.
     pub name: String,
     specs: Vec<ServerSpec>,
-    // The slot is given back before the permit, so whoever has a permit finds a slot.
+    // The slot is given back before the permit, so each holder of a permit finds a free slot.
     _turn: MutexGuard<'g, ()>,
     _permit: SemaphorePermit<'g>,
 }
@@ -59,14 +58,14 @@ impl Ground {
         Self::of(|| Options::standard().servers)
     }
 
-    /// The same with MariaDB 11.8 as first source and target, where the machine can have it.
+    /// The standard servers with MariaDB 11.8 as first source and target, where the machine can have it.
     pub const fn mariadb_11() -> Self {
         Self::of(|| {
             beside_another(ServerSpec::mariadb_11_source("source-a"), ServerSpec::mariadb_11_target("target"))
         })
     }
 
-    /// The same with MySQL as first source and target, where the machine can have it.
+    /// The standard servers with MySQL as first source and target, where the machine can have it.
     pub const fn mysql() -> Self {
         Self::of(|| beside_another(ServerSpec::mysql_source("source-a"), ServerSpec::mysql_target("target")))
     }
@@ -75,12 +74,12 @@ impl Ground {
         Self::with_stacks(1, false, specs)
     }
 
-    /// The same with servers that wait for the disk, as those of users do.
+    /// Servers of these kinds that wait for the disk, as those of users do.
     pub const fn on_disk(specs: fn() -> Vec<ServerSpec>) -> Self {
         Self::with_stacks(1, true, specs)
     }
 
-    /// The same with two stacks, so two tests run beside one another: most of a test is waiting.
+    /// Two stacks of these servers, so that two tests run at the same time: most of a test is waiting.
     pub const fn two_of(specs: fn() -> Vec<ServerSpec>) -> Self {
         Self::with_stacks(2, false, specs)
     }
@@ -96,7 +95,7 @@ impl Ground {
         self.turn_if_there().await.expect("the machine has the servers")
     }
 
-    /// The same of servers that a machine may not have (MySQL): `None` then.
+    /// Waits for the turn on servers that a machine may not have (MySQL); `None` when it has none.
     pub async fn turn_if_there(&self) -> Option<Turn<'_>> {
         let permit = self.permits.acquire().await.expect("nothing closes it");
         let (slot, turn) = self
@@ -133,7 +132,7 @@ fn beside_another(source: ServerSpec, target: ServerSpec) -> Vec<ServerSpec> {
 }
 
 impl Turn<'_> {
-    /// Names of servers with this account.
+    /// Names of the servers with this account.
     pub fn servers(&self, account: DatabaseAccount) -> Vec<String> {
         let is_wanted = |spec: &&ServerSpec| match &spec.kind {
             Kind::MariaDb(_, server) | Kind::MySql(server) => server.account == account,
@@ -142,7 +141,7 @@ impl Turn<'_> {
         self.specs.iter().filter(is_wanted).map(|spec| spec.name.clone()).collect()
     }
 
-    /// JetStream, to look and to damage.
+    /// JetStream, to inspect and to damage.
     pub async fn jetstream(&self) -> jetstream::Context {
         let server = self.stack.server("nats").expect("a server of the stack");
         let client = async_nats::ConnectOptions::new()
@@ -153,7 +152,7 @@ impl Turn<'_> {
         jetstream::new(client.await.expect("NATS answers"))
     }
 
-    /// A test that failed may have left servers dead or paused.
+    /// Cleans the servers; a failed test may have left them dead or paused.
     async fn clean(&self) {
         for server in self.stack.servers() {
             match server.status() {
@@ -182,7 +181,7 @@ impl Turn<'_> {
                                  ('mysql', 'information_schema', 'performance_schema', 'sys')";
                 let databases: Vec<String> =
                     connection.rows("list databases", databases).await.expect("it answers");
-                // One at a time: full tables take the disk seconds, and a statement may not take long.
+                // One at a time: full tables take the disk seconds, and a statement has a time limit.
                 for database in databases {
                     let sql = format!("DROP DATABASE `{database}`");
                     connection.execute("clean up", sql).await.expect("an administrator may");

@@ -1,4 +1,4 @@
-//! One HTTP/1.0 request to a daemon: what `curl` would show.
+//! One HTTP/1.0 request to a daemon, with the answer that `curl` would show.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// A paused daemon accepts nothing and answers nothing.
+/// Time limit of a request; a paused daemon accepts and answers nothing.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Longer than the API's own time limit.
+/// Time limit of an application's request, above the API's own.
 const APPLICATION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Status code and body; `None` when nobody answers.
+/// Sends a GET; returns status code and body, `None` when no daemon answers.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     let answer = tokio::time::timeout(TIMEOUT, ask(address, request.as_bytes())).await.ok()??;
@@ -19,8 +19,8 @@ pub(crate) async fn get(address: SocketAddr, path: &str) -> Option<(u16, String)
     Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
-/// Head and body of the answer to a request as it goes over the wire; `None` when nobody answers. A daemon that refuses
-/// a body does not wait for it.
+/// Sends a request as raw bytes; returns head and body of the answer, `None` when no daemon answers. A daemon that
+/// refuses a body does not wait for it.
 pub(crate) async fn raw(address: SocketAddr, request: &[u8]) -> Option<String> {
     tokio::time::timeout(APPLICATION_TIMEOUT, ask(address, request)).await.ok()?
 }

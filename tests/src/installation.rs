@@ -20,39 +20,39 @@ use crate::daemon::{Call, Daemon, Finished, Run};
 use crate::ground::Turn;
 use crate::waiting::{WAIT_MAX, blocking};
 
-/// Life of a cached set, and of one without claims.
+/// Time to live of a cached set, and of a set without claims.
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(60));
 
-/// What an installation is like.
+/// Shape of an installation.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// What is captured: of users birthday tables are derived, of devices mapping tables.
+    /// Captured entities: birthday tables are derived from users, mapping tables from devices.
     pub entities: Vec<Entity>,
     pub layout: DerivedLayout,
-    /// Lunar birthday tables are derived too.
+    /// Whether lunar birthday tables are derived too.
     pub is_lunar: bool,
-    /// Derived databases of birthdays.
+    /// Number of derived databases of birthdays.
     pub databases: u32,
     /// Lanes of each projection.
     pub lanes: u32,
-    /// How many of the targets are used.
+    /// Number of targets in use.
     pub targets: usize,
-    /// Where the application puts its users.
+    /// Rule by which the application distributes its users over tables.
     pub rule: ShardingRule,
     /// Tables in each inventory database and the history.
     pub serial_tables: u32,
     /// Tables in each mapping database.
     pub mapping_tables: u32,
-    /// The mapping tables have a cache, on the server `redis`.
+    /// Whether the mapping tables have a cache, on the server `redis`.
     pub has_cache: bool,
-    /// Documents are derived of devices too, on the server `search`.
+    /// Whether documents are derived from devices too, on the server `search`.
     pub has_documents: bool,
-    /// Passwords stand in the file, and not in environment variables.
+    /// Whether the file holds the passwords, instead of environment variables.
     pub has_passwords_in_file: bool,
 }
 
 impl Plan {
-    /// All users of a day in one table; 10 source databases with one table each, so all types of birthday column.
+    /// All users of a day in one table; 10 source databases of one table each, for all types of birthday column.
     pub fn small() -> Self {
         let rule = ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases: 10, tables: 1 };
         Self {
@@ -71,22 +71,22 @@ impl Plan {
         }
     }
 
-    /// Devices instead of users.
+    /// A plan with devices instead of users.
     pub fn serials() -> Self {
         Self { entities: vec![Entity::SerialCode], ..Self::small() }
     }
 
-    /// Users and devices side by side.
+    /// A plan with users and devices side by side.
     pub fn both() -> Self {
         Self { entities: Entity::ALL.to_vec(), ..Self::small() }
     }
 
-    /// Everything there is: birthdays, mapping tables, their cache, documents.
+    /// A plan with every derived store: birthdays, mapping tables, their cache, documents.
     pub fn everything() -> Self {
         Self { has_cache: true, has_documents: true, ..Self::both() }
     }
 
-    /// What is to be compared, in an installation of that name.
+    /// Verifications of the plan's stores, in an installation of that name.
     fn audits(
         &self,
         name: &str,
@@ -133,7 +133,7 @@ impl Plan {
 pub struct Installation<'g> {
     turn: Turn<'g>,
     pub configuration: DaemonConfiguration,
-    /// One for each derived store of the plan.
+    /// One verification for each derived store of the plan.
     pub audits: Vec<Verification>,
     call: Call,
 }
@@ -145,7 +145,7 @@ fn binary() -> PathBuf {
 }
 
 impl<'g> Installation<'g> {
-    /// Makes the source tables and the configuration file; `setup` was not called yet.
+    /// Makes the source tables and the configuration file; `setup` is still to be run.
     pub async fn prepare(turn: Turn<'g>, plan: &Plan) -> Self {
         let sources = turn.servers(DatabaseAccount::Capture);
         let mut targets = turn.servers(DatabaseAccount::Apply);
@@ -168,7 +168,7 @@ impl<'g> Installation<'g> {
             http_port: daemon::free_port().expect("a port is free"),
             ..DaemonConfiguration::standard(audits.clone())
         };
-        // Who works is a test's to say.
+        // Each test decides which daemon works.
         configuration.limits.push("rebalance_interval_ms = 0".to_owned());
         let mut environment = Vec::new();
         if !plan.has_passwords_in_file {
@@ -180,7 +180,7 @@ impl<'g> Installation<'g> {
         installation
     }
 
-    /// As [`Installation::prepare`], and `setup`.
+    /// Prepares as [`Installation::prepare`] does, and runs `setup`.
     pub async fn set_up(turn: Turn<'g>, plan: &Plan) -> Self {
         let installation = Self::prepare(turn, plan).await;
         installation.command(&["setup"]).await.expect_success();
@@ -204,7 +204,7 @@ impl<'g> Installation<'g> {
         text
     }
 
-    /// Writes the file anew, after a change of `configuration`.
+    /// Writes the configuration file anew, after a change of `configuration`.
     pub fn write_configuration(&mut self) {
         let text = self.configuration_text();
         self.write_configuration_text(&text);
@@ -216,7 +216,7 @@ impl<'g> Installation<'g> {
 
     /// Writes any text as the configuration file.
     pub fn write_configuration_text(&mut self, text: &str) {
-        // Made by the demo first, for its permissions; each daemon has its own, which appears whole.
+        // The demo makes the file, for its permissions; the rename gives each daemon its own file as a whole.
         let draft = self.configuration.write(self.turn.stack).expect("the file is written");
         std::fs::write(&draft, text).expect("the file is written");
         let name = format!("{}-{}.toml", self.configuration.name, self.configuration.http_port);
@@ -224,20 +224,20 @@ impl<'g> Installation<'g> {
         std::fs::rename(draft, &self.call.file).expect("the file is renamed");
     }
 
-    /// Has sources stop where rows of captured tables change as row events do not show.
+    /// Makes sources stop at a change of captured rows that row events do not show.
     pub fn stop_at_unseen_changes(&mut self) {
         let stops = "[[entities]]\nunseen_changes = \"stop\"\n";
         let text = self.configuration_text().replace("[[entities]]\n", stops);
         self.write_configuration_text(&text);
     }
 
-    /// For a second daemon beside the first.
+    /// Chooses another HTTP port, for a second daemon.
     pub fn use_another_http_port(&mut self) {
         self.configuration.http_port = daemon::free_port().expect("a port is free");
         self.write_configuration();
     }
 
-    /// Variables that hold the passwords; empty when they stand in the file.
+    /// Variables that hold the passwords; empty when the file holds them.
     pub fn environment_mut(&mut self) -> &mut Vec<(String, String)> {
         &mut self.call.environment
     }
@@ -250,29 +250,29 @@ impl<'g> Installation<'g> {
         self.turn.stack.server(name).expect("a server of the stack")
     }
 
-    /// JetStream, to look and to damage.
+    /// JetStream, to inspect and to damage.
     pub async fn jetstream(&self) -> async_nats::jetstream::Context {
         self.turn.jetstream().await
     }
 
-    /// Frees the leases of a daemon that was killed; otherwise the next one waits until they have run out.
+    /// Frees the leases of a killed daemon; otherwise the next daemon waits until they expire.
     pub async fn free_leases(&self) {
         let bucket = format!("KV_{}_leases", self.configuration.name);
         let bucket = self.jetstream().await.get_stream(bucket).await.expect("set-up has made it");
         bucket.purge().await.expect("NATS answers");
     }
 
-    /// `anabranch --config FILE …`, to its end.
+    /// Runs `anabranch --config FILE …` to its end.
     pub async fn command(&self, arguments: &[&str]) -> Finished {
         self.call.finish(arguments).await
     }
 
-    /// `anabranch --config FILE run`.
+    /// Starts `anabranch --config FILE run`.
     pub fn run(&self) -> Daemon {
         self.run_with(&[], &[])
     }
 
-    /// As [`Installation::run`] with more arguments and variables.
+    /// Starts a daemon as [`Installation::run`] does, with more arguments and variables.
     pub fn run_with(&self, arguments: &[&str], environment: &[(&str, &str)]) -> Daemon {
         self.start(&[&["run"], arguments].concat(), environment)
     }
@@ -290,12 +290,12 @@ impl<'g> Installation<'g> {
         self.call.start(self.turn.stack, &run)
     }
 
-    /// A workload of all kinds on the tables of its first entity.
+    /// A workload of all kinds on the tables of the plan's first entity.
     pub fn workload(&self, options: WorkloadOptions) -> Workload {
         Workload::new(self.audits[0].topology.clone(), options)
     }
 
-    /// One such workload for each entity.
+    /// One workload of all kinds for each entity.
     pub fn workloads(&self, options: WorkloadOptions) -> Vec<Workload> {
         topologies(&self.audits)
             .into_iter()
@@ -303,7 +303,7 @@ impl<'g> Installation<'g> {
             .collect()
     }
 
-    /// A connection of the administrator.
+    /// Opens a connection of the administrator.
     pub async fn admin(&self, server: &str) -> Connection {
         let endpoint = Endpoint::admin(self.turn.stack, server).expect("a server of the stack");
         endpoint.connect(&[]).await.expect("it answers")
@@ -323,7 +323,7 @@ impl<'g> Installation<'g> {
         self.drained_within(WAIT_MAX).await;
     }
 
-    /// As [`Installation::drained`], for very much.
+    /// Waits as [`Installation::drained`] does, for up to `wait`.
     pub async fn drained_within(&self, wait: Duration) {
         let drained = drain(&self.audits, wait).await.expect("the servers answer");
         assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
@@ -337,7 +337,7 @@ impl<'g> Installation<'g> {
         comparisons
     }
 
-    /// As [`Installation::compare_each`], all together.
+    /// Compares as [`Installation::compare_each`] does and adds the results up.
     pub async fn compare(&self) -> Comparison {
         Comparison::sum(&self.compare_each().await)
     }
@@ -352,7 +352,7 @@ impl<'g> Installation<'g> {
         Comparison::sum(&comparisons)
     }
 
-    /// As [`Installation::expect_equal`], and every table must hold rows.
+    /// Expects as [`Installation::expect_equal`] does, and that every table holds rows.
     pub async fn expect_equal_and_full(&self) -> Comparison {
         let comparisons = self.compare_each().await;
         for comparison in &comparisons {
@@ -361,12 +361,12 @@ impl<'g> Installation<'g> {
         Comparison::sum(&comparisons)
     }
 
-    /// Every derived row of a user, after draining: table with database, birthday.
+    /// Every derived row of a user, after draining: table with its database, and birthday.
     pub async fn derived(&self, user_id: u64) -> Vec<(String, String)> {
         self.derived_where("birthday\\_%", "birthday", &format!("user_id = {user_id}")).await
     }
 
-    /// Every mapping row of a code's exact bytes, after draining: table with database, `uuid kind`.
+    /// Every mapping row of a code's exact bytes, after draining: table with its database, and `uuid kind`.
     pub async fn mapped(&self, code: &[u8]) -> Vec<(String, String)> {
         let hex: String = code.iter().map(|byte| format!("{byte:02x}")).collect();
         let device = "CONCAT(CONVERT(uuid USING utf8mb4), ' ', kind)";
@@ -375,7 +375,7 @@ impl<'g> Installation<'g> {
         rows
     }
 
-    /// One column of the derived rows that satisfy a condition, after draining, with their tables.
+    /// One column of the derived rows that satisfy a condition, after draining, each with its table.
     pub async fn derived_where(
         &self,
         databases: &str,

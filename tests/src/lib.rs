@@ -1,8 +1,8 @@
-//! What the tests on real servers share: a whole installation of the product, and how long they wait.
+//! Parts that the tests on real servers share: a whole installation of the product, and limits of waiting.
 //!
-//! An [`Installation`] is what a user has: captured servers with sharded tables, NATS, targets, a configuration file
-//! and the binary `anabranch`, which is met through its command line, its HTTP port and its tables alone. Servers are
-//! costly to start, so the tests of one target take turns on one stack, and each begins on a clean slate.
+//! An [`Installation`] is the product as its user has it: captured servers with sharded tables, NATS, targets, a
+//! configuration file and the binary `anabranch`. Tests use its command line, its HTTP port and its tables alone.
+//! Servers are costly to start, so the tests of one target take turns on one stack, and each begins on a clean slate.
 
 mod audit;
 mod daemon;

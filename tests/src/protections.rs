@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-/// What keeps something from going wrong, and how to do without it.
+/// A mechanism that prevents a fault, and the edits that take it out.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Protection {
@@ -16,12 +16,12 @@ pub struct Protection {
     /// Arguments of `cargo test --workspace`; the simulation when there are none.
     #[serde(default)]
     pub test: Vec<String>,
-    /// It needs real servers.
+    /// Whether the test needs real servers.
     #[serde(default)]
     pub slow: bool,
 }
 
-/// One text of one file, replaced by another.
+/// A text of a file, and its replacement.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Edit {
@@ -36,10 +36,10 @@ struct List {
 }
 
 impl Protection {
-    /// The list of a checkout.
+    /// Reads the list of a checkout.
     ///
     /// # Panics
-    /// When it cannot be read.
+    /// Panics when the list cannot be read.
     pub fn all(root: &Path) -> Vec<Self> {
         let file = root.join("tests/protections.toml");
         let text =
@@ -49,7 +49,7 @@ impl Protection {
 }
 
 impl Edit {
-    /// The file's text without the protection; `None` when the text to replace does not stand in it exactly once.
+    /// The file's text without the protection; `None` when the text to replace does not occur in it exactly once.
     pub fn apply(&self, text: &str) -> Option<String> {
         (text.matches(&self.before).count() == 1).then(|| text.replace(&self.before, &self.after))
     }
@@ -59,7 +59,7 @@ impl Edit {
 mod tests {
     use super::*;
 
-    /// Else the command would one day take out nothing, and say that nothing was noticed.
+    /// Otherwise the command would one day take out nothing and report it as unnoticed.
     #[test]
     fn each_text_of_the_list_stands_exactly_once_in_its_file() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");

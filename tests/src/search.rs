@@ -1,4 +1,4 @@
-//! What stands in OpenSearch, as its administrator sees it.
+//! Contents of OpenSearch, as its administrator sees them.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ impl Search {
         Self(SearchServer::without_tls("search", url).expect("nothing can be missing"))
     }
 
-    /// The answer, which must not be an error.
+    /// Sends a request and returns its answer, which must not be an error.
     pub async fn ask(&self, method: Method, path: &str, body: Value) -> Value {
         self.0.ask("ask for a test", method, path, body).await.expect("it answers")
     }
 
-    /// The answer, which must be an error: its status and text.
+    /// Sends a request that must fail; returns status and text of the error.
     pub async fn refusal(&self, method: Method, path: &str) -> String {
         self.0.ask("ask for a test", method, path, Value::Null).await.expect_err("it refuses").to_string()
     }
@@ -50,12 +50,12 @@ impl Search {
             .collect()
     }
 
-    /// The documents that are not withdrawn.
+    /// The documents of an index that are not withdrawn.
     pub async fn standing(&self, index: &str) -> BTreeMap<String, Value> {
         self.find(index, json!({ "term": { "withdrawn": false } })).await
     }
 
-    /// How many documents are not withdrawn.
+    /// The number of documents of an index that are not withdrawn.
     pub async fn count(&self, index: &str) -> u64 {
         self.ask(Method::POST, &format!("{index}/_refresh"), Value::Null).await;
         let body = json!({ "query": { "term": { "withdrawn": false } } });

@@ -1,15 +1,14 @@
-//! Which database the suites run on: the common MariaDB, or with `ANABRANCH_TEST_DATABASE` another one.
+//! The database that the suites run on: the common MariaDB, or another one that `ANABRANCH_TEST_DATABASE` names.
 //!
-//! A test says what it needs as a server of the common MariaDB. With the variable every ground and place starts a
-//! server of the other kind under the same name, so the same tests run on it. What runs on another server in any case
-//! stays as it is.
+//! A test asks for a server of the common MariaDB. With the variable, every ground and place starts a server of the
+//! other kind under the same name, so the same tests run on it. A server of another kind stays as it is.
 
 use anabranch_stack::{Kind, MariaDbVersion, ServerSpec};
 
-/// Names the database, see [`TestDatabase::name`].
+/// The variable that names the database, see [`TestDatabase::name`].
 pub const DATABASE_VARIABLE: &str = "ANABRANCH_TEST_DATABASE";
 
-/// What takes the place of the common MariaDB.
+/// The database that takes the place of the common MariaDB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TestDatabase {
     MariaDb,
@@ -18,7 +17,7 @@ pub enum TestDatabase {
 }
 
 impl TestDatabase {
-    /// As the variable says it.
+    /// The database's name in [`DATABASE_VARIABLE`].
     pub const fn name(self) -> &'static str {
         match self {
             Self::MariaDb => "mariadb",
@@ -27,10 +26,10 @@ impl TestDatabase {
         }
     }
 
-    /// The one of this process.
+    /// The database of this process.
     ///
     /// # Panics
-    /// When the variable names none.
+    /// Panics when the variable names no known database.
     pub fn chosen() -> Self {
         let Ok(name) = std::env::var(DATABASE_VARIABLE) else { return Self::MariaDb };
         let all = [Self::MariaDb, Self::MariaDb11, Self::MySql];
@@ -39,7 +38,7 @@ impl TestDatabase {
             .unwrap_or_else(|| panic!("{DATABASE_VARIABLE}={name}, and not one of {:?}", all.map(Self::name)))
     }
 
-    /// The server of this database that stands for one of the common MariaDB; any other server as it is.
+    /// The server of this database that replaces one of the common MariaDB; any other server stays as it is.
     #[must_use]
     pub fn server(self, spec: ServerSpec) -> ServerSpec {
         let Kind::MariaDb(MariaDbVersion::Common, settings) = spec.kind.clone() else { return spec };
@@ -54,7 +53,7 @@ impl TestDatabase {
     }
 }
 
-/// MySQL's flag for one of MariaDB; `None` of what it does not have.
+/// MySQL's flag in place of MariaDB's; `None` when MySQL has no such flag.
 fn flag_of_mysql(flag: String) -> Option<String> {
     match flag.as_str() {
         "--log-bin-compress=ON" => Some("--binlog-transaction-compression=ON".to_owned()),

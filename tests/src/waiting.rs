@@ -4,23 +4,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::time::Instant;
 
-/// Far above what a step takes on a busy machine; a wait that reaches it has failed. A task that could not reach its
-/// server pauses for up to 60 s, and a killed OpenSearch needs up to 60 s beside other servers that start.
+/// Longest wait for a condition, far above the time of a step on a busy machine. A task that could not reach its server
+/// pauses for up to 60 s. A killed OpenSearch needs up to 60 s beside other servers that start.
 pub const WAIT_MAX: Duration = Duration::from_secs(180);
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Waits until the condition holds.
 ///
 /// # Panics
-/// After [`WAIT_MAX`], saying what did not happen.
+/// Panics after [`WAIT_MAX`], naming the condition that did not come.
 pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     until_some(what, async || condition().await.then_some(())).await;
 }
 
-/// Waits until there is a value.
+/// Waits until there is a value and returns it.
 ///
 /// # Panics
-/// After [`WAIT_MAX`], saying what did not happen.
+/// Panics after [`WAIT_MAX`], naming the condition that did not come.
 pub async fn until_some<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
@@ -32,7 +32,7 @@ pub async fn until_some<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>
     }
 }
 
-/// Runs what blocks beside the test's runtime.
+/// Runs blocking work beside the test's runtime.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(work)
 }

@@ -1,5 +1,5 @@
-//! Alerts ask for metrics that there are, and name a heading of the runbook; each has a case in which it fires and one
-//! in which it does not. Where `promtool` is on the PATH, it runs these cases.
+//! Alerts use existing metrics and name a heading of the runbook. Each has a case in which it fires and one in which it
+//! does not. Where `promtool` is on the PATH, it runs these cases.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     }
 }
 
-/// What stands after a key, in the order of the lines.
+/// The values of a key, in the order of the lines.
 fn values<'t>(text: &'t str, key: &str) -> Vec<&'t str> {
     let value =
         |line: &'t str| line.trim().trim_start_matches("- ").strip_prefix(key.trim_start_matches("- "));

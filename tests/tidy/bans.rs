@@ -1,16 +1,16 @@
-//! No queue is without a limit, no method of a port has a body that a wrapper could forget to forward, and no folder is
-//! called as a build folder is.
+//! Every queue has a limit. No method of a port has a default body, which a wrapper could forget to forward. No folder
+//! has the name of a build folder.
 
 use syn::visit::{self, Visit};
 
 use crate::Fault;
 use crate::tree::Source;
 
-/// Makers of channels that hold whatever is sent.
+/// Constructors of channels without a limit.
 const UNBOUNDED: [&str; 2] = ["unbounded_channel", "unbounded"];
-/// Files below it and the file of this name hold the ports.
+/// The ports: the file of this name and the files below it.
 const PORTS: &str = "pipeline/src/ports";
-/// Files whose channels without a limit stand here with the reason: measured load must not be held up by its measure.
+/// Paths that may have channels without a limit: the queues of a measurement must not hold up the measured load.
 const UNBOUNDED_KNOWN: [&str; 1] = ["tests/benchmarks/"];
 
 pub fn faults(source: &Source) -> Vec<Fault> {
@@ -48,7 +48,7 @@ impl<'ast> Visit<'ast> for Banned<'_> {
         {
             let segments: Vec<String> = path.path.segments.iter().map(|s| s.ident.to_string()).collect();
             let is_of_channels = segments.len() == 1 || segments[segments.len() - 2] == "mpsc";
-            // The one of `std` takes no limit, those of others do.
+            // The constructor in `std` takes no limit, those of other crates do.
             let is_std = last.ident == "channel" && call.args.is_empty();
             let is_unbounded = UNBOUNDED.iter().any(|name| last.ident == name);
             if is_of_channels && (is_std || is_unbounded) {

@@ -1,7 +1,7 @@
 //! Files of one crate do not import one another in a circle.
 //!
-//! A file below another one may use what its parent defines: that arrow does not count, so parent and child are no
-//! circle. What a file re-exports from below itself does not count either.
+//! A file may use definitions of its parent: that import does not count, so parent and child are no circle. Re-exports
+//! of a file from below itself do not count either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::Fault;
 use crate::modules::{Found, Modules};
 use crate::tree::Source;
 
-/// Circles that still stand, each with all of its files in order. The list only shrinks.
+/// Circles that are left, each with all of its files in order. The list only shrinks.
 pub const KNOWN: &[&[&str]] = &[
     &[
         "connectors/src/mysql/source/outcome.rs",
@@ -36,7 +36,7 @@ pub const KNOWN: &[&[&str]] = &[
     &["tests/conformance/cache.rs", "tests/conformance/ports/cache.rs"],
 ];
 
-/// Circles that are not `known`, and known ones that are gone or have changed.
+/// Reports circles that are not `known`, and known ones that are gone or have changed.
 pub fn faults(sources: &[Source], known: &[&[&str]]) -> Vec<Fault> {
     let found = circles(sources);
     let known: BTreeSet<Vec<String>> =
@@ -81,7 +81,7 @@ fn reachable(arrows: &BTreeMap<usize, BTreeSet<usize>>, from: usize) -> BTreeSet
     reached
 }
 
-/// Which files each file needs.
+/// The files that each file needs.
 fn arrows(sources: &[Source]) -> BTreeMap<usize, BTreeSet<usize>> {
     let modules = Modules::of(sources);
     let mut arrows = BTreeMap::<usize, BTreeSet<usize>>::new();

@@ -1,4 +1,4 @@
-//! A doc comment says what it is about where it stands alone: in rustdoc, beside a name, in a hover.
+//! A doc comment names its subject, as it stands alone in rustdoc, beside a name and in a hover.
 
 use syn::visit::{self, Visit};
 
@@ -8,7 +8,7 @@ use crate::tree::Source;
 /// Words that begin half a sentence, whose other half is the name below.
 const HALVES: [&str; 7] = ["And", "But", "Nor", "Of", "Or", "That", "Whose"];
 
-/// Doc comments whose first line is no beginning of a sentence.
+/// Doc comments whose first line is not the beginning of a sentence.
 pub fn faults(source: &Source) -> Vec<Fault> {
     let fault = |(line, first): (usize, String)| {
         let is_small = first.starts_with(|letter: char| letter.is_ascii_lowercase());
@@ -33,7 +33,7 @@ fn beginnings(source: &Source) -> Vec<(usize, String)> {
 
 #[derive(Default)]
 struct Comments {
-    /// The line of the comment that was read last: of several lines that follow one another only the first counts.
+    /// Line of the comment that was visited last: only the first of several consecutive lines counts.
     last: Option<usize>,
     found: Vec<(usize, String)>,
 }

@@ -1,5 +1,5 @@
-//! Each panel of the dashboards for Grafana asks for metrics that there are, in a unit, and links a heading of the
-//! runbook. Whether Prometheus answers them is seen in `end_to_end`.
+//! Each panel of the dashboards for Grafana uses existing metrics, has a unit and links a heading of the runbook. A
+//! test of `end_to_end` shows that Prometheus answers them.
 
 use std::collections::BTreeSet;
 

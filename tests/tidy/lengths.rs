@@ -3,16 +3,16 @@
 use crate::Fault;
 use crate::tree::Text;
 
-/// What two files beside one another, and a change of them, can show.
+/// Most characters of a line: two files, or a file and its change, fit side by side.
 const LINE_CHARACTERS_MAX: usize = 120;
 const REMEDY: &str = "Wrap the paragraph.";
 
-/// Long lines of comments. What rustfmt measures is left to it.
+/// Finds long lines of comments; rustfmt measures the code.
 pub fn of_comments(source: &Text) -> Vec<Fault> {
     too_long(source, |line| line.trim_start().starts_with("//"))
 }
 
-/// Long lines of a document, without tables, code and lines that a link makes long.
+/// Finds long lines of a document, except in tables and code and where a link makes the line long.
 pub fn of_document(document: &Text) -> Vec<Fault> {
     let mut is_code = false;
     too_long(document, |line| {

@@ -1,7 +1,7 @@
-//! The rules of the tree that no compiler holds: sizes, heads, prose, ports, channels, words, circles, named tests.
+//! Rules of the tree that no compiler checks: sizes, heads, prose, ports, channels, words, circles, named tests.
 //!
-//! Each rule is a pure function from a file, or from all of them, to faults, and has a sample that breaks it.
-//! [`the_tree_keeps_every_rule`] reads the tree once and tells all faults together.
+//! Each rule is a pure function from a file, or from all files, to faults, and has a sample that breaks it.
+//! [`the_tree_keeps_every_rule`] reads the tree once and reports all faults together.
 
 mod alerts;
 mod bans;
@@ -18,14 +18,14 @@ mod words;
 
 use crate::tree::{Source, Text, documents, sources};
 
-/// What breaks a rule, and where.
+/// A broken rule, with its file and line.
 #[derive(Debug, PartialEq, Eq)]
 struct Fault {
     path: String,
     line: usize,
-    /// What was found, and what the rule wants.
+    /// The finding, and the demand of the rule.
     what: String,
-    /// What mends it.
+    /// The way to mend it.
     remedy: &'static str,
 }
 

@@ -1,4 +1,4 @@
-//! The page of metrics is what `metrics.rs` says, and labels are few whatever the number of tables and rows.
+//! The page of metrics equals the list in `metrics.rs`, and labels stay few whatever the number of tables and rows.
 //!
 //! `ANABRANCH_WRITE_METRICS=1 cargo test --test tidy metrics` writes the page.
 
@@ -23,7 +23,7 @@ make no more series. No metric holds a row value or a secret.
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|
 ";
-/// What a label may name: what is configured by name, or one of a short list in the code.
+/// Labels of metrics: each names a configured thing, or one of a short list in the code.
 const LABELS: [&str; 22] = [
     "after",
     "cache",

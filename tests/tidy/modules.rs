@@ -1,7 +1,7 @@
-//! The modules of each crate, and to which file a path leads.
+//! The modules of each crate, and the file to which a path leads.
 //!
-//! Imports are followed through re-exports and globs to the file that defines the name. What a macro makes and what
-//! a method call finds is not seen, and neither are modules for `cfg(test)`.
+//! Imports are followed through re-exports and globs to the file that defines the name. Names that a macro makes or a
+//! method call finds are not seen, and neither are modules for `cfg(test)`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use crate::tree::Source;
 
 pub type ModuleId = usize;
 
-/// Where a path leads.
+/// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
     Module(ModuleId),
@@ -99,7 +99,7 @@ impl Modules {
         id
     }
 
-    /// Where a path leads that `module` writes; `None` = out of the crate, or it is not known.
+    /// The target of a path in `module`; `None` when it is unknown or outside the crate.
     pub fn resolve(&self, module: ModuleId, path: &[String]) -> Option<Found> {
         self.resolve_within(module, path, &mut HashSet::new())
     }
@@ -158,11 +158,11 @@ impl Modules {
     }
 }
 
-/// The file of `mod name;` in a file.
+/// The file of `mod name;` in the file `path`; `None` when the tree has none.
 fn file_of(path: &str, inline: &[String], name: &str, by_path: &HashMap<&str, usize>) -> Option<usize> {
     let (folder, file) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = file.trim_end_matches(".rs");
-    // A root of another name has its modules beside it, as `main.rs` has.
+    // A root of another name has its modules beside it, as `main.rs` does.
     let folders = match stem {
         "mod" | "lib" | "main" => vec![folder.to_owned()],
         _ => vec![format!("{folder}/{stem}"), folder.to_owned()],
@@ -198,7 +198,7 @@ fn name_of(item: &syn::Item) -> Option<String> {
     Some(name.to_string())
 }
 
-/// Collects what one module mentions, without the modules within it.
+/// Collects the names and paths of one module, without the modules within it.
 struct Reader<'m>(&'m mut Module);
 
 impl Reader<'_> {
@@ -226,7 +226,7 @@ impl Reader<'_> {
         self.0.imported.push((path, is_exported));
     }
 
-    /// What looks like a path in the tokens of a macro.
+    /// Collects the paths in the tokens of a macro.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;

@@ -1,12 +1,12 @@
-//! A test that a document names is there.
+//! Each test that a document names exists.
 //!
-//! Documents name tests as `suite: name` or `module::name`; a name that ends in `…` is a beginning. What stands in
-//! the last column of the table of promises is a test by its place.
+//! Documents name tests as `suite: name` or `module::name`; a name that ends in `…` is a beginning. Names in the last
+//! column of the table of promises are tests by their position.
 
 use crate::Fault;
 use crate::tree::{Source, Text, exists};
 
-/// Its last column names tests.
+/// Heading of the table whose last column names tests.
 const PROMISES: &str = "## Promises and the tests that show them";
 /// Suites of the tests' package and groups of unit tests that documents name.
 const SUITES: [&str; 6] = ["conformance", "crash", "demo", "end_to_end", "simulation", "versions"];
@@ -33,7 +33,7 @@ pub fn faults(sources: &[Source], documents: &[Text]) -> Vec<Fault> {
     faults
 }
 
-/// Line, suite and name of each test that a document names.
+/// Line, suite and name of each test in a document.
 fn named(document: &Text) -> Vec<(usize, Option<String>, String)> {
     let (mut named, mut is_promise) = (Vec::new(), false);
     for (number, line) in (1..).zip(document.text.lines()) {
@@ -42,7 +42,7 @@ fn named(document: &Text) -> Vec<(usize, Option<String>, String)> {
         }
         let is_row = is_promise && line.starts_with('|');
         let cell = if is_row { line.trim_end_matches(['|', ' ']).rsplit(" | ").next() } else { None };
-        // Every second part stands between back-ticks.
+        // Every second part is text between back-ticks.
         for quoted in cell.unwrap_or(line).split('`').skip(1).step_by(2) {
             let (of, name) = match quoted.split_once(": ") {
                 Some((of, name)) => (Some(of.to_owned()), name),
@@ -61,7 +61,7 @@ fn named(document: &Text) -> Vec<(usize, Option<String>, String)> {
     named
 }
 
-/// The path of each function of a file, of each module, and of the file, from the package's folder on.
+/// The path of each function, of each module, and of the file, from the package's folder on.
 fn paths(source: &Source) -> Vec<Vec<String>> {
     let path = source.path().trim_end_matches(".rs").trim_end_matches("/mod");
     let module: Vec<String> =
@@ -69,14 +69,14 @@ fn paths(source: &Source) -> Vec<Vec<String>> {
     let with = |name: &str| [&module[..], &[name.to_owned()]].concat();
     let words = source.text.text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
-    // By words and not by syntax: macros make tests too.
+    // Words decide, and not syntax, as macros make tests too.
     let functions = words.windows(2).filter(|pair| pair[0] == "fn" || pair[0] == "mod");
     let mut paths: Vec<_> = functions.map(|pair| with(pair[1])).collect();
     paths.push(module);
     paths
 }
 
-/// Whether a path has these names one after the other, in the suite if there is one.
+/// Whether a path has these names one after the other, in the suite if one is given.
 fn fits(path: &[String], suite: Option<&str>, name: &str) -> bool {
     let beginning = name.strip_suffix('…');
     let name = beginning.unwrap_or(name).replace("::", "/");

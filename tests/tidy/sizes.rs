@@ -5,9 +5,9 @@ use syn::visit::{self, Visit};
 use crate::Fault;
 use crate::tree::Source;
 
-/// A file that is longer has two subjects.
+/// Most lines of a file; a longer one has two subjects.
 const FILE_LINES_MAX: usize = 500;
-/// A function that is longer does not fit on a screen.
+/// Most lines of a function; a longer one does not fit on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
 /// Functions that are still longer, with their lines. The list only shrinks.
 const KNOWN: [(&str, &str, usize); 8] = [
@@ -48,7 +48,7 @@ pub fn faults(source: &Source) -> Vec<Fault> {
     let mut functions = Functions::default();
     functions.visit_file(&source.syntax);
     for (name, first, last) in functions.0 {
-        // What explains a step takes nothing from its room.
+        // Comments take nothing from a function's room.
         let lines = all[first - 1..last].iter().filter(is_code).count();
         let known = KNOWN.iter().find(|(path, known, _)| *path == source.path() && *known == name);
         if let Some((.., known)) = known

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// A file as it stands.
+/// A file with its text.
 #[derive(Debug)]
 pub struct Text {
     /// Path below the root of the checkout, with `/`.
@@ -20,7 +20,7 @@ impl Source {
     /// Parses a file.
     ///
     /// # Panics
-    /// When it is not Rust.
+    /// Panics when the text is not Rust.
     pub fn parse(text: Text) -> Self {
         let syntax = syn::parse_file(&text.text).unwrap_or_else(|error| {
             panic!("{}:{}: {error}", text.path, error.span().start().line);
@@ -43,7 +43,7 @@ pub fn documents() -> Vec<Text> {
     texts("md")
 }
 
-/// Whether there is a file or folder of this path below the root.
+/// Whether a file or folder of this path exists below the root.
 pub fn exists(path: &str) -> bool {
     path.contains('/') && root().join(path).exists()
 }
@@ -67,7 +67,7 @@ fn texts(extension: &str) -> Vec<Text> {
     paths.into_iter().map(text).collect()
 }
 
-/// Adds all files below a folder, without hidden folders and the build folder of the root.
+/// Adds all files below a folder, except in hidden folders and the root's build folder.
 fn walk(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     for entry in entries {

@@ -1,12 +1,12 @@
-//! No name has a word that the glossary replaced: neither an identifier nor a text that is a name, as those of metrics,
-//! settings, subjects, tables and commands are. Sentences may use every word of English.
+//! No name has a word that the glossary replaced. A name is an identifier, or a text such as the name of a metric,
+//! setting, subject, table or command. Sentences may use every word of English.
 
 use proc_macro2::{TokenStream, TokenTree};
 
 use crate::Fault;
 use crate::tree::{Source, Text};
 
-/// Each retired word with the word of the glossary, `ARCHITECTURE.md`.
+/// Each retired word with its replacement from the glossary in `ARCHITECTURE.md`.
 const RETIRED: &[(&str, &str)] = &[
     ("night", "reconciliation"),
     ("nights", "reconciliations"),
@@ -24,7 +24,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("eyes", "probes"),
 ];
 const REMEDY: &str = "Name it by the word of the glossary.";
-/// The file that lists the words.
+/// The file that lists the words, which is not checked.
 const SELF: &str = "tests/tidy/words.rs";
 
 pub fn faults(source: &Source) -> Vec<Fault> {
@@ -40,7 +40,7 @@ pub fn faults(source: &Source) -> Vec<Fault> {
     faults
 }
 
-/// Metrics in documents: everything else in them is a sentence or was checked where it is defined.
+/// Checks metrics in documents; other text is a sentence, or a name that is checked at its definition.
 pub fn faults_of_document(document: &Text) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (number, line) in document.text.lines().enumerate() {
@@ -68,7 +68,7 @@ fn visit(tokens: TokenStream, found: &mut impl FnMut(usize, &str, bool)) {
         let is_hash =
             matches!(&token, TokenTree::Punct(punct) if punct.as_char() == '#' || punct.as_char() == '!');
         match token {
-            // A comment of documentation is an attribute here; its text is a sentence.
+            // A doc comment is an attribute here; its text is a sentence.
             TokenTree::Group(group) if after_hash && is_documentation(&group) => {}
             TokenTree::Group(group) => visit(group.stream(), found),
             TokenTree::Ident(name) => found(line, &name.to_string(), true),
@@ -87,7 +87,7 @@ fn is_documentation(group: &proc_macro2::Group) -> bool {
     matches!(group.stream().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc")
 }
 
-/// A text without spaces, of more than one word: one alone may be a word of a sentence.
+/// Whether a text is a name: it has no spaces and more than one word. A single word may belong to a sentence.
 fn is_name(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./{}:".contains(c);
     text.contains(['_', '-', '.', '/']) && text.chars().all(is_part)

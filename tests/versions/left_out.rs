@@ -1,4 +1,4 @@
-//! Tests that say nothing about another server, and why. Everything else runs on each.
+//! Tests that show nothing about another server, and the reasons. All others run on each server.
 
 use anabranch_tests::TestDatabase;
 
@@ -37,7 +37,7 @@ const OF_MYSQL: [(&str, LeftOut); 2] = [
     ),
 ];
 
-/// What is left out of a suite on a database.
+/// The tests of a suite that are left out on a database.
 pub fn left_out(database: TestDatabase, suite: &str) -> impl Iterator<Item = LeftOut> {
     let further = match database {
         TestDatabase::MariaDb => &[][..],

@@ -1,8 +1,8 @@
 //! Every suite once more on each other server: `cargo test -- --ignored versions`, or by hand
 //! `ANABRANCH_TEST_DATABASE=mysql cargo test --test crash`.
 //!
-//! Each run is a `cargo test` of its own, as the database is chosen once for a process; its output is kept in a file
-//! that is named. What is about one server by its nature is left out, with the reason.
+//! Each run is a `cargo test` of its own, as a process chooses its database once. The run names the file with its
+//! output. Tests about one server by their nature are left out, with the reason.
 
 mod left_out;
 
@@ -35,7 +35,7 @@ on_database!(versions_mysql, MySql: conformance, crash, end_to_end);
 
 /// Runs a suite with its servers of this database, where the machine can have it.
 fn passes(database: TestDatabase, suite: &str) {
-    // A machine has room for the servers of one suite.
+    // The machine has room for the servers of one suite.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let server = database.server(ServerSpec::mariadb_source("source"));
@@ -61,7 +61,7 @@ fn passes(database: TestDatabase, suite: &str) {
 
 /// `cargo test` of one suite, ready for arguments of the suite itself.
 fn cargo_test(suite: &str) -> Command {
-    // In the workspace's root features are those of the whole workspace, so nothing is built twice.
+    // In the workspace's root, features are those of the whole workspace, so nothing is built twice.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("it is a member of the workspace");
     let mut command = daemon::cargo();
     command.args(["test", "--locked", "--test", suite, "--"]).current_dir(root).stdin(Stdio::null());

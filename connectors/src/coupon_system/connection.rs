@@ -1,8 +1,8 @@
-//! Connections to the coupon system: opened, used for one request at a time, kept for a moment, and closed when old.
+//! Connections to the coupon system: opened, used for one request at a time, kept idle briefly, closed when old.
 //!
-//! Whether a request was sent decides what a failure means, so nothing is opened anew here. `hyper` gives a request
-//! back that it has not begun to write: only then was nothing sent. Closing discards what the kernel has not sent yet
-//! (linger of zero), so a request whose time is over does not arrive later.
+//! The meaning of a failure depends on whether the request was sent, so nothing is reopened here. `hyper` gives a
+//! request back only if it has not begun to write it: only then was nothing sent. Closing discards bytes that the
+//! kernel has not sent yet (linger of zero), so a request whose time is over does not arrive later.
 
 use std::error::Error as StdError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,14 +28,14 @@ use tokio_rustls::TlsConnector;
 use super::CouponSystemSettings;
 use crate::tls;
 
-/// From being handed out a connection is used for so long at most. Others take an attempt over after half an hour, so
-/// a process that slept finds its connection too old long before.
+/// Longest use of a connection after it was handed out. Other granters take an attempt over after half an hour, so a
+/// process that slept finds its connection too old long before.
 const AGE_MAX: Duration = Duration::from_secs(300);
-/// A connection that waits for its next use for longer is closed: the other side may close it at any moment then.
+/// An idle connection is closed after this time: the other side may close it at any moment then.
 const IDLE_MAX: Duration = Duration::from_secs(5);
-/// Connections that wait for their next use.
+/// Most idle connections that are kept.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// A hundred keys with their outcomes are a tenth of it.
+/// Largest body of an answer. A hundred keys with their outcomes take a tenth of it.
 const ANSWER_BYTES_MAX: usize = 256 * 1024;
 
 /// A request that may be sent once.
@@ -47,7 +47,7 @@ pub(super) struct Request {
     pub(super) body: Bytes,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: StatusCode,
@@ -55,12 +55,12 @@ pub(super) struct Response {
     pub(super) body: Bytes,
 }
 
-/// What became of a request.
+/// Outcome of sending a request.
 #[derive(Debug)]
 pub(super) enum Exchange {
-    /// No byte of it was sent.
+    /// No byte of the request was sent.
     NotSent,
-    /// It may have arrived.
+    /// The request may have arrived.
     Unanswered(Fault),
     Answered(Response),
 }
@@ -76,12 +76,12 @@ pub(super) struct Connector {
     idle: Arc<Mutex<Vec<Wire>>>,
 }
 
-/// A connection that was handed out. Dropped, it is kept for the next use if it can be used again.
+/// A connection that was handed out. When dropped, it is kept for the next use if it can be used again.
 #[derive(Debug)]
 pub struct CouponConnection {
     wire: tokio::sync::Mutex<Option<Wire>>,
     handed_out: Duration,
-    /// Headers of every request.
+    /// Headers that every request carries.
     headers: Vec<(HeaderName, HeaderValue)>,
     timeout: Duration,
     subject: Arc<str>,
@@ -141,7 +141,7 @@ impl Connector {
         &self.subject
     }
 
-    /// A connection that waits for its next use and still stands, else a new one.
+    /// Takes an idle connection that is still open, or opens a new one.
     pub(super) async fn connect(&self) -> Result<CouponConnection, Fault> {
         let wire = match self.waiting().await {
             Some(wire) => wire,
@@ -154,7 +154,7 @@ impl Connector {
             (CONTENT_TYPE, HeaderValue::from_static("application/json")),
             (USER_AGENT, HeaderValue::from_static("anabranch")),
         ];
-        // The address of a parsed URL is always a header's value.
+        // The address of a parsed URL is always a valid header value.
         headers.extend(HeaderValue::try_from(self.url.address()).ok().map(|address| (HOST, address)));
         headers.extend(self.authorization.clone().map(|token| (AUTHORIZATION, token)));
         Ok(CouponConnection {
@@ -167,7 +167,7 @@ impl Connector {
         })
     }
 
-    /// A kept connection that is ready for a request: one whose end is known by now is not.
+    /// Takes the youngest idle connection that is ready for a request; drops those that are known to have ended.
     async fn waiting(&self) -> Option<Wire> {
         while let Some(mut wire) = self.youngest_kept() {
             if matches!(tokio::time::timeout(self.timeout, wire.sender.ready()).await, Ok(Ok(()))) {
@@ -216,14 +216,14 @@ impl Connector {
 }
 
 impl CouponConnection {
-    /// Sends a request, once.
+    /// Sends a request once.
     pub(super) async fn send(&self, request: Request) -> Exchange {
         let mut held = self.wire.lock().await;
         let is_old = monotonic().saturating_sub(self.handed_out) > AGE_MAX;
-        // Taken out: whatever happens from here on, a connection whose answer was not read to its end is closed.
+        // The connection is taken out: it is closed unless its answer is read to the end.
         let Some(mut wire) = held.take().filter(|_| !is_old) else { return Exchange::NotSent };
         let sending = async {
-            // Until the connection is ready nothing is written.
+            // Nothing is written until the connection is ready.
             if wire.sender.ready().await.is_err() {
                 return Ok(None);
             }
@@ -284,7 +284,7 @@ fn lock(idle: &Mutex<Vec<Wire>>) -> MutexGuard<'_, Vec<Wire>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Time that also passes while the machine sleeps, and that nobody sets back.
+/// Time since boot, sleep of the machine included; nothing sets it back.
 fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or(Duration::MAX)
 }

@@ -66,7 +66,7 @@ pub(super) struct SingleAnswer {
     pub(super) outcome: String,
 }
 
-/// The answer to a question by key.
+/// The answer to a query by key.
 #[derive(Debug, Deserialize)]
 pub(super) struct Known {
     pub(super) known: Vec<KnownKey>,

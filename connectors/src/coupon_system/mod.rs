@@ -1,8 +1,8 @@
 //! A coupon system over HTTP, by the contract in `docs/coupon-system.md`.
 //!
-//! A request is sent once, over a connection that was opened before: nothing here repeats one, and a connection that
-//! was closed stays closed. `connection.rs` opens and keeps connections, `messages.rs` has the bodies, `outcome.rs`
-//! says what a status means. Redirects are not followed.
+//! A request is sent once, over a connection that was opened before: nothing here repeats a request or reopens a closed
+//! connection. `connection.rs` opens and keeps connections, `messages.rs` has the bodies, `outcome.rs` translates a
+//! status. Redirects are not followed.
 
 mod connection;
 mod messages;
@@ -22,37 +22,37 @@ pub use self::connection::CouponConnection;
 use self::connection::{Connector, Exchange};
 use self::outcome::Refusal;
 
-/// Keys of one request; the contract promises room for as many.
+/// Most keys of one request; the contract promises room for as many.
 const REQUEST_KEYS_MAX: usize = 100;
-/// After a refusal nothing is asked for so long.
+/// After a refusal no request is sent for this time.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(30);
 
-/// Where the coupon system is and how it is called.
+/// Address of the coupon system, and settings of calls.
 #[derive(Debug, Clone)]
 pub struct CouponSystemSettings {
     /// `https://host:port`, or `http://` for plain text. Its user and password are not used.
     pub url: ServerUrl,
     /// Sent as `authorization: Bearer …`.
     pub token: Option<Secret>,
-    /// The authorities that are trusted behind `https://`; `None` = those of the machine.
+    /// The authorities that are trusted for `https://`; `None` = those of the machine.
     pub ca_file: Option<PathBuf>,
-    /// A request carries many keys, and else one.
+    /// A request carries many keys; otherwise it carries one.
     pub is_batched: bool,
     /// The longest wait for a connection, and for an answer.
     pub timeout: Duration,
 }
 
-/// The coupon system. All that share it share its connections.
+/// The coupon system. Its users share its connections.
 #[derive(Debug)]
 pub struct HttpCouponSystem {
     connector: Connector,
     is_batched: bool,
-    /// The last refusal of a whole request; until its time nothing is asked.
+    /// The last refusal of a whole request, and the time until which no request is sent.
     refusal: Mutex<Option<(Refusal, Instant)>>,
 }
 
 impl HttpCouponSystem {
-    /// Reads the authorities; nothing is connected yet.
+    /// Reads the authorities; it does not connect yet.
     pub fn new(settings: &CouponSystemSettings) -> Result<Self, Fault> {
         let connector = Connector::new(settings)?;
         Ok(Self { connector, is_batched: settings.is_batched, refusal: Mutex::default() })
@@ -67,7 +67,7 @@ impl HttpCouponSystem {
         self.refusal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The fault of a refusal that is young.
+    /// Returns the fault of the last refusal while its pause lasts.
     fn require_no_refusal(&self) -> Result<(), Fault> {
         let now = Instant::now();
         let mut refusal = self.refusal();
@@ -83,7 +83,7 @@ impl HttpCouponSystem {
         *self.refusal() = Some((refusal, Instant::now() + pause));
     }
 
-    /// One request for these coupons, and what its answer means for each.
+    /// Sends one request for these coupons; returns the meaning of its answer for each coupon.
     async fn ask_for(&self, connection: &CouponConnection, coupons: &[(CouponKey, Arc<str>)]) -> Vec<Answer> {
         let request = match coupons {
             [(key, coupon)] if !self.is_batched => messages::single(key, coupon),
@@ -136,7 +136,7 @@ impl CouponSystem for HttpCouponSystem {
         let at_once = if self.is_batched { REQUEST_KEYS_MAX } else { 1 };
         let mut answers = Vec::with_capacity(coupons.len());
         for some in coupons.chunks(at_once) {
-            // A system that has just refused a request is not asked the next one.
+            // A system that has just refused a request is not sent the next one.
             match self.require_no_refusal() {
                 Ok(()) => answers.extend(self.ask_for(connection, some).await),
                 Err(_) => answers.extend(some.iter().map(|_| Answer::Busy)),

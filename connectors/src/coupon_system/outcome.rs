@@ -1,7 +1,7 @@
-//! What a status and a body of the coupon system mean: the table of `docs/coupon-system.md`.
+//! The meaning of a status and a body of the coupon system: the table of `docs/coupon-system.md`.
 //!
-//! Only an answer of the contract says that nothing was done. Every other one (5xx, a body that cannot be read) is
-//! [`Answer::Unknown`]: the granter asks by key then.
+//! Only an answer of the contract proves that nothing was done. Every other answer (5xx, a body that cannot be parsed)
+//! is [`Answer::Unknown`]: the granter then asks by key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use hyper::header::RETRY_AFTER;
 use super::connection::Response;
 use super::messages::{Answers, Known, SingleAnswer, text};
 
-/// No pause that the other side asks for is longer.
+/// Longest pause, whatever the other side asks for.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// The pause of a 429 that names none.
+/// Pause after a 429 that names none.
 const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
 
 /// A request that was refused as a whole: nothing was done.
@@ -29,7 +29,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// How long nothing is asked; `None` = as long as after every refusal.
+    /// Returns the time without requests; `None` = the time after every refusal.
     pub(super) fn pause(self) -> Option<Duration> {
         match self {
             Self::Busy { pause } => Some(pause),
@@ -53,7 +53,7 @@ impl Refusal {
     }
 }
 
-/// The refusal that a status stands for; `None` where it is none.
+/// Returns the refusal that a status stands for; `None` if it is no refusal.
 fn refusal(response: &Response) -> Option<Refusal> {
     let status = response.status;
     match status {
@@ -63,14 +63,14 @@ fn refusal(response: &Response) -> Option<Refusal> {
             let pause = seconds.map_or(PAUSE_DEFAULT, Duration::from_secs).min(PAUSE_MAX);
             Some(Refusal::Busy { pause })
         }
-        // A gateway may say it while the system behind it works on.
+        // A gateway may answer this while the system behind it works on.
         StatusCode::REQUEST_TIMEOUT => None,
         status if status.is_client_error() || status.is_redirection() => Some(Refusal::Status(status)),
         _ => None,
     }
 }
 
-/// The answer to each call of a batch, in their order.
+/// Returns the answer to each call of a batch, in the order of the calls.
 pub(super) fn of_batch(
     response: &Response,
     coupons: &[(CouponKey, Arc<str>)],
@@ -85,7 +85,7 @@ pub(super) fn of_batch(
         for answer in answers.answers {
             let outcome = of_outcome(&answer.outcome);
             let told = outcomes.entry(answer.key).or_insert(outcome);
-            // Two answers that contradict each other are none.
+            // Two answers that contradict each other count as unknown.
             if *told != outcome {
                 *told = Answer::Unknown;
             }
@@ -95,7 +95,7 @@ pub(super) fn of_batch(
     Ok(coupons.iter().map(|call| answer(call).unwrap_or(Answer::Unknown)).collect())
 }
 
-/// The answer to a single call.
+/// Returns the answer to a single call.
 pub(super) fn of_single(response: &Response) -> Result<Answer, Refusal> {
     let is_of_user = matches!(
         response.status,
@@ -111,7 +111,7 @@ pub(super) fn of_single(response: &Response) -> Result<Answer, Refusal> {
     refusal(response).map_or(Ok(Answer::Unknown), Err)
 }
 
-/// Whether each key is known, in their order.
+/// Returns whether each key is known, in the order of the keys.
 pub(super) fn of_query(
     response: &Response,
     keys: &[CouponKey],

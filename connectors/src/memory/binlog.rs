@@ -1,7 +1,7 @@
 //! A server's binlog in memory: groups in commit order, laid out in files.
 //!
-//! Two servers of one history hold the same groups at different places. A GTID set is written as the last group that
-//! it holds, `<server>-<number>`, since there is one domain and numbers have no gaps; the empty set is empty text.
+//! Two servers of one history hold the same groups at different offsets. A GTID set is written as its last group,
+//! `<server>-<number>`, because there is one domain and numbers have no gaps; the empty set is empty text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint, binlog_file_number};
 use anabranch_schemas::shard::ShardId;
 
-/// More servers than any test has.
+/// Added to a server's origin by a reset: more than any test has servers.
 const RESET: u64 = 1000;
-/// Where the first group of a file begins.
+/// Offset of the first group in a file.
 const FILE_HEADER_BYTES: u64 = 4;
-/// The event that begins a group and names its GTID.
+/// Size of the event that begins a group and names its GTID.
 const GTID_BYTES: u64 = 42;
 const EVENT_BYTES_MIN: u64 = 40;
 
-/// One row change: `None` before is an insert, `None` after a delete, neither withdraws the table.
+/// One row change. Without `before` it is an insert, without `after` a delete; without both it withdraws the table.
 #[derive(Debug, Clone)]
 pub struct ScriptedRow {
     pub table: TableIdentity<'static>,
@@ -32,7 +32,7 @@ pub struct ScriptedRow {
 /// Events, each with the rows that share its position; an empty transaction moves the position only.
 pub type Transaction = Vec<Vec<ScriptedRow>>;
 
-/// What stands in the binlog under one GTID.
+/// Content of the binlog under one GTID.
 #[derive(Debug, Clone)]
 pub enum Group {
     Rows(Transaction),
@@ -43,14 +43,14 @@ pub enum Group {
     },
     CommitBranch(u64),
     RollBackBranch(u64),
-    /// A change that tables show and row events do not, as a statement by text makes it: a reading ends there.
+    /// A change that tables show and row events do not, such as a statement by text: reading ends there.
     Statement(Transaction),
-    /// The same, where the reading says which tables are to be read again.
+    /// A change that tables show and row events do not, for which the reader orders a reread of its tables.
     Unseen(Transaction),
 }
 
 impl Group {
-    /// Number of events that hold something.
+    /// Returns the number of events that have an end of their own.
     fn events(&self) -> usize {
         match self {
             Self::Rows(rows) | Self::Prepare { rows, .. } => rows.len().max(1),
@@ -66,7 +66,7 @@ struct Committed {
     group: Arc<Group>,
 }
 
-/// Where a group lies.
+/// File and offsets of a group.
 #[derive(Debug)]
 struct Laid {
     file: u32,
@@ -79,9 +79,9 @@ struct Laid {
 #[derive(Debug)]
 pub(super) struct Server {
     number: u64,
-    /// Differs from server to server, and after a reset.
+    /// Number in its GTIDs; it differs from server to server, and changes at a reset.
     origin: u64,
-    /// What its tables held before its binlog began.
+    /// Content of its tables before its binlog began.
     base: Vec<Arc<Group>>,
     history: Vec<Committed>,
     laid: Vec<Laid>,
@@ -103,12 +103,12 @@ impl Server {
         }
     }
 
-    /// A server with another identity and the first `groups` groups of this one, in files of its own.
+    /// Makes a server with another identity and the first `groups` groups of this one, in files of its own.
     pub fn successor(&self, number: u64, groups: usize) -> Self {
         let mut server = Self { number, origin: number, base: self.base.clone(), ..Self::first() };
         for (index, committed) in self.history[..groups].iter().enumerate() {
             server.add(committed.clone());
-            // Some have more files than the server before them, and some fewer.
+            // Some servers have more files than the one before them, and some fewer.
             if number % 2 == 1 && (index as u64 + number).is_multiple_of(9) {
                 server.rotate();
             }
@@ -116,28 +116,28 @@ impl Server {
         server
     }
 
-    /// The server loses its binlog and counts from the beginning, as after RESET MASTER.
+    /// Removes the binlog, which counts from the beginning, as after RESET MASTER.
     pub fn reset(&mut self) {
         *self = Self { number: self.number, origin: self.origin + RESET, ..Self::first() };
     }
 
-    /// The server is restored from a backup that lacks the newest groups, and its binlog counts from the beginning.
-    /// What was prepared is gone.
+    /// Restores the server from a backup that lacks the newest groups; its binlog counts from the beginning. Prepared
+    /// branches are gone.
     pub fn restore(&mut self, lost: usize) {
         let kept = self.history.len().saturating_sub(lost);
         let kept = self.history.drain(..kept).map(|committed| committed.group);
         let base = self.base.drain(..).chain(kept).collect();
         *self = Self { number: self.number, origin: self.origin + RESET, base, ..Self::first() };
-        // It has a transaction of its own before anybody reads it.
+        // The server commits a transaction of its own before any reader connects.
         self.commit(Group::Rows(Vec::new()));
     }
 
-    /// XA branches that are prepared in its binlog and not decided.
+    /// Returns the XA branches that are prepared in its binlog and not decided.
     pub fn undecided(&self) -> BTreeSet<u64> {
         self.undecided_before(self.history.len())
     }
 
-    /// This server takes over the history of another, having been its replica.
+    /// Adds the groups that another server has and this one, its replica, lacks.
     pub fn rejoin(&mut self, other: &Self) {
         for committed in &other.history[self.history.len()..] {
             self.add(committed.clone());
@@ -157,7 +157,7 @@ impl Server {
         let mut end = start + GTID_BYTES;
         let ends = (0..committed.group.events() as u64)
             .map(|event| {
-                // Sizes differ from server to server, as checksums and versions do.
+                // Sizes differ from server to server, as they do with other checksums and versions.
                 end += EVENT_BYTES_MIN + (event * 7 + self.number * 13 + start) % 50;
                 end
             })
@@ -173,7 +173,7 @@ impl Server {
         self.end = FILE_HEADER_BYTES;
     }
 
-    /// Removes the files that a reading at none of these points needs; the last file stays.
+    /// Removes the files that no reader needs to resume from these points; the last file stays.
     pub fn purge<'p>(&mut self, needed: impl IntoIterator<Item = &'p ResumePoint>) {
         let next = |point: &ResumePoint| self.behind(&point.gtid_set).unwrap_or(0);
         let first = needed.into_iter().map(next).min().unwrap_or(self.history.len());
@@ -181,7 +181,7 @@ impl Server {
         self.files.retain(|number, _| *number >= file);
     }
 
-    /// GTID of a group, which is also the set of all groups up to it.
+    /// Returns the GTID of a group, which is also the set of all groups up to it.
     pub fn gtid(&self, group: usize) -> String {
         format!("{}-{}", self.history[group].origin, group + 1)
     }
@@ -194,31 +194,31 @@ impl Server {
         self.history.get(index).map(|committed| &committed.group)
     }
 
-    /// True when the events within a group have positions of their own. MariaDB 11.4 and later write none, nor does
-    /// each second server here: all rows of a group are then at its end.
+    /// Whether the events within a group have positions of their own. MariaDB 11.4 and later write none, nor does every
+    /// second server here: all rows of a group are then at its end.
     pub fn has_positions(&self) -> bool {
         !self.number.is_multiple_of(2)
     }
 
-    /// Position of one event of a group.
+    /// Returns the position of one event of a group.
     pub fn lsn(&self, epoch: u16, group: usize, event: usize) -> Lsn {
         let laid = &self.laid[group];
         let event = if self.has_positions() { event } else { laid.ends.len() - 1 };
         Lsn::new(epoch, laid.file, laid.ends[event]).expect("a script is short")
     }
 
-    /// The end of the last file, also when there is no group in it.
+    /// Returns the end of the last file, even if the file has no group.
     pub fn head(&self, epoch: u16) -> Lsn {
         Lsn::new(epoch, self.last_file(), self.end).expect("a script is short")
     }
 
-    /// Whether a reading that is so far has nothing more to read.
+    /// Whether a reader or lane at this point has nothing more to read.
     pub fn is_reached(&self, server: &ServerIdentity, position: Lsn, resume: &ResumePoint) -> bool {
         let at_end = *server == self.identity() && position == self.head(position.epoch());
         at_end || self.behind(resume.read_gtids()) == Some(self.history.len())
     }
 
-    /// The beginning of the oldest file.
+    /// Returns the beginning of the oldest file.
     pub fn oldest(&self, epoch: u16) -> Lsn {
         let first = self.files.keys().next().expect("there is always a file");
         Lsn::new(epoch, *first, FILE_HEADER_BYTES).expect("a script is short")
@@ -236,15 +236,15 @@ impl Server {
         *self.files.keys().next_back().expect("there is always a file")
     }
 
-    /// The file in which a reading stands that has read up to this group.
+    /// Returns the file of a reader that has read up to this group.
     pub fn file_before(&self, group: usize) -> u32 {
         let begun = self.files.iter().rev().find(|(_, first)| **first <= group);
-        // A file that is being read is not removed under its reader, as no server does.
+        // As on every server, a file that is being read is not removed under its reader.
         let read = || self.laid.get(group).map_or(self.first_file(), |laid| laid.file);
         begun.map_or_else(read, |(number, _)| *number)
     }
 
-    /// The place to enter before this group, in the file that a reading has reached.
+    /// Returns the resume point before this group, in the file that a reader has reached.
     pub fn resume_point(&self, group: usize, file: u32) -> ResumePoint {
         let before = group.checked_sub(1).map(|before| &self.laid[before]);
         let position = match (self.laid.get(group), before) {
@@ -256,20 +256,20 @@ impl Server {
         ResumePoint { file: format!("memory.{file:06}"), position, gtid_set, ..ResumePoint::default() }
     }
 
-    /// The place to enter before the group of the oldest undecided branch, by a reading that is at the place of `read`.
+    /// Resume point before the group of the oldest undecided branch, for a reader that has read up to `read`.
     pub fn resume_before(&self, prepared: usize, read: ResumePoint) -> ResumePoint {
         let file_number = binlog_file_number(&read.file).unwrap_or_default();
         let read_end = Some(ReadEnd { file_number, position: read.position, gtid_set: read.gtid_set });
         ResumePoint { read_end, ..self.resume_point(prepared, self.file_before(prepared)) }
     }
 
-    /// Where a reading of this epoch stands before the group.
+    /// Returns the position before the group, in this epoch.
     pub fn place(&self, epoch: u16, group: usize) -> Lsn {
         let file = self.file_before(group);
         Lsn::new(epoch, file, self.resume_point(group, file).position).expect("a script is short")
     }
 
-    /// The group after a GTID set; `None` when this server does not hold the set.
+    /// Returns the group after a GTID set; `None` when this server does not hold the set.
     fn behind(&self, gtid_set: &str) -> Option<usize> {
         if gtid_set.is_empty() {
             return Some(0);
@@ -280,7 +280,7 @@ impl Server {
         (last.origin == origin).then_some(number)
     }
 
-    /// The first group to read, and what lies not above is dropped, in a reading of this epoch.
+    /// Returns the first group to read, and the position up to which changes are dropped, for a reader of this epoch.
     pub fn enter(&self, entry: Entry, epoch: u16) -> Result<(usize, Lsn), Fault> {
         let purged = |group: usize| {
             if group < self.first_group() {
@@ -314,7 +314,7 @@ impl Server {
         }
     }
 
-    /// The group that begins at a place of a file.
+    /// Returns the group that begins at an offset of a file.
     fn at(&self, file: u32, position: u64) -> Result<usize, Fault> {
         let begins = |laid: &Laid| (laid.file, laid.start) >= (file, position);
         let group = self.laid.iter().position(begins).unwrap_or(self.laid.len());
@@ -328,12 +328,12 @@ impl Server {
         Ok(group)
     }
 
-    /// Whether the group after the point, and all later ones, are kept.
+    /// Whether the server still has the group after the point and all later ones.
     pub fn holds(&self, resume: &ResumePoint) -> bool {
         self.behind(&resume.gtid_set).is_some_and(|group| group >= self.first_group())
     }
 
-    /// Whether an XA branch is prepared before the point and not decided there: a reading from there does not know it.
+    /// Whether an XA branch is prepared before the point and undecided at it: a reader from there misses its rows.
     pub fn splits_branch(&self, resume: &ResumePoint) -> bool {
         !self.undecided_before(self.behind(&resume.gtid_set).unwrap_or(0)).is_empty()
     }
@@ -350,7 +350,7 @@ impl Server {
         undecided
     }
 
-    /// The start of the group of a position or after a GTID set; for a time, the oldest: there are no clocks here.
+    /// Finds the start of the group of a position or after a GTID set; for a time the oldest: there are no clocks here.
     pub fn locate(&self, place: &BinlogPoint, epoch: u16) -> Result<Located, Fault> {
         let group = match place {
             BinlogPoint::Earliest | BinlogPoint::Time { .. } => self.first_group(),
@@ -379,7 +379,7 @@ impl Server {
         Ok(Located { position, resume, server: self.identity() })
     }
 
-    /// Every captured table that the history names.
+    /// Returns every captured table that the history names.
     pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
         let rows = |group: &Group| match group {
             Group::Rows(rows)
@@ -394,7 +394,7 @@ impl Server {
         self.base.iter().chain(history).flat_map(|group| rows(group)).collect()
     }
 
-    /// The rows of a table after the first `groups` groups, by their first column.
+    /// Returns the rows of a table after the first `groups` groups, by their first column.
     pub fn rows(&self, shard: ShardId, groups: usize) -> BTreeMap<u64, Row<'static>> {
         let (mut rows, mut branches) = (BTreeMap::new(), BTreeMap::new());
         let mut apply = |transaction: &Transaction| {
@@ -420,7 +420,7 @@ impl Server {
         rows
     }
 
-    /// The end of the first `groups` groups.
+    /// Returns the end of the first `groups` groups.
     pub fn end_of(&self, epoch: u16, groups: usize) -> Lsn {
         match groups.checked_sub(1) {
             Some(last) => self.lsn(epoch, last, self.laid[last].ends.len() - 1),
@@ -433,7 +433,7 @@ impl Server {
     }
 }
 
-/// Keys of these tables are numbers.
+/// Returns a row's key: keys of these tables are numbers.
 fn key(row: &Row<'_>) -> u64 {
     match row.first() {
         Some(Value::UInt(key)) => *key,

@@ -1,6 +1,6 @@
-//! A cache in memory: entries and tokens, each request at once when it is due. It never expires an entry by itself.
+//! A cache in memory: entries and tokens; each request is one step when it is due. It never expires an entry by itself.
 //!
-//! A request is for the life in which it was sent, as a connection is.
+//! A request belongs to the life in which it was sent, as a connection does.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -13,15 +13,15 @@ use anabranch_schemas::serial::StoredCode;
 
 use super::{Refused, Weather, lock, request};
 
-/// Codes a step of a scan.
+/// Codes in a step of a scan.
 const STEP_CODES: usize = 3;
 
 #[derive(Debug, Default, Clone)]
 struct State {
-    /// The longest time to live is for ever.
+    /// Entries with their time to live; the longest one means for ever.
     entries: HashMap<StoredCode, (Vec<u8>, Duration)>,
     tokens: HashMap<StoredCode, Token>,
-    /// Codes with a token that a hand has made to stand for ever.
+    /// Codes with a token that a manual write has made permanent.
     blocked: BTreeSet<StoredCode>,
     life: u64,
     given: u128,
@@ -46,14 +46,14 @@ impl MemoryCache {
         Self { state: Arc::default(), weather }
     }
 
-    /// Begins another life with what `earlier` held, as a replica that lags does.
+    /// Begins another life with the content of `earlier`, as a lagging replica that is promoted does.
     pub fn fail_over_to(&self, earlier: &MemoryCache) {
         let earlier = lock(&earlier.state).clone();
         let mut state = lock(&self.state);
         *state = State { life: state.life + 1, given: state.given, ..earlier };
     }
 
-    /// Another server with the same content.
+    /// Makes another server with the same content.
     pub fn copy(&self) -> Self {
         let content = lock(&self.state).clone();
         Self { state: Arc::new(Mutex::new(content)), weather: self.weather.clone() }
@@ -64,22 +64,22 @@ impl MemoryCache {
         lock(&self.state).entries.remove(code);
     }
 
-    /// Puts an entry there by hand.
+    /// Stores an entry as a manual write does.
     pub fn plant(&self, code: &StoredCode, entry: Vec<u8>, time_to_live: Duration) {
         lock(&self.state).entries.insert(code.clone(), (entry, time_to_live));
     }
 
-    /// Lets nobody fill a code again, by hand.
+    /// Prevents every further fill of a code, as a manual write of its token does.
     pub fn block(&self, code: &StoredCode) {
         lock(&self.state).blocked.insert(code.clone());
     }
 
-    /// Loses everything in the same life, as by a hand's FLUSHALL.
+    /// Loses everything in the same life, as a manual FLUSHALL does.
     pub fn lose_all(&self) {
         lock(&self.state).clear();
     }
 
-    /// What it holds is older than the freshness key lives.
+    /// Expires the freshness key: the content is then older than the key lives.
     pub fn grow_old(&self) {
         lock(&self.state).has_freshness_key = false;
     }

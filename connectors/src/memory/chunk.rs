@@ -1,4 +1,4 @@
-//! The tables of a source in memory as they are, at a watermark.
+//! Reads the tables of a source in memory at a watermark.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -13,13 +13,13 @@ use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use super::source::{BROKEN, MemorySource};
 use super::{Refused, Sight, lock};
 
-/// In a thousand snapshots, for each of the newest groups: it is not seen yet.
+/// Frequency, in a thousand snapshots and for each of the newest groups, with which a snapshot does not show the group.
 const UNSEEN: u32 = 150;
-/// So many of the newest groups may be hidden from a snapshot.
+/// Most of the newest groups that a snapshot hides.
 pub const UNSEEN_GROUPS_MAX: usize = 3;
-/// In a thousand snapshots: it is not said where they stand.
+/// Frequency, in a thousand snapshots, with which the server does not report the snapshot's position.
 const UNSAID: u32 = 300;
-/// In a thousand, for each of the groups before such a snapshot: the low watermark lies below it.
+/// Frequency, in a thousand and for each group before such a snapshot, with which the low watermark is below the group.
 const BELOW: u32 = 700;
 const BELOW_GROUPS_MAX: usize = 4;
 
@@ -110,7 +110,7 @@ impl RowSource for MemorySource {
 }
 
 impl MemorySource {
-    /// Rows that are meant, after a place.
+    /// Returns the rows after a key that `is_meant` accepts.
     async fn part(
         &self,
         table: &TableIdentity<'static>,
@@ -142,7 +142,7 @@ impl MemorySource {
         }
     }
 
-    /// The rows of some tables whose keys are taken, and the last of these.
+    /// Reads those rows of each table whose keys its function takes; returns the last key too.
     async fn read_at_watermark(
         &self,
         parts: &[(&TableIdentity<'static>, impl Fn(&Rows) -> Vec<u64>)],
@@ -158,7 +158,7 @@ impl MemorySource {
             }
             let Sight { unseen, below } = state.sight.unwrap_or_else(|| self.sight());
             let groups = server.groups().saturating_sub(unseen);
-            // With everything seen, in the file that the server has begun, also when nothing is in it.
+            // A snapshot that shows everything is at the end of the newest file, even if nothing is in it.
             let end_of = |end| match end {
                 all if all == server.groups() => server.head(epoch),
                 part => server.end_of(epoch, part),
@@ -185,7 +185,7 @@ impl MemorySource {
     }
 }
 
-/// Whether a row is found. Of fields that are numbers and dates.
+/// Returns the test of one comparison; it supports fields that are numbers and dates.
 fn meaning(
     table: &TableIdentity<'_>,
     Comparison { column, operator, value }: &Comparison,

@@ -1,6 +1,6 @@
-//! Leases in memory: keys that grow old by the server's clock, renewed by a task of their holder.
+//! Leases in memory: keys that expire by the server's clock and that a task of their holder renews.
 //!
-//! A process that is frozen renews nothing and learns nothing until it goes on.
+//! A frozen process renews nothing and learns nothing until it runs again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ const ACQUIRE_INTERVAL: Duration = Duration::from_millis(800);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Key → holder and when it ends.
+    /// Holder of each key and the end of its lease.
     held: BTreeMap<String, (u64, Instant)>,
     holders: u64,
     away: bool,
@@ -39,17 +39,17 @@ impl MemoryLeases {
         Self { state: Arc::default(), freezer: Freezer::default() }
     }
 
-    /// The same bucket, for a process that this freezer freezes.
+    /// Returns the same bucket for a process that this freezer freezes.
     pub fn of_process(&self, freezer: Freezer) -> Self {
         Self { state: self.state.clone(), freezer }
     }
 
-    /// The server goes away, or comes back. A call while it is away waits.
+    /// Takes the server away, or brings it back. A call while it is away waits.
     pub fn set_away(&self, away: bool) {
         lock(&self.state).away = away;
     }
 
-    /// Another process holds the key from now on, also if one held it before.
+    /// Gives the key to another process, even if one held it before.
     pub fn steal(&self, key: &str) {
         let mut state = lock(&self.state);
         state.holders += 1;
@@ -57,12 +57,12 @@ impl MemoryLeases {
         state.held.insert(key.to_owned(), (holder, Instant::now() + LEASE_TIME_TO_LIVE));
     }
 
-    /// All keys are gone, as when the bucket is made anew.
+    /// Removes all keys, as when the bucket is created anew.
     pub fn forget(&self) {
         lock(&self.state).held.clear();
     }
 
-    /// Whether another process than the one that asks would find the key held.
+    /// Whether the key is held, as another process would find it.
     pub fn is_held(&self, key: &str) -> bool {
         lock(&self.state).held.get(key).is_some_and(|(_, end)| *end > Instant::now())
     }
@@ -84,7 +84,7 @@ impl MemoryLeases {
         Some(holder)
     }
 
-    /// Whether the key is still this holder's, and then for another life.
+    /// Renews the key if it is still this holder's; returns whether it did.
     fn renew(&self, key: &str, holder: u64) -> bool {
         let (mut state, now) = (lock(&self.state), Instant::now());
         match state.held.get_mut(key) {
@@ -103,7 +103,7 @@ impl MemoryLeases {
         }
     }
 
-    /// Renews until it cannot; says why.
+    /// Renews until it cannot; returns the reason.
     async fn keep(self, key: String, holder: u64, taken: Instant) -> &'static str {
         let mut safe_until = taken + LEASE_TIME_TO_LIVE - MARGIN;
         loop {
@@ -157,7 +157,7 @@ impl Leases for MemoryLeases {
     }
 }
 
-/// Stops the task when dropped.
+/// The task that renews a lease; dropping this stops it.
 #[derive(Debug)]
 struct Renewal(JoinHandle<()>);
 

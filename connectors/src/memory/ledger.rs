@@ -1,4 +1,4 @@
-//! The coupon ledger in memory. The coupon year runs on its state, and `conformance` holds it against real servers.
+//! The coupon ledger in memory: the simulated coupon year uses it, `conformance` compares it with real servers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use jiff::civil::Date;
 
 use super::lock;
 
-/// What the ledger's server holds; somebody may restore all of it from a copy.
+/// Content of the ledger's server; a test may restore all of it from a copy.
 #[derive(Debug, Clone)]
 pub struct LedgerState {
     pub rows: BTreeMap<CouponKey, LedgerRow>,
@@ -29,7 +29,7 @@ pub struct LedgerState {
 }
 
 impl LedgerState {
-    /// An empty ledger with its first token.
+    /// Makes an empty ledger with its first token.
     pub fn new(first: Unique) -> Self {
         Self {
             rows: BTreeMap::new(),
@@ -57,7 +57,7 @@ impl LedgerState {
         result
     }
 
-    /// As [`LedgerState::of_users`], of rows and tokens alone.
+    /// Changes rows and tokens alone, see [`LedgerState::of_users`].
     pub fn of_rows<T>(
         &mut self,
         now: Timestamp,
@@ -76,7 +76,7 @@ impl LedgerState {
         result
     }
 
-    /// Changes rows that all stand as they are expected.
+    /// Changes rows if all of them are as expected; returns whether it did.
     pub fn replace_rows(&mut self, run: &RunKey, rows: &[RowChange]) -> bool {
         let key = |row: &RowChange| {
             let (user, occurrence) = (row.user, row.occurrence);
@@ -89,7 +89,7 @@ impl LedgerState {
         stand
     }
 
-    /// What stands of some users.
+    /// Returns the ledger of some users.
     pub fn users(&self, now: Timestamp, run: &RunKey, users: &[u64]) -> UsersLedger {
         let known = self.runs.get(run).cloned().map(Arc::new);
         let of_user = |user: &u64| (*user, self.user(now, run, known.clone(), *user));
@@ -179,7 +179,7 @@ impl LedgerState {
         result
     }
 
-    /// The members of a run and the users with a row of the day, as they stand.
+    /// Returns the members of a run and the users with a row of the day, with their standings.
     pub fn standings(&self, key: &RunKey) -> Vec<Standing> {
         let empty = BTreeMap::new();
         let members = self.members.get(key).unwrap_or(&empty);
@@ -201,7 +201,7 @@ impl LedgerState {
         all.into_iter().filter_map(standing).collect()
     }
 
-    /// The dead letters of a programme behind a key.
+    /// Returns the dead letters of a programme after a key.
     pub fn letters(
         &self,
         programme: &Arc<str>,
@@ -216,7 +216,7 @@ impl LedgerState {
     }
 }
 
-/// A ledger on its own; clones share it.
+/// A separate ledger; clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryLedger(Arc<Mutex<LedgerState>>);
 
@@ -225,12 +225,12 @@ impl MemoryLedger {
         Self(Arc::new(Mutex::new(LedgerState::new(first))))
     }
 
-    /// What it holds.
+    /// Returns a copy of its content.
     pub fn copy(&self) -> LedgerState {
         lock(&self.0).clone()
     }
 
-    /// Somebody restores it.
+    /// Replaces its content, as a restore from a backup does.
     pub fn restore(&self, state: LedgerState) {
         *lock(&self.0) = state;
     }

@@ -16,22 +16,22 @@ use tokio::time::Instant;
 use super::stream::{Sent, Stream};
 use super::{Refused, Weather, lock};
 
-/// In a thousand messages: lost on the way.
+/// Frequency, in a thousand messages, with which a message is lost on the way.
 const LOST: u32 = 4;
-/// In a thousand messages: stored, but the answer is lost.
+/// Frequency, in a thousand messages, with which a message is stored and its answer is lost.
 const UNHEARD: u32 = 8;
-/// In a thousand writers that go away: what they had sent does not arrive any more.
+/// Frequency, in a thousand dropped writers, with which their messages on the way do not arrive any more.
 const FORGOTTEN: u32 = 300;
 
 #[derive(Debug, Default)]
 struct State {
     streams: BTreeMap<String, Stream>,
     attempts: u64,
-    /// By source, who is told that a position message is asked for.
+    /// By source, the channel that announces requests for a position message.
     asked: BTreeMap<String, watch::Sender<()>>,
 }
 
-/// A log whose streams come into being when they are first used.
+/// A log whose streams are created at their first use.
 #[derive(Debug, Clone)]
 pub struct MemoryLog {
     state: Arc<Mutex<State>>,
@@ -44,7 +44,7 @@ impl MemoryLog {
         Self { state: Arc::default(), weather, in_flight_messages }
     }
 
-    /// Works on a stream after what has arrived was stored.
+    /// Stores the messages that have arrived, then works on the stream.
     fn with<T>(&self, source: &str, work: impl FnOnce(&mut Stream) -> T) -> T {
         let mut state = lock(&self.state);
         if !state.streams.contains_key(source) {
@@ -55,37 +55,37 @@ impl MemoryLog {
         work(stream)
     }
 
-    /// The stream and its sequences are gone, as after the loss of a disk.
+    /// Removes the stream and its count of sequences, as the loss of a disk does.
     pub fn wipe(&self, source: &str) {
         self.with(source, Stream::wipe);
     }
 
-    /// The newest messages are gone and their sequences are used again, as after a power cut.
+    /// Removes the newest messages; their sequences are used again, as after a power cut.
     pub fn roll_back(&self, source: &str, messages: usize) {
         self.with(source, |stream| stream.roll_back(messages));
     }
 
-    /// The oldest messages are gone, as by retention; their sequences are not used again.
+    /// Removes the oldest messages, as retention does; their sequences are not used again.
     pub fn discard(&self, source: &str, messages: usize) {
         self.with(source, |stream| stream.discard(messages));
     }
 
-    /// One message that is not the last is gone, as after damage to the stored files.
+    /// Removes one message that is not the last, as damage to the stored files does.
     pub fn lose(&self, source: &str, index: usize) {
         self.with(source, |stream| stream.lose(index));
     }
 
-    /// The server has no room for more messages of this stream, or has it again.
+    /// Sets whether the server has no room for more messages of this stream.
     pub fn set_full(&self, source: &str, full: bool) {
         self.with(source, |stream| stream.set_full(full));
     }
 
-    /// The last message, at once.
+    /// Returns the last message at once.
     pub fn last(&self, source: &str) -> Option<LogEntry> {
         self.with(source, |stream| stream.end().cloned())
     }
 
-    /// Positions of all kept messages.
+    /// Returns the positions of all kept messages.
     pub fn positions(&self, source: &str) -> Vec<Lsn> {
         self.with(source, |stream| stream.positions())
     }
@@ -94,7 +94,7 @@ impl MemoryLog {
         self.with(source, |stream| stream.messages())
     }
 
-    /// Messages that were stored without following the position of the one before them.
+    /// Returns the messages that were stored without following the position of the one before them.
     pub fn misplaced(&self, source: &str) -> Vec<String> {
         self.with(source, |stream| stream.misplaced().to_vec())
     }
@@ -112,7 +112,7 @@ impl Log for MemoryLog {
 
     async fn writer(&self, source: &str, end: Option<&LogEntry>) -> Result<MemoryWriter, Fault> {
         self.weather.answer(Refused::Log)?;
-        // Without an end only an empty stream can be appended to; it may have counted before.
+        // Without an end, appends are possible only to an empty stream, which may have had messages before.
         let expected_sequence = self.with(source, |stream| match end {
             Some(end) => end.sequence,
             None if stream.messages() == 0 => stream.last_sequence(),
@@ -178,7 +178,7 @@ fn hole(source: &str, sequence: u64) -> Fault {
     Fault::new(Code::LogHole, format!("stream of {source}"), format!("message {sequence} is not there"))
 }
 
-/// One attempt. Dropped, it may leave messages on the way.
+/// One attempt to append. Dropping it may leave messages on the way.
 #[derive(Debug)]
 pub struct MemoryWriter {
     log: MemoryLog,
@@ -187,9 +187,9 @@ pub struct MemoryWriter {
     sent: u64,
     acknowledged: u64,
     expected_sequence: u64,
-    /// When the message sent last arrives.
+    /// Time when the last sent message arrives.
     arrival: Instant,
-    /// When the next answer is here, at the earliest.
+    /// Earliest time of the next answer.
     answer: Instant,
     over: bool,
 }
@@ -265,7 +265,7 @@ impl Drop for MemoryWriter {
 
 #[derive(Debug, Clone)]
 enum ReadStart {
-    /// At the first message that reaches a position, which has, or will have, this sequence or a later one.
+    /// The first message that reaches a position; its sequence is this one or a later one.
     At {
         lsn: Lsn,
         sequence: u64,
@@ -276,7 +276,7 @@ enum ReadStart {
     },
 }
 
-/// An open reading.
+/// A reader of one stream.
 #[derive(Debug)]
 pub struct MemoryReader {
     log: MemoryLog,
@@ -290,7 +290,7 @@ impl MemoryReader {
         self.log.weather.answer(Refused::Log)?;
         let Self { log, source, place, cut } = self;
         log.with(source, |stream| {
-            // A stream is cut while its server is away, so the reader connects again and looks.
+            // A stream is cut while its server is away: the reader connects again and checks.
             if stream.cut() != *cut {
                 match place {
                     ReadStart::At { lsn, sequence } => *sequence = stream.sequence_at(*lsn),

@@ -26,7 +26,7 @@ struct State {
     sets: BTreeMap<StoredCode, Vec<DeviceClaim>>,
     outbox: BTreeMap<u64, Noted>,
     flushes: u64,
-    /// Rows that were drained, also those that became pending again.
+    /// Rows that were drained, including those that became pending again.
     drained: BTreeSet<u64>,
     record: Option<CacheRecord>,
 }
@@ -44,7 +44,7 @@ impl MemoryMapping {
         Self { state: Arc::default(), touched: Arc::default(), weather }
     }
 
-    /// Gives each code this set, and notes that it was touched; the outbox row's id.
+    /// Gives each code this set, and stores in the outbox that it was touched; returns the id of the outbox row.
     pub fn flush(&self, sets: Vec<(StoredCode, Vec<DeviceClaim>)>) -> u64 {
         let mut state = lock(&self.state);
         state.flushes += 1;
@@ -55,14 +55,14 @@ impl MemoryMapping {
         id
     }
 
-    /// The same by a lane that knows of no cache.
+    /// Flushes as a lane that knows of no cache does.
     pub fn flush_without_cache(&self, sets: Vec<(StoredCode, Vec<DeviceClaim>)>) {
         let mut state = lock(&self.state);
         state.sets.extend(sets);
         state.record = None;
     }
 
-    /// The set of a code, at once.
+    /// Returns the set of a code at once.
     pub fn set(&self, code: &StoredCode) -> Vec<DeviceClaim> {
         lock(&self.state).sets.get(code).cloned().unwrap_or_default()
     }

@@ -1,10 +1,10 @@
-//! In-memory twins of the outside, for tests only: a source, a log, lane stores, leases and registers on virtual time,
-//! the coupon ledger, and the counters of payment documents.
+//! In-memory twins of outside systems, for tests only: a source, a log, lane stores, leases and registers on virtual
+//! time, the coupon ledger, and the counters of payment documents.
 //!
-//! They keep the contracts of the ports and nothing else; the conformance suites that the real connectors pass hold
-//! for them too. [`Weather`] is what the outside does to a run: seeded pauses before and after each durable step, so
-//! that a cut-off lands on either side of it, and, when it is stormy, lost messages, lost answers and broken
-//! connections. [`Weather::refuse`] has a server answer one code until it is told otherwise.
+//! They keep the contracts of the ports and nothing else; they pass the same conformance suites as the real connectors.
+//! [`Weather`] is the influence of the outside on a run: seeded pauses before and after each durable step, so that a
+//! cut-off lands on either side of it, and, when it is stormy, lost messages, lost answers and broken connections.
+//! [`Weather::refuse`] makes a server answer one code until a later call ends that.
 
 mod binlog;
 mod cache;
@@ -68,7 +68,7 @@ struct Sky {
     stormy: bool,
     /// Faults that have struck.
     strikes: u64,
-    /// Calls that are answered with a code.
+    /// Calls that are refused, and the code that they get.
     refused: Option<(Refused, Code)>,
 }
 
@@ -77,12 +77,12 @@ struct Sky {
 pub struct Weather(Arc<Mutex<Sky>>);
 
 impl Weather {
-    /// No pauses and no faults.
+    /// Makes a weather without pauses and faults.
     pub fn calm() -> Self {
         Self::of(0, 0, false)
     }
 
-    /// Faults from this seed until [`Self::clear`], and pauses of at most so many virtual milliseconds a step.
+    /// Brings faults of this seed until [`Self::clear`], and pauses of at most so many virtual milliseconds a step.
     pub fn stormy(seed: u64, pause_max_ms: u64) -> Self {
         Self::of(seed, pause_max_ms, true)
     }
@@ -92,22 +92,22 @@ impl Weather {
         Self(Arc::new(Mutex::new(Sky { random, pause_max_ms, stormy, strikes: 0, refused: None })))
     }
 
-    /// The storm is over; pauses stay.
+    /// Ends the storm; pauses stay.
     pub fn clear(&self) {
         lock(&self.0).stormy = false;
     }
 
-    /// Faults that have struck so far.
+    /// Returns the number of faults that have struck so far.
     pub fn strikes(&self) -> u64 {
         lock(&self.0).strikes
     }
 
-    /// Answers these calls with a code from now on; `None`: every call is answered again.
+    /// Refuses these calls with a code from now on; `None` = no call is refused any more.
     pub fn refuse(&self, refused: Option<(Refused, Code)>) {
         lock(&self.0).refused = refused;
     }
 
-    /// The answer to a call of this kind, as far as it is refused.
+    /// Returns the fault of a call of this kind if it is refused.
     fn answer(&self, call: Refused) -> Result<(), Fault> {
         match lock(&self.0).refused {
             Some((refused, code)) if refused == call => {
@@ -127,12 +127,12 @@ impl Weather {
         Duration::from_millis(sky.random.random_range(0..=longest))
     }
 
-    /// When something that begins now, and not before `earliest`, is done.
+    /// Returns the time at which work is done that begins now, but not before `earliest`.
     fn due(&self, earliest: Instant) -> Instant {
         earliest.max(Instant::now()) + self.delay()
     }
 
-    /// Whether a fault of this frequency strikes.
+    /// Whether a fault strikes now that strikes in so many of a thousand cases.
     fn strikes_in(&self, thousand: u32) -> bool {
         let mut sky = lock(&self.0);
         let strikes = sky.stormy && sky.random.random_ratio(thousand, 1000);
@@ -141,13 +141,13 @@ impl Weather {
     }
 }
 
-/// In a thousand requests: lost on the way.
+/// Frequency, in a thousand requests, with which a request is lost on the way.
 const LOST: u32 = 10;
-/// In a thousand requests: done, but the answer is lost.
+/// Frequency, in a thousand requests, with which a request is done and its answer is lost.
 const UNHEARD: u32 = 20;
 
-/// A request that reaches its server when it is due, whether or not the sender is still there; `None` when the
-/// connection broke, before or after it.
+/// Sends a request that reaches its server when it is due, even if the sender is gone by then. Returns `None` when the
+/// connection breaks, before or after the request is done.
 async fn request<T: Send + 'static>(
     weather: &Weather,
     work: impl FnOnce() -> T + Send + 'static,
@@ -165,8 +165,8 @@ async fn request<T: Send + 'static>(
     (!weather.strikes_in(UNHEARD)).then_some(answer)
 }
 
-/// Stops the tasks of a process as SIGSTOP does. Those that wait are woken in the order in which they came, so a run
-/// stays the same every time.
+/// Stops the tasks of a process as SIGSTOP does. Waiting tasks wake in the order in which they came, so a run is
+/// repeatable.
 #[derive(Debug, Clone, Default)]
 pub struct Freezer(Arc<Frozen>);
 
@@ -186,7 +186,7 @@ impl Freezer {
         self.0.frozen.load(Ordering::SeqCst)
     }
 
-    /// Waits until it is frozen, or is not.
+    /// Waits until the process is frozen, or until it is not.
     pub async fn until(&self, frozen: bool) {
         loop {
             let mut changed = std::pin::pin!(self.0.changed.notified());
@@ -198,7 +198,7 @@ impl Freezer {
         }
     }
 
-    /// Polls `inner` only while it is not frozen.
+    /// Polls `inner` only while the process is not frozen.
     pub async fn run(&self, inner: impl Future<Output = ()>) {
         let mut inner = std::pin::pin!(inner);
         loop {
@@ -212,7 +212,7 @@ impl Freezer {
     }
 }
 
-/// A twin's state outlives a task that panicked while holding it: the next one sees what was there.
+/// Locks a twin's state, even after a task that held the lock has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Registers in memory: raised by the revision known, on durable storage that never fails.
+//! Registers in memory, on storage that never fails; a writer must know a key's last revision.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ impl MemoryRegisters {
         Self { registers: Arc::default(), weather }
     }
 
-    /// All are gone, with the server's disk.
+    /// Removes all registers, as the loss of the server's disk does.
     pub fn wipe(&self) {
         lock(&self.registers).clear();
     }
@@ -29,7 +29,7 @@ impl MemoryRegisters {
         lock(&self.registers).get(key).cloned().unwrap_or_default()
     }
 
-    /// In one in ten calls of a storm the connection breaks here.
+    /// Breaks the connection in one of ten calls of a storm.
     fn connection(&self) -> Result<(), Fault> {
         self.weather.answer(Refused::Log)?;
         match self.weather.strikes_in(100) {
@@ -65,7 +65,7 @@ impl Registers for MemoryRegisters {
             stored.clone()
         };
         self.weather.pause().await;
-        // Stored, and only the answer was lost.
+        // The value is stored, and only the answer is lost.
         self.connection()?;
         Ok(raised)
     }

@@ -1,4 +1,4 @@
-//! The rows of a target in memory, as they stand.
+//! Reads the rows of a target in memory.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -31,7 +31,7 @@ impl MemoryTarget {
 }
 
 impl MemoryRows {
-    /// What stands when the question reaches the server.
+    /// Returns the rows that exist when the query reaches the server.
     async fn ask(&self, question: impl FnOnce(&MemoryTarget) -> Vec<Row>) -> Result<Vec<Row>, Fault> {
         let weather = self.target.weather();
         let broken = || Fault::new(Code::TargetUnreachable, "target", "the connection broke");
@@ -141,7 +141,7 @@ impl ForeignRows for MemoryRows {
     }
 }
 
-/// Where a page of a table begins.
+/// Returns the bound at which a page of a table begins.
 fn from(table: u32, first: ShardId, after: Option<&ChunkKey>) -> Bound<(u32, ShardId, Box<[Cell]>)> {
     match after.map(|after| place::read(after).expect("a place that a page gave")) {
         None => Bound::Included((table, first, Box::default())),

@@ -19,13 +19,13 @@ use super::{Refused, Weather, lock};
 /// The date of a row that no day has taken yet.
 const UNUSED: CounterRow = CounterRow { date: date(1000, 1, 1), next: 0 };
 
-/// What the server holds; somebody may restore all of it from a copy.
+/// Content of the server; a test may restore all of it from a copy.
 #[derive(Debug, Clone)]
 pub struct SequenceRows {
     pub server: String,
     pub today: Date,
     pub rows: BTreeMap<(Ring, u8), CounterRow>,
-    /// In the order of arrival, each with its day.
+    /// Request keys in the order of arrival, each with its day.
     pub keys: Vec<(RequestKey, GivenOnce, Date)>,
 }
 
@@ -39,7 +39,7 @@ pub struct MemorySequence {
 }
 
 impl MemorySequence {
-    /// All counters of a region at 0.
+    /// Makes all counters of a region, at 0.
     pub fn new(
         region: Region,
         today: Date,
@@ -52,12 +52,12 @@ impl MemorySequence {
         Self { state: Arc::new(Mutex::new(state)), keys_max, keys_kept_days, weather }
     }
 
-    /// Looks at the server, or does something to it.
+    /// Works on the server's content.
     pub fn with<T>(&self, work: impl FnOnce(&mut SequenceRows) -> T) -> T {
         work(&mut lock(&self.state))
     }
 
-    /// In one in ten calls of a storm the connection breaks here.
+    /// Breaks the connection in one of ten calls of a storm.
     async fn connection(&self) -> Result<(), Fault> {
         self.weather.pause().await;
         self.weather.answer(Refused::Target)?;
@@ -85,7 +85,7 @@ impl Sequence for MemorySequence {
             }
             leased
         });
-        // Leased, and only the answer was lost.
+        // The numbers are leased, and only the answer is lost.
         self.connection().await?;
         Ok(leased)
     }

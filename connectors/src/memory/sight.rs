@@ -1,12 +1,12 @@
-//! What a snapshot shows of the binlog: a table is read as it is in one.
+//! The part of the binlog that a snapshot of a table shows.
 
-/// How a snapshot stands to the binlog.
+/// Relation of a snapshot to the binlog.
 #[derive(Debug, Clone, Copy)]
 pub struct Sight {
-    /// How many of the newest groups are in the binlog and not seen yet, as while a replica's acknowledgement is waited
-    /// for.
+    /// Newest groups in the binlog that the snapshot does not show yet, as while their commits wait for a replica's
+    /// acknowledgement.
     pub unseen: usize,
-    /// The server does not say where the snapshot stands: the low watermark lies so many groups below, the high one
+    /// The server does not report the snapshot's position: the low watermark is so many groups below it, the high one
     /// at the end.
     pub below: Option<usize>,
 }

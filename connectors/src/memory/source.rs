@@ -18,28 +18,28 @@ use super::binlog::Server;
 pub use super::binlog::{Group, ScriptedRow, Transaction};
 use super::{Refused, Sight, Weather, lock};
 
-/// In a thousand calls: the connection breaks.
+/// Frequency, in a thousand calls, with which the connection breaks.
 pub(super) const BROKEN: u32 = 4;
-/// In a thousand events: nothing more has arrived for now.
+/// Frequency, in a thousand events, with which nothing more has arrived for now.
 const DELAYED: u32 = 80;
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// The one that is read.
+    /// The server that is read.
     pub(super) primary: Server,
-    /// The primary before it, still replicating.
+    /// The previous primary, which still replicates.
     former: Option<Server>,
-    /// Servers so far.
+    /// Number of servers so far.
     servers: u64,
-    /// Fail-overs so far.
+    /// Number of fail-overs so far.
     switches: u16,
-    /// The reading of each replica slot; a later one ends it.
+    /// The number of the reader in each replica slot; a later reader ends it.
     replica_slots: BTreeMap<u32, u64>,
     readings: u64,
-    /// What it says of its statements and of the server that it replicates.
+    /// Load that the server reports: its statements, and its lag behind the server that it replicates.
     pub(super) running_threads: u64,
     pub(super) replica_lag: Option<Duration>,
-    /// What every snapshot sees; `None` = as the weather has it.
+    /// Relation of every snapshot to the binlog; `None` = as the weather decides.
     pub(super) sight: Option<Sight>,
 }
 
@@ -49,7 +49,7 @@ pub struct MemorySource {
     pub(super) state: Arc<Mutex<State>>,
     changed: Arc<Notify>,
     pub(super) weather: Weather,
-    /// How many fields of a user are captured.
+    /// Number of captured fields of a user.
     fields: usize,
 }
 
@@ -80,23 +80,23 @@ impl MemorySource {
         self.change(|state| state.primary.commit(group));
     }
 
-    /// From now on it runs so many statements, and is so far behind the server that it replicates.
+    /// Sets the number of running statements and the replication lag that the server reports.
     pub fn press(&self, running_threads: u64, replica_lag: Option<Duration>) {
         self.change(|state| (state.running_threads, state.replica_lag) = (running_threads, replica_lag));
     }
 
-    /// The same source with so many captured fields of a user: processes may differ in that for a while.
+    /// Returns the same source with so many captured fields of a user; processes may differ in that for a while.
     #[must_use]
     pub fn capturing(&self, fields: usize) -> Self {
         Self { fields, ..self.clone() }
     }
 
-    /// The captured fields of a row.
+    /// Returns the captured fields of a row.
     pub(super) fn captured_part<'r>(&self, row: &'r Row<'static>) -> &'r [Value<'static>] {
         &row[..row.len().min(self.fields)]
     }
 
-    /// From now on its snapshots stand so.
+    /// Sets the relation of all further snapshots to the binlog.
     pub fn show(&self, sight: Sight) {
         self.change(|state| state.sight = Some(sight));
     }
@@ -106,22 +106,22 @@ impl MemorySource {
         self.change(|state| state.primary.rotate());
     }
 
-    /// Removes the files that a reading at none of these points needs.
+    /// Removes the files that no reader needs to resume from these points.
     pub fn purge<'p>(&self, needed: impl IntoIterator<Item = &'p ResumePoint>) {
         self.change(|state| state.primary.purge(needed));
     }
 
-    /// A replica that holds everything takes over.
+    /// Lets a replica take over that holds everything.
     pub fn fail_over(&self) {
         self.replace(|primary, number| primary.successor(number, primary.groups()));
     }
 
-    /// A replica that lacks the newest groups takes over.
+    /// Lets a replica take over that lacks the newest groups.
     pub fn fail_over_behind(&self, groups: usize) {
         self.replace(|primary, number| primary.successor(number, primary.groups().saturating_sub(groups)));
     }
 
-    /// The former primary, which replicated meanwhile, takes over again; `false` when there is none that holds
+    /// Lets the former primary, which has replicated meanwhile, take over again; returns `false` when none holds
     /// everything after these points.
     pub fn fail_back(&self, needed: &[ResumePoint]) -> bool {
         self.change(|state| {
@@ -136,7 +136,7 @@ impl MemorySource {
         })
     }
 
-    /// The binlog is gone and counts from the beginning.
+    /// Removes the binlog, which counts from the beginning.
     pub fn reset(&self) {
         self.change(|state| {
             state.primary.reset();
@@ -144,7 +144,7 @@ impl MemorySource {
         });
     }
 
-    /// The server is restored: it lacks the newest groups, and its binlog counts from the beginning.
+    /// Restores the server: it lacks the newest groups, and its binlog counts from the beginning.
     pub fn restore(&self, lost: usize) {
         self.change(|state| {
             state.primary.restore(lost);
@@ -153,7 +153,7 @@ impl MemorySource {
         });
     }
 
-    /// A replica that lacks the newest groups takes over for good, and what is prepared there is rolled back.
+    /// Lets a replica take over for good that lacks the newest groups, and rolls back the branches prepared there.
     pub fn lose_newest(&self, groups: usize) {
         self.fail_over_behind(groups);
         self.change(|state| {
@@ -161,12 +161,12 @@ impl MemorySource {
             for branch in state.primary.undecided() {
                 state.primary.commit(Group::RollBackBranch(branch));
             }
-            // It has a transaction that the others lack.
+            // The replica has a transaction that the others lack.
             state.primary.commit(Group::Rows(Vec::new()));
         });
     }
 
-    /// The rows of a table as they are now, by key.
+    /// Returns the present rows of a table, by key.
     pub fn table(&self, shard: ShardId) -> BTreeMap<u64, Row<'static>> {
         let state = lock(&self.state);
         state.primary.rows(shard, state.primary.groups())
@@ -186,7 +186,7 @@ impl MemorySource {
         lock(&self.state).primary.holds(resume)
     }
 
-    /// Whether an XA branch is prepared before this point and decided after it.
+    /// Whether an XA branch is prepared before this point and undecided at it.
     pub fn splits_branch(&self, resume: &ResumePoint) -> bool {
         lock(&self.state).primary.splits_branch(resume)
     }
@@ -197,7 +197,7 @@ impl MemorySource {
         lock(&self.state).primary.is_reached(server, *position, resume)
     }
 
-    /// The present end, in the epoch that a reading has which saw every fail-over.
+    /// Returns the present end, in the epoch of a reader that saw every fail-over.
     pub fn end(&self) -> Lsn {
         let state = lock(&self.state);
         state.primary.head(state.switches + 1)
@@ -272,7 +272,7 @@ struct Branch {
     rows: Vec<ScriptedRow>,
 }
 
-/// An open reading.
+/// A reader of the source's binlog.
 #[derive(Debug)]
 pub struct MemoryReading {
     source: MemorySource,
@@ -280,22 +280,22 @@ pub struct MemoryReading {
     replica_slot: u32,
     number: u64,
     epoch: u16,
-    /// Group, event of it and row of that which come next.
+    /// Group, its event and the event's row that come next.
     next: usize,
     event: usize,
     row: usize,
     file: u32,
     above: Lsn,
-    /// GTID of the group of which a part was sent, and the rest was not.
+    /// GTID of a group that was sent in part.
     partial: Option<String>,
-    /// The batch knows where this reading would be entered again.
+    /// The batch has this reader's first resume point.
     begun: bool,
     /// Undecided XA branches.
     branches: BTreeMap<u64, Branch>,
 }
 
 impl MemoryReading {
-    /// Adds its place, then events until the batch is full; `None` when there was nothing to add.
+    /// Adds the reader's position, then events until the batch is full; returns `None` when there was nothing to add.
     fn advance(&mut self, batch: &mut BatchBuilder) -> Result<Option<Filled>, Fault> {
         let (source, weather) = (self.source.clone(), self.source.weather.clone());
         let state = lock(&source.state);
@@ -307,7 +307,7 @@ impl MemoryReading {
         if !std::mem::replace(&mut self.begun, true) {
             batch.group_complete(self.resume_point(server), 0);
             batch.event_complete(server.place(self.epoch, self.next));
-            // Also where nothing follows: a lane that is fed learns that it is at the end.
+            // This is added even if nothing follows: a lane with a direct feed learns that it is at the end.
             read = Some(Filled::Drained);
         }
         loop {
@@ -343,7 +343,7 @@ impl MemoryReading {
         }
     }
 
-    /// Adds the rows of one event; `false` when the batch is full before the last.
+    /// Adds the rows of one event; returns `false` when the batch is full before the last row.
     fn emit(&mut self, server: &Server, lsn: Lsn, rows: &[ScriptedRow], batch: &mut BatchBuilder) -> bool {
         if lsn > self.above {
             for row in &rows[self.row..] {
@@ -378,7 +378,7 @@ impl MemoryReading {
         }
     }
 
-    /// What the end of a group means for XA branches; `false` when the batch is full.
+    /// Handles the end of a group: decides XA branches, adds rereads; returns `false` when the batch is full.
     fn decide(&mut self, server: &Server, group: &Group, batch: &mut BatchBuilder) -> Result<bool, Fault> {
         match group {
             Group::Rows(events) if !events.is_empty() => return Ok(true),
@@ -389,8 +389,8 @@ impl MemoryReading {
             Group::CommitBranch(branch) => {
                 let lsn = server.lsn(self.epoch, self.next, 0);
                 let Some(Branch { prepared, rows }) = self.branches.remove(branch) else {
-                    // Below the position it was decided while the branch that reading resumes before was open; above
-                    // it, nobody knows which rows it had.
+                    // At or below the position it was decided while a later branch, before which this reader resumes,
+                    // was open. Above the position its rows are unknown: all tables are read again.
                     if lsn > self.above {
                         batch.reread(lsn, &TableIdentity::every(Entity::User));
                         self.complete(lsn, batch);
@@ -436,7 +436,7 @@ impl MemoryReading {
         batch.group_complete(self.resume_point(server), 0);
     }
 
-    /// Before the oldest undecided branch, else here.
+    /// Returns the resume point before the oldest undecided branch; without one, the present point.
     fn resume_point(&self, server: &Server) -> ResumePoint {
         let read = server.resume_point(self.next, self.file);
         let point = match self.branches.values().map(|branch| branch.prepared).min() {
@@ -446,7 +446,7 @@ impl MemoryReading {
         ResumePoint { partial: self.partial.clone(), ..point }
     }
 
-    /// A new file moves position and resume point, also when nothing is in it; whether there was one.
+    /// Adds position and resume point of a new file, even if the file is empty; returns whether there was one.
     fn follow_rotation(&mut self, server: &Server, batch: &mut BatchBuilder) -> bool {
         let file = server.file_before(self.next);
         if file == std::mem::replace(&mut self.file, file) {

@@ -1,7 +1,7 @@
-//! A target in memory: versioned rows and one progress row a lane, changed in one step; or documents, each in a step of
-//! its own, and progress after them, as a search server has them.
+//! A target in memory. It stores versioned rows and one progress row a lane, changed in one step; or, as a search
+//! server does, documents in a step each, and progress after them.
 //!
-//! A flush reaches the server when it is due, whether or not the process that sent it is still there.
+//! A flush reaches the server when it is due, even if the process that sent it is gone by then.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -17,34 +17,34 @@ use tokio::time::Instant;
 
 use super::{LOST, Refused, UNHEARD, Weather, lock};
 
-/// For so long a server of documents remembers that something was removed, and takes it for a newer version.
+/// A server of documents remembers a removal for this time, and takes it for a newer version.
 const REMEMBERED: Duration = Duration::from_millis(300);
-/// For so long who has removed writes nothing.
+/// A lane writes nothing for this time after it has removed documents.
 const FORGOTTEN_AFTER: Duration = REMEMBERED.saturating_add(Duration::from_millis(100));
 
-/// Table, shard, key columns.
+/// A claim: table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
 
 /// A derived row: the version and the value columns.
 pub type StoredRow = (Lsn, Box<[Cell]>);
 
-/// How a server keeps what a lane derives.
+/// Storage model of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Keeping {
     /// Rows and progress in one transaction.
     Rows,
-    /// Each document under its own version, then progress. A deleted document stays as a tombstone. What is to come
-    /// again is removed, each document while it is what was found.
+    /// Each document under its own version, then progress. A deleted document stays as a tombstone. To make room for a
+    /// replay, a document is removed, but only while it is the one that was found.
     Documents,
 }
 
-/// A flush as sent, or a part of it: the server knows nothing of who sent it.
+/// A flush, or a part of it, on its way; the server does not know the sender.
 #[derive(Debug, Clone)]
 struct Sent {
     lane: LaneId,
     tables: Arc<BTreeSet<u32>>,
     withdrawals: Vec<(ShardId, Lsn)>,
-    /// Documents, as they were found.
+    /// Documents to remove, each with the write that was found.
     removals: Vec<(Claim, u64)>,
     replacement: Option<Replacement>,
     mutations: Vec<Mutation>,
@@ -56,10 +56,10 @@ struct State {
     rows: BTreeMap<Claim, StoredRow>,
     /// Versions of removed documents.
     tombstones: BTreeMap<Claim, Lsn>,
-    /// By which write each document became what it is; a hand's are not counted.
+    /// Number of the write that made each document; manual writes are not counted.
     written: BTreeMap<Claim, u64>,
     writes: u64,
-    /// Versions of documents that were removed, and until when they are known.
+    /// Versions of removed documents, and the time until which they are known.
     removed: BTreeMap<Claim, (Lsn, Instant)>,
     progress: BTreeMap<LaneId, Progress>,
     on_the_way: BTreeMap<(Instant, u64), Sent>,
@@ -83,17 +83,17 @@ impl MemoryTarget {
         Self { state: Arc::default(), weather, keeping }
     }
 
-    /// The store of a lane that owns these tables; its progress row is made when it is first used.
+    /// Returns the store of a lane that owns these tables; its progress row is created at its first use.
     pub fn lane(&self, id: LaneId, tables: Arc<BTreeSet<u32>>) -> MemoryStore {
         MemoryStore { target: self.clone(), id, tables, removed_at: None }
     }
 
-    /// Every row: (table, shard, key) → (version, values).
+    /// Returns every row: (table, shard, key) → (version, values).
     pub fn rows(&self) -> BTreeMap<Claim, StoredRow> {
         self.with(|state| state.rows.clone())
     }
 
-    /// Every row after a claim, in the order of claims.
+    /// Returns every row from a bound on, in the order of claims.
     pub(super) fn rows_from(&self, from: Bound<Claim>) -> Vec<(Claim, StoredRow)> {
         let owned = |(claim, row): (&Claim, &StoredRow)| (claim.clone(), row.clone());
         self.with(|state| state.rows.range((from, Bound::Unbounded)).map(owned).collect())
@@ -103,7 +103,7 @@ impl MemoryTarget {
         &self.weather
     }
 
-    /// Progress of the lanes of one source that have begun.
+    /// Returns the progress of the lanes of one source that have begun.
     pub fn progress(&self, source: &str) -> BTreeMap<LaneId, Progress> {
         self.with(|state| {
             let of_source = state.progress.iter().filter(|(id, _)| id.source == source);
@@ -111,12 +111,12 @@ impl MemoryTarget {
         })
     }
 
-    /// Changes rows by hand, after the back of their lanes.
+    /// Changes rows without their lanes, as a manual write does.
     pub fn tamper(&self, change: impl FnOnce(&mut BTreeMap<Claim, StoredRow>)) {
         self.with(|state| change(&mut state.rows));
     }
 
-    /// Nobody reaches the server, or everybody does again; what is on the way still arrives.
+    /// Takes the server down, or brings it back; flushes on the way still arrive.
     pub fn set_down(&self, down: bool) {
         self.with(|state| state.down = down);
     }
@@ -125,7 +125,7 @@ impl MemoryTarget {
         self.with(|state| state.down)
     }
 
-    /// Commits that were refused because another process had moved the lane.
+    /// Returns the number of commits that were refused because another process had moved the lane.
     pub fn fenced(&self) -> u64 {
         self.with(|state| state.fenced)
     }
@@ -212,7 +212,7 @@ impl State {
     }
 }
 
-/// Whether a withdrawal of the shard means this claim.
+/// Whether a withdrawal of the shard covers this claim.
 fn is_withdrawn(
     (table, owner, _): &Claim,
     version: Lsn,
@@ -237,7 +237,7 @@ pub struct MemoryStore {
     target: MemoryTarget,
     id: LaneId,
     tables: Arc<BTreeSet<u32>>,
-    /// When it has removed documents.
+    /// Time of the last removal of documents.
     removed_at: Option<Instant>,
 }
 
@@ -298,8 +298,8 @@ impl LaneStore for MemoryStore {
 }
 
 impl MemoryStore {
-    /// As a lane of documents does it: progress is looked at, then come removals and withdrawals, then documents in two
-    /// requests at once, then progress.
+    /// Sends a flush as a lane of documents does: it checks progress, sends removals and withdrawals, then documents in
+    /// two concurrent requests, then progress.
     async fn send_in_parts(&mut self, mut whole: Sent) -> Result<(), Fault> {
         let progress = whole.progress.take().expect("a flush has progress");
         self.require_revision_before(&progress).await?;
@@ -313,7 +313,7 @@ impl MemoryStore {
             mutations: Vec::new(),
             progress: None,
         };
-        // Above all that the lane holds: it begins anew from nothing.
+        // A withdrawal above every position of the lane: the lane begins anew from nothing.
         let (emptied, withdrawals): (Vec<_>, Vec<_>) =
             whole.withdrawals.into_iter().partition(|(_, lsn)| *lsn > progress.position);
         if !emptied.is_empty() {
@@ -355,14 +355,14 @@ impl MemoryStore {
         if let Some([one, other]) = again
             && !(self.holds(&one.mutations) && self.holds(&other.mutations))
         {
-            // An overtaken process has just removed what stood above, and that is remembered.
+            // An overtaken process has just removed documents above the watermark, and the server remembers them.
             tokio::time::sleep(FORGOTTEN_AFTER).await;
             futures::try_join!(self.send(one), self.send(other))?;
         }
         self.send(Sent { progress: Some(progress), ..part() }).await
     }
 
-    /// Whether what is written stands.
+    /// Whether every written document exists.
     fn holds(&self, mutations: &[Mutation]) -> bool {
         let claim = |mutation: &Mutation| (mutation.table, mutation.shard, mutation.key.clone());
         let written = |mutation: &&Mutation| mutation.action != MutationAction::Delete;
@@ -376,7 +376,7 @@ impl MemoryStore {
         if stored + 1 == next.revision { Ok(()) } else { Err(fenced(&self.id, stored, next.revision)) }
     }
 
-    /// The documents that are meant, as they are now.
+    /// Returns the present documents that `is_meant` accepts.
     fn find(&self, is_meant: impl Fn(&Claim, Lsn) -> bool) -> Vec<(Claim, u64)> {
         self.target.with(|state| {
             let meant = state.rows.iter().filter(|(claim, (version, _))| is_meant(claim, *version));
@@ -397,10 +397,10 @@ impl MemoryStore {
             state.on_the_way.insert((due, state.sent), sent);
             state.sent
         });
-        // Cut off here, it is done all the same, later.
+        // If the call is dropped here, the flush still happens later.
         tokio::time::sleep_until(due).await;
         let outcome = self.target.with(|state| state.outcomes.remove(&number)).expect("it was due");
-        // Cut off here, the caller does not know that it was done.
+        // If the call is dropped here, the caller does not know that the flush has happened.
         weather.pause().await;
         if weather.strikes_in(UNHEARD) { Err(self.broken()) } else { outcome }
     }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Place of a message: the number of its attempt, and its own number within the attempt, from 0.
+/// Identity of a message: the number of its attempt, and its own number within the attempt, from 0.
 pub(super) type BatchNumber = (u64, u64);
 
 /// A message on its way.
@@ -34,8 +34,8 @@ pub(super) struct Sent {
 pub(super) struct Stream {
     messages: VecDeque<LogMessage>,
     last_sequence: u64,
-    /// Rises when stored messages are lost, but not when the oldest are discarded. Open readers then look for their
-    /// place again.
+    /// Rises when stored messages are lost, but not when the oldest are discarded. Open readers then search their
+    /// position again.
     cut: u64,
     /// Messages on their way, in the order of arrival; the batch number makes each key unique.
     on_the_way: BTreeMap<(Instant, BatchNumber), Sent>,
@@ -52,7 +52,7 @@ impl Stream {
         self.changed.notify_waiters();
     }
 
-    /// Stores or refuses what has arrived by now.
+    /// Stores or refuses the messages that have arrived by now.
     pub fn settle(&mut self) {
         let now = Instant::now();
         while let Some(next) = self.on_the_way.first_entry()
@@ -64,7 +64,7 @@ impl Stream {
         }
     }
 
-    /// When the next message arrives.
+    /// Returns the time when the next message arrives; `None` if none is on its way.
     pub fn next_arrival(&self) -> Option<Instant> {
         self.on_the_way.keys().next().map(|(due, _)| *due)
     }
@@ -96,7 +96,7 @@ impl Stream {
         if sent.unheard { Err(Code::LogUnreachable) } else { Ok(entry) }
     }
 
-    /// Takes the outcome of a message; `None` while there is none yet, and once it was taken.
+    /// Takes the outcome of a message; `None` while it has none yet, and after it was taken.
     pub fn outcome(&mut self, source: &str, place: BatchNumber) -> Option<Result<LogEntry, Fault>> {
         let fault = |code| {
             let found = match code {
@@ -142,7 +142,7 @@ impl Stream {
         &self.misplaced
     }
 
-    /// The first message that has this sequence or a later one.
+    /// Returns the first message that has this sequence or a later one.
     pub fn from(&self, sequence: u64) -> Option<&LogMessage> {
         let index = self.messages.partition_point(|message| message.entry.sequence < sequence);
         self.messages.get(index)
@@ -153,7 +153,7 @@ impl Stream {
             .is_some_and(|message| message.entry.sequence == sequence && message.entry.id == id)
     }
 
-    /// Sequence of the first message at or above a position; without one, the sequence that comes after the last.
+    /// Returns the sequence of the first message at or above a position; without one, the sequence after the last.
     pub fn sequence_at(&self, lsn: Lsn) -> u64 {
         let reaches = |message: &&LogMessage| message.entry.envelope.position >= lsn;
         let found = self.messages.iter().find(reaches).map(|message| message.entry.sequence);

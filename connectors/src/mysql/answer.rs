@@ -1,13 +1,13 @@
-//! Answers in the text protocol: the rows of several statements, and the values of a row one after the other.
+//! Answers in the text protocol: the rows of several statements, and the values of a row in order.
 //!
-//! What a value means, and what a row that cannot be read means, is said by those who asked.
+//! The callers decide what a value means, and what an unreadable row means.
 
 use std::str::FromStr;
 
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row, Value};
 
-/// The rows of each of several statements that has any columns.
+/// Returns the rows of each of several statements that has any columns.
 pub(super) async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row>>, mysql_async::Error> {
     let mut result = connection.query_iter(sql).await?;
     let mut sets = Vec::new();
@@ -23,7 +23,7 @@ pub(super) async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row
     }
 }
 
-/// The values of a row, in the order of its columns. `None` = there is none, or it is not of the wanted kind.
+/// The values of a row, in the order of its columns. `None` = no value is left, or it is not of the wanted kind.
 pub(super) struct Cells(std::vec::IntoIter<Value>);
 
 impl Cells {
@@ -31,7 +31,7 @@ impl Cells {
         Self(row.unwrap().into_iter())
     }
 
-    /// The next value; `Some(None)` = NULL.
+    /// Returns the next value; `Some(None)` = NULL.
     pub(super) fn bytes(&mut self) -> Option<Option<Vec<u8>>> {
         match self.0.next()? {
             Value::NULL => Some(None),

@@ -1,11 +1,11 @@
-//! The birthday tables of a day: read page by page in the order of users, and their columns that follow the ledger.
+//! Reads the birthday tables of a day in pages of users, and writes their columns that follow the ledger.
 //!
-//! A table of `by_user` lies in many databases, and a page of it is merged from all of them: each is read a little
+//! A table of `by_user` lies in many databases, and a page of it is merged from all of them. Each is read a little
 //! further than needed, and the page ends before the first user of whom a database may have more. A page is one
 //! statement a server by the index of users; nothing is locked, and no read view outlives a statement. That index has
-//! everything of a solar table but the birthday, and to fetch it costs five times as much as the rest. So the rows that
-//! say another birthday than their table are looked for once, when the reading of a table begins. Lanes own the rows
-//! and never touch the three columns that [`MysqlCohort::follow`] writes.
+//! every column of a solar table but the birthday, and to fetch the birthday costs five times as much as the rest. So
+//! rows whose birthday differs from their table's are searched once, when the scan of a table begins. Lanes own the
+//! rows and never touch the three columns that [`MysqlCohort::follow`] writes.
 
 mod columns;
 mod statements;
@@ -32,36 +32,36 @@ use super::connection::quote_table;
 use super::error::Side;
 use super::pool::Pool;
 
-/// A page of a table that is not in memory, on a busy server.
+/// Limit of a page of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Rows that are read of each database beyond its share of a page: users are not spread evenly, and some have several.
+/// Rows read from each database beyond its share of a page: users are spread unevenly, and some have several rows.
 const SPARE_ROWS: usize = 16;
-/// Tables of one statement.
+/// Tables in a statement.
 const STATEMENT_TABLES: usize = 100;
 
-/// Rows with another birthday than their table that are kept in memory; where there are more, each row is read whole.
+/// Rows with another birthday than their table's that are kept in memory; if there are more, each row is read whole.
 const MISPLACED_MAX: usize = 10_000;
-/// They are looked for again after so long. A freeze of millions takes less.
+/// Age after which they are searched again. A freeze of millions takes less.
 const MISPLACED_AGE: Duration = Duration::from_secs(300);
 
 /// Birthday tables of at most one projection of each calendar. Clones share the connections.
 #[derive(Debug, Clone)]
 pub struct MysqlCohort {
     layers: Arc<BTreeMap<Calendar, Layer>>,
-    /// What was found of the tables that are being read, and when.
+    /// Misplaced rows of the tables that are being scanned, and when they were found.
     misplaced: Arc<Mutex<BTreeMap<Birthday, (Misplaced, Instant)>>>,
 }
 
-/// What the rows of a table say that are not the table's own, by user and shard.
+/// Birthdays of rows that differ from their table's, by user and shard.
 type MisplacedRows = BTreeMap<(u64, u64), Birthday>;
-/// `None` = there are too many.
+/// `None` = there are too many to keep.
 type Misplaced = Option<Arc<MisplacedRows>>;
 
 /// The tables of one calendar.
 #[derive(Debug)]
 struct Layer {
     tables: BirthdayTables,
-    /// In the order of the projection's targets: database i lies on target i modulo their number.
+    /// Servers in the order of the projection's targets: database i is on target i modulo their number.
     servers: Vec<Pool>,
 }
 
@@ -76,13 +76,13 @@ struct Place {
 #[derive(Debug, Default)]
 struct Part {
     rows: Vec<CohortRow>,
-    /// All that was read of it, rows of unknown shards too.
+    /// Rows that were read from it, those of unknown shards included.
     read: usize,
     last: Option<u64>,
 }
 
 impl MysqlCohort {
-    /// Reads the tables of these birthday projections, over so many connections a target. Nothing is connected yet.
+    /// Reads the tables of these birthday projections, over `connections` for each target. It does not connect yet.
     pub fn new(config: &Config, projections: &[&str], connections: usize) -> Result<Self, Fault> {
         let mut layers = BTreeMap::new();
         for name in projections {
@@ -109,8 +109,8 @@ impl MysqlCohort {
         Ok(Self { layers: Arc::new(layers), misplaced: Arc::default() })
     }
 
-    /// Rows of the next users of a table, in the order of users: at least one while there are more, and of at most
-    /// `limit` users. No user's rows are on two pages. As [`anabranch_coupons::ports::CohortRows::page`].
+    /// Returns the rows of the next users of a table, in the order of users: at least one while there are more, of at
+    /// most `limit` users. No user's rows are on two pages. See [`anabranch_coupons::ports::CohortRows::page`].
     pub async fn page(
         &self,
         table: Birthday,
@@ -125,7 +125,7 @@ impl MysqlCohort {
         let mut at_most = limit.div_ceil(places.len().max(1)) + SPARE_ROWS;
         loop {
             let parts = layer.parts((table, misplaced.as_deref()), &places, after, at_most).await?;
-            // Of the last user of a table that has more, rows may be missing.
+            // If a table has more rows, those of the last user read may be incomplete.
             let more = parts.iter().filter(|part| part.read >= at_most);
             let complete_before = more.filter_map(|part| part.last).min();
             let mut rows: Vec<CohortRow> = parts.into_iter().flat_map(|part| part.rows).collect();
@@ -139,7 +139,7 @@ impl MysqlCohort {
             });
             match complete_before {
                 Some(user) if rows.is_empty() => {
-                    // Only rows that nobody claims, or a user with very many.
+                    // All rows were of unknown shards, or one user has very many.
                     after = after.max(user.checked_sub(1));
                     at_most *= 2;
                 }
@@ -148,8 +148,8 @@ impl MysqlCohort {
         }
     }
 
-    /// The misplaced rows of a solar table, as they stood when its reading began. Lunar rows are read whole: only they
-    /// say by which calendar their users celebrate.
+    /// Returns the misplaced rows of a solar table, as they were when its scan began. Lunar rows are read whole: only
+    /// they have the calendar by which their users celebrate.
     async fn misplaced(
         &self,
         layer: &Layer,
@@ -170,8 +170,8 @@ impl MysqlCohort {
         Ok(found)
     }
 
-    /// Sets `is_sent`, `send_time` and `sent_occurrence` of users' rows in those of the tables that are of their
-    /// occurrence's calendar, by one statement a table. As [`anabranch_coupons::ports::CohortRows::follow`].
+    /// Sets `is_sent`, `send_time` and `sent_occurrence` of users' rows in the given tables of their occurrence's
+    /// calendar, by one statement a table. See [`anabranch_coupons::ports::CohortRows::follow`].
     pub async fn follow(&self, tables: &[Birthday], granted: &[(u64, Occurrence)]) -> Result<(), Fault> {
         let mut users: BTreeMap<Occurrence, BTreeSet<u64>> = BTreeMap::new();
         for (user, occurrence) in granted {
@@ -188,7 +188,7 @@ impl MysqlCohort {
         Ok(())
     }
 
-    /// The shard tables whose claims name these users, in all tables of all calendars.
+    /// Returns the shard tables whose claims name these users, in all tables of all calendars.
     pub(super) async fn claims(
         &self,
         users: &BTreeSet<u64>,
@@ -212,7 +212,7 @@ impl MysqlCohort {
 }
 
 impl Layer {
-    /// The physical tables of a birthday, in the order of their databases.
+    /// Returns the physical tables of a birthday, in the order of their databases.
     fn places(&self, table: Birthday) -> Vec<Place> {
         let name = self.tables.table_name(table);
         let place = |number: u32| Place {
@@ -222,7 +222,7 @@ impl Layer {
         self.tables.databases_of(table).map(place).collect()
     }
 
-    /// The physical tables of a birthday, each with those of the users whom it can have.
+    /// Returns the physical tables of a birthday, each with those of the users whom it can have.
     fn by_place(&self, table: Birthday, users: &BTreeSet<u64>) -> Vec<(Place, Vec<u64>)> {
         let places = self.places(table);
         let number = places.len() as u64;
@@ -231,8 +231,8 @@ impl Layer {
         parts.filter(|(_, users)| !users.is_empty()).collect()
     }
 
-    /// The next rows of each of the tables, by one statement a server. Without known misplaced rows each row says its
-    /// birthday itself.
+    /// Reads the next rows of each of the tables, by one statement a server. Without known misplaced rows each row is
+    /// read with its birthday.
     async fn parts(
         &self,
         (table, misplaced): (Birthday, Option<&MisplacedRows>),
@@ -264,7 +264,7 @@ impl Layer {
             let part = parts.get_mut(place as usize).ok_or_else(|| odd(table))?;
             part.read += 1;
             part.last = part.last.max(Some(user));
-            // A shard above all that there can be was written by a hand.
+            // A manual write made a row of a shard above all possible ones.
             if let Some(shard) = ShardId::from_u64(shard) {
                 part.rows.push(CohortRow { user, shard, birthday, calendar });
             }
@@ -272,7 +272,7 @@ impl Layer {
         Ok(parts)
     }
 
-    /// The rows of all these tables that say another birthday than theirs, unless there are too many.
+    /// Finds the rows of all these tables whose birthday differs from their table's, unless there are too many.
     async fn misplaced(&self, table: Birthday, places: &[Place]) -> Result<Misplaced, Fault> {
         let statement = |place: &Place| misplaced(&place.name, table, MISPLACED_MAX + 1);
         let rows = self.select(places, |place| place.server, statement).await?;
@@ -296,7 +296,7 @@ impl Layer {
         Ok(rows.into_iter().filter_map(claim).collect())
     }
 
-    /// Rows of all these selections: those of one server by few statements, all servers at once.
+    /// Returns the rows of all these selections: few statements for each server, and all servers at once.
     async fn select<T: Sync>(
         &self,
         wanted: &[T],
@@ -314,7 +314,7 @@ impl Layer {
         Ok(try_join_all(readings).await?.into_iter().flatten().collect())
     }
 
-    /// Executes one statement a table, all of one server in one transaction.
+    /// Executes one statement a table: all statements of one server are one transaction.
     async fn write(
         &self,
         wanted: &[(Place, Vec<u64>)],
@@ -346,11 +346,11 @@ async fn rows(pool: &Pool, sql: String) -> Result<Vec<Row>, Fault> {
 async fn execute(pool: &Pool, statements: &[String]) -> Result<(), Fault> {
     let mut connection = pool.connection().await?;
     if let [statement] = statements {
-        // It is a transaction of its own.
+        // A single statement is a transaction of its own.
         return pool.within(TIMEOUT, connection.query_drop(statement)).await;
     }
     let work = async {
-        // Dropped before its end it is rolled back.
+        // A transaction that is dropped before its end is rolled back.
         let mut transaction = connection.start_transaction(TxOpts::default()).await?;
         transaction.query_drop(statements.join("; ")).await?;
         transaction.commit().await
@@ -358,7 +358,7 @@ async fn execute(pool: &Pool, statements: &[String]) -> Result<(), Fault> {
     pool.within(TIMEOUT, work).await
 }
 
-/// The birthday that a row of a table says. What is no birthday is any but the table's.
+/// Returns the birthday in a row of a table. A text that is no birthday counts as any birthday but the table's.
 fn birthday_of(table: Birthday, text: &[u8]) -> Birthday {
     let mut all = Birthday::all(table.calendar()).into_iter();
     match table.to_string().as_bytes() == text {
@@ -370,7 +370,7 @@ fn birthday_of(table: Birthday, text: &[u8]) -> Birthday {
     }
 }
 
-/// The calendar that the user celebrates by. Tables of the solar one do not have it, and what names none is solar.
+/// Returns the calendar that the user celebrates by. Solar tables do not have it, and a text that names none is solar.
 fn calendar_of(table: Birthday, row: &Row) -> Calendar {
     let is_lunar = table.calendar() == Calendar::Lunar && text(row, 4) == Some(b"lunar");
     if is_lunar { Calendar::Lunar } else { Calendar::Solar }
@@ -385,7 +385,7 @@ fn odd(table: Birthday) -> Fault {
     .needs("the columns that set-up makes")
 }
 
-/// Text of digits.
+/// Parses a text of digits.
 fn number(row: &Row, column: usize) -> Option<u64> {
     std::str::from_utf8(text(row, column)?).ok()?.parse().ok()
 }

@@ -1,8 +1,8 @@
-//! How this product connects to a MySQL or MariaDB server, through either client library.
+//! Options for connections to a MySQL or MariaDB server, for either client library.
 //!
-//! With a CA file the connection is TLS and verified against that CA and the host name, else it is plain:
-//! there is no unverified TLS. `mysql_async` serves binlog, scans and bulk apply; `sqlx` serves checks, control
-//! tables and small queries.
+//! With a CA file the connection is TLS, verified against that CA and the host name; without one it is plain. There is
+//! no unverified TLS. `mysql_async` serves binlog, scans and bulk apply; `sqlx` serves checks, control tables and small
+//! queries.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use anabranch_pipeline::config::ServerUrl;
 use mysql_async::{OptsBuilder, SslOpts};
 use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
 
-/// Options for `mysql_async`. Statements are text: the statement cache is off.
+/// Returns options for `mysql_async`. Statements are text: the statement cache is off.
 pub fn async_options(url: &ServerUrl, ca_file: Option<&Path>) -> OptsBuilder {
     let tls = ca_file.map(|file| {
         SslOpts::default().with_root_certs(vec![file.to_owned().into()]).with_disable_built_in_roots(true)
@@ -25,7 +25,7 @@ pub fn async_options(url: &ServerUrl, ca_file: Option<&Path>) -> OptsBuilder {
         .ssl_opts(tls)
 }
 
-/// Options for `sqlx`.
+/// Returns options for `sqlx`.
 pub fn sqlx_options(url: &ServerUrl, ca_file: Option<&Path>) -> MySqlConnectOptions {
     let options = MySqlConnectOptions::new()
         .host(url.host())
@@ -38,12 +38,12 @@ pub fn sqlx_options(url: &ServerUrl, ca_file: Option<&Path>) -> MySqlConnectOpti
     }
 }
 
-/// Quotes an identifier: backticks around it, backticks in it doubled.
+/// Quotes an identifier: puts it in backticks, and doubles backticks in it.
 pub fn quote_identifier(name: &str) -> String {
     format!("`{}`", name.replace('`', "``"))
 }
 
-/// `database`.`table`, quoted.
+/// Returns `database`.`table`, quoted.
 pub fn quote_table(database: &str, table: &str) -> String {
     format!("{}.{}", quote_identifier(database), quote_identifier(table))
 }
@@ -64,7 +64,7 @@ pub fn push_digits(sql: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Appends a number in decimal: several times as fast as the general formatting, of which a flush would do much.
+/// Appends a number in decimal, several times as fast as the general formatting: a flush appends many numbers.
 pub fn push_number(sql: &mut String, mut number: u64) {
     const DIGITS_MAX: usize = 20;
     let mut digits = [0; DIGITS_MAX];

@@ -1,4 +1,4 @@
-//! From a client library's error to a [`Fault`]: one table of server error numbers for both libraries and sides.
+//! Makes a [`Fault`] of a client library's error: one table of server error numbers for both libraries and sides.
 
 use std::error::Error as StdError;
 
@@ -6,14 +6,14 @@ use anabranch_pipeline::error::{Code, Fault};
 
 use crate::tls;
 
-/// Which side of the flow a server is on; the same number means different things to an operator.
+/// The side of the flow that a server is on: an error number has another meaning for an operator on each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     Source,
     Target,
 }
 
-/// The fault for an error of `mysql_async`.
+/// Returns the fault for an error of `mysql_async`.
 pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault {
     let number = match &error {
         mysql_async::Error::Server(server) => Some(server.code),
@@ -24,7 +24,7 @@ pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault
     fault(side, subject, number, error)
 }
 
-/// The fault for an error of `sqlx`.
+/// Returns the fault for an error of `sqlx`.
 pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
     let number = match &error {
         sqlx::Error::Database(database) => database
@@ -37,7 +37,7 @@ pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
     fault(side, subject, number, error)
 }
 
-/// The fault of a connection that is not verified TLS, though it was to be.
+/// Returns the fault of a connection that is not verified TLS although it should be.
 fn untrusted(side: Side, subject: &str, error: impl StdError + Send + Sync + 'static) -> Fault {
     let code = match side {
         Side::Source => Code::SourceAccessDenied,
@@ -64,11 +64,11 @@ fn fault(
     let code = code(side, number);
     let fault =
         Fault::new(code, subject, format!("the server answered error {number} ({})", meaning(number)));
-    // The server's text of these holds names and settings, never row values; of others (1062, 1366, …) it may.
+    // The server's text of these has names and settings, never row values; that of others (1062, 1366, …) may.
     if shows_no_values(number) { fault.caused_by(error) } else { fault }
 }
 
-/// The code for a server error number.
+/// Returns the code for a server error number.
 pub fn code(side: Side, number: u16) -> Code {
     match (side, number) {
         (Side::Source, 1045 | 1698 | 3159 | 4151) => Code::SourceAccessDenied,
@@ -76,7 +76,7 @@ pub fn code(side: Side, number: u16) -> Code {
         (Side::Source, 1044 | 1142 | 1143 | 1227 | 1370) => Code::SourceGrantMissing,
         (Side::Target, 1044 | 1142 | 1143 | 1227 | 1370) => Code::TargetGrantMissing,
         (Side::Source, 1236 | 1373 | 1789) => Code::BinlogPurged,
-        // A file has no event at the place that was asked for.
+        // The file has no event at the requested offset.
         (Side::Source, 1220) => Code::BinlogEventCorrupt,
         (Side::Source, 1146 | 1049) => Code::SourceTableMissing,
         (Side::Target, 1146 | 1049) => Code::TargetTableMissing,
@@ -89,7 +89,7 @@ pub fn code(side: Side, number: u16) -> Code {
     }
 }
 
-/// Numbers after which the same statement may succeed: lock wait, deadlock, shutdown, no primary component, too many
+/// Whether the same statement may succeed later: lock wait, deadlock, shutdown, no primary component, too many
 /// connections, host blocked for a while, statement time-out, disk full, killed.
 fn passes_by_itself(number: u16) -> bool {
     matches!(number, 1021 | 1026 | 1028 | 1030 | 1040 | 1041 | 1047 | 1053 | 1114 | 1129 | 1152..=1161 | 1184 | 1203 | 1205 | 1206

@@ -1,7 +1,7 @@
-//! Reading a table a part at a time, in the order of one of its keys.
+//! Conditions that read a table part by part, in the order of one of its keys.
 
-/// What lies after these values (literals) in the order of these columns (quoted). Written out, because the server
-/// finds no range for a comparison of lists.
+/// Returns the condition for rows after these values (literals) in the order of these columns (quoted). It is spelt
+/// out, because the server finds no range for a comparison of lists.
 pub(super) fn behind(columns: &[String], values: &[String]) -> String {
     let mut condition = String::new();
     for (name, value) in columns.iter().zip(values).rev() {
@@ -10,7 +10,7 @@ pub(super) fn behind(columns: &[String], values: &[String]) -> String {
             rest => format!("({name} > {value} OR ({name} = {value} AND {rest}))"),
         };
     }
-    // Says the same of the first column, so that it alone is a range already.
+    // The first comparison follows from the rest; on the first column alone it is already a range.
     format!("{} >= {} AND {condition}", columns[0], values[0])
 }
 

@@ -1,4 +1,4 @@
-//! A bounded number of connections to a server, for questions that come at any time.
+//! A bounded number of connections to a server, for queries that come at any time.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,18 +14,18 @@ use super::error::{Side, from_async};
 use super::refusals::Account;
 use super::remedy::with_remedy;
 
-/// Waiting for a connection, connecting and the answer together.
+/// Limit of waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Idle connections are kept so long. Without a time the pool would keep none, and each question would begin with a
-/// TLS handshake, which costs ten times what its answer does.
+/// Life of an idle connection. Without it the pool would keep none, and each query would begin with a TLS handshake,
+/// which costs ten times as much as its answer.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
-/// No gap is ever locked: lanes insert into the outbox while it is drained. A statement outside of a transaction is one
-/// of its own, whatever the server's default is: else nothing would be committed, and old snapshots would be read.
+/// No gap is ever locked: lanes insert into the outbox while it is drained. A single statement is a transaction of its
+/// own, whatever the server's default is: otherwise nothing would be committed, and old snapshots would be read.
 const SESSION: &str = "SET SESSION autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 
-/// Connections that are made when they are needed and kept for the next question.
+/// Connections that are made when they are needed and kept for the next query.
 #[derive(Debug, Clone)]
 pub(super) struct Pool {
     side: Side,
@@ -35,7 +35,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// `subject` is the server as faults name it.
+    /// Makes a pool; `subject` is the server's name in faults.
     pub(super) fn new(
         (side, subject): (Side, String),
         url: &ServerUrl,
@@ -45,7 +45,7 @@ impl Pool {
         Self::with_session((side, subject), url, ca_file, connections, SESSION)
     }
 
-    /// With these statements at the beginning of each connection: all in one, as a list would be run from its end.
+    /// Makes a pool whose connections begin with these statements, in one text: a list would be run from its end.
     pub(super) fn with_session(
         (side, subject): (Side, String),
         url: &ServerUrl,
@@ -62,7 +62,7 @@ impl Pool {
         Self { side, subject, account: Account::of(url, ca_file), pool: mysql_async::Pool::new(options) }
     }
 
-    /// One statement's rows.
+    /// Returns the rows of one statement.
     pub(super) async fn rows(&self, sql: String) -> Result<Vec<Row>, Fault> {
         let work = async {
             let mut connection = self.pool.get_conn().await?;
@@ -71,7 +71,7 @@ impl Pool {
         self.account.connect(self.side, &self.subject, self.within(TIMEOUT, work)).await
     }
 
-    /// The rows of each of several statements that has any columns.
+    /// Returns the rows of each of several statements that has any columns.
     pub(super) async fn sets(&self, limit: Duration, sql: String) -> Result<Vec<Vec<Row>>, Fault> {
         let work = async {
             let mut connection = self.pool.get_conn().await?;
@@ -80,13 +80,13 @@ impl Pool {
         self.account.connect(self.side, &self.subject, self.within(limit, work)).await
     }
 
-    /// A connection for several statements.
+    /// Returns a connection for several statements.
     pub(super) async fn connection(&self) -> Result<Conn, Fault> {
         let connecting = self.within(TIMEOUT, self.pool.get_conn());
         self.account.connect(self.side, &self.subject, connecting).await
     }
 
-    /// The outcome of work on one of the connections.
+    /// Runs work on one of the connections; returns its outcome, or a fault when it exceeds the limit.
     pub(super) async fn within<T>(
         &self,
         limit: Duration,

@@ -1,8 +1,8 @@
-//! Accounts that a server refuses: one connection asks for all tasks of the process whether it still does.
+//! Accounts that a server refuses: one connection attempt stands for all tasks of the process.
 //!
-//! A process has a task for each source and lane, and each is tried again and again. Servers lock an account, or block
-//! a host, after some refused logins. So after a refusal the account is not used again for a second, then two, four and
-//! so on up to a minute. Meanwhile all tasks get the same answer from memory.
+//! A process has a task for each source and lane, and each retries again and again. Servers lock an account, or block a
+//! host, after some refused logins. So after a refusal the account is not used for a second, then two, four and so on
+//! up to a minute. Meanwhile all tasks get the same answer from memory.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,17 +25,17 @@ static REFUSED: LazyLock<Mutex<HashMap<Account, Refusal>>> = LazyLock::new(Mutex
 pub struct Account {
     server: String,
     user: String,
-    /// Another password is another question.
+    /// Hash of the password: an account with another password is tried separately.
     password_hash: u64,
-    /// So is another authority: a certificate that is not trusted is a refusal too.
+    /// The same holds for another authority, since a certificate that is not trusted is a refusal too.
     ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Refusal {
-    /// When the server was asked last.
+    /// Time of the last attempt.
     asked: Instant,
-    /// How long it is not asked again.
+    /// Time without attempts after it.
     pause: Duration,
 }
 
@@ -51,7 +51,7 @@ impl Account {
         }
     }
 
-    /// The outcome of a connection, unless the server has just refused the account.
+    /// Connects and returns the outcome; fails at once if the server has just refused the account.
     pub async fn connect<T>(
         &self,
         side: Side,
@@ -74,7 +74,7 @@ impl Account {
         outcome
     }
 
-    /// How long the server is not to be asked. When it may be, the others wait for this attempt.
+    /// Returns how long no attempt may be made; `None` lets the caller try, and other tasks wait for its outcome.
     fn begin(&self, now: Instant) -> Option<Duration> {
         let mut refused = lock();
         let refusal = refused.get_mut(self)?;
@@ -100,7 +100,7 @@ impl Account {
     }
 }
 
-/// Every account may be used again at once: somebody says that the cause is gone.
+/// Allows every account again at once: an operator has removed the cause.
 pub fn forget() {
     lock().clear();
 }

@@ -1,11 +1,11 @@
-//! What repairs a target that refuses something, by the code of the fault.
+//! Remedies for a target that refuses a statement, by the code of the fault.
 
 use anabranch_pipeline::error::{Code, Fault};
 
-/// What makes every missing table and row that may be made.
+/// The command that creates missing tables and rows.
 pub(super) const SETUP_COMMAND: &str = "anabranch --config FILE setup";
 
-/// Adds what repairs it to a fault that an error number made.
+/// Adds the remedy to a fault that was made from an error number.
 pub(super) fn with_remedy(fault: Fault) -> Fault {
     match fault.code() {
         Code::TargetTableMissing => fault.remedy(SETUP_COMMAND),

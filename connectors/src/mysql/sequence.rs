@@ -1,9 +1,9 @@
 //! The counters of payment documents' identifiers on a MySQL/MariaDB server, and the request keys beside them.
 //!
-//! A lease is one UPDATE of one row by its primary key, a transaction of its own: its condition is the decision of
-//! `Lease::of`, and what it changed says which numbers were leased. `tables.rs` makes the tables and checks them,
-//! `statements.rs` is their SQL. The account that runs may only read and update counters. A row that is gone is not
-//! made anew by whoever misses it: its numbers would begin at 0 again.
+//! A lease is one UPDATE of one row by its primary key, as a transaction of its own. Its condition is the decision of
+//! `Lease::of`, and the answer gives the leased numbers. `tables.rs` creates and checks the tables, `statements.rs` is
+//! their SQL. The daemon's account may only read and update counters. A process that misses a row does not create it
+//! anew: its numbers would begin at 0 again.
 
 mod statements;
 mod tables;
@@ -32,15 +32,15 @@ use super::answer::Cells;
 use super::error::Side;
 use super::pool::Pool;
 
-/// Leases of many counters, and keys, are on the way at once; each takes a millisecond or two.
+/// Leases of many counters and keys run at the same time; each takes a millisecond or two.
 const CONNECTIONS: usize = 16;
-/// Statements at the beginning of each connection. A lease that waits for a lock waits for another lease.
+/// Statements at the beginning of each connection. Only other leases hold the lock that a lease waits for.
 const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
      autocommit = 1, innodb_lock_wait_timeout = 5; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const TIMEOUT: Duration = Duration::from_secs(8);
-/// One in so many new keys removes some that are old enough, five for each new one.
+/// One in so many new keys removes old keys, five for each new one.
 const SWEEP_EACH: u32 = 100;
-/// Others may change the row between the UPDATE that refuses and the look at why.
+/// Other processes may change the row between the UPDATE that refuses and the query for the reason.
 const ATTEMPTS: u32 = 8;
 
 /// The sequence of one installation. Cheap to clone; its connections are made when they are needed.
@@ -52,7 +52,7 @@ struct Settings {
     config: FluxConfig,
     statements: Statements,
     pool: Pool,
-    /// The expression for the server's name, by its kind.
+    /// The expression for the server's name, which depends on its kind.
     name: OnceCell<&'static str>,
     remembered: AtomicU32,
 }
@@ -74,17 +74,17 @@ impl MysqlSequence {
         self.0.config.region
     }
 
-    /// The rows of each SELECT.
+    /// Returns the rows of each SELECT.
     async fn sets(&self, sql: String) -> Result<Vec<Vec<Row>>, Fault> {
         self.0.pool.sets(TIMEOUT, sql).await.map_err(tables::own_remedy)
     }
 
-    /// The first row of the only SELECT.
+    /// Returns the first row of the only SELECT.
     async fn row(&self, sql: String) -> Result<Option<Row>, Fault> {
         Ok(self.sets(sql).await?.into_iter().flatten().next())
     }
 
-    /// The expression for the server's name.
+    /// Returns the expression for the server's name; reads the server's version once.
     async fn name(&self) -> Result<&'static str, Fault> {
         let ask = async || {
             let version = self.row("SELECT VERSION()".to_owned()).await?;
@@ -101,7 +101,7 @@ impl MysqlSequence {
             .remedy("a person finds out who changed the row")
     }
 
-    /// Why an UPDATE changed nothing; `None` when it would change something now.
+    /// Returns why an UPDATE changed nothing; `None` when it would change something now.
     async fn refusal(&self, request: &LeaseRequest, name: &str) -> Result<Option<LeaseRefusal>, Fault> {
         let sets = self.sets(self.0.statements.look(&request.counter, name)).await?;
         let [server, rows] = sets.try_into().map_err(|_| self.odd("the counter"))?;
@@ -130,7 +130,7 @@ impl MysqlSequence {
         given().ok_or_else(|| self.odd("the table of request keys"))
     }
 
-    /// Stores a key unless it is there, and reads what stands.
+    /// Stores a key unless it exists, and returns the stored one; `None` when there is no room.
     async fn store(&self, key: &RequestKey, given: &GivenOnce) -> Result<Option<GivenOnce>, Fault> {
         let sql = self.0.statements.remember(key, given);
         let sets = failpoints::reach_unanswered("sequence-key-sent", self.sets(sql)).await?;
@@ -212,7 +212,7 @@ impl Sequence for MysqlSequence {
     }
 }
 
-/// A date as a literal.
+/// Returns a date as a literal.
 fn date_literal(date: Date) -> String {
     format!("DATE '{date}'")
 }

@@ -1,9 +1,9 @@
-//! Rows of users by key, from the source tables that claims name, on their primaries.
+//! Reads rows of users by key from the source tables that claims name, on their primaries.
 //!
-//! A shard id names a source table, so a user is read by key though the application spreads users by name. Values
-//! are read and understood as refreshes and reconciliations read them. Where no given table has a row, the claims of
-//! the user in all birthday tables are read too: the user may have been renamed since.
-//! Where the configuration names a column that says when a birthday was changed last, it is read with the row.
+//! A shard id names a source table, so a user can be read by key although the application spreads users by name. Values
+//! are read and decoded as in refreshes and reconciliations. If no given table has a row, the tables that birthday
+//! tables claim for the user are read too: the user may have been renamed since. If the configuration names a column
+//! with the time of a birthday's last change, the row includes it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,11 +32,11 @@ use tokio::time::Instant;
 use super::cohort::MysqlCohort;
 use super::source::MysqlSource;
 
-/// Before the list of tables is read again for a shard that it lacks: a hundred thousand tables take seconds.
+/// Time before the tables are listed again for an unknown shard: a hundred thousand tables take seconds.
 const LIST_AGE_MIN: Duration = Duration::from_secs(60);
-/// Tables of one reading.
+/// Tables in one read.
 const READING_TABLES: usize = 100;
-/// Places in [`Entity::fields`] of a user; the last two are there where the configuration names them.
+/// Indexes of a user's fields in [`Entity::fields`]; the configuration may leave the last two out.
 const BIRTHDAY: usize = 1;
 const LUNAR_BIRTHDAY: usize = 2;
 const BIRTHDAY_TYPE: usize = 3;
@@ -46,13 +46,13 @@ pub struct MysqlSourceRows {
     sources: Vec<MysqlSource>,
     cohort: MysqlCohort,
     tables: Mutex<KnownTables>,
-    /// Place of the time of the last change in a row: behind the captured columns, which all entries of users share.
+    /// Index of the time of the last change: after the captured columns, which all entries of users share.
     changed_at: usize,
-    /// Which tables have users.
+    /// Patterns of the tables that have users.
     patterns: Vec<TablePattern>,
 }
 
-/// Every captured table of users, as it was listed.
+/// Captured tables of users, as they were listed.
 #[derive(Debug, Default, Clone)]
 struct KnownTables {
     by_shard: Arc<HashMap<ShardId, SourceTable>>,
@@ -61,7 +61,7 @@ struct KnownTables {
 
 #[derive(Debug, Clone)]
 struct SourceTable {
-    /// Place among the sources.
+    /// Index of the source.
     source: usize,
     identity: TableIdentity<'static>,
 }
@@ -69,7 +69,7 @@ struct SourceTable {
 /// A user in a source table.
 type UserOfShard = (ShardId, u64);
 
-/// What was read: rows, and the tables that could not be.
+/// Rows that were found, and tables that could not be read.
 #[derive(Debug, Default)]
 struct Found {
     rows: BTreeMap<UserOfShard, Vec<SourceRow>>,
@@ -77,8 +77,8 @@ struct Found {
 }
 
 impl MysqlSourceRows {
-    /// Reads all sources that capture users. `cohort` knows the claims of users whom no given table has. Nothing is
-    /// connected yet.
+    /// Reads all sources that capture users. `cohort` knows the claims of users whom no given table has. It does not
+    /// connect yet.
     pub fn new(config: &Config, cohort: MysqlCohort) -> Self {
         let sources = config.sources.iter().filter(|source| source.entities.contains(&Entity::User));
         let entities: Vec<EntityConfig> =
@@ -94,7 +94,7 @@ impl MysqlSourceRows {
         }
     }
 
-    /// Whether users can be read by key, with all that is read of them: one table of each pattern and source is tried.
+    /// Checks that users and all their columns can be read by key: tries one table of each pattern and source.
     pub async fn check(&self) -> Vec<Fault> {
         let checks = self.sources.iter().map(async |source| {
             let mut faults = Vec::new();
@@ -115,7 +115,7 @@ impl MysqlSourceRows {
         join_all(checks).await.into_iter().flatten().collect()
     }
 
-    /// For each user the rows in the given tables; `None` where one of them could not be read.
+    /// Returns each user's rows in the given tables; `None` if one of the tables could not be read.
     async fn read(&self, users: &[(u64, Vec<ShardId>)]) -> Vec<Option<Vec<SourceRow>>> {
         let mut wanted: BTreeMap<ShardId, BTreeSet<u64>> = BTreeMap::new();
         for (user, shards) in users {
@@ -144,7 +144,7 @@ impl MysqlSourceRows {
         };
         let mut of_source: BTreeMap<usize, Vec<(TableIdentity<'static>, Vec<Cell>)>> = BTreeMap::new();
         for (shard, users) in wanted {
-            // A shard that no source lists is a table that is gone: it has no rows.
+            // A shard that no source lists is a dropped table: it has no rows.
             let Some(table) = tables.get(shard) else { continue };
             let keys = users.iter().map(|user| Cell::UInt(*user)).collect();
             of_source.entry(table.source).or_default().push((table.identity.clone(), keys));
@@ -158,13 +158,13 @@ impl MysqlSourceRows {
         found
     }
 
-    /// What cannot be read concerns its own table only, unless the source as a whole does not answer.
+    /// Reads one source. A failure concerns its own table only, unless the source as a whole does not answer.
     async fn read_source(&self, source: &MysqlSource, keys: &[(TableIdentity<'static>, Vec<Cell>)]) -> Found {
         let mut found = Found::default();
         let mut readings: Vec<&[(TableIdentity<'static>, Vec<Cell>)]> = keys.chunks(READING_TABLES).collect();
         while let Some(reading) = readings.pop() {
             let read = match source.rows(reading, FIRST_EPOCH).await {
-                // A connection that waited for its next use may have been closed meanwhile.
+                // An idle connection may have been closed meanwhile, so a transient fault is retried once.
                 Err(fault) if fault.class() == Class::Transient => source.rows(reading, FIRST_EPOCH).await,
                 read => read,
             };
@@ -182,7 +182,7 @@ impl MysqlSourceRows {
         found
     }
 
-    /// Notes the rows of a reading.
+    /// Adds the rows of a chunk.
     fn note(&self, chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
         let broken =
             |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
@@ -197,7 +197,7 @@ impl MysqlSourceRows {
         Ok(())
     }
 
-    /// The captured tables, listed again when one of these shards is not among them.
+    /// Returns the captured tables; lists them again when one of these shards is unknown.
     async fn tables_of<'s>(
         &self,
         mut shards: impl Iterator<Item = &'s ShardId>,
@@ -248,7 +248,7 @@ impl SourceRows for MysqlSourceRows {
     }
 }
 
-/// What a row says, whose time of the last change stands at a place behind its fields.
+/// Decodes a row; the time of the last change is at index `changed_at`, after the captured fields.
 fn source_row(row: &[Value<'_>], changed_at: usize) -> SourceRow {
     let (row, behind) = row.split_at(changed_at.min(row.len()));
     let field = |place: usize| row.get(place).unwrap_or(&Value::Null);
@@ -257,13 +257,13 @@ fn source_row(row: &[Value<'_>], changed_at: usize) -> SourceRow {
         born: solar.and_then(|_| born(field(BIRTHDAY))),
         solar,
         lunar: LunarMonthDay::from_value(field(LUNAR_BIRTHDAY)).ok(),
-        // What names no calendar is the solar one, as for the tables.
+        // A value that names no calendar counts as solar, as in the birthday tables.
         calendar: Calendar::from_value(field(BIRTHDAY_TYPE)).unwrap_or(Calendar::Solar),
         changed_at: behind.first().and_then(moment),
     }
 }
 
-/// A moment in UTC. A date is its midnight; what is no moment says that nothing was changed.
+/// Returns a moment in UTC: a date is its midnight; `None` for a value that is no moment: nothing was changed.
 fn moment(value: &Value<'_>) -> Option<Timestamp> {
     let civil: DateTime = match value {
         Value::Timestamp { microseconds } => {
@@ -288,7 +288,7 @@ fn whole_date(value: &Value<'_>) -> Option<Date> {
     Date::new(i16::try_from(*year).ok()?, i8::try_from(*month).ok()?, i8::try_from(*day).ok()?).ok()
 }
 
-/// The whole date of a column whose month and day are those of a birthday.
+/// Returns the whole date of a column whose month and day form a birthday.
 fn born(value: &Value<'_>) -> Option<Date> {
     match value {
         Value::Date { .. } | Value::DateTime { .. } => whole_date(value),

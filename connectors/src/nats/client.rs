@@ -1,8 +1,8 @@
-//! One connection to NATS: account, TLS, what the server must be able to do, and noticing that it broke.
+//! One connection to NATS: account, TLS, the check of the server's abilities, and the detection of a broken connection.
 //!
-//! The client library reconnects by itself and silently drops what was sent and not yet answered. So code that depends
-//! on an unbroken connection remembers its [`Connection::generation`] and ends when it changes. A list of further
-//! servers is not configured: the client learns the other members of a cluster from the first.
+//! The client library reconnects by itself and silently drops requests that were sent and not yet answered. So code
+//! that depends on an unbroken connection remembers its [`Connection::generation`] and ends when it changes. A list of
+//! further servers is not configured: the client learns the other members of a cluster from the first.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,16 +24,16 @@ pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A silent server is noticed after two of these; writers and readers notice earlier by their own deadlines.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
-/// The oldest server with everything that is used: earlier ones ignore settings and headers without an error.
+/// The oldest server with every feature in use: earlier ones ignore settings and headers without an error.
 const OLDEST_VERSION: (u64, u64) = (2, 10);
 
-/// A connection that its users share. It is never closed before the last of them is gone.
+/// A connection that its users share. It is closed only when the last of them is dropped.
 #[derive(Debug)]
 pub(super) struct Connection {
     client: Client,
     context: jetstream::Context,
     message_bytes_max: usize,
-    /// Changes with each event of the connection.
+    /// Notified at each event of the connection.
     events: watch::Receiver<()>,
 }
 
@@ -81,12 +81,12 @@ impl Connection {
         self.message_bytes_max
     }
 
-    /// Number of the present connection: rises with each reconnect, before anything can arrive on the new one.
+    /// Number of the present connection: it rises with each reconnect, before anything can arrive on the new one.
     pub(super) fn generation(&self) -> u64 {
         self.client.statistics().connects.load(Ordering::Relaxed)
     }
 
-    /// Whether the connection of this generation still stands, as far as is known.
+    /// Whether the connection of this generation is still open, as far as the client knows.
     pub(super) fn stands(&self, generation: u64) -> bool {
         self.generation() == generation && self.client.connection_state() == State::Connected
     }
@@ -102,7 +102,7 @@ impl Connection {
     }
 }
 
-/// What an operator knows the server by.
+/// Returns the name by which an operator knows the server.
 pub(super) fn server_name(config: &LogConfig) -> String {
     format!("NATS server {}", config.url.address())
 }
@@ -114,7 +114,7 @@ fn report(event: &Event) {
     }
 }
 
-/// Refuses servers that would accept our settings and ignore them.
+/// Refuses servers that would accept Anabranch's settings and ignore them.
 fn check_server(subject: &str, info: &ServerInfo, message_bytes_max: usize) -> Result<(), Fault> {
     if version(&info.version).is_none_or(|version| version < OLDEST_VERSION) {
         let found = format!("version {}", info.version);
@@ -131,7 +131,7 @@ fn check_server(subject: &str, info: &ServerInfo, message_bytes_max: usize) -> R
     Ok(())
 }
 
-/// Major and minor number of `2.15.1` or `2.11.0-RC.1`.
+/// Parses the major and minor number of `2.15.1` or `2.11.0-RC.1`.
 fn version(text: &str) -> Option<(u64, u64)> {
     let mut parts = text.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))

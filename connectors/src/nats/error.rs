@@ -10,10 +10,10 @@ use async_nats::jetstream::response::Response;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The command that creates what is missing.
+/// The command that creates missing streams and buckets.
 pub(super) const SETUP: &str = "anabranch --config FILE setup";
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug)]
 pub(super) enum Unanswered {
     /// No server listens on the subject: JetStream is off, or (in a cluster) there is no leader at the moment.
@@ -49,7 +49,7 @@ pub(super) async fn ask<Q: Serialize, A: DeserializeOwned>(
     }
 }
 
-/// Asks as [`ask`] does; a refusal and a missing answer are both a fault.
+/// Asks as [`ask`] does; both a refusal and a missing answer become a fault.
 pub(super) async fn demand<Q: Serialize, A: DeserializeOwned>(
     context: &jetstream::Context,
     subject: &str,
@@ -72,7 +72,7 @@ pub(super) fn stream_missing(subject: &str) -> Fault {
     Fault::new(Code::LogStreamMissing, subject, "does not exist").remedy(SETUP)
 }
 
-/// Finds JetStream's own refusal among the causes of an error of the client library.
+/// Returns JetStream's own refusal among the causes of an error of the client library; `None` if there is none.
 pub(super) fn refusal_beneath(error: &(dyn StdError + 'static)) -> Option<jetstream::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -84,7 +84,7 @@ pub(super) fn refusal_beneath(error: &(dyn StdError + 'static)) -> Option<jetstr
     None
 }
 
-/// The fault for JetStream's own refusal.
+/// Returns the fault for JetStream's own refusal.
 pub(super) fn refused(subject: &str, refusal: jetstream::Error) -> Fault {
     let number = refusal.error_code().0;
     let code = code(number);
@@ -99,7 +99,7 @@ pub(super) fn refused(subject: &str, refusal: jetstream::Error) -> Fault {
     }
 }
 
-/// The code for a number of JetStream's error list.
+/// Returns the code for a number of JetStream's error list.
 fn code(number: u64) -> Code {
     match number {
         10035 | 10039 | 10076 => Code::LogWithoutJetStream,

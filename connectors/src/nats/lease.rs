@@ -1,12 +1,12 @@
-//! Leases: a key of a bucket whose entries grow old, held by writing it again with the revision known.
+//! Leases: a key of a bucket whose entries expire; the holder rewrites it with the revision that it knows.
 //!
-//! Every step is decided by the server's revision, so at most one process holds a key by the server's clock. The
-//! holder gives up earlier, by its own monotonic clock and counted from before each renewal was sent, so two never
-//! hold it. A paused process finds out when it wakes; that is why a lease only saves work and fences nothing.
+//! The server's revision decides every step, so at most one process holds a key by the server's clock. The holder gives
+//! up earlier, by its own monotonic clock, counted from the moment before each renewal was sent. So no two processes
+//! hold it at once, unless a process is paused and finds out when it wakes: a lease saves work and fences nothing.
 //! Per-key time to live is deliberately not used: the client library loses it with the first update.
 //!
-//! Processes that start together share the work: each begins at a random moment, and the more leases it holds the
-//! longer it waits. A lease that is held is never given away for that.
+//! Processes that start together share the work: each begins at a random moment, and waits longer the more leases it
+//! holds. No process gives a held lease away for that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,16 +26,16 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use super::client::Connection;
 use super::{NatsLog, error, setup};
 
-/// Four renewals fit into a life, so one or two lost answers do no harm.
+/// Four renewals fit into a lease's life, so one or two lost answers do no harm.
 const RENEWAL_INTERVAL: Duration = LEASE_TIME_TO_LIVE.checked_div(4).expect("four is not zero");
 /// The holder stops this long before the server's end of the lease.
 const MARGIN: Duration = LEASE_TIME_TO_LIVE.checked_div(8).expect("eight is not zero");
 /// Wait for the answer to one renewal.
 const RENEWAL_TIMEOUT: Duration = RENEWAL_INTERVAL;
-/// Wait for a renewal that is under way, and for the lease to be freed.
+/// Wait for a renewal in progress, and for the lease to be freed.
 const RELEASE_TIMEOUT: Duration = LEASE_TIME_TO_LIVE.checked_div(2).expect("two is not zero");
-/// Wait between two attempts to take a lease, plus up to half as much again, plus [`COURTESY_MS`]: a lease whose
-/// holder is gone has a new one within 5 s.
+/// Wait between two attempts to take a lease. A random part of up to half as much and [`COURTESY_MS`] are added: a
+/// lease whose holder is gone has a new one within 5 s.
 const ACQUIRE_INTERVAL_MS: u64 = 250;
 /// The first attempt comes at a random moment within this time.
 const FIRST_ATTEMPT_MS: u64 = 250;
@@ -74,12 +74,12 @@ impl Leases for NatsLog {
     }
 }
 
-/// How many leases this process holds.
+/// Number of leases that this process holds.
 #[derive(Debug, Clone, Default)]
 pub(super) struct HeldLeases(Arc<AtomicUsize>);
 
 impl HeldLeases {
-    /// Shows whether this process holds the lease; not yet.
+    /// Returns the gauge that shows whether this process holds the lease; it starts at 0.
     fn gauge(&self, key: &str) -> Gauge {
         let gauge = gauge!(names::LEASE_HELD, "task" => key.to_owned());
         gauge.set(0.0);
@@ -98,7 +98,7 @@ impl HeldLeases {
     }
 }
 
-/// One of them, until it is dropped.
+/// A held lease in the count of [`HeldLeases`], until it is dropped.
 #[derive(Debug)]
 struct Held {
     all: HeldLeases,
@@ -112,21 +112,21 @@ impl Drop for Held {
     }
 }
 
-/// One process' wish for one key.
+/// One process's request for one key.
 struct LeaseRequest {
     bucket: Store,
     key: String,
     /// Host, process id and 64 random bits: unique for ever.
     holder: Bytes,
     title: String,
-    /// Keeps the connection.
+    /// Keeps the connection open.
     _connection: Arc<Connection>,
 }
 
-/// How a renewal ended.
+/// Outcome of a renewal.
 enum Renewal {
     Renewed(u64),
-    /// Another one holds the key, or nobody.
+    /// Another process holds the key, or the key is gone.
     Refused,
     Unanswered,
 }
@@ -141,14 +141,14 @@ impl LeaseRequest {
         Ok(Self { bucket: store, key: valid_key(key), holder: holder.into(), title, _connection: connection })
     }
 
-    /// Takes the key if it is free: its revision.
+    /// Takes the key if it is free; returns its revision, or `None` if another process holds it.
     async fn take(&self) -> Result<Option<u64>, Fault> {
         match self.bucket.create(&self.key, self.holder.clone()).await {
             Ok(revision) => Ok(Some(revision)),
             Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(None),
-            // Lost a race, or no answer: a server that is gone shows in the entry's error.
+            // A lost race or a lost answer: the read of the entry then reports a server that is gone.
             Err(error) => match self.bucket.entry(&self.key).await {
-                // Created, and only the answer was lost.
+                // The key was created; only the answer was lost.
                 Ok(Some(entry)) if entry.value == self.holder => Ok(Some(entry.revision)),
                 Ok(_) => {
                     match error::refusal_beneath(&error).map(|refusal| error::refused(&self.title, refusal)) {
@@ -177,7 +177,7 @@ impl LeaseRequest {
         }
     }
 
-    /// An earlier renewal may have been stored though its answer was lost: then the key still holds our value.
+    /// Renews after a refusal if the key still holds our value: an earlier renewal was stored, and its answer was lost.
     async fn after_refusal(&self) -> Renewal {
         let entry = match timeout(RENEWAL_TIMEOUT, self.bucket.entry(&self.key)).await {
             Ok(Ok(entry)) => entry,
@@ -194,13 +194,13 @@ impl LeaseRequest {
         }
     }
 
-    /// Frees the key if it is still ours.
+    /// Frees the key if its revision is still ours.
     async fn free(&self, revision: u64) {
         failpoints::reach("lease-before-release").await;
         let delete = self.bucket.delete_expect_revision(&self.key, Some(revision));
         match timeout(RENEWAL_TIMEOUT, delete).await {
             Ok(Ok(())) => {}
-            // It ends by itself after its time to live.
+            // The key expires after its time to live.
             Ok(Err(error)) => tracing::debug!(lease = self.title, %error, "not released"),
             Err(_) => tracing::debug!(lease = self.title, "not released in time"),
         }
@@ -218,7 +218,7 @@ pub struct NatsLease {
     _held: Held,
 }
 
-/// Stops the task when dropped.
+/// The task that renews a lease; dropping this stops it.
 #[derive(Debug)]
 struct Renewing(JoinHandle<()>);
 
@@ -248,7 +248,7 @@ impl Lease for NatsLease {
     }
 
     async fn release(mut self) {
-        // Fails only when the lease was lost before. A lease that is not free in time ends by itself.
+        // This fails only if the lease was lost before. A lease that is not freed in time expires.
         if self.release.send(()).is_ok() {
             timeout(RELEASE_TIMEOUT, &mut self.renewal.0).await.ok();
         }
@@ -269,7 +269,7 @@ async fn renew(
         tokio::select! {
             biased;
             request = &mut released => {
-                // Without a request the lease was dropped: it ends by itself.
+                // Without a request the lease was dropped: it expires.
                 if request.is_ok() {
                     claim.free(revision).await;
                 }
@@ -310,7 +310,7 @@ fn host() -> String {
     if name.trim().is_empty() { "unknown".to_owned() } else { name.trim().to_owned() }
 }
 
-/// A key of letters, digits, `-`, `_` and `/`; every other byte is written as `=XX`.
+/// Encodes a key: letters, digits, `-`, `_` and `/` stay, every other byte becomes `=XX`.
 pub(super) fn valid_key(key: &str) -> String {
     key.bytes()
         .map(|byte| match byte {

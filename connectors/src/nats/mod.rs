@@ -1,13 +1,13 @@
 //! NATS JetStream: the replayable log, one stream a source, and the leases.
 //!
 //! Names, for the configured name `demo` and the source `source-a`: stream `demo_source-a` with the one subject
-//! `demo.source-a.changes`, questions for a position message on `demo.source-a.positions` (core NATS); buckets
+//! `demo.source-a.changes`, requests for a position message on `demo.source-a.positions` (core NATS); buckets
 //! `demo_leases`, `demo_registers` and `demo_intake`. Case stays as configured. Two installations whose stream names
 //! coincide (`a_b` + `c` and `a` + `b_c`) differ in the subject, so the second one's `setup` is refused by name.
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
-//! fence, `reader.rs` reads and finds holes, `work_queue.rs` carries messages to granters, `lease.rs` holds leases,
-//! `registers.rs` keeps short texts, `error.rs` turns answers into faults.
+//! fence, `reader.rs` reads and finds holes, `search.rs` finds positions, `work_queue.rs` carries messages to granters,
+//! `lease.rs` holds leases, `registers.rs` keeps short texts, `error.rs` turns answers into faults.
 
 mod client;
 mod error;
@@ -41,10 +41,10 @@ pub use self::reader::{NatsLogReader, TailFrom};
 pub use self::setup::{SetupOutcome, SetupStep};
 pub use self::writer::NatsLogWriter;
 
-/// The server disconnects a client that has 64 MiB on the way; each reader may have 3 MiB of pulls open (measured:
-/// beyond the limit it is disconnected again and again).
+/// The server disconnects a client that has 64 MiB on the way (measured: again and again beyond the limit). Each reader
+/// may have 3 MiB of pulls open.
 const READERS_PER_CONNECTION: usize = 16;
-/// QueryBounds of the end, when retention removes the last message between two questions.
+/// Queries for the end of a stream, because retention may remove the last message between two of them.
 const END_ATTEMPTS: usize = 3;
 
 /// The log and the leases in one NATS. Clones share the connections.
@@ -53,9 +53,9 @@ pub struct NatsLog {
     prefix: String,
     config: LogConfig,
     limits: Limits,
-    /// For everything but readers: an answer never waits after their bulk.
+    /// Everything but readers uses this connection, so no answer waits after their bulk.
     connection: Arc<Connection>,
-    /// Shared by up to [`READERS_PER_CONNECTION`] readers each; closed with the last of them.
+    /// Connections of up to [`READERS_PER_CONNECTION`] readers each; each is closed with its last reader.
     readers: Arc<Mutex<Vec<Arc<Connection>>>>,
     held_leases: HeldLeases,
 }
@@ -65,18 +65,18 @@ pub struct NatsLog {
 pub struct StreamState {
     pub messages: u64,
     pub bytes: u64,
-    /// Sequence of the oldest message kept; it is above `last_sequence` when the stream is empty.
+    /// Sequence of the oldest kept message; it is above `last_sequence` when the stream is empty.
     pub first_sequence: u64,
     /// Sequence of the last message ever.
     pub last_sequence: u64,
-    /// When the oldest message was stored, microseconds since the Unix epoch; `None` when the stream is empty.
+    /// Time when the oldest message was stored, in microseconds since the Unix epoch; `None` when the stream is empty.
     pub first_at_us: Option<u64>,
-    /// Limits above which the oldest messages are dropped; `None` = none.
+    /// Like `age_max`, a limit above which the stream drops its oldest messages; `None` = no limit.
     pub bytes_max: Option<u64>,
     pub age_max: Option<Duration>,
 }
 
-/// A stream by its name and subject.
+/// Name and subject of a stream.
 #[derive(Debug, Clone)]
 struct StreamName {
     name: String,
@@ -84,7 +84,7 @@ struct StreamName {
 }
 
 impl StreamName {
-    /// What an operator knows it by.
+    /// Returns the name by which an operator knows the stream.
     fn title(&self) -> String {
         format!("stream {}", self.name)
     }
@@ -103,7 +103,7 @@ impl NatsLog {
         })
     }
 
-    /// State of the source's stream.
+    /// Returns the state of the source's stream.
     pub async fn stream_state(&self, source: &str) -> Result<StreamState, Fault> {
         let stream = self.stream(source);
         let Some(info) = setup::info(self.connection.context(), &stream.name, &stream.title()).await? else {
@@ -121,7 +121,7 @@ impl NatsLog {
         })
     }
 
-    /// A reader from anywhere, for people. Contiguous from its first message on, as any reader.
+    /// Opens a reader at any point, for operators. Its sequences have no gap after the first message.
     pub async fn tail(&self, source: &str, from: TailFrom) -> Result<NatsLogReader, Fault> {
         let place = match from {
             TailFrom::First => ReadStart::First,
@@ -132,7 +132,7 @@ impl NatsLog {
         NatsLogReader::open(self.reader_connection().await?, self.stream(source), place).await
     }
 
-    /// The first message that can hold a change of this position or a later one, kept or still to come.
+    /// Sequence of the first message, kept or still to come, that can hold a change at this position or later.
     pub async fn sequence_of(&self, source: &str, lsn: Lsn) -> Result<u64, Fault> {
         let (context, stream) = (self.connection.context(), self.stream(source));
         let (first, last) = reader::bounds(context, &stream).await?;
@@ -202,13 +202,13 @@ impl Log for NatsLog {
             .remedy(format!("`nats stream rm {}`, then {}", stream.name, error::SETUP)))
     }
 
-    /// Without an end the stream is asked again: one that retention or a purge emptied goes on counting.
+    /// Without an end this asks for the stream's state: a stream emptied by retention or a purge keeps counting.
     async fn writer(&self, source: &str, end: Option<&LogEntry>) -> Result<NatsLogWriter, Fault> {
         let last_sequence = match end {
             Some(end) => end.sequence,
             None => {
                 let state = self.stream_state(source).await?;
-                // A writer that appended since shows in the first append, as with an end.
+                // As with a known end, the first append finds a writer that appended since.
                 if state.messages == 0 { state.last_sequence } else { state.first_sequence.saturating_sub(1) }
             }
         };

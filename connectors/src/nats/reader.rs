@@ -1,9 +1,9 @@
-//! Reading a stream in order: a pull consumer that leaves nothing behind, opened anew whenever it breaks.
+//! Reads a stream in order through a pull consumer that leaves nothing behind and is opened anew whenever it breaks.
 //!
-//! The consumer's own state is never trusted: a server that lost its newest messages keeps consumers that are ahead
-//! of the stream, and skips. So each opening first asks whether the stream still holds the last message delivered,
-//! with its id; and each message must follow the one before it. Whatever does not is a hole, which the caller
-//! handles. After a reconnect everything on the way is dropped and fetched again after that check.
+//! The consumer's own state is never trusted: a server that lost its newest messages keeps consumers that are ahead of
+//! the stream, and skips messages. So each opening first checks that the stream still holds the last delivered message,
+//! with its id; and each message must follow the one before it. Any other message is a hole, which the caller handles.
+//! After a reconnect everything on the way is dropped and fetched again after that check.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,17 +24,17 @@ use tokio::time::Instant;
 use super::client::Connection;
 use super::{StreamName, error, search, setup};
 
-/// Also what a crashed reader's consumer outlives it by. A reader that is slower than this opens anew.
+/// Life of an idle consumer, such as that of a crashed reader. A reader slower than this opens anew.
 const INACTIVE_THRESHOLD: Duration = Duration::from_secs(60);
 /// A silent server is noticed after two of these.
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const PULL_MESSAGES: usize = 256;
-/// Largest messages in a pull, else it could never be served. The client holds up to one and a half pulls.
+/// Largest messages for which a pull has room; with fewer it might never be served. The client holds up to 1.5 pulls.
 const LARGEST_MESSAGES_A_PULL: usize = 2;
-/// A consumer that breaks sooner, without a message, is a fault instead of the next attempt.
+/// A consumer that breaks within this time without a message causes a fault instead of the next attempt.
 const LIFE_MIN: Duration = Duration::from_secs(1);
 
-/// Where `tail` begins.
+/// The point at which `tail` begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TailFrom {
     /// The oldest message that is kept.
@@ -43,11 +43,11 @@ pub enum TailFrom {
     Sequence(u64),
     /// The first message stored at this time or later, microseconds since the Unix epoch.
     Time { at_us: u64 },
-    /// After the present end.
+    /// The next message after the present end.
     Latest,
 }
 
-/// The last message delivered, or where the first is to come from.
+/// The last delivered message, or the point at which the first one is to be found.
 #[derive(Debug, Clone)]
 pub(super) enum ReadStart {
     First,
@@ -55,7 +55,7 @@ pub(super) enum ReadStart {
     Time {
         at_us: u64,
     },
-    /// Looked for at each opening: the stream may have been made anew meanwhile.
+    /// This position is searched for at each opening: the stream may have been made anew meanwhile.
     Position(Lsn),
     After {
         sequence: u64,
@@ -63,7 +63,7 @@ pub(super) enum ReadStart {
     },
 }
 
-/// See the module's text. Dropping it leaves a consumer that the server removes by itself.
+/// A reader of one stream, see the module. Dropping it leaves a consumer that the server removes by itself.
 pub struct NatsLogReader {
     connection: Arc<Connection>,
     stream: StreamName,
@@ -73,7 +73,7 @@ pub struct NatsLogReader {
 
 enum State {
     Closed,
-    /// Kept here, so that a dropped `next` does not start it over.
+    /// The future is kept here, so that a dropped `next` does not start it over.
     Opening(BoxFuture<'static, Result<Open, Fault>>),
     Open(Open),
 }
@@ -86,7 +86,7 @@ struct Open {
 }
 
 impl NatsLogReader {
-    /// Opens at once, so that a hole shows before anything is read.
+    /// Opens the consumer at once, so that a hole shows before anything is read.
     pub(super) async fn open(
         connection: Arc<Connection>,
         stream: StreamName,
@@ -136,7 +136,7 @@ impl LogReader for NatsLogReader {
                         () = self.connection.broken(open.generation) => None,
                     };
                     match item {
-                        // What came on a later connection may follow messages that were lost with the earlier one.
+                        // A message of a later connection may follow messages that were lost with the earlier one.
                         Some(Ok(message)) if self.connection.generation() == open.generation => {
                             open.delivered = true;
                             let accepted = self.accept(&message);
@@ -165,7 +165,7 @@ impl LogReader for NatsLogReader {
     }
 }
 
-/// Checks the place, then makes a consumer after it, both on one connection.
+/// Checks the starting point, then makes a consumer after it, both on one connection.
 async fn open(connection: Arc<Connection>, stream: StreamName, place: ReadStart) -> Result<Open, Fault> {
     let generation = connection.generation();
     let deliver_policy = match &place {
@@ -223,7 +223,7 @@ async fn make_consumer(
     })
 }
 
-/// The stream must still hold this message with this id.
+/// Requires that the stream still holds this message with this id.
 async fn check_link(
     context: &jetstream::Context,
     stream: &StreamName,
@@ -254,7 +254,7 @@ async fn check_link(
     }))
 }
 
-/// A message by its sequence, from the stream's leader; `None` when the stream does not hold it.
+/// Returns a message by its sequence, from the stream's leader; `None` when the stream does not hold it.
 pub(super) async fn raw_message(
     context: &jetstream::Context,
     stream: &StreamName,
@@ -275,7 +275,7 @@ pub(super) async fn raw_message(
     }
 }
 
-/// The first sequence that is kept and the last ever.
+/// Returns the first kept sequence and the last one ever used.
 pub(super) async fn bounds(context: &jetstream::Context, stream: &StreamName) -> Result<(u64, u64), Fault> {
     match setup::info(context, &stream.name, &stream.title()).await? {
         Some(info) => Ok((info.state.first_sequence, info.state.last_sequence)),
@@ -283,7 +283,7 @@ pub(super) async fn bounds(context: &jetstream::Context, stream: &StreamName) ->
     }
 }
 
-/// The last sequence ever, and the first whole message whose position is not below this one.
+/// Returns the last sequence ever used, and the first whole message whose position is not below `lsn`.
 pub(super) async fn first_at(
     context: &jetstream::Context,
     stream: &StreamName,
@@ -294,8 +294,8 @@ pub(super) async fn first_at(
     Ok((last, found))
 }
 
-/// The first message from `sequence` on that the stream still holds, and that is whole: a damaged one does not say
-/// where it lies.
+/// Returns the first whole message from `sequence` on that the stream still holds. A damaged message is skipped: it has
+/// no known position.
 pub(super) async fn first_kept(
     context: &jetstream::Context,
     stream: &StreamName,
@@ -322,7 +322,7 @@ pub(super) async fn first_kept(
     }
 }
 
-/// Id and envelope of a stored message.
+/// Reads id and envelope of a stored message.
 pub(super) fn entry(
     stream: &StreamName,
     sequence: u64,

@@ -1,11 +1,11 @@
-//! Registers: texts in a bucket whose keys never grow old, raised by the revision known.
+//! Registers: texts in a bucket whose keys never expire; a writer must know a key's last revision.
 //!
-//! Keys of callers ([`INTAKE`]) lie in a bucket of their own that forgets them after a day and takes no more than its
+//! Keys of callers ([`INTAKE`]) lie in a bucket of their own, which forgets them after a day and takes no more than its
 //! size: a caller that fills it harms no other register. Earlier versions kept them beside the others, where they still
 //! count.
 //!
-//! Reading may be answered by a member of a cluster that lags behind: the revision is then an old one and raising is
-//! refused, so no reading needs to be the newest.
+//! A lagging member of a cluster may answer a read. Its revision is then old and the next write is refused, so no read
+//! needs to be the newest.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
@@ -69,7 +69,7 @@ impl NatsLog {
     async fn intake(&self) -> Result<Store, Fault> {
         let name = self.intake_bucket();
         setup::require_intake(self.connection.context(), &self.config, &name).await.map_err(|fault| {
-            // Not even the bucket has room: that concerns keys alone.
+            // If the server has no room even for the bucket, that concerns callers' keys alone.
             if fault.code() == Code::LogFull { keys_full(&name) } else { fault }
         })?;
         self.bucket(&name).await

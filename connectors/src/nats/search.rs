@@ -1,13 +1,13 @@
-//! Where in a stream a position lies: a binary search over sequences, since positions never go back.
+//! Finds a position in a stream by a binary search over sequences: positions never go back.
 //!
-//! Deleted and damaged messages in between do no harm: a probe takes the next message that is kept and whole.
+//! Deleted and damaged messages do no harm: a probe takes the next message that is kept and whole.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::lsn::Lsn;
 
-/// The first whole message whose position is not below `lsn`, if there is one. `probe` yields the first whole message
-/// from a sequence on.
+/// Returns the first whole message whose position is not below `lsn`, if there is one. `probe` yields the first whole
+/// message from a sequence on.
 pub(super) async fn first_at<E>(
     lsn: Lsn,
     first: u64,
@@ -30,9 +30,9 @@ where
     Ok(found)
 }
 
-/// The first message that can hold a change at `lsn` or later; `last + 1` when there is none. Parts of an event that
-/// spreads over several messages carry the position before it, so the search goes on to the first message of that
-/// position.
+/// Returns the first message that can hold a change at `lsn` or later; `last + 1` when there is none. Parts of an event
+/// that spreads over several messages carry the position before it, so the search continues to the first message with
+/// that position.
 pub(super) async fn first_with<E>(
     lsn: Lsn,
     first: u64,
@@ -57,8 +57,8 @@ mod tests {
         Lsn::new(1, 1, position * 16).unwrap()
     }
 
-    /// Sequences 5 to 10, of which one may be deleted. The event at 40 spreads over 7, 8 and 9: the first two parts
-    /// carry the position before it.
+    /// Probes sequences 5 to 10, of which one may be deleted. The event at 40 spreads over 7, 8 and 9: the first two
+    /// parts carry the position before it.
     async fn probe(deleted: u64, sequence: u64) -> Result<Option<LogEntry>, Fault> {
         let positions = [10, 20, 30, 30, 40, 50];
         let sequence = if sequence == deleted { sequence + 1 } else { sequence.max(5) };
@@ -72,7 +72,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_position_is_found_in_the_first_message_that_can_hold_it() {
-        // A message may hold changes above the one before it, up to its position; parts belong to the next position.
+        // A message's changes lie above the position before it, up to its own; parts belong to the next position.
         for (position, expected) in [(1, 5), (10, 5), (11, 5), (20, 5), (40, 7), (35, 7), (50, 9), (51, 11)] {
             let found = first_with(at(position), 5, 10, &|sequence| probe(0, sequence)).await.unwrap();
             assert_eq!(found, expected, "from {position}");

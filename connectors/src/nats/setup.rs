@@ -1,8 +1,8 @@
-//! Streams and the buckets: made, adjusted, and compared with what correctness needs.
+//! Creates and adjusts streams and buckets, and compares them with the settings that correctness needs.
 //!
-//! What counts is the configuration that the server echoes, since old servers accept and ignore what they do not
-//! know. A setting without which the log would be wrong is never changed behind the operator's back: it is a fault.
-//! Limits of the configuration file and the protections against deletion are adjusted. Nothing is ever deleted here.
+//! Only the configuration that the server echoes counts, because old servers accept and ignore unknown settings. A
+//! setting without which the log would be wrong is a fault; it is never changed without the operator. Limits of the
+//! configuration file and the protections against deletion are adjusted. Nothing is ever deleted here.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,21 +19,22 @@ use async_nats::jetstream::{self, ErrorCode};
 use super::error::{self, SETUP};
 use super::{NatsLog, StreamName};
 
-/// The chain needs ids, not a window. Shorter is cheaper: about 200 bytes of the server's memory an id (measured).
+/// The writer's chain needs message ids, not a window. Short is cheap: about 200 bytes of the server's memory an id
+/// (measured).
 pub(super) const DUPLICATE_WINDOW: Duration = Duration::from_secs(2);
-/// A caller that repeats a request does so within it, by the usual convention.
+/// Life of an idempotency key. By the usual convention a caller repeats a request within it.
 const INTAKE_MAX_AGE: Duration = Duration::from_secs(24 * 3600);
-/// A stream has so many times its room, which the server reserves: 64 MiB with the default of `log.max_bytes`, for
-/// about three hundred thousand keys.
+/// The bucket gets one part in so many of `log.max_bytes`, which the server reserves: 64 MiB by default, for about
+/// three hundred thousand keys.
 const INTAKE_SHARE: u64 = 160;
 const INTAKE_MIN_BYTES: u64 = 1024 * 1024;
 
-/// What [`NatsLog::setup`] did with one stream or bucket.
+/// Outcome of [`NatsLog::setup`] for one stream or bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetupStep {
     pub subject: String,
     pub outcome: SetupOutcome,
-    /// As the server echoes them.
+    /// Limit of age as the server echoes it, like `max_bytes`.
     pub max_age: Duration,
     pub max_bytes: i64,
 }
@@ -64,7 +65,7 @@ impl fmt::Display for SetupStep {
 }
 
 impl NatsLog {
-    /// Creates what is missing, adjusts limits to the configuration file, checks the rest. Safe to repeat.
+    /// Creates missing streams and buckets, adjusts limits to the configuration file, checks the rest. Safe to repeat.
     pub async fn setup(&self, sources: &[String]) -> Result<Vec<SetupStep>, Vec<Fault>> {
         self.require_present_names().await.map_err(|fault| vec![fault])?;
         let mut steps = Vec::new();
@@ -78,7 +79,7 @@ impl NatsLog {
         if faults.is_empty() { Ok(steps) } else { Err(faults) }
     }
 
-    /// The same checks without changing anything; each failed check is one fault.
+    /// Runs the checks of [`Self::setup`] without changing anything; each failed check is one fault.
     pub async fn check(&self, sources: &[String]) -> Vec<Fault> {
         let mut faults = Vec::new();
         for needed in self.needed(sources) {
@@ -88,7 +89,7 @@ impl NatsLog {
     }
 
     /// Refuses an installation whose registers have the name of a build from before 0.1.0: new registers beside them
-    /// would give uuids and epochs out again.
+    /// would give out the same uuids and epochs again.
     async fn require_present_names(&self) -> Result<(), Fault> {
         let bucket = format!("{}_uuids", self.prefix);
         let subject = format!("bucket {bucket}");
@@ -113,7 +114,7 @@ impl NatsLog {
     }
 }
 
-/// The stream of one source. Nothing but age and size removes a message, so a purge or a deleted message cannot tear
+/// Configures the stream of one source. Only age and size remove a message, so neither a purge nor a deletion can tear
 /// a hole: to start over, delete the stream and set up again.
 fn stream_config(log: &LogConfig, name: String, subject: String) -> Config {
     Config {
@@ -129,7 +130,7 @@ fn stream_config(log: &LogConfig, name: String, subject: String) -> Config {
         max_messages: -1,
         max_messages_per_subject: -1,
         max_consumers: -1,
-        // Payload and headers together.
+        // This limit counts payload and headers together.
         max_message_size: log.max_message_bytes.get() as i32,
         duplicate_window: DUPLICATE_WINDOW,
         allow_direct: true,
@@ -139,19 +140,19 @@ fn stream_config(log: &LogConfig, name: String, subject: String) -> Config {
     }
 }
 
-/// A lease is free when its key has grown too old.
+/// Configures the bucket of leases: a lease is free when its key has expired.
 fn lease_bucket(log: &LogConfig, bucket: &str) -> Config {
     let description = Some("Anabranch: leases".to_owned());
     Config { max_age: LEASE_TIME_TO_LIVE, description, ..bucket_config(log, bucket) }
 }
 
-/// Registers never grow old: what lies below one was used for ever.
+/// Configures the bucket of registers. They never expire: values below a register were used for ever.
 fn register_bucket(log: &LogConfig, bucket: &str) -> Config {
     let description = Some("Anabranch: how far uuids and epochs were used; never delete a key".to_owned());
     Config { description, ..bucket_config(log, bucket) }
 }
 
-/// The keys that callers chose: bounded in time and size, apart from what leases and epochs need.
+/// Configures the bucket of callers' keys: it is limited in time and size, separate from leases and registers.
 fn intake_bucket(log: &LogConfig, bucket: &str) -> Config {
     let description = Some("Anabranch: uuids given out by idempotency key".to_owned());
     let max_bytes = (log.max_bytes.get() / INTAKE_SHARE).max(INTAKE_MIN_BYTES);
@@ -159,7 +160,7 @@ fn intake_bucket(log: &LogConfig, bucket: &str) -> Config {
     Config { max_age: INTAKE_MAX_AGE, max_bytes, description, ..bucket_config(log, bucket) }
 }
 
-/// A key-value bucket is a stream of this form.
+/// Configures a key-value bucket, which is a stream of this form.
 fn bucket_config(log: &LogConfig, bucket: &str) -> Config {
     Config {
         name: format!("KV_{bucket}"),
@@ -182,7 +183,7 @@ fn bucket_config(log: &LogConfig, bucket: &str) -> Config {
     }
 }
 
-/// What an operator knows it by.
+/// Returns the name by which an operator knows the stream or bucket.
 fn subject(config: &Config) -> String {
     match config.name.strip_prefix("KV_") {
         Some(bucket) if config.allow_rollup => format!("bucket {bucket}"),
@@ -190,7 +191,7 @@ fn subject(config: &Config) -> String {
     }
 }
 
-/// What is not as needed; each failed check is one fault.
+/// Compares one stream or bucket with the needed configuration; each difference is one fault.
 pub(super) async fn check_one(context: &jetstream::Context, needed: &Config) -> Vec<Fault> {
     let subject = subject(needed);
     match info(context, &needed.name, &subject).await {
@@ -239,8 +240,8 @@ pub(super) async fn set_up(context: &jetstream::Context, needed: &Config) -> Res
     Ok(SetupStep { subject, outcome, max_age: echoed.max_age, max_bytes: echoed.max_bytes })
 }
 
-/// The lease bucket, made when it is not there: it holds nothing that could be lost. One whose keys do not grow old in
-/// time would keep leases of processes that are gone.
+/// Requires the lease bucket, and creates it if missing: it holds nothing that could be lost. A bucket whose keys do
+/// not expire in time is refused: it would keep leases of processes that are gone.
 pub(super) async fn require_leases(
     context: &jetstream::Context,
     log: &LogConfig,
@@ -249,7 +250,7 @@ pub(super) async fn require_leases(
     require_or_make(context, &lease_bucket(log, bucket)).await
 }
 
-/// The bucket of idempotency keys, made when it is not there: an installation may be older than it.
+/// Requires the bucket of idempotency keys, and creates it if missing: an older installation does not have it.
 pub(super) async fn require_intake(
     context: &jetstream::Context,
     log: &LogConfig,
@@ -258,7 +259,7 @@ pub(super) async fn require_intake(
     require_or_make(context, &intake_bucket(log, bucket)).await
 }
 
-/// What holds nothing that could be lost, made when it is not there.
+/// Requires a stream that holds nothing that could be lost, and creates it if missing.
 pub(super) async fn require_or_make(context: &jetstream::Context, needed: &Config) -> Result<(), Fault> {
     if is_sound(context, needed).await? {
         return Ok(());
@@ -269,8 +270,8 @@ pub(super) async fn require_or_make(context: &jetstream::Context, needed: &Confi
     error::demand::<_, Info>(context, &subject, api, needed).await.map(drop)
 }
 
-/// The bucket of registers, which only set-up makes: a lost one is for people to know. One whose keys grow old would
-/// forget.
+/// Requires the bucket of registers, which only `setup` creates: an operator must know of a lost one. A bucket whose
+/// keys expire is refused.
 pub(super) async fn require_registers(
     context: &jetstream::Context,
     log: &LogConfig,
@@ -281,7 +282,7 @@ pub(super) async fn require_registers(
     if is_there { Ok(()) } else { Err(error::stream_missing(&subject(&needed))) }
 }
 
-/// Whether the bucket is there, and then with the settings that matter; else a fault.
+/// Whether the bucket exists; a fault if it does without the settings that matter.
 async fn is_sound(context: &jetstream::Context, needed: &Config) -> Result<bool, Fault> {
     let subject = subject(needed);
     let Some(info) = info(context, &needed.name, &subject).await? else { return Ok(false) };
@@ -290,7 +291,7 @@ async fn is_sound(context: &jetstream::Context, needed: &Config) -> Result<bool,
     differences.iter().find(matters).map_or(Ok(true), |difference| Err(difference.fault(&subject)))
 }
 
-/// Refuses a stream without what the log's correctness needs: one that somebody else made in place of ours.
+/// Refuses a stream without the settings that the log's correctness needs, such as one that another program created.
 pub(super) fn require_fixed(log: &LogConfig, stream: &StreamName, found: &Config) -> Result<(), Fault> {
     let needed = stream_config(log, stream.name.clone(), stream.subject.clone());
     let differences = differences(found, &needed);
@@ -298,7 +299,7 @@ pub(super) fn require_fixed(log: &LogConfig, stream: &StreamName, found: &Config
     fixed.map_or(Ok(()), |difference| Err(difference.fault(&stream.title())))
 }
 
-/// The found configuration with our limits: placement, compression and the like stay the operator's.
+/// Returns the found configuration with Anabranch's limits: placement, compression and the like stay the operator's.
 fn adjust(found: Config, needed: &Config) -> Config {
     Config {
         num_replicas: needed.num_replicas,
@@ -314,7 +315,7 @@ fn adjust(found: Config, needed: &Config) -> Config {
     }
 }
 
-/// The stream's information; `None` when there is no such stream.
+/// Returns the stream's information; `None` when there is no such stream.
 pub(super) async fn info(
     context: &jetstream::Context,
     stream: &str,
@@ -328,10 +329,10 @@ pub(super) async fn info(
     }
 }
 
-/// A setting that is not the needed one.
+/// A setting that differs from the needed one.
 struct Difference {
     setting: &'static str,
-    /// Never changed by `setup`.
+    /// `setup` never changes this setting.
     fixed: bool,
     found: String,
     needed: String,
@@ -358,7 +359,7 @@ fn differences(found: &Config, needed: &Config) -> Vec<Difference> {
         .collect()
 }
 
-/// Name, whether it is fixed, value: every setting that matters, in one form for found and needed.
+/// Lists name, fixedness and value of every setting that matters, in one form for found and needed configurations.
 fn settings(config: &Config) -> [(&'static str, bool, String); 23] {
     const FIXED: bool = true;
     const ADJUSTED: bool = false;

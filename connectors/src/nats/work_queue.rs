@@ -1,9 +1,9 @@
 //! The work queue of the coupon day: one stream, and one subject and durable consumer for each part of the users.
 //!
 //! Names, for the configured name `demo`: stream `demo_coupons`, subjects `demo.coupons.0` to `demo.coupons.15`,
-//! consumers `part-0` to `part-15`. It is a hint. A message may be lost, doubled, delayed and repeated; whoever lacks a
-//! coupon is published again until the run is closed. So nothing here is fenced, a stream that is gone is made anew,
-//! and a message that cannot be read is set aside. A full stream refuses what is published: that is its bound.
+//! consumers `part-0` to `part-15`. The queue is a hint. A message may be lost, doubled, delayed and repeated; a user
+//! who lacks a coupon is published again until the run is closed. So nothing here is fenced, a missing stream is
+//! created anew, and an unreadable message is set aside. A full stream refuses further messages: that bounds the queue.
 
 mod codec;
 
@@ -24,23 +24,23 @@ use futures::future::try_join_all;
 use super::client::Connection;
 use super::{SetupStep, error, setup};
 
-/// No run is open for longer than the two reconciliations after it.
+/// Life of a message: no run is open beyond the second reconciliation after it.
 const MAX_AGE: Duration = Duration::from_secs(3 * 24 * 3600);
-/// Five million users; the dispatcher publishes again who found no room.
+/// Room for five million users; the dispatcher publishes users again for whom there was no room.
 const MAX_MESSAGES: i64 = 50_000;
-/// As many messages of a hundred users each.
+/// Room for [`MAX_MESSAGES`] messages of a hundred users each.
 const MAX_BYTES: i64 = 128 * 1024 * 1024;
-/// A message that nobody ends comes again after it: above the time of a call and its transactions.
+/// A message that no granter ends is delivered again after this time, which exceeds a call and its transactions.
 const ACK_WAIT: Duration = Duration::from_secs(120);
-/// Messages of a part that granters have at once. Those that wait for their pause count too.
+/// Messages of a part that granters hold at once; messages that wait for their pause count too.
 const ACK_PENDING_MAX: i64 = 1_000;
-/// Messages that are published and not yet acknowledged.
+/// Messages that are published and not yet acknowledged, at most.
 const IN_FLIGHT_MAX: usize = 256;
-/// Messages that a granter is given at once.
+/// Messages that a granter gets at once, at most.
 const FETCH_MAX: usize = 100;
 /// Wait for the first message.
 const FETCH_WAIT: Duration = Duration::from_secs(1);
-/// A server does not honour shorter ones any better.
+/// Shortest pause: the server does not honour shorter ones any better.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 
 /// The work queue in one NATS, over a connection of its own. Clones share it.
@@ -56,15 +56,15 @@ pub struct NatsWorkQueue {
 pub struct WorkQueuePart {
     consumer: PullConsumer,
     title: String,
-    /// Not closed while somebody reads.
+    /// Keeps the connection open while the part is read.
     _connection: Arc<Connection>,
 }
 
-/// A message that waits for its end. Dropped without one it comes again after two minutes.
+/// A message whose handling has not ended. If it is dropped, it is delivered again after two minutes.
 #[derive(Debug)]
 pub struct Delivery {
     pub message: Message,
-    /// How often it was delivered, this time included.
+    /// Number of deliveries, this one included.
     pub deliveries: u64,
     raw: jetstream::Message,
 }
@@ -84,18 +84,18 @@ impl NatsWorkQueue {
         Ok(step)
     }
 
-    /// The same checks of the stream without changing anything; each failed check is one fault.
+    /// Runs the checks of the stream without changing anything; each failed check is one fault.
     pub async fn check(&self) -> Vec<Fault> {
         setup::check_one(self.connection.context(), &self.stream_config()).await
     }
 
-    /// Messages that wait or that granters have.
+    /// Returns the number of messages that wait or that granters hold.
     pub async fn pending(&self) -> Result<u64, Fault> {
         let info = setup::info(self.connection.context(), &self.stream_name(), &self.title()).await?;
         info.map(|info| info.state.messages).ok_or_else(|| error::stream_missing(&self.title()))
     }
 
-    /// The messages of a part: 0 to [`PARTS`] less one. What is missing is made: it holds nothing that could be lost.
+    /// Opens a part: 0 to [`PARTS`] less one. Creates it if missing: nothing could be lost.
     pub async fn part(&self, part: u64) -> Result<WorkQueuePart, Fault> {
         setup::require_or_make(self.connection.context(), &self.stream_config()).await?;
         let consumer = self.consumer(part).await?;
@@ -179,10 +179,10 @@ impl WorkQueue for NatsWorkQueue {
 }
 
 impl WorkQueuePart {
-    /// The next messages, at most `limit` of them and at most a hundred; none when none came within a second.
+    /// Returns the next messages: at most `limit`, at most a hundred, none if none comes within a second.
     ///
-    /// A message that was on its way when this was cancelled comes again like one that nobody ended. After a fault the
-    /// part is opened anew: somebody may have removed the stream.
+    /// If this is cancelled, messages on their way are delivered again like any that no granter ended. After a fault
+    /// the caller opens the part anew: the stream may have been removed.
     pub async fn next(&mut self, limit: usize) -> Result<Vec<Delivery>, Fault> {
         let limit = limit.clamp(1, FETCH_MAX);
         let waiting = self.consumer.fetch().max_messages(limit).messages().await;
@@ -219,7 +219,7 @@ impl WorkQueuePart {
         }
     }
 
-    /// The delivery of a message; one that nobody can read is told and ended, so that it does not come again.
+    /// Decodes a message. Reports and ends an unreadable one, so that it is not delivered again, and returns `None`.
     async fn read(&self, raw: jetstream::Message) -> Option<Delivery> {
         let (sequence, deliveries) = raw.info().map_or((0, 1), |info| (info.stream_sequence, info.delivered));
         match codec::decode(&raw.payload) {
@@ -238,18 +238,18 @@ impl WorkQueuePart {
 }
 
 impl Delivery {
-    /// The message was carried: it does not come again.
+    /// Ends a message whose work is done: it is not delivered again.
     pub async fn done(self) {
         end(&self.raw, AckKind::Ack).await;
     }
 
-    /// The message is to come again after a pause.
+    /// Asks for another delivery of the message after a pause.
     pub async fn later(self, pause: Duration) {
         end(&self.raw, AckKind::Nak(Some(pause.max(PAUSE_MIN)))).await;
     }
 }
 
-/// A lost ending does no harm: the message comes again.
+/// Sends the end of a message. A lost one does no harm: the message is delivered again.
 async fn end(message: &jetstream::Message, kind: AckKind) {
     if let Err(error) = message.ack_with(kind).await {
         tracing::debug!(%error, "the end of a message was not sent");

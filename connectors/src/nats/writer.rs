@@ -1,12 +1,12 @@
-//! One attempt to append: a chain of message ids that no second writer can get into.
+//! One attempt to append: a chain of message ids that no second writer can enter.
 //!
-//! The first message names the sequence that it follows, each further one the id of the message before it. So the
-//! server stores an unbroken run of one attempt's messages or refuses all that is left of it. (Predicted sequences
-//! would not do: after a message of a second writer, all but the first of those on the way would fit again.)
+//! The first message names the sequence that it follows, and each further one the id of the message before it. So the
+//! server stores an unbroken run of one attempt's messages and refuses the rest. (Predicted sequences would not do:
+//! after a second writer's message, all messages on the way but the first would fit again.)
 //!
-//! Answers come to an inbox of the attempt, in order; an answer proves every message before it too, because of the
-//! chain. One deadline, the oldest message's, covers lost answers. A reconnect ends the attempt: the client library
-//! drops what it had sent. Deliberately nothing is repeated here: the writer reads the end again and starts anew.
+//! Answers come to an inbox of the attempt, in order; the chain makes an answer prove every message before it too. One
+//! deadline, that of the oldest message, covers lost answers. A reconnect ends the attempt: the client library drops
+//! the messages it had sent. Deliberately nothing is repeated here: the caller starts another attempt.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,21 +30,21 @@ use super::client::{Connection, REQUEST_TIMEOUT};
 use super::setup;
 use super::{StreamName, error};
 
-/// Wait for the oldest answer that is due.
+/// Wait for the answer to the oldest message in flight.
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 const LARGER_MESSAGES: &str = "raise max_payload of the NATS server and log.max_message_bytes (64 MB at most), run \
      `anabranch --config FILE setup`, restart; or leave the large column out of `columns`";
 
-/// Where an attempt is appended to.
+/// The stream of an attempt and the sequence after which it appends.
 pub(super) struct Destination {
     pub(super) connection: Arc<Connection>,
     pub(super) stream: StreamName,
-    /// Sequence of the stream's last message ever, kept or not.
+    /// Sequence of the stream's last message ever, whether it is kept or not.
     pub(super) last_sequence: u64,
 }
 
-/// See the module's text.
+/// One attempt to append to a stream, see the module.
 #[derive(Debug)]
 pub struct NatsLogWriter {
     connection: Arc<Connection>,
@@ -61,7 +61,7 @@ pub struct NatsLogWriter {
     in_flight_bytes: usize,
     messages_max: usize,
     bytes_max: usize,
-    /// Messages handed out as acknowledged; the number of the oldest one in flight.
+    /// Messages returned as acknowledged: the number of the oldest one in flight.
     settled: u64,
     /// Messages known to be stored.
     stored: u64,
@@ -75,12 +75,12 @@ struct Sent {
     deadline: Instant,
 }
 
-/// How an attempt ended.
+/// State of an attempt that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Over {
-    /// The fault was returned.
+    /// The caller has got the fault.
     Answered,
-    /// Nobody listens on the subject; it is still to be found out why.
+    /// No server listens on the subject; the reason is still to be found.
     NoResponders,
 }
 
@@ -136,13 +136,13 @@ impl NatsLogWriter {
         Ok(headers)
     }
 
-    /// Ends the attempt.
+    /// Ends the attempt; returns its fault.
     fn end(&mut self, code: Code, found: impl Into<String>) -> Fault {
         self.over = Some(Over::Answered);
         Fault::new(code, self.stream.title(), found)
     }
 
-    /// Takes one answer; an error ends the attempt.
+    /// Processes one answer; an error ends the attempt.
     fn take(&mut self, reply: &Message) -> Result<(), Fault> {
         let number = reply.subject.rsplit('.').next().and_then(|token| token.parse::<u64>().ok());
         let Some(number) = number.filter(|number| *number < self.next_number()) else {
@@ -174,7 +174,7 @@ impl NatsLogWriter {
         Ok(())
     }
 
-    /// The next message that is known to be stored.
+    /// Takes the oldest message in flight if it is known to be stored.
     fn settle(&mut self) -> Option<LogEntry> {
         if self.settled >= self.stored {
             return None;
@@ -190,7 +190,7 @@ impl NatsLogWriter {
         })
     }
 
-    /// Whether the stream is gone, or only nobody answers for it at the moment.
+    /// Queries the server for the reason of silence: the stream is gone, or it has no leader at the moment.
     async fn explain_silence(&self) -> Fault {
         let title = self.stream.title();
         match setup::info(self.connection.context(), &self.stream.name, &title).await {
@@ -281,7 +281,7 @@ impl LogWriter for NatsLogWriter {
     }
 }
 
-/// A batch is full long before a message is too large, so it is the last change that is.
+/// Names the table of the last change: batches fill up long before a message is too large, so that change is.
 fn last_table(payload: &[u8]) -> String {
     let mut last = None;
     let mut changes = codec::decode(payload).ok();
@@ -291,7 +291,7 @@ fn last_table(payload: &[u8]) -> String {
     last.unwrap_or_else(|| "no table".to_owned())
 }
 
-/// As the server counts them: a first line, then `name: value` and a line end for each, then an empty line.
+/// Counts header bytes as the server does: a first line, a line `name: value` for each, an empty line.
 fn header_bytes(headers: &HeaderMap) -> usize {
     const FIRST_AND_LAST_LINE: usize = "NATS/1.0\r\n\r\n".len();
     let lines = headers.iter().flat_map(|(name, values)| {

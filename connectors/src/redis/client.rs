@@ -1,8 +1,8 @@
-//! A connection to one Redis server or to a Cluster, and what tells its lives apart.
+//! A connection to one Redis server or to a Cluster, and the server's life, which a restart or a promotion changes.
 //!
-//! A connection that fails is dropped; the next call makes another one and learns the server's life anew, so that no
-//! answer of a new life is taken for one of the old. In a Cluster the library connects by itself; there a new life is
-//! seen when it is next asked for, which readers do once a second.
+//! A connection that fails is dropped. The next call makes another one and queries the server's life again, so no
+//! answer of a new life counts as one of the old. In a Cluster the library reconnects by itself: a new life shows at
+//! the next query for it, which readers make once a second.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,13 +24,13 @@ use super::{RedisSettings, code_of};
 /// The scheme of an address with TLS.
 const ENCRYPTED: &str = "rediss";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// A server that does not answer a batch within it is not a cache.
+/// Wait for a batch's answers; a slower server is no use as a cache.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     settings: Arc<RedisSettings>,
-    /// Host and port instead of those of the URL: a node of a Cluster.
+    /// Host and port of a node of a Cluster, which replace those of the URL.
     node: Option<(String, u16)>,
     connected: Arc<Mutex<Option<Connected>>>,
     /// The primaries of a Cluster, each with a connection of its own.
@@ -61,7 +61,7 @@ impl Client {
         Self { settings: Arc::new(settings), node: None, connected: Arc::default(), nodes: Arc::default() }
     }
 
-    /// Sends all commands at once: the server's life, and each answer.
+    /// Sends all commands at once; returns the server's life and each answer.
     pub(super) async fn all(
         &self,
         commands: Vec<Cmd>,
@@ -69,7 +69,7 @@ impl Client {
         self.over(self.connected().await?, commands).await
     }
 
-    /// Sends all commands to the server in this life, or none.
+    /// Sends all commands if the server is in this life; otherwise none.
     pub(super) async fn all_in(
         &self,
         incarnation: &str,
@@ -106,19 +106,19 @@ impl Client {
         answers.into_iter().next().unwrap_or_else(|| Err(self.odd("no answer")))
     }
 
-    /// The server's life, asked for now.
+    /// Queries the server's present life.
     pub(super) async fn incarnation(&self) -> Result<String, Fault> {
         let connected = self.connected().await?;
         let found = self.life_behind(&connected.connection).await;
         match &found {
             Ok(found) if **found == *connected.incarnation => {}
-            // Another life, or none: what is known of the connection is not true any more.
+            // Another life, or no answer: the known life of the connection is not valid any more.
             _ => self.disconnect(&connected.incarnation),
         }
         found
     }
 
-    /// A client for each primary.
+    /// Returns a client for each primary.
     pub(super) async fn primaries(&self) -> Result<Vec<Client>, Fault> {
         match self.connected().await?.connection {
             Connection::Single(_) => Ok(vec![self.clone()]),
@@ -154,7 +154,7 @@ impl Client {
 
     fn fault(&self, error: RedisError) -> Fault {
         let code = code_of(&error);
-        // The server's own words may quote a command's arguments.
+        // The server's message may quote a command's arguments.
         let found = match (code, error.code()) {
             (Code::CacheUnreachable, _) => "the connection failed".to_owned(),
             (_, Some(word)) => format!("the server answered {word}"),
@@ -170,7 +170,7 @@ impl Client {
         }
     }
 
-    /// The library refuses the settings before it sends anything.
+    /// Returns the fault for settings that the library refuses before it sends anything.
     fn unusable(error: RedisError) -> Fault {
         Fault::new(
             Code::ConfigInvalid,
@@ -197,7 +197,7 @@ impl Client {
         self.connected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets the connection, unless there is another one already.
+    /// Drops the connection, unless another one has already replaced it.
     fn disconnect(&self, incarnation: &Arc<str>) {
         let mut connected = self.lock();
         if connected.as_ref().is_some_and(|known| Arc::ptr_eq(&known.incarnation, incarnation)) {
@@ -225,7 +225,7 @@ impl Client {
             let mut builder = ClusterClient::builder(vec![information])
                 .connection_timeout(CONNECT_TIMEOUT)
                 .response_timeout(RESPONSE_TIMEOUT);
-            // Certificates alone make the library speak TLS to every node.
+            // Passing certificates makes the library use TLS with every node.
             if is_encrypted {
                 builder = builder.certs(certificates());
             }
@@ -282,7 +282,7 @@ impl Client {
                     pipeline.query_async(&mut connection).await.map_err(|error| self.fault(error))?;
                 Ok(answers.into_iter().map(|answer| self.checked(answer)).collect())
             }
-            // Each command by itself: they belong to many nodes, and a pipeline goes to one.
+            // Each command is sent by itself: they belong to many nodes, and a pipeline goes to one.
             Connection::Cluster(connection) => {
                 let send = |command: Cmd| {
                     let mut connection = connection.clone();
@@ -306,7 +306,7 @@ impl Client {
         }
     }
 
-    /// The life of the server, or of all primaries of a Cluster.
+    /// Queries the life of the server, or of all primaries of a Cluster.
     async fn life_behind(&self, connection: &Connection) -> Result<String, Fault> {
         let cluster = match connection {
             Connection::Single(connection) => return self.life(connection.clone()).await,
@@ -316,9 +316,9 @@ impl Client {
         Ok(try_join_all(nodes.iter().map(Client::node_life)).await?.join(" "))
     }
 
-    /// The life of a primary of a Cluster, over its own connection.
+    /// Queries the life of a primary of a Cluster over its own connection.
     async fn node_life(&self) -> Result<String, Fault> {
-        // One that was kept may be dead: only a new one's failure counts.
+        // A kept connection may be dead, so only the failure of a new one counts.
         let kept = self.lock().take().map(|connected| connected.connection);
         if let Some(Connection::Single(connection)) = kept
             && let Ok(life) = self.life(connection.clone()).await
@@ -338,7 +338,7 @@ impl Client {
         life
     }
 
-    /// The process and its history: the one changes with a restart, the other when a replica takes over.
+    /// Queries the ids of process and replication: a restart changes the former, a replica's promotion the latter.
     async fn life(&self, mut connection: MultiplexedConnection) -> Result<String, Fault> {
         let text: String =
             cmd("INFO").query_async(&mut connection).await.map_err(|error| self.fault(error))?;
@@ -355,7 +355,7 @@ impl Client {
     }
 }
 
-/// Host and port of the primary of each range in the answer of CLUSTER SLOTS.
+/// Returns host and port of each range's primary from the answer of CLUSTER SLOTS.
 fn primaries_of(answer: &Value) -> Vec<(String, u16)> {
     let Value::Array(ranges) = answer else { return Vec::new() };
     let primary = |range: &Value| {

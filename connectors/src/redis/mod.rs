@@ -1,10 +1,10 @@
-//! Redis, or what speaks its protocol, as the cache of mapping rows. One server or a Cluster.
+//! Redis, or a server that speaks its protocol, as the cache of mapping rows: one server or a Cluster.
 //!
 //! Keys are `<name>:{<tag>}e:<code>` (entry) and `…t:<code>` (token of a fill). The tag is the code's CRC-32 in
-//! hexadecimal: it keeps both keys of a code in one slot of a Cluster, whatever bytes the code has. Entries are of
-//! [`anabranch_pipeline::lookup::encode`]'s form. `<name>:{<number>}m:` are freshness keys: they expire, so one that
-//! stands says that its server does not hold an old copy. `client.rs` connects and sends, this file says what is
-//! sent.
+//! hexadecimal: it keeps both keys of a code in one slot of a Cluster, whatever bytes the code has. Entries have the
+//! form of [`anabranch_pipeline::lookup::encode`]. `<name>:{<number>}m:` are freshness keys: they expire, so an
+//! existing one proves that its server does not hold an old copy. `client.rs` connects and sends, this file builds the
+//! commands.
 
 mod client;
 
@@ -22,21 +22,21 @@ use redis::{Cmd, Value, cmd};
 
 use self::client::Client;
 
-/// A filler that is cut off blocks others for so long at most, and none that is slower may store.
+/// Life of a fill's token: an interrupted filler blocks others no longer, and a slower one may not store.
 const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
-/// Freshness keys in a Cluster: so many that each primary of a hundred has some.
+/// Freshness keys in a Cluster: enough that each of a hundred primaries has some.
 const CLUSTER_FRESHNESS_KEYS: u32 = 1024;
-/// Keys a step of a scan: some milliseconds of the server's time.
+/// Keys in a step of a scan: some milliseconds of the server's time.
 const SCAN_KEYS: usize = 1000;
-/// Time to live of a key that never ends; one that is not there has a smaller number.
+/// Redis' time to live of a key that never expires; a missing key has a smaller number.
 const FOR_EVER: i64 = -1;
-/// The cursor before the first step of a scan, and after the last.
+/// The scan's cursor before the first step and after the last.
 const FIRST: &str = "0";
-/// Stores the entry and removes the token, if it is still that one.
+/// Script that stores the entry and removes the token, if the token is still the given one.
 const FINISH: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
      redis.call('DEL', KEYS[1]) redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) return 1 end return 0";
 
-/// Where a cache is and what its keys begin with.
+/// The server of a cache, and the prefix of its keys.
 #[derive(Debug, Clone)]
 pub struct RedisSettings {
     /// The cache's name, as faults name it.
@@ -44,11 +44,11 @@ pub struct RedisSettings {
     pub url: ServerUrl,
     pub ca_file: Option<PathBuf>,
     pub is_cluster: bool,
-    /// Begins every key.
+    /// Prefix of every key.
     pub prefix: String,
 }
 
-/// One cache. Cheap to clone; connects at the first use, and again after a failure.
+/// One cache. Cheap to clone; it connects at the first use, and again after a failure.
 #[derive(Debug, Clone)]
 pub struct RedisCache {
     client: Client,
@@ -69,7 +69,7 @@ impl RedisCache {
         Self { client: Client::new(settings), prefix, freshness_keys }
     }
 
-    /// Looks whether the server can be used; changes nothing.
+    /// Checks that the server can be used; changes nothing.
     pub async fn check(&self) -> Vec<Fault> {
         self.incarnation().await.err().into_iter().collect()
     }
@@ -89,12 +89,12 @@ impl RedisCache {
         (0..self.freshness_keys).map(|number| format!("{}:{{{number:08x}}}m:", self.prefix))
     }
 
-    /// Matches every key of this cache.
+    /// Returns the pattern of every key of this cache.
     fn pattern(&self) -> String {
         format!("{}:{{????????}}?:*", self.prefix)
     }
 
-    /// The code that a key of this cache is for.
+    /// Returns the code of a key of this cache; `None` for any other key.
     fn code_of(&self, key: &[u8]) -> Option<StoredCode> {
         let rest = key.strip_prefix(self.prefix.as_bytes())?.get(":{12345678}".len()..)?;
         let (role, code) = match rest {
@@ -105,7 +105,7 @@ impl RedisCache {
         StoredCode::from_stored(code).filter(|code| self.key(code, role) == key)
     }
 
-    /// A step of a scan over one server: its keys, and the next cursor; "0" = it is through.
+    /// Runs a step of a scan over one server; returns the next cursor ("0" = the scan is complete) and the keys.
     async fn step(&self, node: &Client, cursor: &str) -> Result<(String, Vec<Vec<u8>>), Fault> {
         let mut scan = cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(SCAN_KEYS);
@@ -146,7 +146,7 @@ impl CodeCache for RedisCache {
         let entry = |answer| match answer {
             Ok(Value::BulkString(bytes)) => Some(bytes),
             Ok(_) => None,
-            // A key of another type: the next fill replaces it.
+            // A key of another type does not matter: the next fill replaces it.
             Err(fault) => {
                 count(&fault);
                 None
@@ -245,7 +245,7 @@ impl CodeCache for RedisCache {
         .await
     }
 
-    /// The place is the number of the server and its cursor: with another set of servers it is another life.
+    /// The scan's position is the number of the server and its cursor; another set of servers is another life.
     async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
         let place = after.and_then(|place| std::str::from_utf8(&place.0).ok()?.split_once(' '));
         let (number, cursor) = place.unwrap_or((FIRST, FIRST));
@@ -257,7 +257,7 @@ impl CodeCache for RedisCache {
             FIRST => (number + 1 < nodes.len()).then(|| format!("{} {FIRST}", number + 1)),
             next => Some(format!("{number} {next}")),
         };
-        // Other keys are found by no lookup.
+        // No lookup finds other keys.
         let mut codes: Vec<StoredCode> = keys.iter().filter_map(|key| self.code_of(key)).collect();
         codes.sort_unstable();
         codes.dedup();
@@ -279,7 +279,7 @@ impl CodeCache for RedisCache {
         while let (Some(entry), Some(left), Some(token)) = (answers.next(), answers.next(), answers.next()) {
             let bytes = match entry {
                 Ok(Value::BulkString(bytes)) => bytes,
-                // A key of another type.
+                // A key of another type has no bytes.
                 _ => Vec::new(),
             };
             let entry = match left? {
@@ -327,7 +327,7 @@ fn count(fault: &Fault) {
     counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
 }
 
-/// The code for an answer that is an error.
+/// Returns the code for an answer that is an error.
 fn code_of(error: &redis::RedisError) -> Code {
     use redis::{ErrorKind, ServerErrorKind};
     match (error.kind(), error.code()) {

@@ -1,9 +1,9 @@
-//! Many documents in few requests.
+//! Writes and removes many documents in few requests.
 //!
-//! Each document is written under its own version: what already stands in a newer one stays, which the server says with
-//! status 409, and that is a success. So it is when what was found is to be removed, and was changed since. A refused
-//! document (400) is given back, since no repetition helps it; a busy server (429) gets what it refused again after a
-//! pause. Anything else ends the whole flush, which is harmless: it is repeated.
+//! Each document is written under its own version. Status 409 is a success: a newer version exists, or the document to
+//! remove was changed after it was found. A refused document (400) is returned, because no repetition helps it. A busy
+//! server (429) gets the refused documents again after a pause. Any other status ends the whole flush, which does no
+//! harm: it is repeated.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
@@ -17,7 +17,7 @@ use super::client::{BusyRetry, Client};
 use super::error::{TypedError, fault};
 use super::hits::FoundDocument;
 
-/// Well below the 100 MB that servers take, and enough that the round trip does not count.
+/// Bytes of a request: well below the 100 MB that servers take, and enough that the round trip does not count.
 const REQUEST_BYTES: usize = 2 * 1024 * 1024;
 /// Requests of one lane at the same time: one is written while the next is read.
 const REQUESTS_AT_ONCE: usize = 2;
@@ -31,12 +31,12 @@ pub(super) struct Document {
     pub(super) source: Vec<u8>,
 }
 
-/// What a bulk does with one document.
+/// One document's operation in a bulk request.
 pub(super) trait Operation {
     fn bytes(&self) -> usize;
-    /// Its lines of a request.
+    /// Appends the operation's lines to the body of a request.
     fn append_to(&self, body: &mut Vec<u8>);
-    /// The document as one that the server will never take, if that can be.
+    /// Returns the document if it can be one that the server will never take.
     fn rejected(&self, reason: String) -> Option<Rejected>;
 }
 
@@ -74,7 +74,7 @@ impl Operation for FoundDocument {
     }
 }
 
-/// The line before a document, and all that a removal has.
+/// The line before a document; a removal has no other line.
 #[derive(Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Action<'d> {
@@ -92,7 +92,7 @@ fn append_line(body: &mut Vec<u8>, action: &Action<'_>) {
 pub(super) struct Rejected {
     pub(super) id: String,
     pub(super) lsn: Lsn,
-    /// The server's word for it.
+    /// The server's type of error.
     pub(super) reason: String,
 }
 
@@ -113,7 +113,7 @@ struct Outcome {
     error: Option<TypedError>,
 }
 
-/// Writes or removes the documents, which must all be different ones; those that were refused.
+/// Writes or removes the documents, whose ids must all differ; returns the refused ones.
 pub(super) async fn write<O: Operation>(
     client: &Client,
     index: &str,
@@ -154,7 +154,7 @@ async fn send<O: Operation>(
     index: &str,
     mut documents: Vec<&O>,
 ) -> Result<Vec<Rejected>, Fault> {
-    // An index that is gone must not be made by the server, which would guess the fields: an alias it never makes.
+    // `require_alias` keeps the server from creating a missing index with guessed fields: it never creates an alias.
     let path = format!(
         "/{}/_bulk?require_alias=true&filter_path=items.*.status,items.*.error.type",
         writing_alias(index)

@@ -1,7 +1,6 @@
-//! Questions to a cluster and their answers: TLS, account, time-outs, and pauses for a cluster that is busy.
+//! Requests to a cluster and their answers: TLS, account, time-outs, and pauses for a busy cluster.
 //!
-//! Status 429 is no failure: the question is asked again after a growing pause. Everything else is the asker's to
-//! judge.
+//! Status 429 is no failure: the request is repeated after a growing pause. The caller judges every other answer.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,11 +19,11 @@ use super::error::fault_of;
 use crate::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A bulk of megabytes on a busy cluster; a frozen one is given up then.
+/// Wait for an answer: enough for a bulk of megabytes on a busy cluster, and a frozen cluster is given up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(3);
-/// A cluster that is busy for so long is a fault that people should see.
+/// A cluster that is busy for longer is a fault that an operator should see.
 const BUSY_BUDGET: Duration = Duration::from_secs(60);
 
 /// A client of one cluster.
@@ -35,7 +34,7 @@ pub(super) struct Client {
     subject: String,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: StatusCode,
@@ -44,24 +43,24 @@ pub(super) struct Response {
 }
 
 impl Response {
-    /// The body as what it must be.
+    /// Parses the body.
     pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T, Fault> {
-        // The parser's error names line and column; it quotes values of the wrong type, so it stays out.
+        // The parser's error quotes values of the wrong type, so it is left out.
         serde_json::from_slice(&self.body).map_err(|_| self.odd())
     }
 
-    /// The fault of an answer that is not what it must be.
+    /// Returns the fault of an answer that cannot be understood.
     pub(super) fn odd(&self) -> Fault {
         Fault::new(Code::TargetRejected, &self.subject, "its answer cannot be understood")
             .needs("OpenSearch or Elasticsearch at this address")
     }
 
-    /// The fault that a status which is no success stands for.
+    /// Returns the fault of a status that is no success.
     pub(super) fn fault(&self, thing: &str) -> Fault {
         fault_of(&format!("{}{thing}", self.subject), self.status, &self.body)
     }
 
-    /// Itself when the status says success.
+    /// Returns the answer if its status is a success, and its fault otherwise.
     pub(super) fn success(self, thing: &str) -> Result<Self, Fault> {
         if self.status.is_success() { Ok(self) } else { Err(self.fault(thing)) }
     }
@@ -70,7 +69,7 @@ impl Response {
 impl Client {
     pub(super) fn new(subject: String, url: &ServerUrl, ca_file: Option<&Path>) -> Result<Self, Fault> {
         let unusable = |found: &str| Fault::new(Code::TargetAccessDenied, &subject, found);
-        // The library wants TLS set up also for an address without it.
+        // The library needs TLS set up even for an address without it.
         let tls = match url.scheme() {
             "https" => tls::client_config(ca_file)
                 .map_err(|error| unusable("no certificates to trust").caused_by(error))?,
@@ -108,7 +107,7 @@ impl Client {
         self.ask(Method::DELETE, path, body.into()).await
     }
 
-    /// Asks until the cluster is not too busy for an answer.
+    /// Repeats the request until the cluster is not too busy to answer, within [`BUSY_BUDGET`].
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response, Fault> {
         let mut busy_retry = BusyRetry::new();
         loop {
@@ -139,7 +138,7 @@ impl Client {
         Ok(Response { status, body, subject: self.subject.clone() })
     }
 
-    /// No answer. The error's address holds the path of a document, so it is taken out.
+    /// The fault of a request without an answer. The address holds the path of a document, so it is removed.
     fn broken(&self, error: reqwest::Error) -> Fault {
         let error = error.without_url();
         if tls::is_beneath(&error) {
@@ -163,7 +162,7 @@ impl BusyRetry {
         Self { began: Instant::now(), next: PAUSE_FIRST }
     }
 
-    /// Waits; the fault when it has waited long enough. Lanes that were refused together come back apart.
+    /// Waits; the fault once the budget is spent. Its random part separates lanes that were refused together.
     pub(super) async fn pause(&mut self, fault: impl FnOnce() -> Fault) -> Result<(), Fault> {
         if self.began.elapsed() >= BUSY_BUDGET {
             return Err(fault());

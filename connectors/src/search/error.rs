@@ -1,4 +1,4 @@
-//! From a cluster's answer to a [`Fault`]: by its status, and by the error's type where a status means several things.
+//! Makes a [`Fault`] of a cluster's answer: by its status, and by the error's type if a status has several meanings.
 //!
 //! The type is a fixed word of the server. Its reason is never shown: it quotes values.
 
@@ -8,27 +8,27 @@ use serde::Deserialize;
 
 use super::SETUP_COMMAND;
 
-/// The error of a whole answer: an object with a type, or mere text.
+/// The error of a whole answer: an object with a type, or only a text.
 #[derive(Debug, Deserialize)]
 struct Refusal {
     error: serde_json::Value,
 }
 
-/// What an error says that holds no values.
+/// The part of an error that holds no values.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct TypedError {
     #[serde(rename = "type")]
     pub(super) kind: String,
 }
 
-/// The fault of an answer that is no success.
+/// Returns the fault of an answer that is no success.
 pub(super) fn fault_of(subject: &str, status: StatusCode, body: &[u8]) -> Fault {
     let refusal: Option<Refusal> = serde_json::from_slice(body).ok();
     let kind = refusal.as_ref().and_then(|refusal| refusal.error["type"].as_str());
     fault(subject, status, kind.unwrap_or_default())
 }
 
-/// The fault of a status and the type of the error.
+/// Returns the fault of a status and an error's type.
 pub(super) fn fault(subject: &str, status: StatusCode, kind: &str) -> Fault {
     let found = match kind {
         "" => format!("status {}", status.as_u16()),

@@ -1,6 +1,6 @@
-//! The frame of a search's answer, and going through all that a query finds page by page.
+//! Parses a search's answer, and pages through all documents that a query finds.
 //!
-//! A part of the frame that is missing is a fault: what was not said must not look like a search that found nothing.
+//! A missing part of an answer is a fault: it must not look like a search that found nothing.
 
 use anabranch_pipeline::error::Fault;
 use serde::Deserialize;
@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 
 use super::client::Client;
 
-/// How long the server keeps the place between two pages.
+/// Time for which the server keeps the position between two pages.
 const SCROLL_KEEP_ALIVE: &str = "2m";
-/// The whole list of hits: of its parts alone nothing would be left where there is no hit.
+/// Asks for the whole list of hits: filters on its parts would leave nothing of an empty list.
 const PARTS: &str = "filter_path=_scroll_id,hits.hits";
 
 #[derive(Deserialize)]
@@ -35,7 +35,7 @@ struct Sourced<D> {
     _source: D,
 }
 
-/// A document as it was found.
+/// Id and version of a document as a search found it.
 #[derive(Debug, Deserialize)]
 pub(super) struct FoundDocument {
     #[serde(rename = "_id")]
@@ -46,7 +46,7 @@ pub(super) struct FoundDocument {
     pub(super) term: u64,
 }
 
-/// What a query hits, as many as it asks for.
+/// Returns the hits of a query, as many as it asks for.
 pub(super) async fn search<H: DeserializeOwned>(
     client: &Client,
     index: &str,
@@ -57,7 +57,7 @@ pub(super) async fn search<H: DeserializeOwned>(
     Ok(answer.read::<Response<H>>()?.hits.hits)
 }
 
-/// The documents that a query finds, as many as it asks for.
+/// Returns the documents that a query finds, as many as it asks for.
 pub(super) async fn find<D: DeserializeOwned>(
     client: &Client,
     index: &str,
@@ -67,30 +67,30 @@ pub(super) async fn find<D: DeserializeOwned>(
     Ok(hits.into_iter().map(|hit| hit._source).collect())
 }
 
-/// All that a query found when its first page was asked for.
+/// Pages of all documents that a query found when its first page was read.
 pub(super) struct Pages<'c> {
     client: &'c Client,
     thing: String,
-    /// The question for the next page.
+    /// Path of the request for the next page.
     path: String,
     body: String,
 }
 
 impl<'c> Pages<'c> {
-    /// `query` says how large a page is, and asks for sequence numbers and no sources.
+    /// Prepares the first page. `query` has the size of a page, and asks for sequence numbers and no sources.
     pub(super) fn of(client: &'c Client, index: &str, query: &Value) -> Self {
         let path =
             format!("/{index}/_search?scroll={SCROLL_KEEP_ALIVE}&allow_partial_search_results=false&{PARTS}");
         Self { client, thing: format!(", index {index}"), path, body: query.to_string() }
     }
 
-    /// The next page; an empty one is the end.
+    /// Returns the next page; an empty one is the end.
     pub(super) async fn next(&mut self) -> Result<Vec<FoundDocument>, Fault> {
         let body = std::mem::take(&mut self.body);
         let answer = self.client.post(&self.path, body).await?.success(&self.thing)?;
         let Page { _scroll_id: scroll, hits: Hits { hits } } = answer.read::<Page<FoundDocument>>()?;
         if hits.is_empty() {
-            // The place would be forgotten by itself after a while.
+            // Without this the server would keep the position for [`SCROLL_KEEP_ALIVE`].
             self.client.delete("/_search/scroll", json!({ "scroll_id": scroll }).to_string()).await?;
         }
         self.path = format!("/_search/scroll?{PARTS}");

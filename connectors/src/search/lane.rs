@@ -1,10 +1,10 @@
-//! The store of one lane: documents first, each under its own version, then progress over the progress that was read.
+//! The store of one lane: it writes documents, each under its own version, and then progress over the progress it read.
 //!
-//! There is no transaction. What is written before progress is written again after a crash, and means the same: a
-//! document never goes back to an older version, and a deleted one stays as a small tombstone, because the server
-//! forgets the versions of what it deletes. A stale writer is told before it writes; one that is paused after that and
-//! wakes later can only write what its log says at those positions, and its progress is refused. How a replay from
-//! nothing makes room for what is to come again stands in `removal.rs`.
+//! There is no transaction. Documents that were written before progress are written again after a crash, to the same
+//! effect: no document goes back to an older version. A deleted one stays as a small tombstone, because the server
+//! forgets the versions of deleted documents. A stale writer is refused before it writes. One that is paused after that
+//! check can only write the log's rows at those positions, and its progress is refused. `removal.rs` explains how a
+//! replay from nothing makes room for its documents.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,11 +37,11 @@ pub struct SearchLane {
     target: SearchTarget,
     assignment: Arc<Assignment>,
     id: LaneId,
-    /// The one index that it builds anew; else it writes those of its projection.
+    /// The one index that the lane builds anew; `None` = it writes the indexes of its projection.
     built: Option<String>,
-    /// Read before the first document.
+    /// Dead letters, read before the first document.
     letters: OnceCell<Mutex<DeadLetters>>,
-    /// After a removal, until something is written.
+    /// The last removal, until something is written after it.
     removed: Option<Removed>,
 }
 
@@ -50,7 +50,7 @@ impl SearchLane {
         Self { target, assignment, id, built: None, letters: OnceCell::new(), removed: None }
     }
 
-    /// A lane with a progress of its own that writes one index only.
+    /// Makes a lane with a progress of its own that writes one index only.
     pub(super) fn building(
         target: SearchTarget,
         assignment: Arc<Assignment>,
@@ -71,7 +71,7 @@ impl SearchLane {
         &self.id
     }
 
-    /// The tables that this lane owns, as the projection wants them named.
+    /// Returns the tables that this lane owns, in the form that the projection takes.
     pub fn scope(&self) -> LaneScope {
         LaneScope { target: self.assignment.target, lane: self.id.lane }
     }
@@ -85,7 +85,7 @@ impl SearchLane {
         &self.target
     }
 
-    /// The lane that a device's documents belong to.
+    /// Returns the lane that owns a device's documents.
     pub(super) fn lane_of(&self, uuid: &[u8]) -> u32 {
         self.assignment.projection.table_of_source_key(uuid).unwrap_or(self.id.lane)
     }
@@ -95,7 +95,7 @@ impl SearchLane {
             .needs("progress as this writer read it")
     }
 
-    /// The indexes that this flush goes into.
+    /// Returns the indexes that this flush writes.
     fn indexes(&self, noted: Vec<String>) -> Vec<String> {
         match &self.built {
             Some(index) => vec![index.clone()],
@@ -104,8 +104,8 @@ impl SearchLane {
         }
     }
 
-    /// Makes tombstones of a shard's documents of this lane that are not above the position. They get its version, so
-    /// that nothing older comes back.
+    /// Makes tombstones of this lane's documents of a shard that are not above the position. They get its version, so
+    /// nothing older comes back.
     async fn withdraw(
         &self,
         client: &Client,
@@ -123,8 +123,8 @@ impl SearchLane {
         }
     }
 
-    /// Removes a shard's documents of this lane, which come again in their own versions. `revision`: of the progress
-    /// that was read.
+    /// Removes this lane's documents of a shard; they come again in their own versions. `revision` is that of the
+    /// progress that was read.
     async fn remove(
         &mut self,
         client: &Client,
@@ -134,7 +134,7 @@ impl SearchLane {
     ) -> Result<(), Fault> {
         let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
         let mut found = pages.next().await?;
-        // After the search: a process that was overtaken before it has found what came again.
+        // The check follows the search: a process that is overtaken only now has found no document of its successor.
         self.require_revision(client, revision).await?;
         while !found.is_empty() {
             bulk::write(client, index, &found).await?;
@@ -198,7 +198,7 @@ impl SearchLane {
         Document { id, lsn, source: line.end() }
     }
 
-    /// `read`: the progress that the flush follows.
+    /// Writes the documents of the flush; `read` is the progress that it follows.
     async fn apply(
         &mut self,
         client: &Client,
@@ -208,7 +208,7 @@ impl SearchLane {
     ) -> Result<(), Fault> {
         for (shard, lsn) in flush.withdrawals.iter().copied() {
             for index in indexes {
-                // Above all that the lane holds: it begins anew from nothing.
+                // A withdrawal above every position of the lane: the lane begins anew from nothing.
                 if lsn > flush.progress.position {
                     self.remove(client, index, (shard, lsn), read.revision).await?;
                 } else {
@@ -229,7 +229,7 @@ impl SearchLane {
         }
         self.write_all(client, indexes, flush).await?;
         if flush.replacement.is_some() && !self.holds(client, indexes, flush).await? {
-            // An overtaken process has just removed what stood above, and that is remembered.
+            // An overtaken process has just removed documents above the watermark, and the server remembers them.
             Removed::now().until_forgotten(client, indexes).await?;
             self.write_all(client, indexes, flush).await?;
         }
@@ -268,7 +268,7 @@ impl LaneStore for SearchLane {
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
         let target = self.target.clone();
         let client = target.client().await?;
-        // Read each time: a stale writer shall change nothing, although nothing of this is undone.
+        // Progress is read each time: a stale writer must change nothing, since none of this is undone.
         let Read { stored, version, indexes } = progress::read(client, &self.target, &self.id).await?;
         if stored.progress.revision + 1 != flush.progress.revision {
             return Err(self.fenced());
@@ -283,13 +283,13 @@ impl LaneStore for SearchLane {
     }
 }
 
-/// The id of a claim's document.
+/// Returns the id of a claim's document.
 pub(super) fn document_id(shard: ShardId, key: &[Cell]) -> String {
     let key: Vec<String> = key.iter().map(text).collect();
     format!("{shard}-{}", key.join("-"))
 }
 
-/// A cell as text. What is not UTF-8 gets U+FFFD: search serves people; exact bytes are the mapping tables' matter.
+/// Returns a cell as text, with U+FFFD for bytes that are no UTF-8: people search, mapping tables have exact bytes.
 fn text(cell: &Cell) -> String {
     match cell {
         Cell::Null => String::new(),
@@ -299,7 +299,7 @@ fn text(cell: &Cell) -> String {
     }
 }
 
-/// One object of JSON on one line, field by field.
+/// A JSON object on one line, written field by field.
 #[derive(Default)]
 struct Line(Vec<u8>);
 

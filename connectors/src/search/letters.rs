@@ -1,7 +1,7 @@
-//! Dead letters: which documents a server will never take.
+//! Dead letters: the documents that a server will never take.
 //!
-//! A letter names a document and its version, and holds none of its values. The lane that wrote it removes it once the
-//! index has taken the document in this version or a newer one.
+//! A letter names a document and its version, and holds none of its values. Its lane removes it once the index has
+//! taken the document in this version or a newer one.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use super::client::Client;
 use super::error::{TypedError, fault};
 use super::{SearchTarget, hits};
 
-/// DeadLetters that a lane keeps in mind; those beyond are removed by a later one.
+/// Letters that a lane keeps in memory; a later process of the lane removes those beyond.
 const LETTERS_MAX: usize = 10_000;
 
 /// A document that was rejected.
@@ -31,11 +31,11 @@ pub struct DeadLetter {
     /// The index that rejected it.
     pub index: String,
     pub document: String,
-    /// Its version.
+    /// Version of the document.
     pub lsn: u64,
-    /// The server's word for what is wrong with it.
+    /// The server's type of error.
     pub reason: String,
-    /// Milliseconds since the Unix epoch.
+    /// Time in milliseconds since the Unix epoch.
     pub parked_at: u64,
 }
 
@@ -49,12 +49,12 @@ fn letter_id(index: &str, document: &str) -> String {
     format!("{index}:{document}")
 }
 
-/// The letters of a lane: id and version.
+/// The dead letters of a lane: id and version of each.
 #[derive(Debug, Default)]
 pub(super) struct DeadLetters(BTreeMap<String, Lsn>);
 
 impl DeadLetters {
-    /// Those that a lane left before.
+    /// Reads the letters that the lane has stored.
     pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<Self, Fault> {
         let filter = json!([
             { "term": { "projection": lane.projection } },
@@ -66,7 +66,7 @@ impl DeadLetters {
         Ok(Self(found.into_iter().filter_map(version).collect()))
     }
 
-    /// Those of documents that the index has taken, in this version or a newer one.
+    /// Returns the letters of documents that the index has taken in the letter's version or a newer one.
     pub(super) fn superseded(
         &self,
         index: &str,
@@ -102,7 +102,7 @@ pub(super) async fn park(
     index: &str,
     rejected: &[Rejected],
 ) -> Result<(), Fault> {
-    // A lane that builds an index is the projection's too.
+    // Letters of a lane that builds an index belong to its projection too.
     let projection = lane.projection.split('@').next().unwrap_or_default();
     let letter = |one: &Rejected| {
         let letter = DeadLetter {
@@ -131,7 +131,7 @@ pub(super) async fn park(
     }
 }
 
-/// Removes letters that are not newer than these versions; how many there were.
+/// Removes letters that are not newer than these versions; returns how many it removed.
 pub(super) async fn remove(
     client: &Client,
     target: &SearchTarget,
@@ -166,7 +166,7 @@ pub(super) async fn remove(
         for Item { delete: Outcome { status, error } } in answer.read::<Response>()?.items {
             match StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR) {
                 status if status.is_success() => removed += 1,
-                // It is gone, or a newer one stands in its place.
+                // The letter is gone, or a newer one has replaced it.
                 StatusCode::NOT_FOUND | StatusCode::CONFLICT => {}
                 status => {
                     let kind = error.map(|error| error.kind).unwrap_or_default();
@@ -178,7 +178,7 @@ pub(super) async fn remove(
     Ok(removed)
 }
 
-/// DeadLetters by their version, the oldest first.
+/// Returns letters in the order of their versions, the oldest first.
 async fn find(
     client: &Client,
     target: &SearchTarget,
@@ -192,13 +192,13 @@ async fn find(
 }
 
 impl SearchTarget {
-    /// The oldest letters of a projection, at most `limit`.
+    /// Returns the oldest letters of a projection, at most `limit`.
     pub async fn dead_letters(&self, projection: &str, limit: usize) -> Result<Vec<DeadLetter>, Fault> {
         let filter = json!([{ "term": { "projection": projection } }]);
         find(self.client().await?, self, &filter, limit.min(LETTERS_MAX)).await
     }
 
-    /// Removes these letters, unless newer ones have taken their places; how many.
+    /// Removes these letters unless newer ones have replaced them; returns how many it removed.
     pub async fn drop_letters(&self, letters: &[DeadLetter]) -> Result<usize, Fault> {
         let version = |letter: &DeadLetter| Some((letter.id(), Lsn::from_u64(letter.lsn).ok()?));
         let versions: Vec<_> = letters.iter().filter_map(version).collect();

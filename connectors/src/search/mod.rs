@@ -1,10 +1,10 @@
 //! An OpenSearch or Elasticsearch cluster as a store of derived documents, over plain REST that both accept.
 //!
-//! [`SearchTarget`] is one configured target with the projections that have an index on it: `setup.rs` makes indexes
-//! and first progress and is the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` asks and names
-//! what was answered, `bulk.rs` writes many documents, `progress.rs` is a lane's progress as a document, `hits.rs`
-//! reads what a search found, `query.rs` finds documents for people, `rebuild.rs` builds an index anew beside the one
-//! that serves, `letters.rs` are the documents that were rejected, `rows.rs` reads all that stands, `sweep.rs` removes
+//! [`SearchTarget`] is one configured target with the projections that have an index on it. `setup.rs` creates indexes
+//! and first progress and runs the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` sends requests,
+//! `error.rs` names their faults, `bulk.rs` writes many documents, `progress.rs` stores a lane's progress as a
+//! document, `hits.rs` reads hits of searches, `query.rs` finds documents for people, `rebuild.rs` builds an index anew
+//! beside the serving one, `letters.rs` lists rejected documents, `rows.rs` reads all documents, `sweep.rs` removes
 //! tombstones, `removal.rs` makes room for a replay.
 
 mod bulk;
@@ -42,7 +42,7 @@ pub use self::rows::SearchRows;
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;
 
-/// What makes every missing index and progress document that may be made.
+/// The command that creates missing indexes and progress documents.
 const SETUP_COMMAND: &str = "anabranch --config FILE setup";
 
 /// One configured target cluster. Cheap to clone.
@@ -55,15 +55,15 @@ struct SearchSettings {
     url: ServerUrl,
     setup_url: Option<ServerUrl>,
     ca_file: Option<PathBuf>,
-    /// What the names of the indexes of progress and dead letters begin with.
+    /// Prefix of the names of the indexes for progress and dead letters.
     control: String,
     assignments: Assignments,
-    /// Made by the first who asks; it keeps its connections.
+    /// The client is made at the first use; it keeps its connections.
     client: OnceCell<Client>,
 }
 
 impl SearchTarget {
-    /// The target of that name, if the configuration has it as such a cluster.
+    /// Makes the target of that name; `None` if the configuration has no such search cluster.
     pub fn new(config: &Config, name: &str) -> Option<Self> {
         let target = config.target(name).filter(|target| target.store == TargetStore::Search)?;
         Some(Self(Arc::new(SearchSettings {
@@ -77,7 +77,7 @@ impl SearchTarget {
         })))
     }
 
-    /// All targets of a configuration.
+    /// Returns all search targets of a configuration.
     pub fn all(config: &Config) -> Vec<Self> {
         config.targets.iter().filter_map(|target| Self::new(config, &target.name)).collect()
     }
@@ -86,31 +86,31 @@ impl SearchTarget {
         &self.0.name
     }
 
-    /// Every lane of this target: projections × sources × lanes.
+    /// Returns every lane of this target: projections × sources × lanes.
     pub fn lane_ids(&self) -> Vec<LaneId> {
         self.0.assignments.lane_ids()
     }
 
-    /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
+    /// Makes the store of one lane; `None` when this target has no such lane. It does not connect yet.
     pub fn lane(&self, id: &LaneId) -> Option<SearchLane> {
         let assignment = self.0.assignments.of_lane(id)?;
         Some(SearchLane::new(self.clone(), Arc::clone(assignment), id.clone()))
     }
 
-    /// The documents of a projection that has an index here.
+    /// Returns the documents of a projection; `None` when it has no index here.
     pub fn rows(&self, projection: &str) -> Option<SearchRows> {
         let known = self.0.assignments.of_projection(projection)?;
         Some(SearchRows::new(self.clone(), Arc::clone(known)))
     }
 
-    /// Creates what is missing: indexes, aliases, first progress. Safe to repeat.
+    /// Creates missing indexes, aliases and first progress. Safe to repeat.
     ///
-    /// Stops before it creates anything when progress was lost or belongs to another index or number of lanes.
+    /// It creates nothing when progress was lost or belongs to another index or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
         setup::setup(&self.as_setup_account()).await
     }
 
-    /// The same target as its other account sees it, if there is one: it makes and removes indexes.
+    /// Returns the target with its set-up account, if it has one: that account creates and removes indexes.
     fn as_setup_account(&self) -> Self {
         let Some(url) = self.0.setup_url.clone() else { return self.clone() };
         Self(Arc::new(SearchSettings {
@@ -129,7 +129,7 @@ impl SearchTarget {
         setup::check(self).await
     }
 
-    /// Progress of the configured lanes that have begun.
+    /// Returns the progress of the configured lanes that have begun.
     pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
         progress::read_all(self).await
     }

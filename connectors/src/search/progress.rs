@@ -1,8 +1,8 @@
-//! Progress of lanes as documents of an index of its own.
+//! Stores the progress of lanes as documents of an index of its own.
 //!
-//! A document is read by its id, which shows every write at once, and written only over the very one that was read
-//! (`if_seq_no`, `if_primary_term`): that is a lane's fence. Beside them stands, once a projection was rebuilt, which
-//! indexes its lanes write; it is read together with progress, so each flush knows the present ones.
+//! A document is read by its id, which shows every write at once. It is written only over the very version that was
+//! read (`if_seq_no`, `if_primary_term`): that is a lane's fence. Once a projection was rebuilt, a document beside them
+//! lists the indexes that its lanes write. It is read together with progress, so each flush knows the present ones.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{LaneId, Progress};
@@ -41,13 +41,13 @@ struct ProgressDocument {
     checksum: Option<u32>,
 }
 
-/// A document as it was read by its id.
+/// A document that was read by its id.
 #[derive(Debug, Deserialize)]
 struct Got {
     _id: String,
     #[serde(default)]
     found: bool,
-    /// In place of the others, when the cluster could not look.
+    /// The error that replaces the other fields when the cluster could not read the document.
     error: Option<TypedError>,
     #[serde(default)]
     _seq_no: u64,
@@ -56,7 +56,7 @@ struct Got {
     _source: Option<serde_json::Value>,
 }
 
-/// What a write must find unchanged.
+/// The version of a document that a write must find unchanged.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Version {
     sequence: u64,
@@ -137,7 +137,7 @@ fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
         lanes: row.lanes,
         layout: row.layout,
         progress,
-        // A checksum that was taken out is an operator's word that the document is right.
+        // An operator has removed the checksum to confirm that the document is right.
         is_trusted: row.checksum.is_none_or(|found| found == expected),
     })
 }
@@ -146,12 +146,12 @@ fn indexes_id(projection: &str) -> String {
     format!("indexes:{projection}")
 }
 
-/// A lane's progress as it was read.
+/// A lane's progress and the version in which it was read.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) stored: StoredProgress,
     pub(super) version: Version,
-    /// The indexes that lanes of the projection write, the one that serves first; empty = none were noted.
+    /// The indexes that the projection's lanes write, the serving one first; empty = none are stored.
     pub(super) indexes: Vec<String>,
 }
 
@@ -160,7 +160,7 @@ struct Documents {
     docs: Vec<Got>,
 }
 
-/// Reads one lane's progress, what a write over it must name, and where its projection writes.
+/// Reads one lane's progress, its version for the next write, and the indexes of its projection.
 pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<Read, Fault> {
     let index = target.progress_index();
     let ids = [document_id(lane), indexes_id(&lane.projection)];
@@ -177,20 +177,20 @@ pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) 
     Ok(Read { stored: stored(&target.subject(), got)?, version, indexes: indexes_in(noted) })
 }
 
-/// Documents by their ids, in this order.
+/// Reads documents by their ids, in the order of the ids.
 async fn get_all(client: &Client, target: &SearchTarget, ids: &[String]) -> Result<Vec<Got>, Fault> {
     let index = target.progress_index();
     let body = serde_json::json!({ "ids": ids }).to_string();
     let answer = client.post(&format!("/{index}/_mget"), body).await?.success(&format!(", index {index}"))?;
     let documents: Documents = answer.read()?;
-    // A missing index, or a shard that nobody has at present, is an error of each document.
+    // A missing index, or a shard that no node has at present, is an error of each document.
     match documents.docs.iter().find_map(|got| got.error.as_ref()) {
         Some(error) => Err(unread(&format!("{}, index {index}", target.subject()), &error.kind)),
         None => Ok(documents.docs),
     }
 }
 
-/// The fault of a document that the cluster could not look for.
+/// Returns the fault of a document that the cluster could not read.
 fn unread(subject: &str, kind: &str) -> Fault {
     let status = match kind {
         "index_not_found_exception" => StatusCode::NOT_FOUND,
@@ -208,7 +208,7 @@ fn indexes_in(noted: Got) -> Vec<String> {
     noted.map(|noted| noted.indexes).unwrap_or_default()
 }
 
-/// The indexes that were noted for a projection.
+/// Reads the stored list of a projection's indexes.
 pub(super) async fn read_indexes(
     client: &Client,
     target: &SearchTarget,
@@ -218,7 +218,7 @@ pub(super) async fn read_indexes(
     Ok(found.into_iter().flat_map(indexes_in).collect())
 }
 
-/// Notes which indexes the lanes of a projection write: every flush that begins from now on writes all of them.
+/// Stores the list of indexes that a projection's lanes write: every flush that begins from now on writes all of them.
 pub(super) async fn note_indexes(
     client: &Client,
     target: &SearchTarget,
@@ -231,7 +231,7 @@ pub(super) async fn note_indexes(
     client.put(&path, note).await?.success(&format!(", index {index}")).map(drop)
 }
 
-/// Removes a lane's progress.
+/// Removes a lane's progress document, if it exists.
 pub(super) async fn remove(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<(), Fault> {
     let index = target.progress_index();
     let answer = client.delete(&format!("/{index}/_doc/{}", document_id(lane)), Vec::new()).await?;
@@ -241,7 +241,7 @@ pub(super) async fn remove(client: &Client, target: &SearchTarget, lane: &LaneId
     }
 }
 
-/// Writes progress over what was read; false when another writer was there in between.
+/// Writes progress over the version that was read; returns false if another writer has changed it since.
 pub(super) async fn replace(
     client: &Client,
     target: &SearchTarget,
@@ -260,12 +260,12 @@ pub(super) async fn replace(
     answer.success(&format!(", index {index}")).map(|_| true)
 }
 
-/// Progress of the configured lanes that have it.
+/// Reads the progress of the configured lanes that have it.
 pub(super) async fn read_all(target: &SearchTarget) -> Result<Vec<StoredProgress>, Fault> {
     Ok(read_enrolment(target.client().await?, target).await?.rows)
 }
 
-/// What is known of the configured lanes. The index must be there.
+/// Reads the progress and enrolment of the configured lanes. The index must exist.
 pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Result<Enrolment, Fault> {
     let index = target.progress_index();
     let mut enrolment = Enrolment::at(format!("index {index}"));
@@ -294,7 +294,7 @@ pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Re
     Ok(enrolment)
 }
 
-/// Makes the document of a new lane, unless it is there; whether it was made.
+/// Creates the document of a new lane unless it exists; returns whether it created it.
 pub(super) async fn create(
     client: &Client,
     target: &SearchTarget,
@@ -306,7 +306,7 @@ pub(super) async fn create(
         .await
 }
 
-/// Notes that the lanes of a source have got their progress.
+/// Stores that the lanes of a source have got their progress.
 pub(super) async fn enrol(
     client: &Client,
     target: &SearchTarget,

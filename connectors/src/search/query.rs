@@ -1,8 +1,8 @@
-//! Finding documents for people: by any part of any code, and by agent, warehouse, account, SKU.
+//! Finds documents for people: by any part of any code, and by agent, warehouse, account, SKU.
 //!
-//! A part of a code is a phrase of trigrams, so it is found wherever it stands, in either case, without a look at every
-//! code; it must have three characters. Nothing of a question is taken for a query language. Pages go on behind (uuid,
-//! shard), which never change, so what is written meanwhile neither repeats nor hides a document that stays.
+//! A part of a code is a phrase of trigrams, so it is found anywhere in a code, in either case, without a scan of all
+//! codes; it must have three characters. No part of a query is parsed as a query language. The next page begins after
+//! (uuid, shard), which never change, so concurrent writes neither repeat nor hide a document that stays.
 
 use anabranch_pipeline::error::Fault;
 use serde::{Deserialize, Serialize};
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 use super::{SearchTarget, hits};
 
-/// Characters of a part of a code, at least: the trigrams of the index.
+/// Least characters of a part of a code: the trigrams of the index.
 pub const PART_CHARACTERS_MIN: usize = 3;
 
-/// What documents must have; everything that is given must hold.
+/// Conditions on documents; every given one must hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DocumentQuery {
     /// A part of any code, in either case.
@@ -24,14 +24,14 @@ pub struct DocumentQuery {
     pub sku: Option<String>,
 }
 
-/// A place between two pages.
+/// The position between two pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PageEnd {
     pub uuid: String,
     pub shard_id: String,
 }
 
-/// A document as it stands: one claim of a device.
+/// A document in the index: one claim of a device.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FoundDocument {
@@ -56,7 +56,7 @@ pub struct FoundDocument {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Page {
     pub found: Vec<FoundDocument>,
-    /// Where the next page begins; `None` = this is the last.
+    /// The position at which the next page begins; `None` = this is the last page.
     pub next: Option<PageEnd>,
 }
 
@@ -77,8 +77,8 @@ impl DocumentQuery {
 }
 
 impl SearchTarget {
-    /// The documents that answer a question behind `after`, at most `limit`. Seen is what the index has refreshed: a
-    /// second old by default.
+    /// Returns at most `limit` documents that answer a query, after `after`. It sees the documents that the index has
+    /// refreshed: by default they are a second old.
     pub async fn find(
         &self,
         alias: &str,

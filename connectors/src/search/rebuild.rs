@@ -1,10 +1,10 @@
-//! An index is built anew beside the one that serves, and takes its place at once.
+//! Builds an index anew beside the serving one, which it then replaces in one step.
 //!
-//! From the moment that the new index is noted, every flush of the projection's lanes goes into both. Lanes of the
-//! rebuild bring the past into the new one alone; both may write in any order, since documents have versions and what
-//! is withdrawn stays as a tombstone. The past is complete when a lane of the rebuild has passed where its living one
-//! was when it began to write both, and everything that the living one withdrew before that: so it goes on until it has
-//! passed the living one a second time. A process that is cut off goes on from the progress of the rebuild's lanes.
+//! From the moment that the new index is listed, every flush of the projection's lanes writes both. Lanes of the
+//! rebuild bring the past into the new one alone. Both may write in any order, since documents have versions and
+//! withdrawn ones stay as tombstones. The past is complete when a lane of the rebuild has passed the point where its
+//! living lane began to write both, and everything that the living lane withdrew before it: so it continues until it
+//! has passed the living lane a second time. An interrupted rebuild resumes from the progress of its lanes.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
@@ -20,11 +20,11 @@ use super::lane::SearchLane;
 use super::setup::Needed;
 use super::{SearchTarget, progress};
 
-/// What a projection has in a cluster, as far as the index was refreshed.
+/// State of a projection in a cluster, as far as the index was refreshed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overview {
     pub generations: Generations,
-    /// Documents of the index that serves, without tombstones.
+    /// Documents of the serving index, without tombstones.
     pub documents: u64,
     pub tombstones: u64,
     /// Documents that were rejected and are parked.
@@ -39,22 +39,22 @@ impl SearchTarget {
         })
     }
 
-    /// The indexes of a projection.
+    /// Returns the indexes of a projection.
     pub async fn generations(&self, projection: &str) -> Result<Generations, Fault> {
         let assignment = self.assignment(projection)?;
         let noted = progress::read_indexes(self.client().await?, self, projection).await?;
         Ok(Generations::of(assignment, noted))
     }
 
-    /// The index that a rebuild fills, or would.
+    /// Returns the index that a rebuild fills, or would fill.
     pub async fn next_index(&self, projection: &str) -> Result<String, Fault> {
         let alias = self.assignment(projection)?.alias();
         let Generations { serving, building } = self.generations(projection).await?;
         Ok(building.unwrap_or_else(|| index_behind(alias, &serving)))
     }
 
-    /// Makes the new index and notes it, or finds the rebuild that was begun before; the index's name. Flushes that
-    /// have begun before still go into the old index only: the caller fences them.
+    /// Creates and lists the new index, or finds the rebuild that was begun before; returns the index's name. Flushes
+    /// that began before write the old index only: the caller fences them.
     pub async fn begin_rebuild(&self, projection: &str) -> Result<String, Fault> {
         let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
         let client = account.client().await?;
@@ -75,7 +75,7 @@ impl SearchTarget {
         lanes
     }
 
-    /// The lane that brings the past of a lane into the new index.
+    /// Makes the lane that brings the past of a lane into the new index; `None` when there is no such lane.
     pub fn building_lane(&self, id: &LaneId, index: &str) -> Option<SearchLane> {
         let assignment = self.0.assignments.of_lane(id)?;
         let projection = building_name(&id.projection, index);
@@ -83,8 +83,8 @@ impl SearchTarget {
         Some(SearchLane::building(self.clone(), assignment.clone(), id, index))
     }
 
-    /// Lets the new index serve in place of the old one, in one step, and lanes write it alone. The old one is removed,
-    /// or stays as it was then; its name.
+    /// Lets the new index serve in place of the old one, in one step; lanes then write it alone. The old one is removed
+    /// or stays unchanged from then on; its name is returned.
     pub async fn end_rebuild(
         &self,
         projection: &str,
@@ -95,7 +95,7 @@ impl SearchTarget {
         let client = account.client().await?;
         let Generations { serving, .. } = self.generations(projection).await?;
         let alias = assignment.alias();
-        // Searches of the next moment shall find what lanes wrote up to now.
+        // The refresh lets the next searches find everything that lanes have written.
         client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
         let mut actions = vec![json!({ "add": { "index": index, "alias": alias } })];
         let answer = client.get(&format!("/{alias}")).await?;
@@ -116,8 +116,8 @@ impl SearchTarget {
         Ok(serving)
     }
 
-    /// Gives up a rebuild: lanes write the index that serves alone, and the new one is removed; its name, if there is
-    /// one.
+    /// Abandons a rebuild: lanes write the serving index alone, and the new one is removed. Returns its name, or `None`
+    /// if there is no rebuild.
     pub async fn abandon_rebuild(&self, projection: &str) -> Result<Option<String>, Fault> {
         let (account, assignment) = (self.as_setup_account(), self.assignment(projection)?);
         let client = account.client().await?;
@@ -131,12 +131,12 @@ impl SearchTarget {
         Ok(Some(index))
     }
 
-    /// How many documents of an index there are, without tombstones.
+    /// Counts the documents of an index, without tombstones.
     pub async fn count(&self, index: &str) -> Result<u64, Fault> {
         count(self.client().await?, index, json!({ "withdrawn": false })).await
     }
 
-    /// What a projection has here.
+    /// Returns the state of a projection here.
     pub async fn overview(&self, projection: &str) -> Result<Overview, Fault> {
         let (client, generations) = (self.client().await?, self.generations(projection).await?);
         let letters = self.dead_letters_index();
@@ -157,7 +157,7 @@ async fn remove_index(client: &Client, index: &str) -> Result<(), Fault> {
     }
 }
 
-/// How many documents have this value.
+/// Counts the documents that have this value.
 async fn count(client: &Client, index: &str, term: Value) -> Result<u64, Fault> {
     #[derive(Deserialize)]
     struct Counted {
@@ -168,7 +168,7 @@ async fn count(client: &Client, index: &str, term: Value) -> Result<u64, Fault> 
     Ok(answer.read::<Counted>()?.count)
 }
 
-/// No projection can be named so.
+/// Returns the name of a rebuild's lanes; no projection can have it.
 fn building_name(projection: &str, index: &str) -> String {
     format!("{projection}@{index}")
 }

@@ -1,14 +1,13 @@
-//! Room for a replay from nothing: a shard's documents go, and come again in their own versions.
+//! Makes room for a replay from nothing: a shard's documents are removed and come again in their own versions.
 //!
-//! Tombstones would not do. One that makes room for a version has that version, so it may come after the document
-//! that has come again: from a writer that was stopped, taken over and woke. The server tells the two documents apart
-//! only by their sequence numbers. So documents are removed, each while it is what was found, and they are found
-//! before the lane's revision is looked at: a process that may remove them has found none that another one's replay
-//! has brought. (The lane raises its revision before it begins: what a flush has written that was under way may be
-//! removed, since that flush fails.) A late write of an older version finds nothing in its way, and stays until the
-//! replay comes to that claim's last change.
+//! Tombstones would not do. One that makes room for a version has that version. A writer that was paused, overtaken and
+//! woke could write it over the document that has come again, and the server tells the two apart only by sequence
+//! numbers. So documents are removed, each only while it is the one that was found, and the search precedes the check
+//! of the lane's revision: a process that passes the check has found no document of another process's replay. (The lane
+//! raises its revision before it begins. A flush in progress then fails, so its documents may be removed.) A late write
+//! of an older version meets no obstacle, and stays until the replay reaches that claim's last change.
 //!
-//! What is removed counts as one version more until the server forgets it, so a replay's first document waits for that.
+//! A removal counts as the next version until the server forgets it, so a replay's first document waits for that.
 
 use std::time::Duration;
 
@@ -21,14 +20,14 @@ use tokio::time::Instant;
 use super::client::Client;
 use super::hits::Pages;
 
-/// Documents a page.
+/// Documents in a page.
 const PAGE_DOCUMENTS: usize = 5_000;
-/// `index.gc_deletes`, how long a server remembers versions of what is removed.
+/// `index.gc_deletes`: the time for which a server remembers the versions of removed documents.
 const REMEMBERED: &str = "1s";
-/// Well above, since servers look at the clock five times a second.
+/// Wait until a removal is forgotten: well above [`REMEMBERED`], since servers read the clock five times a second.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3);
 
-/// The documents of a lane and shard that are not withdrawn and not above a position, as the first page will find them.
+/// Finds a lane's documents of a shard that are neither withdrawn nor above a position; refreshes first.
 pub(super) async fn find<'c>(
     client: &'c Client,
     index: &str,
@@ -49,7 +48,7 @@ pub(super) async fn find<'c>(
     Ok(Pages::of(client, index, &query))
 }
 
-/// When something was removed last.
+/// Time of the last removal.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Removed(Instant);
 
@@ -58,7 +57,7 @@ impl Removed {
         Self(Instant::now())
     }
 
-    /// Waits until these indexes know nothing of it.
+    /// Waits until these indexes have forgotten the removal.
     pub(super) async fn until_forgotten(self, client: &Client, indexes: &[String]) -> Result<(), Fault> {
         for index in indexes {
             let answer = client.get(&format!("/{index}")).await?.success(&format!(", index {index}"))?;

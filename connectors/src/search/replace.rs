@@ -1,8 +1,8 @@
-//! Documents of source rows that a flush replaces: what stands for them and is not written becomes a tombstone.
+//! Replaces documents of source rows: an existing document that the flush does not write becomes a tombstone.
 //!
-//! What stands above the watermark would keep out what is written at it, so it is removed first, only while it is
-//! what was found, and the server is waited for until it has forgotten that. It is looked up before the lane's
-//! revision is: a process that was overtaken finds nothing that its successor has written.
+//! A document above the watermark would keep out the one that the flush writes at it. So it is removed first, only
+//! while it is the one that was found, and the flush waits until the server has forgotten it. The search precedes the
+//! check of the lane's revision: a process that was overtaken finds nothing that its successor has written.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ struct Response {
     docs: Vec<Got>,
 }
 
-/// Without `found` it is an error of the server.
+/// An answer without `found` is an error of the server.
 #[derive(Deserialize)]
 struct Got {
     _id: String,
@@ -34,7 +34,7 @@ struct Got {
 }
 
 impl SearchLane {
-    /// Makes room for what the flush writes of what it replaces. `revision`: of the progress that was read.
+    /// Makes room for the documents that the flush replaces. `revision` is that of the progress that was read.
     pub(super) async fn replace(
         &self,
         client: &Client,
@@ -70,7 +70,7 @@ impl SearchLane {
         Ok(())
     }
 
-    /// Whether everything that the flush writes stands.
+    /// Whether every document that the flush writes exists.
     pub(super) async fn holds(
         &self,
         client: &Client,
@@ -86,7 +86,7 @@ impl SearchLane {
         Ok(true)
     }
 
-    /// A process that was overtaken has found nothing before this that came behind.
+    /// Requires this revision: until it is overtaken, a process finds no document of a successor.
     pub(super) async fn require_revision(&self, client: &Client, revision: u64) -> Result<(), Fault> {
         let stored = progress::read(client, self.target(), self.id()).await?.stored;
         if stored.progress.revision == revision { Ok(()) } else { Err(self.fenced()) }
@@ -97,7 +97,7 @@ fn ids_of(flush: &Flush) -> impl Iterator<Item = String> {
     flush.claims().map(|(_, shard, key, _)| document_id(shard, key))
 }
 
-/// Those of the documents that stand, also as tombstones.
+/// Returns those of the documents that exist, also as tombstones.
 async fn get(client: &Client, index: &str, ids: &[String]) -> Result<Vec<Got>, Fault> {
     let path = format!("/{index}/_mget?_source=false");
     let answer =

@@ -1,9 +1,9 @@
-//! Documents as they stand, for their comparison with the source.
+//! Reads documents, for their comparison with the source.
 //!
-//! A document is what its id says: the id is what a lane writes over. One that is not whole as a lane writes it
-//! (another lane or version, a field that is missing or too much) has no values, so it equals no claim and is written
-//! again. Tombstones are no rows. Pages go on behind (shard, uuid), in which both products sort alike; ids are read at
-//! once, searches see what was refreshed before the first page.
+//! A document's id says which claim it is: a lane writes over that id. A document that is not exactly as its lane
+//! writes it (another lane or version, a missing or additional field) has no values, so it equals no claim and is
+//! written again. Tombstones are no rows. The next page begins after (shard, uuid), which both products sort alike.
+//! Reads by id show every write at once; searches show the state that was refreshed before the first page.
 
 use std::collections::{BTreeSet, HashSet};
 use std::num::NonZeroUsize;
@@ -22,13 +22,13 @@ use super::client::Client;
 use super::lane::document_id;
 use super::{SearchTarget, bulk, hits};
 
-/// What servers give at most (`index.max_result_window`).
+/// Most documents that servers return at once (`index.max_result_window`).
 const PAGE_DOCUMENTS_MAX: usize = 10_000;
-/// Ids a request: its answer is some hundred kilobytes.
+/// Ids in a request: its answer takes some hundred kilobytes.
 const REQUEST_IDS: usize = 500;
 /// Digits of the largest shard id.
 const DIGITS_MAX: u32 = 19;
-/// Fields of a document beside those of its shape.
+/// Fields of a document besides those of its shape.
 const OWN_FIELDS: usize = 5;
 
 /// The documents of one projection. Cheap to clone.
@@ -38,7 +38,7 @@ pub struct SearchRows {
     assignment: Arc<Assignment>,
 }
 
-/// A document as a search or a request by id gives it.
+/// A document in the answer to a search or a request by id.
 #[derive(Debug, Deserialize)]
 struct StoredDocument {
     _id: String,
@@ -48,7 +48,7 @@ struct StoredDocument {
     #[serde(default)]
     _primary_term: u64,
     _source: Map<String, Value>,
-    /// The place in the order of pages.
+    /// Position in the order of pages.
     #[serde(default)]
     sort: Vec<Value>,
 }
@@ -66,7 +66,7 @@ impl SearchRows {
         self.assignment.projection.table_of_source_key(uuid)
     }
 
-    /// Visits a document of the part `of`; a tombstone is none.
+    /// Visits a document of the part `of`, unless it is a tombstone.
     fn show(&self, of: u32, standing: &StoredDocument, visit: &mut (dyn FnMut(DerivedRow<'_>) + Send)) {
         let StoredDocument { _id: id, _version: version, _source: source, .. } = standing;
         if source.get("withdrawn") == Some(&Value::Bool(true)) {
@@ -77,7 +77,7 @@ impl SearchRows {
             Some((id, uuid, self.table_of(uuid.as_bytes())?))
         });
         let Some((shard, uuid, table)) = meant else {
-            // What its field says is shown only when it is a number: it may be anything.
+            // The field may hold anything, so it is shown only if it is a number.
             let shard = source.get("shard_id");
             let shard = shard.and_then(|shard| shard.as_u64().or_else(|| shard.as_str()?.parse().ok()));
             let key = [CellRef::Bytes(id.as_bytes())];
@@ -105,10 +105,10 @@ impl SearchRows {
         visit(DerivedRow::Claimed(Claimed { table, shard, key: &key, values: &values }));
     }
 
-    /// The documents of a lane's part and of these shards.
+    /// Returns the filter for the documents of a lane's part and of these shards.
     fn filter(&self, table: u32, shards: &RangeInclusive<ShardId>) -> Value {
         let lanes = self.assignment.lanes;
-        // The first part has also what says no lane that there is.
+        // The first part includes documents that name no existing lane.
         let of_table = match table {
             0 => json!({ "bool": { "must_not": { "terms": { "lane": (1..lanes).collect::<Vec<_>>() } } } }),
             table => json!({ "term": { "lane": table } }),
@@ -120,8 +120,8 @@ impl SearchRows {
 }
 
 impl SearchRows {
-    /// At most so many documents, and where the next page begins; with what tells each from a later write, if some are
-    /// to be removed.
+    /// Returns at most `limit` documents and the position of the next page. For documents to be removed it also reads
+    /// the version that tells each from a later write.
     async fn found(
         &self,
         (table, is_to_be_removed): (u32, bool),
@@ -131,7 +131,7 @@ impl SearchRows {
     ) -> Result<(Vec<StoredDocument>, Option<ChunkKey>), Fault> {
         let (client, index) = (self.target.client().await?, self.assignment.alias());
         let size = limit.get().min(PAGE_DOCUMENTS_MAX);
-        // The number of the write tells documents apart that a hand has made alike.
+        // The sequence number orders documents that a manual write has made alike.
         let mut query = json!({
             "size": size, "sort": [{ "shard_id": "asc" }, { "uuid": "asc" }, { "_seq_no": "asc" }], "version": true,
             "seq_no_primary_term": is_to_be_removed,
@@ -185,7 +185,7 @@ impl DerivedRows for SearchRows {
             #[serde(flatten)]
             rest: Map<String, Value>,
         }
-        // A part is no place of its own: a document of another part is none of the part that is asked for.
+        // Parts share one index: a document that belongs to another part does not count for the one that is asked for.
         let is_there = |sought: &&Sought| matches!(&sought.key, Cell::Bytes(uuid) if self.table_of(uuid) == Some(sought.table));
         let id = |sought: &Sought| document_id(sought.shard, std::slice::from_ref(&sought.key));
         let ids: HashSet<String> = sought.iter().filter(is_there).map(id).collect();
@@ -195,7 +195,7 @@ impl DerivedRows for SearchRows {
             let answer = answer.success(&format!(", index {index}"))?;
             for asked in answer.read::<Response>()?.docs.into_iter().filter(|asked| asked.found) {
                 let standing = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
-                // Nobody seeks what no lane writes.
+                // A document that no lane writes is never sought.
                 let mut claimed = |row: DerivedRow<'_>| row.claimed().into_iter().for_each(&mut *visit);
                 self.show(0, &standing, &mut claimed);
             }
@@ -205,7 +205,7 @@ impl DerivedRows for SearchRows {
 }
 
 impl ForeignRows for SearchRows {
-    /// All documents are read, as ids are in no order: each is whose its id says.
+    /// Reads all documents, as ids have no order; the id says whose document each is.
     async fn foreign(
         &self,
         table: u32,
@@ -246,7 +246,7 @@ impl ForeignRows for SearchRows {
         let documents: Vec<hits::FoundDocument> = rows.iter().map(found).collect();
         let client = self.target.client().await?;
         let index = self.target.generations(&self.assignment.name).await?.serving;
-        // What was written since stays: the server says so with a status that counts as success.
+        // A later write stays: the server reports it with a status that counts as success.
         let before = as_found(client, &index, &documents).await?;
         bulk::write(client, &index, &documents).await?;
         let after = as_found(client, &index, &documents).await?;
@@ -254,7 +254,7 @@ impl ForeignRows for SearchRows {
     }
 }
 
-/// The documents that still are what was found.
+/// Returns the ids of the documents that are still as they were found.
 async fn as_found<'d>(
     client: &Client,
     index: &str,
@@ -278,14 +278,14 @@ async fn as_found<'d>(
         let is_it = |(document, asked): &(&hits::FoundDocument, Asked)| {
             (Some(document.sequence), Some(document.term)) == (asked._seq_no, asked._primary_term)
         };
-        // Answers come in the order of the ids.
+        // Answers have the order of the ids.
         standing.extend(some.iter().zip(docs).filter(is_it).map(|(document, _)| document.id.as_str()));
     }
     Ok(standing)
 }
 
-/// Documents of these shards; `None` = of all. Ids are texts, so the numbers of each length are a range of their own; a
-/// document that says no number is of the first shards.
+/// Returns the filter for these shards; `None` = all shards. Ids are texts, so the numbers of each length form a range
+/// of their own; a document without a number counts as one of the first shards.
 fn of_shards(shards: &RangeInclusive<ShardId>) -> Option<Value> {
     let (first, last) = (shards.start().as_u64(), shards.end().as_u64());
     let (from_start, to_end) = (first == 0, ShardId::from_u64(last + 1).is_none());

@@ -1,9 +1,9 @@
 //! Set-up and pre-flight of a cluster: indexes, aliases, first progress.
 //!
-//! An index lies after an alias with its version as suffix, so that another version can be built beside it. What
-//! stands is compared with the body that set-up would create it from. Set-up only ever adds what is missing and never
-//! guesses: progress that is gone beside documents, or an index that is gone beside moved progress, is a person's to
-//! decide.
+//! An index is named by its alias with its version as suffix, so that another version can be built beside it. An
+//! existing index is compared with the body from which set-up would create it. Set-up only adds missing things and
+//! never guesses: an operator must decide when progress is gone beside documents, or an index is gone beside moved
+//! progress.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
@@ -18,33 +18,33 @@ use super::generations::Generations;
 use super::{SETUP_COMMAND, SearchTarget, progress};
 use crate::progress::{Enrolment, START_ANEW};
 
-/// Elasticsearch from here on has what is used; every OpenSearch began with it.
+/// The first Elasticsearch version with every feature in use; every OpenSearch has them.
 const ELASTICSEARCH_MIN: (u32, u32) = (7, 10);
 
-/// What set-up created; all zero when nothing was missing.
+/// Numbers of things that set-up created; all zero when nothing was missing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SetupReport {
-    /// Those of progress and dead letters included.
+    /// Indexes, those of progress and dead letters included.
     pub indexes: usize,
     pub aliases: usize,
     pub progress_documents: usize,
 }
 
-/// An index as it must be.
+/// The needed form of an index.
 #[derive(Debug)]
 pub(super) struct Needed {
     index: String,
-    /// By which it is read, if by another name.
+    /// The alias by which the index is read, if it has one.
     alias: Option<String>,
     is_written_in_bulk: bool,
     body: Value,
 }
 
-/// What a needed index is like.
+/// State of a needed index.
 #[derive(Debug)]
 enum State {
     Missing,
-    /// It stands; which aliases it lacks, and what differs.
+    /// The index exists; lists the aliases that it lacks, and its differences.
     Standing {
         missing_aliases: Vec<String>,
         faults: Vec<Fault>,
@@ -69,7 +69,7 @@ impl Needed {
         ]
     }
 
-    /// The index that serves a projection, and the one that is built beside it.
+    /// Returns the index that serves a projection, and the one that is built beside it.
     fn of(assignment: &Assignment, generations: Generations) -> Vec<Self> {
         let Generations { serving, building } = generations;
         let alias = assignment.alias().to_owned();
@@ -78,13 +78,13 @@ impl Needed {
         needed
     }
 
-    /// An index of a projection that does not serve.
+    /// Returns an index of a projection that does not serve.
     pub(super) fn beside(assignment: &Assignment, index: &str) -> Self {
         let definition = assignment.tables().next().map_or("{}", |table| table.derived.shape.definition);
         Self::new(index.to_owned(), None, definition)
     }
 
-    /// Makes it if it is missing.
+    /// Creates the index if it is missing.
     pub(super) async fn ensure(&self, client: &Client, target: &SearchTarget) -> Result<(), Fault> {
         match self.look(client, target).await? {
             State::Missing => self.create(client, target).await,
@@ -112,7 +112,7 @@ impl Needed {
         };
         let subject = self.subject(target);
         let mut faults = Vec::new();
-        // The alias leads to what is found beside the index itself.
+        // The answer lists indexes to which the alias leads beside the index itself.
         if let Some(alias) = &self.alias {
             let others = found.keys().filter(|name| *name != &self.index);
             faults.extend(others.map(|other| {
@@ -138,7 +138,7 @@ impl Needed {
                 Fault::new(Code::TargetTableShape, &subject, found).needs(needed).remedy(START_ANEW)
             }));
         }
-        // One alias never leads to two indexes: a rebuild is just giving it to the other, or somebody must decide.
+        // One alias never leads to two indexes: a rebuild is moving it at this moment, or an operator must decide.
         let is_taken = |alias: &String| {
             self.alias.as_ref() == Some(alias) && found.keys().any(|name| *name != self.index)
         };
@@ -158,7 +158,7 @@ impl Needed {
         if answer.status == StatusCode::BAD_REQUEST
             && let State::Standing { .. } = self.look(client, target).await?
         {
-            // Another set-up was faster.
+            // Another set-up has created it meanwhile.
             return Ok(());
         }
         answer.success(&format!(", index {}", self.index)).map(drop)
@@ -172,8 +172,7 @@ impl Needed {
     }
 }
 
-/// Collects (what was found, what is needed) for every part of `needed` that is otherwise in `found`. Further fields
-/// do no harm.
+/// Collects (found, needed) for every part of `needed` that differs in `found`. Further fields do no harm.
 fn compare(needed: &Value, found: &Value, path: &str, differences: &mut Vec<(String, String)>) {
     match (needed, found) {
         (Value::Object(parts), Value::Object(standing)) => {
@@ -240,7 +239,7 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
     Ok(report)
 }
 
-/// What was noted beside progress: nothing before there is any.
+/// Reads the stored list of indexes; before any progress exists there is none.
 async fn generations(
     client: &Client,
     target: &SearchTarget,
@@ -254,7 +253,7 @@ async fn generations(
     Ok(Generations::of(assignment, noted))
 }
 
-/// Progress of lanes that never had any, then the note that they have it: a crash between them is repaired by the next.
+/// Creates progress of new lanes, then stores their enrolment: the next set-up repairs a crash in between.
 async fn enrol(client: &Client, target: &SearchTarget, report: &mut SetupReport) -> Result<(), Fault> {
     for assignment in target.0.assignments.iter() {
         for lane in assignment.lane_ids(target.name()) {
@@ -270,7 +269,7 @@ async fn enrol(client: &Client, target: &SearchTarget, report: &mut SetupReport)
     Ok(())
 }
 
-/// An index that vanished after documents were written to it: set-up would bring it back without them.
+/// Returns the fault of an index that vanished after lanes wrote documents: set-up would create it without them.
 fn gone(target: &SearchTarget, needed: &Needed) -> Fault {
     let found = "it does not exist, although lanes have written documents before";
     Fault::new(Code::TargetTableMissing, needed.subject(target), found)
@@ -284,7 +283,7 @@ async fn require_empty(client: &Client, target: &SearchTarget, needed: &Needed) 
         count: u64,
     }
     let index = &needed.index;
-    // What was written a moment ago counts too.
+    // Recent writes count too.
     client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
     let answer = client.get(&format!("/{index}/_count")).await?.success(&format!(", index {index}"))?;
     if answer.read::<Counted>()?.count == 0 {
@@ -387,7 +386,7 @@ async fn check_server(client: &Client, target: &SearchTarget, faults: &mut Vec<F
     Ok(())
 }
 
-/// `7.17.28` is (7, 17).
+/// Parses `7.17.28` as (7, 17).
 fn version_number(version: &str) -> (u32, u32) {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))

@@ -1,10 +1,10 @@
-//! Removes tombstones that have done their work.
+//! Removes tombstones that are not needed any more.
 //!
-//! A tombstone keeps an older write of its claim from coming back. Who could still bring one? The claim's lane goes on
-//! above its position, so the tombstone must lie not above it. A replay writes what is older and then deletes it again,
-//! so it ends right; while one is under way nothing is removed. A rebuild brings the past beside living lanes and
-//! relies on their tombstones: nothing is removed before it has ended. A writer that was stopped in the middle of a
-//! flush may wake: so a tombstone must also be older than anybody is stopped for.
+//! A tombstone keeps an older write of its claim from coming back. Such a write can come from:
+//! - the claim's lane, which resumes above its position: so the tombstone must not lie above that position;
+//! - a replay, which writes older rows and deletes them again: nothing is removed while one runs;
+//! - a rebuild, which brings the past and relies on living lanes' tombstones: nothing is removed before it has ended;
+//! - a writer that was paused within a flush: so the tombstone must be older than any such pause.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
@@ -13,12 +13,12 @@ use serde_json::json;
 
 use super::SearchTarget;
 
-/// Removed by one request: some seconds of the server's time.
+/// Documents that one request removes: some seconds of the server's time.
 const STEP_DOCUMENTS: usize = 10_000;
 
 impl SearchTarget {
-    /// Removes the tombstones of a projection that were written before this time (milliseconds since the Unix epoch)
-    /// and that nobody needs; how many. With `is_rehearsal` they are counted and stay.
+    /// Removes the unneeded tombstones of a projection that were written before this time (milliseconds since the Unix
+    /// epoch); returns how many. With `is_rehearsal` it only counts them.
     pub async fn sweep(&self, projection: &str, before_ms: u64, is_rehearsal: bool) -> Result<u64, Fault> {
         let generations = self.generations(projection).await?;
         if let Some(building) = generations.building {
@@ -42,7 +42,7 @@ impl SearchTarget {
         let mut removed = 0;
         for source in sources {
             let of_source = rows.iter().filter(|row| row.source == source);
-            // Any lane of the source may own the claim.
+            // Any lane of the source may own the claim, so the lowest position counts.
             let passed = of_source.map(|row| row.progress.position).min().unwrap_or(Lsn::ZERO);
             removed += self.sweep_source(&index, (source, passed), before_ms, is_rehearsal).await?;
         }
@@ -71,7 +71,7 @@ impl SearchTarget {
         let (client, thing) = (self.client().await?, format!(", index {index}"));
         let path = match is_rehearsal {
             true => format!("/{index}/_count"),
-            // A document that was written meanwhile is left alone.
+            // Documents that were written meanwhile stay.
             false => {
                 format!("/{index}/_delete_by_query?conflicts=proceed&refresh=true&max_docs={STEP_DOCUMENTS}")
             }

@@ -1,7 +1,7 @@
 //! A wall clock that can be stepped, for programs that are started with it.
 //!
-//! `libfaketime` is preloaded and reads a file whenever the program asks for the time of day. The monotonic clock goes
-//! on as it is, as when somebody sets the clock of a machine. NATS asks the kernel and not the C library, so its clock
+//! `libfaketime` is preloaded; it reads a file whenever the program asks for the time of day. The monotonic clock stays
+//! as it is, as when an operator sets the clock of a machine. NATS asks the kernel and not the C library, so its clock
 //! cannot be stepped.
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::error::{FileContext, Result};
 use crate::layout::write_private;
 use crate::programs::Programs;
 
-/// How far a program's wall clock is off from the machine's.
+/// The offset of a program's wall clock from the machine's.
 #[derive(Debug, Clone)]
 pub struct Clock {
     file: PathBuf,
@@ -21,15 +21,15 @@ impl Clock {
         Self { file }
     }
 
-    /// Steps the clock to so many seconds off; it goes on from there.
+    /// Steps the clock to this many seconds off the machine's; it runs on from there.
     pub fn step_to(&self, seconds: i64) -> Result<()> {
-        // Read at any moment, so it appears whole.
+        // The library may read the file at any moment, so the new one appears whole.
         let draft = self.file.with_extension("draft");
         write_private(&draft, &format!("{seconds:+}\n"))?;
         std::fs::rename(&draft, &self.file).file("replace", &self.file)
     }
 
-    /// What a program needs to go by this clock.
+    /// Returns the environment variables that make a program use this clock.
     pub(crate) fn variables(&self, programs: &Programs) -> Result<Vec<(String, String)>> {
         if !self.file.is_file() {
             self.step_to(0)?;
@@ -46,7 +46,7 @@ impl Clock {
     }
 }
 
-/// The library leaves a few bytes in shared memory after each program that was killed.
+/// Removes the few bytes that the library leaves in shared memory after each killed program.
 fn remove_leftovers() {
     let Ok(entries) = std::fs::read_dir("/dev/shm") else { return };
     for entry in entries.flatten() {

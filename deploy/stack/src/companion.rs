@@ -1,4 +1,4 @@
-//! A program of the user beside the servers: it ends with the stack, as they do.
+//! A user's program beside the servers: it ends with the stack, as they do.
 //!
 //! The demo and the crash tests run the daemon this way. Its arguments must hold no secrets: every user of the machine
 //! can read them.
@@ -19,7 +19,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Companion {
     program: PathBuf,
     pid: u32,
-    /// `None` once reaped: its id may be somebody else's from then on.
+    /// `None` once reaped: another process may get its id from then on.
     child: Option<Child>,
     identity: Option<ProcessIdentity>,
 }
@@ -50,7 +50,7 @@ impl Companion {
         self.identity.is_some_and(|identity| identity.state() != ProcessState::Gone)
     }
 
-    /// Waits until it has ended by itself; `None` when the time is over, and when its end was already told.
+    /// Waits until it has ended by itself; `None` after `timeout`, and after an earlier call has returned its status.
     pub fn wait(&mut self, timeout: Duration) -> Option<ExitStatus> {
         let ended = self.identity.is_none_or(|identity| identity.wait_for(ProcessState::Gone, timeout));
         if !ended {
@@ -59,12 +59,12 @@ impl Companion {
         self.child.take().and_then(|mut child| end_group(&mut child))
     }
 
-    /// SIGTERM, without waiting for what comes of it.
+    /// Sends SIGTERM without waiting for the end.
     pub fn ask_to_end(&self) {
         self.signal(Signal::SIGTERM);
     }
 
-    /// Asks it to end (SIGTERM); `None` when it did not end in time and was killed.
+    /// Sends SIGTERM and waits; `None` when it did not end in time and was killed.
     pub fn terminate(&mut self, timeout: Duration) -> Result<Option<ExitStatus>> {
         self.signal(Signal::SIGTERM);
         match self.wait(timeout) {
@@ -73,7 +73,7 @@ impl Companion {
         }
     }
 
-    /// SIGKILL; returns when the process is gone.
+    /// Sends SIGKILL; returns when the process is gone.
     pub fn kill(&mut self) -> Result<()> {
         self.signal(Signal::SIGKILL);
         if self.wait(KILL_TIMEOUT).is_some() || !self.is_running() {
@@ -86,17 +86,17 @@ impl Companion {
         })
     }
 
-    /// SIGHUP.
+    /// Sends SIGHUP.
     pub fn hang_up(&self) {
         self.signal(Signal::SIGHUP);
     }
 
-    /// SIGSTOP: it keeps its connections and does nothing.
+    /// Sends SIGSTOP: the program keeps its connections and does nothing.
     pub fn pause(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) {
         self.signal(Signal::SIGCONT);
     }

@@ -1,8 +1,8 @@
-//! What MariaDB and MySQL servers have in common: settings, accounts, readiness.
+//! The common part of MariaDB and MySQL servers: settings, accounts, readiness.
 //!
-//! The accounts come from the documented files in `deploy/grants`, so the grants that users read are the grants that
-//! every test runs with. They are made by `--init-file` at the first start, before the server accepts connections and
-//! outside of the binlog: there is no moment with an account that has no password, and a captured binlog starts empty.
+//! The accounts come from the documented files in `deploy/grants`, so every test runs with the grants that users read.
+//! `--init-file` creates them at the first start, before the server accepts connections and outside of the binlog: no
+//! account is ever without a password, and a captured binlog starts empty.
 
 use std::fs;
 use std::io::Read;
@@ -19,8 +19,8 @@ use crate::spec::{Database, DatabaseAccount};
 
 pub(crate) const ADMIN_USER: &str = "root";
 
-/// The derived tables of the demo are two thousand. With MariaDB's defaults (400 definitions, 2,000 open tables) its
-/// target opened 1,200 tables a second, and most statements waited for that.
+/// The demo has two thousand derived tables. With MariaDB's defaults (400 definitions, 2,000 open tables) its target
+/// opened 1,200 tables a second, and most statements waited for that.
 const TABLE_CACHES: [&str; 2] = ["--table-definition-cache=4000", "--table-open-cache=8000"];
 /// MariaDB needs 0.6 s on an idle machine and MySQL 3 s; on a busy one with two cores they needed 10 s and 24 s.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
@@ -29,7 +29,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// First byte of the greeting's payload: protocol version 10.
 const GREETING_PROTOCOL: u8 = 10;
 
-/// The documented files with the accounts of one kind of server.
+/// Documented files with the accounts of one kind of server.
 pub(crate) struct Grants {
     pub(crate) source: &'static str,
     pub(crate) target: &'static str,
@@ -42,7 +42,7 @@ pub(crate) fn user(account: DatabaseAccount) -> &'static str {
     }
 }
 
-/// The account that sets up a server for derived tables, with the password of the other one.
+/// Returns the account that sets up a server for derived tables; it has the password of the other account.
 pub(crate) fn setup_user(account: DatabaseAccount) -> Option<&'static str> {
     match account {
         DatabaseAccount::Capture => None,
@@ -50,8 +50,8 @@ pub(crate) fn setup_user(account: DatabaseAccount) -> Option<&'static str> {
     }
 }
 
-/// Makes the data folder with the server's own installer, and the statements of the first start: those that make the
-/// administrator, then the documented grants.
+/// Makes the data folder with the server's own installer, and the file of statements for the first start: first those
+/// that create the administrator, then the documented grants.
 pub(crate) fn prepare(
     place: &ManagedServer,
     account: DatabaseAccount,
@@ -81,7 +81,7 @@ fn product_account(place: &ManagedServer, account: DatabaseAccount, grants: &Gra
     statements(&grants.replace("{client_host}", "127.0.0.1"))
 }
 
-/// Joins each statement of a documented SQL file to one line, as `--init-file` wants it, and leaves the comments out.
+/// Joins each statement of a documented SQL file to one line, as `--init-file` needs it, and drops the comments.
 fn statements(sql: &str) -> Vec<String> {
     let text: Vec<&str> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
     text.join(" ")
@@ -92,11 +92,11 @@ fn statements(sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// Arguments that installing and starting share, with the root of unpacked packages and the folder below its
-/// `usr/share` that holds messages and character sets; `--no-defaults` must be the first.
+/// Returns the arguments that installing and starting share. `prefix` is the root of unpacked packages, `shared` the
+/// folder below its `usr/share` with messages and character sets. `--no-defaults` must be the first argument.
 pub(crate) fn base_arguments(place: &ManagedServer, prefix: Option<&Path>, shared: &str) -> Vec<String> {
     let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", place.folder.display())];
-    // The servers refuse to run as root unless told so. Our folders belong to who runs us.
+    // The servers refuse to run as root without this. The stack's folders belong to the user who runs it.
     if fs::metadata(&place.folder).is_ok_and(|folder| folder.uid() == 0) {
         arguments.push("--user=root".to_owned());
     }
@@ -112,7 +112,7 @@ pub(crate) fn base_arguments(place: &ManagedServer, prefix: Option<&Path>, share
     arguments
 }
 
-/// Settings of a start. What only one kind of server knows is in its own file.
+/// Returns the settings of a start that both kinds of server know.
 pub(crate) fn settings(place: &ManagedServer, settings: &Database) -> Vec<String> {
     let folder = place.folder.display();
     let certificates = &place.certificates;
@@ -125,7 +125,7 @@ pub(crate) fn settings(place: &ManagedServer, settings: &Database) -> Vec<String
         "--bind-address=127.0.0.1".to_owned(),
         format!("--port={}", place.record.port),
         "--skip-name-resolve".to_owned(),
-        // Of MySQL's 530 MB it is 240.
+        // It takes 240 of MySQL's 530 MB.
         "--performance-schema=OFF".to_owned(),
         format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib),
         "--max-allowed-packet=64M".to_owned(),
@@ -152,13 +152,13 @@ pub(crate) fn settings(place: &ManagedServer, settings: &Database) -> Vec<String
     arguments
 }
 
-/// Ready when it greets a TCP client: it does so only after `--init-file` and crash recovery.
+/// Whether the server greets a TCP client: it does so only after `--init-file` and crash recovery.
 pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
     let greeting = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
         stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
-        // Three bytes of length, one of sequence, then the payload.
+        // The greeting has three bytes of length and one of sequence, then the payload.
         let mut start = [0; 5];
         stream.read_exact(&mut start)?;
         Ok(start[4])
@@ -166,7 +166,7 @@ pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     greeting().is_ok_and(|protocol| protocol == GREETING_PROTOCOL)
 }
 
-/// Removes the file with the passwords once it has done its work.
+/// Removes the file with the passwords once the accounts exist.
 pub(crate) fn forget_accounts(place: &ManagedServer) -> Result<()> {
     let file = accounts_file(place);
     match fs::remove_file(&file) {

@@ -1,12 +1,12 @@
-//! Everything that can go wrong with the development stack, each with what would help.
+//! All errors of the development stack, each with a remedy.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Result of every fallible call of this package.
+/// Result of the fallible calls of this package.
 pub type Result<T, E = StackError> = std::result::Result<T, E>;
 
-/// What happened, the thing's name, and where it helps the command that repairs it.
+/// An error: the event, the name of its object, and the command that repairs it if there is one.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     #[error("cannot {action} {}", path.display())]

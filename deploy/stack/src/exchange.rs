@@ -1,5 +1,5 @@
-//! One question and its answer, over verified TLS unless the server is plain: how the stack sees that a server serves
-//! its accounts.
+//! Sends one request and reads its answer, over verified TLS unless the server is plain: the stack checks by it that a
+//! server serves its accounts.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -13,10 +13,10 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::place::ManagedServer;
 
-/// Above what a question may ask the server to wait.
+/// Limit of an exchange: above the wait that a request may ask of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A page of health is short.
+/// Limit of a health check: its page is short.
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether plain HTTP on this port answers a path with 200.
@@ -34,10 +34,10 @@ pub(crate) fn is_healthy(port: u16, path: &str) -> bool {
     status_line().is_ok_and(|start| &start == b"HTTP/1.1 200")
 }
 
-/// Sends the question and reads until the server closes, which the question must ask for.
+/// Sends the request and reads until the server closes, which the request must ask for.
 pub(crate) fn exchange(place: &ManagedServer, question: &str) -> io::Result<String> {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
-    // Connected first: a server that is not up yet is asked a hundred times a second.
+    // Connecting comes first, since a server that is not up yet is polled a hundred times a second.
     let socket = TcpStream::connect_timeout(&address, TIMEOUT)?;
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
@@ -65,7 +65,7 @@ fn converse(mut stream: impl Read + Write, question: &str) -> io::Result<String>
 
     let mut answer = Vec::new();
     match stream.read_to_end(&mut answer) {
-        // Redis closes the connection without a farewell of TLS.
+        // Redis closes the connection without TLS's closing message.
         Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(error),
         _ => Ok(String::from_utf8_lossy(&answer).into_owned()),
     }

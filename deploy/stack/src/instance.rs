@@ -1,8 +1,8 @@
-//! Instances on disk: their folder, lock and state file, and what earlier crashed ones left behind.
+//! Instances on disk: their folder, lock and state file, and the remains of crashed ones.
 //!
-//! An owned instance lives as long as its owner holds `owner.lock` exclusively. Once nobody does, its servers are dead
-//! or dying (`process.rs` says why) and the next stack that starts in this checkout removes its folder. A detached
-//! instance, made by `cargo stack up`, lives until `cargo stack down`.
+//! An owned instance lives as long as its owner holds `owner.lock` exclusively. When no process holds it, its servers
+//! are dead or dying (`process.rs` explains why), and the next stack that starts in this checkout removes its folder. A
+//! detached instance, made by `cargo stack up`, lives until `cargo stack down`.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -24,14 +24,14 @@ use crate::spec::check_name;
 const STALE_LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Who ends an instance.
+/// The way in which an instance ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Mode {
-    /// The process that holds the lock, by ending.
+    /// It ends with the process that holds the lock.
     Owned,
-    /// `cargo stack down`.
+    /// `cargo stack down` ends it.
     Detached,
-    /// Nobody: stopped, its data kept to be looked at until `cargo stack down`.
+    /// It is stopped, and its data stays for inspection until `cargo stack down`.
     Kept,
 }
 
@@ -47,12 +47,12 @@ pub(crate) struct State {
 pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) folder: PathBuf,
-    /// Held exclusively by the owner, and by `up` and `down` of a detached instance while they work.
+    /// The owner holds it exclusively; so do `up` and `down` of a detached instance while they work.
     lock: Option<File>,
 }
 
 impl Instance {
-    /// Makes a new instance and takes its lock. What a crashed one of the same name left is removed.
+    /// Makes a new instance and takes its lock. Removes the remains of a crashed one of the same name.
     pub(crate) fn create(layout: &Layout, name: Option<String>, mode: Mode) -> Result<Self> {
         let name = name.unwrap_or_else(unique_name);
         check_name(&name)?;
@@ -73,7 +73,7 @@ impl Instance {
         Ok(instance)
     }
 
-    /// An instance that is up, without taking its lock.
+    /// Opens an instance that is up, without taking its lock.
     pub(crate) fn open(layout: &Layout, name: &str) -> Result<(Self, State)> {
         check_name(name)?;
         let instance = Self::at(layout, name);
@@ -86,7 +86,7 @@ impl Instance {
         Self { name: name.to_owned(), folder: layout.instances().join(name), lock: None }
     }
 
-    /// Takes the lock, or says that somebody else has it.
+    /// Takes the lock, or fails when another process holds it.
     pub(crate) fn take_lock(&mut self) -> Result<()> {
         let file = open_lock(&self.lock_file())?;
         let deadline = Instant::now() + STALE_LOCK_TIMEOUT;
@@ -139,14 +139,14 @@ impl Instance {
 
     /// Removes the folder of an instance whose servers are stopped.
     ///
-    /// The registry's lock keeps a sweep of another process from looking into a folder that is half removed.
+    /// The registry's lock keeps another process from sweeping a half-removed folder.
     pub(crate) fn remove(&self) -> Result<()> {
         let _registry = self.folder.parent().map(lock_registry).transpose()?;
         remove_folder(&self.folder)
     }
 }
 
-/// Names of the instances that have a folder in this checkout.
+/// Returns the names of the instances that have a folder in this checkout.
 pub(crate) fn names(layout: &Layout) -> Result<Vec<String>> {
     let folder = layout.instances();
     if !folder.is_dir() {
@@ -159,7 +159,7 @@ pub(crate) fn names(layout: &Layout) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes what owners that died left behind. Instances of other modes and those in use stay.
+/// Removes the instances of dead owners. Instances of other modes and those in use stay.
 fn sweep(layout: &Layout) -> Result<()> {
     for folder in server_folders(&layout.instances())? {
         let lock = open_lock(&folder.join("owner.lock"))?;
@@ -174,7 +174,7 @@ fn sweep(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// Ends what still runs of a dead instance and removes it.
+/// Ends the remaining processes of a dead instance and removes it.
 fn clean(folder: &Path) -> Result<()> {
     for server in server_folders(folder)? {
         if let Some(identity) = recorded_process(&server) {
@@ -184,7 +184,7 @@ fn clean(folder: &Path) -> Result<()> {
     remove_folder(folder)
 }
 
-/// Serialises making and sweeping instances among all processes of the checkout.
+/// Serialises the making and sweeping of instances among all processes of the checkout.
 fn lock_registry(instances: &Path) -> Result<File> {
     make_folder(instances)?;
     let path = instances.join(".lock");
@@ -209,7 +209,7 @@ mod tests {
     use super::*;
     use crate::process::{ProcessIdentity, ProcessState};
 
-    /// An owned instance whose owner is gone, with one server process recorded.
+    /// Makes an owned instance whose owner is gone, with one server process recorded.
     fn dead_instance(layout: &Layout, identity: &str) -> PathBuf {
         let instance = Instance::create(layout, Some("dead".to_owned()), Mode::Owned).unwrap();
         let server = instance.folder.join("source-a");

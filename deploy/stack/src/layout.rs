@@ -1,4 +1,4 @@
-//! Where things lie: all below the target folder of the workspace, nothing elsewhere.
+//! Paths of the stack: all of them are below the target folder of the workspace.
 //!
 //! `<target>/stack/<instance>/<server>` holds the data of running stacks, `<target>/stack-programs` the unpacked
 //! programs, which every stack of the checkout shares.
@@ -46,12 +46,12 @@ impl Layout {
         Self { target: target.into() }
     }
 
-    /// The folder that holds one folder for each instance.
+    /// Returns the folder that holds one folder for each instance.
     pub fn instances(&self) -> PathBuf {
         self.target.join("stack")
     }
 
-    /// The private prefix of unpacked programs.
+    /// Returns the private prefix of unpacked programs.
     pub fn programs(&self) -> PathBuf {
         self.target.join("stack-programs")
     }
@@ -82,7 +82,7 @@ pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
     fs::rename(&fresh, path).file("replace", path)
 }
 
-/// Removes a folder and all below it; one that is not there is fine.
+/// Removes a folder and its content; a missing folder is no error.
 pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).file("remove", folder),
@@ -90,7 +90,7 @@ pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
     }
 }
 
-/// The last lines of a log file for an error message; empty when there is no file.
+/// Returns the last lines of a log file for an error message; empty when there is no file.
 pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();

@@ -1,8 +1,8 @@
 //! The development stack: real MariaDB, MySQL, NATS, Redis and OpenSearch servers on private ports of 127.0.0.1.
 //!
 //! The demo, the tests and people (`cargo stack up`) use the same servers, started the same way: with TLS, random
-//! passwords and the documented least-privilege accounts. Nothing is installed system-wide, nothing lies outside of
-//! the workspace's target folder, and nothing is left running when the owner of a stack ends, however it ends.
+//! passwords and the documented least-privilege accounts. Nothing is installed system-wide, and no file is outside of
+//! the workspace's target folder. When the owner of a stack ends, however it ends, its servers end too.
 //!
 //! ```no_run
 //! use anabranch_stack::{Options, Stack};

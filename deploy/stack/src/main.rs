@@ -98,7 +98,7 @@ fn run(arguments: Arguments) -> Result<()> {
     Ok(())
 }
 
-/// The servers of these names; when there are none, all but those that not every machine can have.
+/// Returns the servers of these names; without names, all servers that every machine can have.
 fn chosen(instance: &str, names: &[String]) -> Result<Vec<ServerSpec>> {
     let unnamed = Options::everything();
     if names.is_empty() {

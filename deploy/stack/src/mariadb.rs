@@ -1,4 +1,4 @@
-//! MariaDB servers: data folder, flags, administrator. `database.rs` has what they share with MySQL.
+//! MariaDB servers: data folder, flags, administrator. `database.rs` has the part in common with MySQL.
 
 use std::fs;
 use std::path::Path;
@@ -16,15 +16,15 @@ pub(crate) const GRANTS: Grants = Grants {
     target: include_str!("../../grants/mariadb-target.sql"),
 };
 
-/// Redo log of a server that is being installed. One that runs has one as large as its buffer pool: at the end of a
-/// small one a busy target stood still for seconds until its pages, of as many tables as rows, were written out.
+/// Redo log of a server that is being installed; a running server has one as large as its buffer pool. At the end of a
+/// small log a busy target stalled for seconds until its pages, of as many tables as rows, were written out.
 const FIRST_REDO_LOG: &str = "--innodb-log-file-size=48M";
 
-/// Statements that make the system tables, in their order. `mariadb-install-db` hands the server the same.
+/// Files of statements that create the system tables, in order. `mariadb-install-db` feeds the same ones to the server.
 const SYSTEM_TABLES: [&str; 3] =
     ["mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql"];
 
-/// Runs a command with a file as its input, which a [`Launch`] has not.
+/// Script that runs a command with a file as its input, for which a [`Launch`] has no field.
 const WITH_INPUT: &str = r#"input=$1; shift; exec "$@" <"$input""#;
 
 pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: &Database) -> Result<()> {
@@ -59,7 +59,7 @@ pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: 
     database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
 }
 
-/// What a bootstrapping server reads: one statement a line.
+/// Returns the input of a bootstrapping server: one statement a line.
 fn bootstrap(statements: &Path) -> Result<String> {
     let mut text =
         "CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n".to_owned();
@@ -70,7 +70,7 @@ fn bootstrap(statements: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// Arguments that installing and starting share. Debian moved the shared files after 10.11.
+/// Returns the arguments that installing and starting share. Debian moved the shared files after 10.11.
 fn base_arguments(place: &ManagedServer, version: MariaDbVersion, programs: &MariaDbPrograms) -> Vec<String> {
     let shared = match version {
         MariaDbVersion::Common => "mysql",
@@ -112,7 +112,7 @@ pub(crate) fn launch(
     Ok(Launch { program: programs.server.program, arguments, environment })
 }
 
-/// Servers must not share a temporary folder: a starting mariadbd removes the `#sql` files of the others there.
+/// Gives each server its own temporary folder: a starting mariadbd removes the `#sql` files of others there.
 fn environment(place: &ManagedServer, programs: &MariaDbPrograms) -> Vec<(String, String)> {
     let mut variables = vec![("TMPDIR".to_owned(), place.folder.join("tmp").display().to_string())];
     if let Some(path) = &programs.library_path {

@@ -1,4 +1,4 @@
-//! MySQL servers: data folder, flags, administrator. `database.rs` has what they share with MariaDB.
+//! MySQL servers: data folder, flags, administrator. `database.rs` has the part in common with MariaDB.
 
 use crate::database::{self, Grants};
 use crate::error::Result;
@@ -16,7 +16,7 @@ pub(crate) fn prepare(place: &ManagedServer, settings: &Database) -> Result<()> 
     let programs = place.programs.mysql()?;
     let mut arguments = base_arguments(place, settings, &programs);
     arguments.extend([
-        // Without a password for as long as nobody can connect: the first start removes that account.
+        // The account has no password while no client can connect: the first start removes it.
         "--initialize-insecure".to_owned(),
         format!("--tmpdir={}/tmp", place.folder.display()),
     ]);
@@ -41,24 +41,24 @@ pub(crate) fn launch(place: &ManagedServer, settings: &Database, flags: Vec<Stri
     arguments.extend([
         "--gtid-mode=ON".to_owned(),
         "--enforce-gtid-consistency=ON".to_owned(),
-        // Nothing here speaks the X protocol, and its port would be everybody's 33060.
+        // Nothing here uses the X protocol, and all servers would share its port 33060.
         "--mysqlx=OFF".to_owned(),
-        // Each instance of the cache has a part of the room, and a lane uses one: of 16, each would have room for a
-        // third of the derived tables.
+        // Each instance of the cache has a part of the room, and a lane uses one instance. With 16 instances, one would
+        // have room for a third of the derived tables.
         "--table-open-cache-instances=1".to_owned(),
     ]);
     arguments.extend(flags);
     Ok(Launch { program: programs.program, arguments, environment: Vec::new() })
 }
 
-/// Arguments that installing and starting share, the loader's first.
+/// Returns the arguments that installing and starting share, the loader's first.
 fn base_arguments(place: &ManagedServer, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
     let mut arguments = programs.loader_arguments.clone();
     arguments.extend(database::base_arguments(place, programs.prefix.as_deref(), "mysql"));
     arguments.extend([
-        // The folder that Debian's packages compile in is not there, which ends the start.
+        // Debian's packages compile in a folder that does not exist, which ends the start.
         "--secure-file-priv=NULL".to_owned(),
-        // As large as the buffer pool, as MariaDB's. Servers before 8.0.30 do not know it and keep their 96 MB.
+        // It is as large as the buffer pool, as MariaDB's is. Servers before 8.0.30 do not know it and keep 96 MB.
         format!("--loose-innodb-redo-log-capacity={}M", settings.buffer_pool_mib),
     ]);
     arguments

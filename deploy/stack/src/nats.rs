@@ -1,7 +1,7 @@
 //! NATS servers: configuration, readiness.
 //!
 //! `sync_interval: always` makes JetStream answer a publish only after fsync: a power cut takes nothing back. No client
-//! can see that setting, so nothing but this file asks for it; servers before 2.10 do not know it.
+//! can see that setting, so only this file sets it; servers before 2.10 do not know it.
 
 use crate::error::Result;
 use crate::exchange::is_healthy;
@@ -59,7 +59,7 @@ fn configuration(place: &ManagedServer, settings: &Nats) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Ready when `/healthz` answers 200, which waits for the streams.
+/// Whether `/healthz` answers 200, which waits for the streams.
 pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     is_healthy(place.record.second_port, "/healthz")
 }

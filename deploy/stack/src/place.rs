@@ -1,4 +1,4 @@
-//! One server's place in the world: its settings, folder, ports and secrets, and the dispatch to its kind.
+//! One server of an instance: its settings, folder, ports and secrets, and the dispatch to its kind.
 
 use std::path::PathBuf;
 
@@ -12,20 +12,20 @@ use crate::secrets::Certificates;
 use crate::spec::{Kind, ServerSpec};
 use crate::{database, mariadb, mysql, nats, prometheus, redis, search};
 
-/// What an instance's state file says about a server. Ports and passwords survive restarts.
+/// A server in an instance's state file. Ports and passwords survive restarts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct ServerRecord {
     pub(crate) spec: ServerSpec,
     /// Unique in the instance: the server id of a database, and MariaDB's GTID domain.
     pub(crate) number: u32,
     pub(crate) port: u16,
-    /// The kind's second port: NATS' monitoring, what Redis and OpenSearch nodes talk to each other on.
+    /// The kind's second port: NATS' monitoring, or the links between Redis or OpenSearch nodes.
     pub(crate) second_port: u16,
     pub(crate) password: String,
     pub(crate) admin_password: String,
 }
 
-/// A server's record with all that is needed to run it.
+/// A server's record with everything that is needed to run it.
 #[derive(Debug, Clone)]
 pub(crate) struct ManagedServer {
     pub(crate) record: ServerRecord,
@@ -40,12 +40,12 @@ impl ManagedServer {
         &self.record.spec.name
     }
 
-    /// Where the program's own output goes.
+    /// Returns the file of the program's own output.
     pub(crate) fn output(&self) -> PathBuf {
         self.folder.join("output.log")
     }
 
-    /// Present once the server was ready for the first time: data and accounts are complete.
+    /// Returns the file that exists once the server was ready for the first time: data and accounts are complete.
     pub(crate) fn prepared_marker(&self) -> PathBuf {
         self.folder.join("prepared")
     }
@@ -54,7 +54,7 @@ impl ManagedServer {
         self.prepared_marker().is_file()
     }
 
-    /// Makes the data of a server that was never ready; removes the rest of a failed attempt first.
+    /// Makes the data of a server that was never ready; removes the remains of a failed attempt first.
     pub(crate) fn prepare(&self) -> Result<()> {
         match &self.record.spec.kind {
             Kind::MariaDb(version, settings) => mariadb::prepare(self, *version, settings),
@@ -66,7 +66,7 @@ impl ManagedServer {
         }
     }
 
-    /// The command of a start, with flags for this start only.
+    /// Returns the command of a start, with flags for this start only.
     pub(crate) fn launch(&self, extra_flags: &[String]) -> Result<Launch> {
         let flags: Vec<String> = self.record.spec.flags.iter().chain(extra_flags).cloned().collect();
         let mut launch = match &self.record.spec.kind {
@@ -84,7 +84,7 @@ impl ManagedServer {
         Ok(launch)
     }
 
-    /// Takes the waiting for the disk from a program, where its server does without.
+    /// Preloads `libeatmydata` into the program if its server skips fsync and the machine has the library.
     pub(crate) fn relieve(&self, launch: &mut Launch) {
         if self.record.spec.skips_fsync
             && let Some(library) = self.programs.eatmydata()
@@ -124,14 +124,14 @@ impl ManagedServer {
         }
     }
 
-    /// The product's account.
+    /// Returns the product's account.
     pub(crate) fn user(&self) -> &'static str {
         match &self.record.spec.kind {
             Kind::MariaDb(_, settings) | Kind::MySql(settings) => database::user(settings.account),
             Kind::Nats(_) => nats::USER,
             Kind::Redis(_) => redis::USER,
             Kind::Search(_) => search::USER,
-            // It asks for nobody's name.
+            // Prometheus has no accounts.
             Kind::Prometheus(_) => "",
         }
     }
@@ -143,7 +143,7 @@ impl ManagedServer {
         self.url_as(self.user(), &self.record.password)
     }
 
-    /// The product's account that sets up, where it has one of its own.
+    /// Returns the URL of the product's set-up account, if the kind has one.
     pub(crate) fn setup_url(&self) -> Option<String> {
         let user = match &self.record.spec.kind {
             Kind::MariaDb(_, settings) | Kind::MySql(settings) => database::setup_user(settings.account)?,
@@ -153,7 +153,7 @@ impl ManagedServer {
         Some(self.url_as(user, &self.record.password))
     }
 
-    /// The account that may do everything; for NATS it is the only one.
+    /// Returns the URL of the account that may do everything; for NATS it is the only one.
     pub(crate) fn admin_url(&self) -> String {
         match &self.record.spec.kind {
             Kind::MariaDb(..) | Kind::MySql(_) => {
@@ -178,7 +178,7 @@ impl ManagedServer {
         format!("{scheme}://{user}:{password}@127.0.0.1:{}", self.record.port)
     }
 
-    /// Variables of this server without the `ANABRANCH_<SERVER>_` prefix.
+    /// Returns the variables of this server without the `ANABRANCH_<SERVER>_` prefix.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         let mut variables = vec![
             ("URL", self.url()),

@@ -1,8 +1,8 @@
 //! Free ports of 127.0.0.1 that stay free while their server is down.
 //!
-//! The kernel hands out ports of its ephemeral range to outgoing connections, so a server that was killed could find
-//! its port taken by a client's connection when it starts again. Ports are therefore chosen at random outside of that
-//! range, tried by binding, and held by the listener until the server is about to start.
+//! The kernel gives ports of its ephemeral range to outgoing connections, so a client's connection could take the port
+//! of a killed server before it starts again. Ports are therefore chosen at random outside of that range, tried by
+//! binding, and held by a listener until the server is about to start.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -17,13 +17,13 @@ const LOWEST_PORT: u16 = 10_240;
 const ATTEMPTS: u32 = 1_000;
 /// Start of the ephemeral range of Linux when `/proc` cannot be read.
 const EPHEMERAL_START_DEFAULT: u16 = 32_768;
-/// Fewer ports than this below the ephemeral range: take any port instead.
+/// With fewer ports than this below the ephemeral range, any port is taken.
 const RANGE_MINIMUM: u16 = 1_000;
 
 /// A forked child needs microseconds until it executes its program; a busy machine some milliseconds.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A port that nobody else can bind until this is dropped.
+/// A port that no other process can bind until this is dropped.
 #[derive(Debug)]
 pub(crate) struct ReservedPort {
     listener: TcpListener,
@@ -54,8 +54,8 @@ impl ReservedPort {
 
     /// Frees the port for its server, which must bind it at once.
     ///
-    /// A child that another thread has forked, but which has not executed its program yet, still holds a copy of the
-    /// listener for some microseconds: this waits until the kernel knows of no listener.
+    /// A child that another thread has forked and that has not executed its program yet holds a copy of the listener
+    /// for some microseconds: this waits until the kernel knows no listener any more.
     pub(crate) fn release(self) {
         drop(self.listener);
         let deadline = Instant::now() + RELEASE_TIMEOUT;
@@ -65,8 +65,8 @@ impl ReservedPort {
     }
 }
 
-/// Whether the kernel lists a listener of the port. Trying to bind it instead would make a listener that a fork can
-/// copy in turn.
+/// Whether the kernel lists a listener of the port. An attempt to bind it would make a listener that a fork can copy in
+/// turn.
 fn is_listened_to(port: u16) -> bool {
     const LISTEN: &str = "0A";
     let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();

@@ -1,15 +1,15 @@
-//! Processes by identity, and how servers are spawned so that they end with their owner.
+//! Processes by identity, and the spawning of servers so that they end with their owner.
 //!
-//! A process is known by its id and its start time, so a recorded id that the kernel gave to somebody else in the
-//! meantime is never signalled.
+//! A process is identified by its id and its start time, so a recorded id that the kernel has given to another process
+//! since is never signalled.
 //!
 //! **Ending with the owner, even after SIGKILL.** The owner of a stack holds an exclusive `flock` on the instance's
 //! lock file. Each server is started as `sh -c '(flock --shared LOCK true; kill -KILL 0) & exec SERVER'` in its own
-//! process group: the little watcher sleeps in the kernel until the owner's lock is gone, which the kernel sees to
-//! however the owner ends, and then kills the group, itself included. The server keeps the process id that the owner
-//! spawned. `PR_SET_PDEATHSIG` was rejected: it needs unsafe code here and follows the spawning *thread*, which in a
-//! test or an async runtime ends early. A pipe was rejected because only the owner could then start guarded servers;
-//! with a lock, `cargo stack restart` can restart a server of a running demo, and it still ends with the demo.
+//! process group. The watcher sleeps in the kernel until the owner's lock is gone, which the kernel releases however
+//! the owner ends; then it kills the group, itself included. The server keeps the process id that the owner spawned.
+//! `PR_SET_PDEATHSIG` was rejected: it needs unsafe code here and follows the spawning *thread*, which in a test or an
+//! async runtime ends early. A pipe was rejected because only the owner could then start guarded servers; with a lock,
+//! `cargo stack restart` can restart a server of a running demo, and it still ends with the demo.
 //!
 //! The watcher ignores SIGHUP, because the kernel sends it to the whole group when the owner of a paused server dies.
 //!
@@ -35,7 +35,7 @@ const GUARD_SCRIPT: &str = r#"lock=$1; shift
 (trap "" HUP INT TERM; flock --shared "$lock" true; kill -KILL 0) </dev/null >/dev/null 2>&1 &
 exec "$@""#;
 
-/// A process that cannot be confused with a later one of the same id.
+/// A process that cannot be mistaken for a later one of the same id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: i32,
@@ -52,7 +52,7 @@ pub(crate) enum ProcessState {
 }
 
 impl ProcessIdentity {
-    /// The process that has this id now.
+    /// Returns the process that has this id now.
     pub(crate) fn of(pid: u32) -> Option<Self> {
         let pid = i32::try_from(pid).ok()?;
         read_stat(pid).map(|(_, start_ticks)| Self { pid, start_ticks })
@@ -67,14 +67,14 @@ impl ProcessIdentity {
         }
     }
 
-    /// Sends a signal unless the process is gone; one that ends meanwhile is fine.
+    /// Sends a signal unless the process is gone; a process that ends meanwhile is no error.
     pub(crate) fn signal(self, signal: Signal) {
         if self.state() != ProcessState::Gone {
             let _gone_meanwhile = signal::kill(Pid::from_raw(self.pid), signal);
         }
     }
 
-    /// Waits until the process reaches the state; false when the time is over.
+    /// Waits until the process reaches the state; returns false when it does not in time.
     pub(crate) fn wait_for(self, wanted: ProcessState, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         while self.state() != wanted {
@@ -87,17 +87,17 @@ impl ProcessIdentity {
     }
 }
 
-/// State letter and start time. The name may hold spaces and parentheses: fields are counted after the last one.
+/// Reads state letter and start time. The name may hold spaces and parentheses: fields are counted after the last one.
 fn read_stat(pid: i32) -> Option<(char, u64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let state = fields.next()?.chars().next()?;
-    // The state is field 3, the start time field 22.
+    // The state is field 3, the start time is field 22.
     let start_ticks = fields.nth(18)?.parse().ok()?;
     Some((state, start_ticks))
 }
 
-/// How to run a server's program.
+/// The command that runs a server's program.
 #[derive(Debug)]
 pub(crate) struct Launch {
     pub(crate) program: PathBuf,
@@ -108,14 +108,14 @@ pub(crate) struct Launch {
 /// Whether servers end with the process that holds the instance's lock.
 #[derive(Debug, Clone)]
 pub(crate) enum Guard {
-    /// Ends when nobody holds this lock file exclusively any more.
+    /// The server ends when no process holds this lock file exclusively any more.
     Lock(PathBuf),
-    /// Runs in its own session until it is stopped.
+    /// The server runs in its own session until it is stopped.
     Detached,
 }
 
 impl Launch {
-    /// Has a library loaded before the program's own.
+    /// Makes the program load a library before its own.
     pub(crate) fn preload(&mut self, library: &Path) {
         const PRELOAD: &str = "LD_PRELOAD";
         match self.environment.iter_mut().find(|(name, _)| name == PRELOAD) {
@@ -124,7 +124,7 @@ impl Launch {
         }
     }
 
-    /// The command after its guard: own process group, no terminal, output appended to `output`.
+    /// Returns the command with its guard: own process group, no terminal, output appended to `output`.
     pub(crate) fn command(&self, guard: &Guard, output: &Path) -> Result<Command> {
         let log = || OpenOptions::new().create(true).append(true).open(output).file("write", output);
         let mut command = match guard {
@@ -133,7 +133,7 @@ impl Launch {
                 command.args(["-c", GUARD_SCRIPT, "stack-guard"]).arg(lock).process_group(0);
                 command
             }
-            // setsid does not fork here, since the child of this process leads no group yet.
+            // `setsid` does not fork here, because the child of this process leads no group yet.
             Guard::Detached => Command::new("setsid"),
         };
         command
@@ -155,9 +155,9 @@ impl Launch {
     }
 }
 
-/// Kills what is left of the process group of a child that was not reaped yet, then reaps it.
+/// Kills the rest of the process group of a child that was not reaped yet, then reaps it.
 ///
-/// The order matters: until `wait` the kernel cannot give the child's id, and so the group's, to anybody else.
+/// The order matters: until `wait` the kernel cannot give the child's id, and so the group's, to another process.
 pub(crate) fn end_group(child: &mut Child) -> Option<ExitStatus> {
     if let Ok(pid) = i32::try_from(child.id()) {
         let _empty_already = signal::killpg(Pid::from_raw(pid), Signal::SIGKILL);
@@ -165,7 +165,7 @@ pub(crate) fn end_group(child: &mut Child) -> Option<ExitStatus> {
     child.wait().ok()
 }
 
-/// Runs a program to its end after the guard.
+/// Runs a program with its guard to its end.
 pub(crate) fn run_to_end(launch: &Launch, guard: &Guard, output: &Path, timeout: Duration) -> Result<()> {
     let mut child = launch.spawn(guard, output)?;
     let ended =

@@ -1,6 +1,6 @@
 //! Prometheus servers: configuration, readiness. Each scrapes one daemon, with the documented rules.
 //!
-//! It has neither TLS nor accounts: it listens on 127.0.0.1 and knows figures only.
+//! A server has neither TLS nor accounts: it listens on 127.0.0.1 and stores only figures.
 
 use crate::error::Result;
 use crate::exchange::is_healthy;
@@ -46,7 +46,7 @@ fn configuration(settings: &Prometheus) -> String {
         + "\n"
 }
 
-/// Ready when it says so: its database is open, and queries are answered.
+/// Whether the server reports readiness: its database is open, and queries are answered.
 pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     is_healthy(place.record.port, "/-/ready")
 }

@@ -1,7 +1,7 @@
 //! Redis servers: configuration, readiness, replicas and clusters.
 //!
-//! The product's account comes from the documented file in `deploy/grants`. A server has one port, with TLS unless it
-//! is to be plain.
+//! The product's account comes from the documented file in `deploy/grants`. A server has one port, with TLS unless its
+//! specification is plain.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,9 +17,9 @@ pub(crate) const USER: &str = "anabranch_cache";
 pub(crate) const ADMIN_USER: &str = "default";
 
 const GRANTS: &str = include_str!("../../grants/redis-cache.acl");
-/// Slots of a cluster; each key belongs to one.
+/// Slots of a cluster; each key belongs to one slot.
 const SLOTS: usize = 16_384;
-/// Nodes tell each other who they are within a second.
+/// Limit of forming a cluster; nodes exchange their identities within a second.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 const CLUSTER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -67,7 +67,7 @@ fn configuration(place: &ManagedServer, settings: &Redis) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The lines of the one port.
+/// Returns the configuration lines of the port.
 fn port(place: &ManagedServer) -> Vec<String> {
     let (port, certificates) = (place.record.port, &place.certificates);
     if place.record.spec.is_plain {
@@ -85,28 +85,28 @@ fn port(place: &ManagedServer) -> Vec<String> {
     ]
 }
 
-/// The documented accounts as lines of the configuration, which knows no comments after them.
+/// Returns the documented accounts as lines of the configuration, which allows no comments after them.
 fn accounts(password: &str) -> impl Iterator<Item = String> {
     GRANTS
         .lines()
         .filter(|line| line.starts_with("user "))
-        // Installations of any name share the server.
+        // Installations of every name share the server.
         .map(move |line| line.replace("{cache_password}", password).replace("~NAME:", "~*:"))
 }
 
-/// Ready when the product's account gets an answer; a server that still loads its data refuses.
+/// Whether the product's account gets an answer; a server that still loads its data refuses.
 pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let hello = format!("AUTH {USER} {}\r\nPING\r\nQUIT\r\n", place.record.password);
     exchange(place, &hello).is_ok_and(|answer| answer == "+OK\r\n+PONG\r\n+OK\r\n")
 }
 
-/// Joins nodes that run, shares the slots out evenly, and waits until every node knows it.
+/// Joins running nodes, spreads the slots evenly, and waits until every node knows it.
 pub(crate) fn form_cluster(nodes: &[&ManagedServer]) -> Result<()> {
     let deadline = Instant::now() + CLUSTER_TIMEOUT;
     for (index, node) in nodes.iter().enumerate() {
         let (first, behind) = (index * SLOTS / nodes.len(), (index + 1) * SLOTS / nodes.len());
         let mut commands = vec![format!("CLUSTER ADDSLOTSRANGE {first} {}", behind - 1)];
-        // The first meets all others; they learn of each other through it.
+        // The first node meets all others; they learn of each other through it.
         let others = if index == 0 { &nodes[1..] } else { &[] };
         commands.extend(others.iter().map(|other| {
             format!("CLUSTER MEET 127.0.0.1 {} {}", other.record.port, other.record.second_port)

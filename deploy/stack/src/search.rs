@@ -1,7 +1,7 @@
 //! OpenSearch nodes: security files, settings, readiness.
 //!
-//! A node of its own, with TLS on both ports. Its accounts exist from the first moment, in files that the node reads at
-//! its first start; the product's roles are the documented file in `deploy/grants`.
+//! A node is a cluster of its own, with TLS on both ports. Its accounts exist from the first moment, in files that the
+//! node reads at its first start; the product's roles are the documented file in `deploy/grants`.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ use crate::programs::SearchPrograms;
 use crate::spec::Search;
 
 pub(crate) const USER: &str = "anabranch_search";
-/// It makes and removes indexes; its password is the other one's.
+/// The account that creates and removes indexes; its password is the same as [`USER`]'s.
 pub(crate) const SETUP_USER: &str = "anabranch_search_setup";
 pub(crate) const ADMIN_USER: &str = "admin";
 
@@ -25,7 +25,7 @@ const ROLES: &str = include_str!("../../grants/opensearch-roles.yml");
 const ROLES_MAPPING: &str = "---\n_meta:\n  type: rolesmapping\n  config_version: 2\n\
     all_access:\n  users: [admin]\nanabranch_search:\n  users: [anabranch_search]\n\
     anabranch_search_setup:\n  users: [anabranch_search_setup]\n";
-/// The lowest that there is: these passwords are random, and each new connection pays for it.
+/// The lowest possible cost: these passwords are random, and each new connection pays for it.
 const BCRYPT_COST: u32 = 4;
 
 pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
@@ -83,7 +83,7 @@ pub(crate) fn launch(place: &ManagedServer, settings: &Search, flags: Vec<String
     Ok(Launch { program: java, arguments, environment })
 }
 
-/// `name=value` each; a later one wins.
+/// Returns settings as `name=value`; a later one wins.
 fn node_settings(place: &ManagedServer) -> Vec<String> {
     let folder = place.folder.display();
     let mut settings = vec![
@@ -96,7 +96,7 @@ fn node_settings(place: &ManagedServer) -> Vec<String> {
         format!("path.home={folder}"),
         format!("path.data={folder}/data"),
         format!("path.logs={folder}"),
-        // A mistyped index is an error, and a full disk of the machine no reason to refuse.
+        // A mistyped index becomes an error, and the machine's full disk is no reason to refuse writes.
         "action.auto_create_index=false".to_owned(),
         "cluster.routing.allocation.disk.threshold_enabled=false".to_owned(),
     ];
@@ -120,7 +120,7 @@ fn node_settings(place: &ManagedServer) -> Vec<String> {
     settings
 }
 
-/// Ready when the product's account may ask for the node's health, and gets it: only then are accounts loaded.
+/// Whether the product's account may query the node's health and gets it: accounts are loaded by then.
 pub(crate) fn is_ready(place: &ManagedServer) -> bool {
     let login = BASE64_STANDARD.encode(format!("{USER}:{}", place.record.password));
     let question = format!(

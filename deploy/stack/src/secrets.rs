@@ -1,7 +1,7 @@
-//! Passwords and certificates, made anew for each instance and readable by their owner only.
+//! Passwords and certificates, made anew for each instance and readable only by their owner.
 //!
 //! One certificate authority signs one server certificate that all servers of the instance share. Clients verify it
-//! with `ca.pem`, exactly as they would verify a real one: nothing in the stack asks for verification to be off.
+//! with `ca.pem` as they would verify a real one: nothing in the stack turns verification off.
 
 use std::path::{Path, PathBuf};
 
@@ -14,8 +14,8 @@ use rcgen::{
 use crate::error::Result;
 use crate::layout::{make_folder, write_private};
 
-/// Letters and digits only, so that a password needs no quoting in SQL, URLs and configuration files; 24 of 62
-/// characters are 142 bits.
+/// Characters of a password: letters and digits only, so that it needs no quoting in SQL, URLs and configuration files.
+/// 24 of 62 characters are 142 bits.
 const PASSWORD_CHARACTERS: usize = 24;
 
 pub(crate) fn random_password() -> String {
@@ -64,13 +64,13 @@ impl Certificates {
         server.is_ca = IsCa::ExplicitNoCa;
         server.use_authority_key_identifier_extension = true;
         server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        // Both: cluster links (NATS routes, OpenSearch transport) present the same certificate as clients.
+        // Both are needed: cluster links (NATS routes, OpenSearch transport) present the same certificate as clients.
         server.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let server_key = KeyPair::generate()?;
         let server_certificate = server.signed_by(&server_key, &issuer)?;
 
-        // The authority's key is not stored: nothing else shall ever be signed by it.
+        // The authority's key is not stored: it must never sign anything else.
         write_private(&self.ca(), &authority_certificate.pem())?;
         write_private(&self.server_key(), &server_key.serialize_pem())?;
         write_private(&self.server(), &server_certificate.pem())

@@ -1,7 +1,7 @@
-//! One server: start, stop, kill, pause, and what it is doing now.
+//! One server: starts, stops, kills and pauses it, and reports its state.
 //!
-//! What runs is read from the server's folder, never remembered: another process (`cargo stack kill source-a`) may
-//! have killed or restarted it meanwhile.
+//! The state is read from the server's folder and never remembered: another process (`cargo stack kill source-a`) may
+//! have killed or restarted the server meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ use crate::ports::ReservedPort;
 use crate::process::{ProcessIdentity, ProcessState, end_group};
 use crate::spec::{Passwords, RedisRole, ServerSpec};
 
-/// Well above what was measured (0.2 s idle, 10 s on two busy cores with crash recovery).
+/// Limit of a start: well above the measured times (0.2 s idle, 10 s on two busy cores with crash recovery).
 const READY_TIMEOUT: Duration = Duration::from_secs(90);
-/// An orderly end takes 0.1 s; a database that must flush a lot may take longer.
+/// Limit of an orderly end: it takes 0.1 s, and longer if a database must flush a lot.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const LOG_LINES_IN_ERRORS: usize = 20;
 
-/// What a server is doing.
+/// State of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerStatus {
     Running,
@@ -37,17 +37,17 @@ pub enum ServerStatus {
     Stopped,
 }
 
-/// Why a server that was started is not ready.
+/// The reason why a started server is not ready.
 enum Unready {
     Exited,
     TimeOver,
 }
 
-/// A server of a stack. All calls wait until what they say is true.
+/// A server of a stack. Each call returns when its effect is reached.
 #[derive(Debug)]
 pub struct Server {
     place: ManagedServer,
-    /// The child that this process spawned last; kept to reap it. Also serialises starts and stops.
+    /// The child that this process spawned last; it is kept to be reaped. The lock also serialises starts and stops.
     child: Mutex<Option<Child>>,
 }
 
@@ -64,64 +64,64 @@ impl Server {
         self.place.name()
     }
 
-    /// The port on 127.0.0.1; it stays the same for the stack's life.
+    /// Returns the port on 127.0.0.1; it stays the same for the stack's life.
     pub fn port(&self) -> u16 {
         self.place.record.port
     }
 
-    /// URL of the product's least-privilege account, with its password.
+    /// Returns the URL of the product's least-privilege account, with its password.
     pub fn url(&self) -> String {
         self.place.url()
     }
 
-    /// URL of the product's account that sets up, where there is one beside [`Server::url`]'s: on servers that hold
-    /// derived tables or documents.
+    /// Returns the URL of the product's set-up account. Servers that hold derived tables or documents have one beside
+    /// that of [`Server::url`].
     pub fn setup_url(&self) -> Option<String> {
         self.place.setup_url()
     }
 
-    /// URL of the account that may do everything.
+    /// Returns the URL of the account that may do everything.
     pub fn admin_url(&self) -> String {
         self.place.admin_url()
     }
 
-    /// Name of the product's account.
+    /// Returns the name of the product's account.
     pub fn user(&self) -> &'static str {
         self.place.user()
     }
 
-    /// Password of the product's account.
+    /// Returns the password of the product's account.
     pub fn password(&self) -> &str {
         &self.place.record.password
     }
 
-    /// Password of the administrator.
+    /// Returns the password of the administrator.
     pub fn admin_password(&self) -> &str {
         &self.place.record.admin_password
     }
 
-    /// Port of NATS' monitoring endpoint (plain HTTP), or of the links between Redis or OpenSearch nodes; nothing
-    /// listens there for MariaDB and MySQL.
+    /// Returns the port of NATS' monitoring endpoint (plain HTTP), or of the links between Redis or OpenSearch nodes.
+    /// For MariaDB and MySQL nothing listens there.
     pub fn second_port(&self) -> u16 {
         self.place.record.second_port
     }
 
-    /// Folder with the server's data and logs.
+    /// Returns the folder with the server's data and logs.
     pub fn folder(&self) -> &Path {
         &self.place.folder
     }
 
-    /// The server's log file.
+    /// Returns the server's log file.
     pub fn log_file(&self) -> PathBuf {
         self.place.log_file()
     }
 
-    /// Its wall clock, if it has one of its own.
+    /// Returns its wall clock; only a server with a clock of its own follows it.
     pub fn clock(&self) -> Clock {
         self.place.clock()
     }
 
-    /// Process id, unless stopped.
+    /// Returns the process id; `None` when the server is stopped.
     pub fn pid(&self) -> Option<u32> {
         let identity = self.identity().filter(|identity| identity.state() != ProcessState::Gone)?;
         u32::try_from(identity.pid).ok()
@@ -135,24 +135,24 @@ impl Server {
         }
     }
 
-    /// SIGKILL, as the kernel or a power switch would do it; returns when the process is gone.
+    /// Sends SIGKILL, which ends the server as a crash would; returns when the process is gone.
     pub fn kill(&self) -> Result<()> {
         let mut child = self.lock();
         self.end(Signal::SIGKILL, &mut child).map(drop)
     }
 
-    /// An orderly stop (SIGTERM); SIGKILL when that takes too long.
+    /// Stops in order (SIGTERM), and with SIGKILL when that takes too long.
     pub fn stop(&self) -> Result<()> {
         let mut child = self.lock();
         self.end(Signal::SIGTERM, &mut child).map(drop)
     }
 
-    /// Starts with the same data, port and flags, after an orderly stop if it runs; returns when ready.
+    /// Starts with the same data, port and flags, after an orderly stop if it runs; returns when it is ready.
     pub fn restart(&self) -> Result<()> {
         self.restart_with(&[])
     }
 
-    /// As [`Server::restart`], with further command line flags for this run only.
+    /// Restarts as [`Server::restart`] does, with further command line flags for this run only.
     pub fn restart_with(&self, extra_flags: &[&str]) -> Result<()> {
         let mut child = self.lock();
         self.end(Signal::SIGTERM, &mut child)?;
@@ -160,11 +160,11 @@ impl Server {
         self.run(&flags, Vec::new(), &mut child)
     }
 
-    /// SIGKILL, then a start without any data: as on a new disk. Port, passwords and settings stay.
+    /// Sends SIGKILL and starts without any data, as on a new disk. Port, passwords and settings stay.
     pub fn restart_empty(&self) -> Result<()> {
         let mut child = self.lock();
         self.end(Signal::SIGKILL, &mut child)?;
-        // Without the marker the start makes the data anew, as after a first start that failed.
+        // Without the marker the start makes the data anew, as after a failed first start.
         let marker = self.place.prepared_marker();
         match fs::remove_file(&marker) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -175,17 +175,17 @@ impl Server {
         self.run(&[], Vec::new(), &mut child)
     }
 
-    /// Freezes the process (SIGSTOP): connections stay open and nothing is answered.
+    /// Freezes the process (SIGSTOP): its connections stay open, and it answers nothing.
     pub fn pause(&self) -> Result<()> {
         self.freeze(Signal::SIGSTOP, ProcessState::Paused)
     }
 
-    /// Lets a paused process go on (SIGCONT).
+    /// Continues a paused process (SIGCONT).
     pub fn resume(&self) -> Result<()> {
         self.freeze(Signal::SIGCONT, ProcessState::Running)
     }
 
-    /// Starts unless it runs already.
+    /// Starts the server unless it runs already.
     pub(crate) fn start(&self, reserved: Vec<ReservedPort>) -> Result<()> {
         let mut child = self.lock();
         match self.status() {
@@ -195,7 +195,7 @@ impl Server {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Child>> {
-        // A panic while it was held leaves nothing half done that the folder does not tell.
+        // A panic under the lock leaves nothing half done that the folder does not show.
         self.child.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,12 +216,12 @@ impl Server {
         if identity.wait_for(wanted, KILL_TIMEOUT) { Ok(()) } else { Err(gone()) }
     }
 
-    /// Ends what runs and reaps our child; the child's exit status, if there was one.
+    /// Ends the running process and reaps its child; returns the child's exit status, if there was one.
     fn end(&self, signal: Signal, child: &mut Option<Child>) -> Result<Option<ExitStatus>> {
         if let Some(identity) = self.identity() {
             end_process(self.name(), identity, signal)?;
         }
-        // Taken, so that no group is signalled after its leader was reaped.
+        // The child is taken out, so that no group is signalled after its leader was reaped.
         Ok(child.take().and_then(|mut child| end_group(&mut child)))
     }
 
@@ -270,7 +270,7 @@ impl Server {
     fn wait_ready(&self) -> std::result::Result<(), Unready> {
         let deadline = Instant::now() + READY_TIMEOUT;
         loop {
-            // Looked at before readiness: a program of somebody else could answer on the port.
+            // The state is checked before readiness: another program could answer on the port.
             if self.status() == ServerStatus::Stopped {
                 return Err(Unready::Exited);
             }
@@ -284,7 +284,7 @@ impl Server {
         }
     }
 
-    /// The last lines of the server's log and of what it printed.
+    /// Returns the last lines of the server's log and of its output.
     pub fn log_tail(&self) -> String {
         let mut files = vec![self.place.log_file(), self.place.output()];
         files.dedup();
@@ -293,7 +293,7 @@ impl Server {
     }
 }
 
-/// The process that a server's folder names, which may be gone.
+/// Returns the process that a server's folder names; it may be gone.
 pub(crate) fn recorded_process(folder: &Path) -> Option<ProcessIdentity> {
     serde_json::from_str(&fs::read_to_string(folder.join("process.json")).ok()?).ok()
 }
@@ -302,7 +302,7 @@ pub(crate) fn recorded_process(folder: &Path) -> Option<ProcessIdentity> {
 pub(crate) fn end_process(name: &str, identity: ProcessIdentity, signal: Signal) -> Result<()> {
     identity.signal(signal);
     if signal == Signal::SIGTERM {
-        // A paused process acts on SIGTERM only after it goes on.
+        // A paused process handles SIGTERM only after it continues.
         identity.signal(Signal::SIGCONT);
         if identity.wait_for(ProcessState::Gone, STOP_TIMEOUT) {
             return Ok(());
@@ -315,7 +315,7 @@ pub(crate) fn end_process(name: &str, identity: ProcessIdentity, signal: Signal)
     Err(StackError::ServerNotKilled { name: name.to_owned(), pid: identity.pid, waited: KILL_TIMEOUT })
 }
 
-/// Names of the servers that have a folder in an instance, for cleaning without a readable state file.
+/// Returns the folders of the servers in an instance, for cleaning without a readable state file.
 pub(crate) fn server_folders(instance: &Path) -> Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(instance).file("read the folder", instance)? {
@@ -328,7 +328,7 @@ pub(crate) fn server_folders(instance: &Path) -> Result<Vec<PathBuf>> {
 }
 
 impl ServerSpec {
-    /// A replica of a Redis server, with the same passwords, so that clients can go on with it.
+    /// Specifies a replica of a Redis server, with the same passwords, so that clients can switch to it.
     pub fn redis_replica(name: impl Into<String>, primary: &Server) -> Self {
         let passwords =
             Passwords { user: primary.password().to_owned(), admin: primary.admin_password().to_owned() };

@@ -1,6 +1,6 @@
-//! What a stack consists of: names, kinds and settings of servers, as data.
+//! The parts of a stack as data: names, kinds and settings of servers.
 //!
-//! A new kind of server is one more variant of [`Kind`] and one file with the same functions as `redis.rs`.
+//! A new kind of server needs one more variant of [`Kind`] and one file with the same functions as `redis.rs`.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,11 +8,11 @@ use crate::error::{Result, StackError};
 use crate::programs::{MARIADB_11, MYSQL};
 
 const NATS_STORE_BYTES: u64 = 10 * 1024 * 1024 * 1024;
-/// Enough for some hundred thousand documents; 256 also starts.
+/// Heap for some hundred thousand documents; 256 MiB also start.
 const SEARCH_HEAP_MIB: u32 = 512;
 const NAME_CHARACTERS_MAXIMUM: usize = 40;
 
-/// What to start.
+/// The stack to start.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Name of the instance; without one the library makes a unique name.
@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Two captured MariaDB servers, one target and one NATS node with JetStream.
+    /// Specifies two captured MariaDB servers, one target and one NATS node with JetStream.
     pub fn standard() -> Self {
         Self {
             instance: None,
@@ -35,7 +35,7 @@ impl Options {
         }
     }
 
-    /// The standard servers, of MySQL where they are of MariaDB.
+    /// Specifies the standard servers with MySQL in place of MariaDB.
     pub fn mysql() -> Self {
         Self {
             instance: None,
@@ -48,7 +48,7 @@ impl Options {
         }
     }
 
-    /// The standard servers, of MariaDB 11.8.
+    /// Specifies the standard servers with MariaDB 11.8.
     pub fn mariadb_11() -> Self {
         Self {
             instance: None,
@@ -61,17 +61,17 @@ impl Options {
         }
     }
 
-    /// One of everything that each machine can have: the standard servers, a Redis and an OpenSearch node.
+    /// Specifies all servers that every machine can have: the standard ones, Redis and an OpenSearch node.
     pub fn everything() -> Self {
         Self::standard().with(ServerSpec::redis("redis")).with(ServerSpec::search("search"))
     }
 
-    /// A stack without servers; add what is needed.
+    /// Specifies a stack without servers.
     pub fn empty() -> Self {
         Self::default()
     }
 
-    /// Names the instance, so that `cargo stack --instance NAME` can look at it.
+    /// Names the instance, so that `cargo stack --instance NAME` can find it.
     #[must_use]
     pub fn named(mut self, instance: impl Into<String>) -> Self {
         self.instance = Some(instance.into());
@@ -94,18 +94,18 @@ pub struct ServerSpec {
     pub kind: Kind,
     /// Command line flags appended to the standard ones at every start; a later flag wins.
     pub flags: Vec<String>,
-    /// Its wall clock can be stepped ([`crate::Server::clock`]); not that of NATS.
+    /// Its wall clock can be stepped ([`crate::Server::clock`]); NATS ignores this.
     #[serde(default)]
     pub has_own_clock: bool,
-    /// It never waits until its disk has what it wrote: a power cut loses that, the end of its process does not.
+    /// It never waits until its writes are on the disk: a power cut loses them, the end of its process does not.
     #[serde(default)]
     pub skips_fsync: bool,
-    /// Its port has no TLS; only of NATS, Redis, OpenSearch and Prometheus. A database offers both on one port.
+    /// Its port has no TLS; only for NATS, Redis, OpenSearch and Prometheus. A database offers both on one port.
     #[serde(default)]
     pub is_plain: bool,
 }
 
-/// The closed list of what the stack can start.
+/// The closed list of servers that the stack can start.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     MariaDb(MariaDbVersion, Database),
@@ -116,12 +116,12 @@ pub enum Kind {
     Prometheus(Prometheus),
 }
 
-/// Which MariaDB programs to run.
+/// The MariaDB programs to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MariaDbVersion {
-    /// 10.6 or newer from PATH, else the distribution's.
+    /// 10.6 or newer from PATH, otherwise the distribution's.
     Common,
-    /// 11.8 from PATH, else from the packages of Debian 13: its binlog differs from that of earlier servers.
+    /// 11.8 from PATH, otherwise from the packages of Debian 13: its binlog differs from that of earlier servers.
     Eleven,
 }
 
@@ -146,18 +146,18 @@ pub enum DatabaseAccount {
 pub struct Nats {
     pub version: NatsVersion,
     pub jetstream: bool,
-    /// What all its streams together may take.
+    /// Bytes that all its streams together may take.
     pub store_bytes: u64,
     /// Lines appended to the configuration file.
     pub configuration: Vec<String>,
 }
 
-/// Which NATS program to run.
+/// The NATS program to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NatsVersion {
-    /// 2.15 or newer from PATH, else the pinned 2.15.
+    /// 2.15 or newer from PATH, otherwise the pinned 2.15.
     Current,
-    /// The one that Debian 12 has, 2.9: too old for Anabranch, for tests of the refusal.
+    /// 2.9 of Debian 12, which is too old for Anabranch; for tests of the refusal.
     Old,
 }
 
@@ -165,15 +165,15 @@ pub enum NatsVersion {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Redis {
     pub role: RedisRole,
-    /// Passwords that it shares with others; without them it gets its own.
+    /// Passwords that it shares with others; `None` = it gets its own.
     pub passwords: Option<Passwords>,
 }
 
-/// What a Redis server is to others.
+/// Role of a Redis server among others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RedisRole {
     Standalone,
-    /// Follows the server on this port of 127.0.0.1 from its start on.
+    /// A replica of the server on this port of 127.0.0.1, from its start on.
     Replica {
         of: u16,
     },
@@ -218,7 +218,7 @@ impl ServerSpec {
         }
     }
 
-    /// The programs that not every machine can have, as their error names them.
+    /// Returns the name, as errors show it, of programs that not every machine can have.
     pub(crate) fn optional_programs(&self) -> Option<&'static str> {
         match self.kind {
             Kind::MariaDb(MariaDbVersion::Eleven, _) => Some(MARIADB_11),
@@ -231,37 +231,37 @@ impl ServerSpec {
         }
     }
 
-    /// A captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
+    /// Specifies a captured MariaDB server: row binlog with full metadata, account `anabranch_capture`.
     pub fn mariadb_source(name: impl Into<String>) -> Self {
         Self::of(name, Kind::MariaDb(MariaDbVersion::Common, Database::SOURCE))
     }
 
-    /// A MariaDB server for derived tables, account `anabranch_apply`.
+    /// Specifies a MariaDB server for derived tables, account `anabranch_apply`.
     pub fn mariadb_target(name: impl Into<String>) -> Self {
         Self::of(name, Kind::MariaDb(MariaDbVersion::Common, Database::TARGET))
     }
 
-    /// As [`ServerSpec::mariadb_source`], of MariaDB 11.8.
+    /// Specifies a source as [`ServerSpec::mariadb_source`] does, with MariaDB 11.8.
     pub fn mariadb_11_source(name: impl Into<String>) -> Self {
         Self::of(name, Kind::MariaDb(MariaDbVersion::Eleven, Database::SOURCE))
     }
 
-    /// As [`ServerSpec::mariadb_target`], of MariaDB 11.8.
+    /// Specifies a target as [`ServerSpec::mariadb_target`] does, with MariaDB 11.8.
     pub fn mariadb_11_target(name: impl Into<String>) -> Self {
         Self::of(name, Kind::MariaDb(MariaDbVersion::Eleven, Database::TARGET))
     }
 
-    /// A captured MySQL server: row binlog with full metadata and GTIDs, account `anabranch_capture`.
+    /// Specifies a captured MySQL server: row binlog with full metadata and GTIDs, account `anabranch_capture`.
     pub fn mysql_source(name: impl Into<String>) -> Self {
         Self::of(name, Kind::MySql(Database::SOURCE))
     }
 
-    /// A MySQL server for derived tables, account `anabranch_apply`.
+    /// Specifies a MySQL server for derived tables, account `anabranch_apply`.
     pub fn mysql_target(name: impl Into<String>) -> Self {
         Self::of(name, Kind::MySql(Database::TARGET))
     }
 
-    /// A NATS node with JetStream that syncs every write.
+    /// Specifies a NATS node with JetStream that syncs every write.
     pub fn nats(name: impl Into<String>) -> Self {
         let kind = Nats {
             version: NatsVersion::Current,
@@ -272,17 +272,17 @@ impl ServerSpec {
         Self::of(name, Kind::Nats(kind))
     }
 
-    /// A NATS node without JetStream.
+    /// Specifies a NATS node without JetStream.
     pub fn nats_without_jetstream(name: impl Into<String>) -> Self {
         Self::nats(name).with_nats(|nats| nats.jetstream = false)
     }
 
-    /// A NATS node of a version that Anabranch refuses.
+    /// Specifies a NATS node of a version that Anabranch refuses.
     pub fn nats_old(name: impl Into<String>) -> Self {
         Self::nats(name).with_nats(|nats| nats.version = NatsVersion::Old)
     }
 
-    /// A Redis server that appends every write to its file.
+    /// Specifies a Redis server that appends every write to its file.
     pub fn redis(name: impl Into<String>) -> Self {
         Self::redis_in(name, RedisRole::Standalone, None)
     }
@@ -291,18 +291,18 @@ impl ServerSpec {
         Self::of(name, Kind::Redis(Redis { role, passwords }))
     }
 
-    /// An OpenSearch node.
+    /// Specifies an OpenSearch node.
     pub fn search(name: impl Into<String>) -> Self {
         let kind = Kind::Search(Search { heap_mib: SEARCH_HEAP_MIB });
         Self::of(name, kind)
     }
 
-    /// A Prometheus server that scrapes the daemon on this port of 127.0.0.1 each second.
+    /// Specifies a Prometheus server that scrapes the daemon on this port of 127.0.0.1 each second.
     pub fn prometheus(name: impl Into<String>, scraped_port: u16) -> Self {
         Self::of(name, Kind::Prometheus(Prometheus { scraped_port, scrape_seconds: 1 })).plain()
     }
 
-    /// Limits what the streams of a NATS node may take together.
+    /// Limits the bytes of all streams of a NATS node together.
     #[must_use]
     pub fn store_bytes(self, bytes: u64) -> Self {
         self.with_nats(|nats| nats.store_bytes = bytes)
@@ -315,7 +315,7 @@ impl ServerSpec {
         self
     }
 
-    /// The memory of an OpenSearch node's objects.
+    /// Sets the heap of an OpenSearch node.
     #[must_use]
     pub fn heap_mib(mut self, mebibytes: u32) -> Self {
         if let Kind::Search(search) = &mut self.kind {
@@ -324,21 +324,21 @@ impl ServerSpec {
         self
     }
 
-    /// Gives it a wall clock that can be stepped.
+    /// Gives the server a wall clock that can be stepped.
     #[must_use]
     pub fn with_own_clock(mut self) -> Self {
         self.has_own_clock = true;
         self
     }
 
-    /// Waits for no disk, where the machine can have `libeatmydata`; NATS does, since it asks the kernel itself.
+    /// Skips fsync if the machine can have `libeatmydata`; NATS still syncs, since it calls the kernel itself.
     #[must_use]
     pub fn without_fsync(mut self) -> Self {
         self.skips_fsync = true;
         self
     }
 
-    /// Serves without TLS.
+    /// Makes the server serve without TLS.
     #[must_use]
     pub fn plain(mut self) -> Self {
         self.is_plain = true;
@@ -354,7 +354,7 @@ impl ServerSpec {
     }
 }
 
-/// Names become folders, environment variables and identifiers in configuration files.
+/// Checks a name: it becomes a folder, an environment variable and an identifier in configuration files.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     if name.is_empty() || name.len() > NAME_CHARACTERS_MAXIMUM || !name.bytes().all(allowed) {

@@ -18,14 +18,14 @@ use crate::secrets::{Certificates, random_password};
 use crate::server::Server;
 use crate::spec::{Kind, Options, Passwords, RedisRole, ServerSpec, check_name};
 
-/// Keeps the data of an owned stack when it is set to `1`, until `cargo stack --instance NAME down`.
+/// Variable that keeps the data of an owned stack if it is `1`, until `cargo stack --instance NAME down`.
 pub const KEEP_VARIABLE: &str = "ANABRANCH_STACK_KEEP";
 
-/// Running servers of one instance.
+/// The running servers of one instance.
 ///
 /// A stack from [`Stack::start`] is owned: dropping it stops the servers and removes their data, and the servers also
-/// end when the owner is killed. Stacks from [`Stack::up`] and [`Stack::open`] are only looked at: dropping them
-/// changes nothing.
+/// end when the owner is killed. Stacks from [`Stack::up`] and [`Stack::open`] are not owned: dropping them changes
+/// nothing.
 #[derive(Debug)]
 pub struct Stack {
     instance: Instance,
@@ -42,7 +42,7 @@ impl Stack {
         Self::start_in(&Layout::find()?, options)
     }
 
-    /// As [`Stack::start`], below another target folder.
+    /// Starts an owned stack as [`Stack::start`] does, below another target folder.
     pub fn start_in(layout: &Layout, options: Options) -> Result<Self> {
         let instance = Instance::create(layout, options.instance, Mode::Owned)?;
         let stack = Self::new(layout, instance, State { mode: Mode::Owned, servers: Vec::new() }, true);
@@ -51,10 +51,10 @@ impl Stack {
         Ok(stack)
     }
 
-    /// For tests with servers that not every machine can have (MySQL, MariaDB 11.8): `None` there, and why on stderr.
-    /// What could not be had once is not looked for again by this process, as that takes its time.
+    /// Starts a stack for tests with servers that not every machine can have (MySQL, MariaDB 11.8); `None` without
+    /// them, with the reason on stderr. A process searches for missing programs only once, because that is slow.
     pub fn start_if_there(options: Options) -> Result<Option<Self>> {
-        // What is missing, and why. The lock is not held while servers start.
+        // Missing programs and the reasons. The lock is not held while servers start.
         static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
         let known = || MISSING.lock().unwrap_or_else(PoisonError::into_inner);
         let optional: Vec<_> = options.servers.iter().filter_map(ServerSpec::optional_programs).collect();
@@ -76,7 +76,7 @@ impl Stack {
         Ok(None)
     }
 
-    /// Starts a detached stack, or what does not run of one: it stays up until [`Stack::down`].
+    /// Starts a detached stack, or its stopped servers: it stays up until [`Stack::down`].
     pub fn up(layout: &Layout, instance: &str, servers: Vec<ServerSpec>) -> Result<Self> {
         let (instance, state) = match Instance::open(layout, instance) {
             Ok((mut instance, state)) if state.mode == Mode::Detached => {
@@ -99,13 +99,13 @@ impl Stack {
         Ok(stack)
     }
 
-    /// Looks at an instance that is up, whoever owns it.
+    /// Opens an instance that is up, whichever process owns it.
     pub fn open(layout: &Layout, instance: &str) -> Result<Self> {
         let (instance, state) = Instance::open(layout, instance)?;
         Ok(Self::new(layout, instance, state, false))
     }
 
-    /// Stops a detached stack, or what a dead owner left, and removes its data.
+    /// Stops a detached stack, or the remains of a dead owner's, and removes its data.
     pub fn down(mut self) -> Result<()> {
         if !self.owner {
             self.instance.take_lock()?;
@@ -128,14 +128,14 @@ impl Stack {
         stack
     }
 
-    /// Starts one more server; returns when it is ready.
+    /// Starts one more server; returns it when it is ready.
     pub fn add(&self, server: ServerSpec) -> Result<Arc<Server>> {
         let name = server.name.clone();
         self.add_all(vec![server])?;
         self.server(&name)
     }
 
-    /// Starts more servers, all at once. The first failure is returned after all have ended their attempt.
+    /// Starts more servers, all at once. Returns the first failure after all attempts have ended.
     pub fn add_all(&self, specs: Vec<ServerSpec>) -> Result<()> {
         let mut reserved = Vec::new();
         let mut added = Vec::new();
@@ -186,7 +186,7 @@ impl Stack {
         self.add_redis_nodes(names, |node| node)
     }
 
-    /// The same without TLS.
+    /// Starts a Redis Cluster without TLS, see [`Stack::add_redis_cluster`].
     pub fn add_plain_redis_cluster(&self, names: &[&str]) -> Result<()> {
         self.add_redis_nodes(names, ServerSpec::plain)
     }
@@ -214,22 +214,22 @@ impl Stack {
         self.servers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Name of the instance.
+    /// Returns the name of the instance.
     pub fn name(&self) -> &str {
         &self.instance.name
     }
 
-    /// Folder of the instance, with one folder for each server.
+    /// Returns the folder of the instance, which has one folder for each server.
     pub fn folder(&self) -> &Path {
         &self.instance.folder
     }
 
-    /// The certificate authority that signed the certificates of all servers (PEM).
+    /// Returns the file of the certificate authority that signed the certificates of all servers (PEM).
     pub fn ca_file(&self) -> PathBuf {
         self.certificates.ca()
     }
 
-    /// A server by its name.
+    /// Returns a server by its name.
     pub fn server(&self, name: &str) -> Result<Arc<Server>> {
         let servers = self.lock();
         servers.iter().find(|server| server.name() == name).cloned().ok_or_else(|| {
@@ -241,7 +241,7 @@ impl Stack {
         })
     }
 
-    /// All servers, in the order in which they were added.
+    /// Returns all servers, in the order in which they were added.
     pub fn servers(&self) -> Vec<Arc<Server>> {
         self.lock().clone()
     }
@@ -251,7 +251,7 @@ impl Stack {
         self.companion_with(program, arguments, &[], output)
     }
 
-    /// As [`Stack::companion`], with variables added to the environment: the place for its secrets.
+    /// Starts a program as [`Stack::companion`] does, with more variables in its environment: secrets belong there.
     pub fn companion_with(
         &self,
         program: &Path,
@@ -262,7 +262,7 @@ impl Stack {
         Companion::start(program, arguments, environment, &self.instance.guard(self.mode), output)
     }
 
-    /// A wall clock for companions, and the variables that make a program go by it.
+    /// Returns a wall clock for companions, and the variables that make a program use it.
     pub fn clock(&self, name: &str) -> Result<(Clock, Vec<(String, String)>)> {
         let clock = Clock::at(self.folder().join(format!("{name}.clock")));
         let variables = clock.variables(&self.programs)?;
@@ -311,7 +311,7 @@ impl Drop for Stack {
     }
 }
 
-/// Names of the instances in this checkout.
+/// Returns the names of the instances in this checkout.
 pub fn instance_names(layout: &Layout) -> Result<Vec<String>> {
     instance::names(layout)
 }
@@ -320,7 +320,7 @@ fn random_passwords() -> Passwords {
     Passwords { user: random_password(), admin: random_password() }
 }
 
-/// Does the same with each item at once; the first error in the items' order.
+/// Does the work for all items at once; returns the first error in the items' order.
 fn in_parallel<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let work = &work;
     let results: Vec<Result<()>> = thread::scope(|scope| {

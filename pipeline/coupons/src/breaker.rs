@@ -1,20 +1,20 @@
 //! The breaker in front of the coupon system, one for all workers of a process.
 //!
-//! It opens after failures that followed one another without an answer about any user between them, and at each plea
-//! for a pause. While it is open nothing is tried, and no try counts. Calls that were under way when it opened make the
-//! pause no longer, whatever becomes of them.
+//! It opens after consecutive failures without an answer about any user between them, and whenever the system asks for
+//! a pause. While it is open no worker calls, and no try counts. Calls that were under way when it opened do not
+//! prolong the pause, whatever their outcome.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 
-/// Failures in a row after which they are the system's and not a user's.
+/// Consecutive failures from which on they count as the system's and not a user's.
 const FAILURES_MAX: u32 = 3;
 /// The first pause; each further one is twice as long, up to the last.
 const PAUSE_FIRST: SignedDuration = SignedDuration::from_secs(60);
 const PAUSE_LAST: SignedDuration = SignedDuration::from_mins(15);
 
-/// Whether the coupon system is called at present.
+/// The state that decides whether workers may call the coupon system.
 #[derive(Debug, Default)]
 pub struct Breaker {
     state: Mutex<State>,
@@ -28,17 +28,17 @@ struct State {
 }
 
 impl Breaker {
-    /// Whether calls wait.
+    /// Returns whether calls have to wait.
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.state().open_until.is_some_and(|until| now < until)
     }
 
-    /// The system answered about a user.
+    /// Records that the system answered about a user.
     pub fn answered(&self) {
         *self.state() = State::default();
     }
 
-    /// The system did not answer; returns whether the failure is the system's, and so does not count for the user.
+    /// Records that the system did not answer; returns whether the failure is the system's, and not the user's.
     pub fn failed(&self, now: Timestamp) -> bool {
         let mut state = self.state();
         state.failures += 1;
@@ -48,7 +48,7 @@ impl Breaker {
         state.failures >= FAILURES_MAX
     }
 
-    /// The system asks for a pause, or has nothing to give.
+    /// Records that the system asks for a pause, or has nothing to give.
     pub fn paused(&self, now: Timestamp) {
         self.state().pause(now);
     }

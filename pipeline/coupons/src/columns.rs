@@ -1,8 +1,8 @@
-//! What `is_sent`, `send_time` and `sent_occurrence` of a birthday table must say: the ledger decides, and they follow.
+//! The columns `is_sent`, `send_time` and `sent_occurrence` of a birthday table, which follow the ledger's decisions.
 
 use jiff::Timestamp;
 
-/// The three columns of a row, as they stand.
+/// The three columns of a row, as stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SentColumns {
     pub is_sent: bool,
@@ -13,24 +13,24 @@ pub struct SentColumns {
 /// The newest coupon that a user was given by a calendar, whatever its programme.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastCoupon {
-    /// The year of its occurrence.
+    /// The year of the coupon's occurrence.
     pub year: i16,
     pub settled_at: Timestamp,
 }
 
-/// How the columns of a row differ from the ledger.
+/// The difference between a row's columns and the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColumnsDrift {
-    /// The user has a coupon, and they say none.
+    /// The user has a coupon, and the columns name none.
     Missing,
-    /// They say another occurrence, or contradict one another.
+    /// The columns name another occurrence, or contradict one another.
     Stale,
-    /// They say a coupon that the ledger does not have.
+    /// The columns name a coupon that the ledger does not have.
     Orphan,
 }
 
-/// Compares a row with the ledger. A row counts as sent by its occurrence alone: what others marked without one, before
-/// there was a ledger, is left as it is.
+/// Compares a row with the ledger. A row counts as sent by its occurrence alone: a row that another program marked
+/// without one, before there was a ledger, stays as it is.
 pub fn drift(columns: SentColumns, last: Option<LastCoupon>) -> Option<ColumnsDrift> {
     match (last, columns.occurrence) {
         (None, None) => None,

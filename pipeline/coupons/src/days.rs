@@ -1,4 +1,4 @@
-//! Decisions of the dispatcher: which days begin, when a wave is due, what a page adds, when a run is closed.
+//! Decisions of the dispatcher: when a day begins, when a wave is due, which rows a page adds, when a run is closed.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,12 @@ use crate::records::{
     Cursor, DayRun, FailedOutcome, Member, ProgrammeLedger, RowState, RunLedger, Standing, Unique, WAVES,
 };
 
-/// Days that one transaction begins; the next pass begins the rest.
+/// Days that one transaction begins, at most; the next pass begins the rest.
 const DAYS_BEGUN_MAX: usize = 31;
-/// The catch-up follows a reconciliation that ended this long after noon: it began after the day's late changes.
+/// Time from noon to the end of a reconciliation, at least, for a catch-up: it began after the day's late changes.
 pub const CATCH_UP_AFTER_NOON: SignedDuration = SignedDuration::from_hours(10);
 
-/// Begins every day that has come and has no run, in turn: none is left out, none begins twice.
+/// Begins every day that has come and has no run, in turn: each once, and none is left out.
 pub fn begin(ledger: &mut ProgrammeLedger, programme: &Programme, own_clock: Timestamp, revision: Unique) {
     // Both clocks have reached the day: a clock that runs ahead begins nothing early.
     let now = own_clock.min(ledger.now);
@@ -30,7 +30,7 @@ pub fn begin(ledger: &mut ProgrammeLedger, programme: &Programme, own_clock: Tim
         if programme.at(day, programme.starts_at).is_none_or(|starts_at| now < starts_at) {
             break;
         }
-        // The rule for 29 February is that of the year's first run: a change holds from the next year on.
+        // The year's first run sets the rule for 29 February: a change holds from the next year on.
         let leap_day = *ledger.leap_days.entry(day.year()).or_insert(programme.leap_day);
         let rules = Programme { leap_day, ..programme.clone() };
         ledger.begun.push((day, DayRun::new(rules, revision)));
@@ -57,7 +57,7 @@ impl DayRun {
         }
     }
 
-    /// Whether the next wave may be frozen now.
+    /// Returns whether the next wave may be frozen now.
     pub fn is_due(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
         let Some(noon) = self.rules.at(day, self.rules.noon_at) else { return false };
         match self.frozen {
@@ -68,7 +68,7 @@ impl DayRun {
         }
     }
 
-    /// Whether midnight relies on the last good reconciliation, or goes on without one.
+    /// Returns whether midnight may rely on the last good reconciliation, or go on without one.
     fn relies(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
         let rules = &self.rules;
         let (Some(starts_at), Some(until)) =
@@ -80,9 +80,11 @@ impl DayRun {
             || now >= until && rules.without_reconciliation == WithoutReconciliation::Go
     }
 
-    /// The source tables that the last good reconciliation does not prove, while the day does without their users.
+    /// Returns the source tables that the last good reconciliation does not prove, while the day leaves their users
+    /// out.
     ///
-    /// They wait as the whole day waits without a reconciliation: until the set time, and then as the programme says.
+    /// These users wait as the whole day waits without a reconciliation: until the set time, and then as the programme
+    /// says.
     pub fn held<'r>(
         &self,
         day: Date,
@@ -102,36 +104,36 @@ impl DayRun {
 pub struct Fence {
     pub wave: u8,
     pub revision: Unique,
-    /// Where the run must stand: a restored ledger may stand before it.
+    /// The run's cursor that the freezer expects; a restored ledger may have an earlier one.
     pub cursor: Cursor,
 }
 
 impl Fence {
-    /// Whether the run is still that of this freezer.
+    /// Returns whether the run still belongs to this freezer.
     pub fn holds(self, run: &DayRun) -> bool {
         let is_there = run.frozen == self.wave && run.cursor == self.cursor;
         !run.is_closed && is_there && run.revision == self.revision
     }
 }
 
-/// Takes the freeze of the next wave over from whoever was at it.
+/// Takes the freeze of the next wave over from any earlier freezer.
 pub fn take_over(ledger: &mut RunLedger, wave: u8, revision: Unique) -> Option<DayRun> {
     let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen == wave)?;
     run.revision = revision;
     Some(run.clone())
 }
 
-/// Members of a page, with the shard tables that say so, and the rows that are none.
+/// Members of a page with the shard tables that name them, and the number of misplaced rows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CohortPage {
     pub members: Vec<(Member, Vec<ShardId>)>,
     pub misplaced: u64,
-    /// Whether the tables were read behind the barrier.
+    /// Whether the tables were read after the barrier.
     pub is_behind_barrier: bool,
 }
 
-/// Sorts the rows of a page. A row of another table's birthday is no reason for a coupon, and is counted; who
-/// celebrates by the other calendar is in its table too, and is passed by. The date itself is not compared, since 29
+/// Sorts the rows of a page. A row with a birthday of another table gives no coupon, and is counted. A user who
+/// celebrates by the other calendar is in its table too, and is skipped. The date itself is not compared, since 29
 /// February and day 30 are celebrated on other days.
 pub fn members(table: Birthday, rows: &[CohortRow]) -> CohortPage {
     let mut page = CohortPage::default();
@@ -149,7 +151,7 @@ pub fn members(table: Birthday, rows: &[CohortRow]) -> CohortPage {
     page
 }
 
-/// Writes a page under the fence; `false` when another freezer has taken over.
+/// Writes a page under the fence; returns `false` when another freezer has taken over.
 pub fn add_page(ledger: &mut RunLedger, fence: Fence, page: &CohortPage, cursor: Cursor) -> bool {
     let Some(run) = ledger.run.as_mut() else { return false };
     if !fence.holds(run) {
@@ -160,14 +162,14 @@ pub fn add_page(ledger: &mut RunLedger, fence: Fence, page: &CohortPage, cursor:
         run.sum = run.sum.wrapping_add(hash(*member));
     }
     run.misplaced += page.misplaced;
-    // Another freezer may end the wave: it must not say more of these rows than was true.
+    // Another freezer may end the wave: it must not claim the barrier for rows that lacked it.
     run.is_behind_barrier &= page.is_behind_barrier;
     run.cursor = cursor;
     ledger.added.extend(page.members.iter().cloned());
     true
 }
 
-/// Ends a wave under the fence.
+/// Ends a wave under the fence; returns `false` when another freezer has taken over.
 pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_behind_barrier: bool) -> bool {
     let Some(run) = ledger.run.as_mut() else { return false };
     if !fence.holds(run) {
@@ -178,7 +180,7 @@ pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_behind_barrier: bool) -
     true
 }
 
-/// Adds users that a restored ledger's rows name to the cohort of their day.
+/// Adds a user that a restored ledger's row names to the cohort of the day.
 pub fn join(ledger: &mut RunLedger, member: Member) {
     let Some(run) = ledger.run.as_mut() else { return };
     if !ledger.present.contains(&member) {
@@ -188,17 +190,17 @@ pub fn join(ledger: &mut RunLedger, member: Member) {
     }
 }
 
-/// Begins to sweep a run that is open.
+/// Begins to sweep an open run; returns `None` for any other.
 pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
     let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen > 0)?;
     run.sweep = sweep;
     Some(run.clone())
 }
 
-/// Closes a run of which a sweep found every member done.
+/// Closes a run in which a sweep found every member done; returns whether it did.
 ///
-/// `register` was read after the members were. A ledger that stands elsewhere, or that knows nothing of the sweep, was
-/// restored meanwhile.
+/// `register` was read after the members were. A ledger with other tokens, or without the sweep, was restored
+/// meanwhile.
 pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
     let is_restored = Chain::of(ledger.tokens, register) == Chain::Restored;
     let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return false };
@@ -206,7 +208,7 @@ pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
     run.is_closed
 }
 
-/// A hash of a member: sums of them compare two cohorts whatever their order.
+/// Returns a hash of a member: sums of hashes compare two cohorts whatever their order.
 pub fn hash(member: Member) -> u128 {
     let calendar = match member.calendar {
         Calendar::Solar => 0,
@@ -217,23 +219,23 @@ pub fn hash(member: Member) -> u128 {
     xxh3_128(&bytes)
 }
 
-/// What is left to do for a member.
+/// The work that is left for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Need {
-    /// A coupon, a dead letter, or a refusal of the newest wave.
+    /// The member has a coupon, a dead letter, or a refusal of the newest wave.
     Nothing,
-    /// An attempt is at it and young, or could not read the source lately: it is left alone.
+    /// A young attempt is at work, or could not read the source lately: the member is left alone.
     InFlight,
-    /// A message.
+    /// The member needs a message.
     Message,
 }
 
-/// Whether every table that names the member is among these.
+/// Returns whether every table that names the member is unproven.
 pub fn is_held(standing: &Standing, unproven: &BTreeSet<ShardId>) -> bool {
     !standing.shards.is_empty() && standing.shards.iter().all(|shard| unproven.contains(shard))
 }
 
-/// What is left to do for a member of a run, from the ledger alone.
+/// Returns the work that is left for a member of a run, from the ledger alone.
 pub fn need(standing: &Standing, day: Date, frozen: u8, now: Timestamp) -> Need {
     let row = standing.row.as_ref();
     let is_held = row.is_some_and(|row| row.is_held());

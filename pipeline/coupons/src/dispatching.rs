@@ -1,7 +1,7 @@
-//! The dispatcher: begins days, freezes their waves, publishes what the ledger lacks, closes and reports.
+//! The dispatcher begins days, freezes their waves, publishes members whom the ledger lacks, closes days and reports.
 //!
-//! Any number of passes may run at once, late ones too: a lease only saves work. A pass that is killed leaves a run
-//! that the next pass goes on with.
+//! Any number of passes may run at once, late ones too: a lease only saves work. After a pass was killed, the next pass
+//! goes on with its run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,18 +25,18 @@ use crate::restored;
 /// Members that a sweep reads at once.
 const SWEEP_ROWS: usize = 5_000;
 
-/// What a dispatcher works with.
+/// The ports and the clock of a dispatcher.
 #[derive(Debug)]
 pub struct Dispatcher<L, B, Q, R, U> {
     pub ledger: L,
     pub cohort: B,
     pub queue: Q,
     pub register: R,
-    /// The clock and the numbers of this process.
+    /// The clock and the unique numbers of this process.
     pub process: U,
 }
 
-/// What a pass found of an open day.
+/// The findings of a pass about an open day.
 #[derive(Debug, Clone)]
 pub struct DayPassed {
     pub day: Date,
@@ -56,7 +56,7 @@ impl Lacking<'_> {
         self.parts.entry(part(member.user)).or_default().push(member);
     }
 
-    /// Messages with as many members as one carries; the rest waits for more.
+    /// Takes full messages; the other members wait for more.
     fn full(&mut self) -> Vec<Message> {
         let mut messages = Vec::new();
         for members in self.parts.values_mut() {
@@ -69,14 +69,14 @@ impl Lacking<'_> {
         messages
     }
 
-    /// Messages of what waits.
+    /// Returns messages for the members that still wait.
     fn rest(self) -> Vec<Message> {
         let message = |members| Message { run: self.key.clone(), members, wave: self.wave };
         self.parts.into_values().map(message).collect()
     }
 }
 
-/// Begins every day that has come and has no run. Returns the days whose runs are open, in order.
+/// Begins every day that has come and has no run; returns the days whose runs are open, in order.
 pub async fn begin_days<L: Ledger, U: Clock + Uniques>(
     ledger: &L,
     process: &U,
@@ -90,7 +90,7 @@ pub async fn begin_days<L: Ledger, U: Clock + Uniques>(
     ledger.of_programme(&programme.name, begin).await
 }
 
-/// A run and the counts of its members as the ledger has them now; `None` for a day without a run.
+/// Returns a run and the present counts of its members in the ledger; `None` for a day without a run.
 pub async fn count<L: Ledger>(ledger: &L, key: &RunKey) -> Result<Option<(DayRun, Report)>, Fault> {
     let (mut report, mut after) = (Report::default(), None);
     loop {
@@ -112,9 +112,9 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// One pass over a programme: each day that has come and is not closed, in turn.
+    /// Passes once over a programme: handles each day that has come and is not closed, in turn.
     ///
-    /// The first fault is told at the end.
+    /// Returns the first fault after all days.
     pub async fn pass(&self, programme: &Programme) -> Result<Vec<DayPassed>, Fault> {
         let (chain, ..) = restored::compare(&self.ledger, &self.register).await?;
         if chain == Some(Chain::Restored) {
@@ -126,7 +126,7 @@ where
             let run = RunKey { programme: programme.name.clone(), day };
             match self.day(&run).await {
                 Ok(day) => passed.extend(day),
-                // A day that cannot go on now holds up no other day.
+                // A day that cannot go on now does not hold up the others.
                 Err(fault) => first_fault = first_fault.or(Some(fault)),
             }
         }
@@ -153,13 +153,13 @@ where
         }
     }
 
-    /// Freezes a wave; `false` when it cannot be now, or another freezer has taken over.
+    /// Freezes a wave; returns `false` when it has to wait or another freezer has taken over.
     async fn freeze(&self, key: &RunKey, wave: u8) -> Result<bool, Fault> {
         let revision = self.process.fresh();
         let taken = self.ledger.of_run(key, &[], |l| take_over(l, wave, revision)).await?;
         let Some(run) = taken else { return Ok(false) };
         let is_behind_barrier = self.cohort.barrier().await?;
-        // Midnight and noon say that they lacked the barrier, and go on; the catch-up waits for it.
+        // Midnight and noon record that they lacked the barrier, and go on; the catch-up waits for it.
         if !is_behind_barrier && wave + 1 == WAVES {
             return Ok(false);
         }
@@ -171,7 +171,8 @@ where
         self.ledger.of_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
     }
 
-    /// Lets the columns of the day's tables follow the ledger once more: a granter may have died before.
+    /// Makes the columns of the day's tables follow the ledger once more, since a granter may have died before it did
+    /// so.
     async fn follow(&self, key: &RunKey, run: &DayRun, page: &[Standing]) {
         let of_day = |standing: &&Standing| {
             standing.row.as_ref().is_some_and(|row| row.day == key.day && row.state == RowState::Settled)
@@ -188,9 +189,10 @@ where
         }
     }
 
-    /// Publishes a message for each member whom the ledger lacks, whatever was published before, and counts all.
+    /// Publishes a message for each member whom the ledger lacks, also if one was published before, and counts all
+    /// members.
     ///
-    /// Whom only unproven tables name waits.
+    /// A member whom only unproven tables name waits.
     async fn sweep(
         &self,
         key: &RunKey,

@@ -1,8 +1,9 @@
-//! Freezes the tables of a day: pages are read ahead while the pages before them are written.
+//! Freezes the tables of a day: one task reads pages ahead while another writes the pages before them.
 //!
-//! One reader goes through the tables in the order of users, and one writer adds what it read to the cohort in the same
-//! order. So one cursor says how far a freeze is, whoever is killed and when: what was read ahead and not written is
-//! read again. The writer puts all pages that wait into one transaction, so a slow commit makes the next one larger.
+//! The reader goes through the tables in the order of users, and the writer adds the rows to the cohort in the same
+//! order. So one cursor says how far a freeze is, whichever task is killed and when: rows that were read ahead and not
+//! written are read again. The writer puts all waiting pages into one transaction, so a slow commit makes the next one
+//! larger.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
@@ -12,10 +13,9 @@ use crate::days::{CohortPage, Fence, add_page, members};
 use crate::ports::{CohortRows, Ledger};
 use crate::records::{Cursor, DayRun, RunKey};
 
-/// Pages that wait while others are written: more than one transaction takes.
+/// Pages that wait while others are written, at most: more than one transaction takes.
 const PAGES_AHEAD: usize = 16;
-/// A transaction takes no further page from so many rows on. It is a megabyte of SQL, and its commit is a tenth of its
-/// work.
+/// Rows from which a transaction takes no further page: a megabyte of SQL, whose commit is a tenth of its work.
 const TRANSACTION_ROWS: usize = 10_000;
 
 /// A wave of a run, as the freezer that took it over works on it.
@@ -28,17 +28,17 @@ pub struct Wave<'a> {
     pub is_behind_barrier: bool,
 }
 
-/// What was read and is not written yet.
+/// Pages that were read and are not written yet.
 struct PageRead {
     page: CohortPage,
     rows: usize,
-    /// Where the freeze goes on behind it.
+    /// The point where the freeze resumes after these pages.
     cursor: Cursor,
 }
 
 impl PageRead {
-    /// Whether a transaction with these rows takes a further page. No transaction has rows of two tables, so the users
-    /// that it offers lie together.
+    /// Returns whether a transaction with these rows takes a further page. No transaction has rows of two tables, so
+    /// the users that it offers lie together.
     fn has_room(&self) -> bool {
         self.rows < TRANSACTION_ROWS && self.cursor.after.is_some()
     }
@@ -51,10 +51,10 @@ impl PageRead {
     }
 }
 
-/// Adds the day's tables to the cohort from the run's cursor on, and returns the cursor behind the last of them; `None`
-/// when another freezer has taken over.
+/// Adds the day's tables to the cohort from the run's cursor on. Returns the cursor after the last row; `None` when
+/// another freezer has taken over.
 ///
-/// A fault of the reading is told after what was read before it is written.
+/// When a read fails, the rows before it are written first, and then the fault is returned.
 pub async fn freeze<L: Ledger, B: CohortRows>(
     ledger: &L,
     cohort: &B,
@@ -67,7 +67,7 @@ pub async fn freeze<L: Ledger, B: CohortRows>(
     Ok(written)
 }
 
-/// Reads pages until the tables end or nobody writes any more.
+/// Reads pages until the tables end or the writer has stopped.
 async fn read<B: CohortRows>(cohort: &B, wave: Wave<'_>, ahead: mpsc::Sender<PageRead>) -> Result<(), Fault> {
     let limit = wave.run.rules.page_rows.get() as usize;
     let tables = wave.run.birthdays(wave.key.day);

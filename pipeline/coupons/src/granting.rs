@@ -1,12 +1,12 @@
-//! The granter: carries the members of messages through reserve, ask, look, issue, call and settle, all in step.
+//! The granter carries the members of messages through reserve, ask, look, issue, call and settle, all in step.
 //!
 //! A member without any row is not reserved before the look: the transaction that issues inserts the row, and the
-//! insert decides. A row that stands is taken over first, since an earlier call may have to be asked for.
+//! insert decides. An existing row is taken over first, since an earlier call may have to be asked for.
 //!
-//! It may die, sleep or be overtaken between any two steps. Each step of the ledger is one transaction that looks
-//! whether each row is still its own attempt, so a granter that was overtaken changes nothing but a proof: whoever
-//! learns that the coupon was given settles the row. A member who is refused, done or late leaves the batch, and the
-//! others go on.
+//! A granter may die, sleep or be overtaken between any two steps. Each step on the ledger is one transaction, which
+//! checks that each row is still the attempt's own. So an overtaken granter changes nothing, except by a proof: any
+//! granter that learns that the coupon was given settles the row. A member who is refused, done or late leaves the
+//! batch, and the others go on.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::ports::{Answer, Clock, CohortRows, CouponSystem, Ledger, Register, So
 use crate::records::{Candidate, LedgerRow, MEMBERS_MAX, Member, Message, RunKey, UsersLedger};
 use crate::reserving::{Carried, Taken, denied, reserve, settle, settled};
 
-/// What a granter works with.
+/// The ports and the shared state of a granter.
 #[derive(Debug)]
 pub struct Granter<L, S, C, B, R, U> {
     pub ledger: L,
@@ -31,26 +31,26 @@ pub struct Granter<L, S, C, B, R, U> {
     /// Birthday tables, whose columns follow the ledger.
     pub cohort: B,
     pub register: R,
-    /// The clock and the numbers of this process.
+    /// The clock and the unique numbers of this process.
     pub process: U,
-    /// One for all granters of the process.
+    /// The breaker that all granters of the process share.
     pub breaker: Arc<Breaker>,
-    /// One for all granters of the process.
+    /// The issues that all granters of the process share.
     pub issuers: Arc<Issuers>,
-    /// How long the coupon system promises to know a key.
+    /// Time for which the coupon system promises to know a key.
     pub key_memory: SignedDuration,
 }
 
-/// How messages ended that were carried together.
+/// The ends of messages that were carried together.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessagesCarried {
-    /// Coupons that were given now, or of which the granter learned that an abandoned call had given them.
+    /// Coupons that were given now, or that an abandoned call had given, as the granter learned.
     pub granted: usize,
     /// Members for whom nothing else is left to do: granted before, refused, or a dead letter.
     pub done: usize,
     /// Members for whom a message must come again.
     pub later: Vec<Member>,
-    /// Whom columns of birthday tables do not follow yet: see [`Granter::follow`].
+    /// Users whose columns in birthday tables do not follow yet: see [`Granter::follow`].
     follows: Vec<Follows>,
 }
 
@@ -62,13 +62,13 @@ struct Follows {
 }
 
 impl MessagesCarried {
-    /// How one of the messages as a whole ends.
+    /// Returns how one of the messages ends as a whole.
     pub fn of(&self, message: &Message) -> Carried {
         let is_later = message.members.iter().any(|member| self.later.contains(member));
         if is_later { Carried::Later } else { Carried::Done }
     }
 
-    /// Coupons that were given: those of one transaction.
+    /// Adds the coupons that one transaction gave.
     fn give(&mut self, given: &[Reserved]) {
         self.granted += given.len();
         if let Some((_, first)) = given.first() {
@@ -99,10 +99,10 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// Carries messages as far as they go. A fault means that all of them come again, like members that are late.
+    /// Carries messages as far as they go. After a fault all of them come again, like members that are late.
     ///
-    /// All are of one run and one part, as [`join`] puts them together. Columns are not written: [`Granter::follow`]
-    /// does it, and may run beside the next messages.
+    /// All messages are of one run and one part, as [`join`] puts them together. The columns are left to
+    /// [`Granter::follow`], which may run beside the next messages.
     pub async fn carry(&self, messages: &[Message]) -> Result<MessagesCarried, Fault> {
         let mut ends = MessagesCarried::default();
         let Some(Message { run, .. }) = messages.first() else { return Ok(ends) };
@@ -126,7 +126,7 @@ where
         candidates: Vec<Candidate>,
         ends: &mut MessagesCarried,
     ) -> Result<(), Fault> {
-        // Without a connection nothing is reserved. Its age bounds the time from here to the call.
+        // Without a connection nothing is reserved. The age of the connection limits the time from here to the call.
         let mut connection = self.connect().await?;
         failpoints::reach("coupons-before-reserve").await;
         let mut batch = self.reserve(run, candidates, ends).await?;
@@ -137,7 +137,7 @@ where
         }
         let batch = self.look(batch).await?;
         let issued = self.issue(run, batch, ends).await?;
-        // A row whose earlier call had no answer is called for alone: it may be the reason.
+        // A row whose earlier call had no answer is called for alone: it may be the cause.
         let (alone, together): (Vec<_>, Vec<_>) =
             issued.into_iter().partition(|(held, _)| held.taken.may_have_called);
         let batches = [together].into_iter().chain(alone.into_iter().map(|issued| vec![issued]));
@@ -147,14 +147,14 @@ where
         Ok(())
     }
 
-    /// Opens a connection; a failure is the system's.
+    /// Opens a connection; a failure counts as one of the system.
     async fn connect(&self) -> Result<C::Connection, Fault> {
         let connection = self.coupons.connect().await;
         connection.inspect_err(|_| self.breaker.paused(self.process.now()))
     }
 
-    /// Takes the rows of candidates. Rows that the ledger lacks are decided from what was read, and written when they
-    /// are issued; rows that stand are taken by a transaction, from what stands then.
+    /// Takes the rows of candidates. Rows that the ledger lacks are decided from the read and written when they are
+    /// issued. A transaction takes existing rows, as they are stored then.
     async fn reserve(
         &self,
         run: &RunKey,
@@ -234,13 +234,13 @@ where
         }
         let users: Vec<_> =
             batch.iter().map(|(candidate, taken)| (candidate.member.user, taken.claims.clone())).collect();
-        // An answer that is shorter than asked leaves the rest unread.
+        // An answer with fewer rows than users leaves the rest unread.
         let sources = self.sources.look(&users).await?.into_iter().chain(std::iter::repeat(None));
         let held = |((candidate, taken), source)| Held { candidate, taken, source };
         Ok(batch.into_iter().zip(sources).map(held).collect())
     }
 
-    /// Issues a batch; who is not due leaves it.
+    /// Issues a batch; members that are not due leave it.
     async fn issue(
         &self,
         run: &RunKey,
@@ -252,7 +252,7 @@ where
         Ok(going_on(batch, issued, ends, |held| held.candidate.member))
     }
 
-    /// Calls once for a batch, and writes down what the answers say.
+    /// Calls once for a batch, and records the answers.
     async fn call(
         &self,
         run: &RunKey,
@@ -265,7 +265,7 @@ where
         failpoints::reach("coupons-before-call").await;
         let answers = self.coupons.call(connection, &coupons).await?;
         failpoints::reach("coupons-before-settle").await;
-        // A key without an answer is one of unknown outcome.
+        // A key without an answer has an unknown outcome.
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
         let (batch, rows): (Vec<Held>, Vec<LedgerRow>) = batch.into_iter().unzip();
         let answers: Vec<(Held, Answer)> = batch.into_iter().zip(answers).collect();
@@ -307,7 +307,7 @@ where
         Ok(())
     }
 
-    /// Settles a batch of which everybody was given the coupon, unless a row does not stand as it was issued.
+    /// Settles a batch if every answer gave the coupon and each row is stored as it was issued; returns whether it did.
     async fn settle_all(
         &self,
         run: &RunKey,
@@ -322,7 +322,7 @@ where
         self.ledger.replace_rows(run, &rows).await
     }
 
-    /// Tells the breaker of the answers to a call; returns whether an unknown outcome counts as a user's own.
+    /// Reports the answers to the breaker; returns whether an unknown outcome counts as a user's own.
     fn weigh(&self, answers: &[(Held, Answer)]) -> bool {
         let now = self.process.now();
         let has = |wanted: &[Answer]| answers.iter().any(|(_, answer)| wanted.contains(answer));
@@ -341,7 +341,7 @@ where
         !is_the_systems && answers.len() == 1
     }
 
-    /// Lets the columns follow what was carried; a fault here is mended by the next day run and by the reconciliation.
+    /// Makes the columns follow the carried messages; the next day run and the reconciliation mend a failure here.
     pub async fn follow(&self, carried: &MessagesCarried) {
         for Follows { birthdays, granted } in &carried.follows {
             if let Err(fault) = self.cohort.follow(birthdays, granted).await {
@@ -350,7 +350,7 @@ where
         }
     }
 
-    /// One transaction about the rows of some candidates.
+    /// Runs one transaction about the rows of some candidates.
     async fn of_each<T: Send>(
         &self,
         run: &RunKey,
@@ -365,7 +365,7 @@ fn users(candidates: &[Candidate]) -> Vec<u64> {
     candidates.iter().map(|candidate| candidate.member.user).collect()
 }
 
-/// Whether a message is carried together with others: those of one run and of few members are one batch.
+/// Returns whether a message can be carried with others: all are of one run, with [`MEMBERS_MAX`] members at most.
 pub fn join<'m>(mut others: impl Iterator<Item = &'m Message>, message: &Message) -> bool {
     let members = message.members.len();
     let all = others
@@ -373,7 +373,7 @@ pub fn join<'m>(mut others: impl Iterator<Item = &'m Message>, message: &Message
     all.is_some_and(|all| all <= MEMBERS_MAX)
 }
 
-/// Returns who of a batch goes on, with what each got; the ends of the others are counted.
+/// Returns the members of a batch that go on, with their results; counts the ends of the others.
 fn going_on<I, T>(
     batch: Vec<I>,
     results: Vec<Result<T, Carried>>,

@@ -1,8 +1,8 @@
 //! Issues: the token goes into the ledger with the rows, and then into the register, both before the call.
 //!
-//! The ledger lets one issue through at a time, so the granters of a process do not queue up for it one by one: whoever
-//! is next issues for all that wait, under one token. A granter that ends or sleeps while it issues for others leaves
-//! their rows as its own: their members come again.
+//! The ledger lets one issue through at a time, so the granters of a process do not queue for it one by one: the next
+//! one issues for all that wait, under one token. A granter that ends or sleeps while it issues for others leaves their
+//! rows as its own: messages for their members come again.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,19 +17,18 @@ use crate::records::{LedgerRow, RunKey, Unique};
 use crate::reserving::Carried;
 use crate::restored;
 
-/// How often a granter tries to issue while other processes issue before it. Rows that it cannot issue wait for half an
-/// hour.
+/// Attempts of a granter to issue while other processes issue first. Rows that it cannot issue wait for half an hour.
 const ISSUES_MAX: u32 = 20;
-/// Messages that are issued together: one transaction holds the locks of their users.
+/// Messages that one transaction issues together, at most, since it holds the locks of their users.
 const TOGETHER_MAX: usize = 16;
 
-/// What became of each row of a batch, in its order.
+/// The result of each row of a batch, in its order.
 pub(crate) type Issued = Vec<Result<LedgerRow, Carried>>;
 
-/// One for all granters of a process.
+/// The issues that all granters of a process share.
 #[derive(Debug, Default)]
 pub struct Issuers {
-    /// The register's token as this process wrote it last. The ledger compares it, so an old one does no harm.
+    /// The register's token as this process last wrote it. The ledger compares it, so an old one does no harm.
     register: tokio::sync::Mutex<Option<Unique>>,
     waiting: Mutex<Vec<Waiting>>,
 }
@@ -50,7 +49,7 @@ impl Issuers {
         is_told
     }
 
-    /// The batches of a run that wait longest. Whoever waits no more is left out.
+    /// Returns the batches of a run that wait longest, without those whose granter has stopped waiting.
     fn take(&self, run: &RunKey) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.retain(|waiting| !waiting.told.is_closed());
@@ -64,7 +63,7 @@ impl Issuers {
     }
 }
 
-/// What an issue needs of a granter.
+/// The parts of a granter that an issue needs.
 pub(crate) struct Issuing<'a, L, R, U> {
     pub(crate) ledger: &'a L,
     pub(crate) register: &'a R,
@@ -73,7 +72,7 @@ pub(crate) struct Issuing<'a, L, R, U> {
 }
 
 impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
-    /// Issues a batch, with others where several wait. Rows of which nobody knows come again.
+    /// Issues a batch, together with others that wait. Rows whose result is not known come again.
     pub(crate) async fn issue(&self, run: &RunKey, batch: &[Held]) -> Result<Issued, Fault> {
         if batch.is_empty() {
             return Ok(Issued::new());
@@ -98,7 +97,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
         let batch: Vec<Held> = waiting.iter().flat_map(|waiting| waiting.batch.iter().cloned()).collect();
         let mut issued = self.issue_all(run, &batch, known).await?.into_iter();
         for Waiting { batch, told, .. } in waiting {
-            // Whoever has ended meanwhile leaves its rows as one that died before the call.
+            // A granter that has ended meanwhile leaves its rows as one that died before the call.
             _ = told.send(issued.by_ref().take(batch.len()).collect());
         }
         Ok(())
@@ -112,7 +111,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     ) -> Result<Issued, Fault> {
         let users: Vec<u64> = batch.iter().map(|held| held.candidate.member.user).collect();
         for _ in 0..ISSUES_MAX {
-            // What is not written back stays unknown, also when this is cancelled.
+            // A token that is not written back stays unknown, also when this call is cancelled.
             let register = match known.take() {
                 Some(register) => register,
                 None => match self.level().await? {
@@ -137,7 +136,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
         Ok(late(batch))
     }
 
-    /// Whether the register knows of rows that another granter told it of.
+    /// Returns whether the register knows of these rows because another granter has moved it.
     async fn is_told(&self, run: &RunKey, batch: &[Held], issued: &Issued) -> Result<bool, Fault> {
         let issued = batch.iter().zip(issued).filter(|(_, issued)| issued.is_ok());
         let issued: Vec<Held> = issued.map(|(held, _)| held.clone()).collect();
@@ -151,7 +150,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
         Ok(false)
     }
 
-    /// The register's token once it is the ledger's latest; `None` while others issue.
+    /// Returns the register's token once it is the ledger's latest; `None` while other processes issue.
     async fn level(&self) -> Result<Option<Unique>, Fault> {
         let (chain, tokens, register) = restored::compare(self.ledger, self.register).await?;
         match chain {
@@ -166,7 +165,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     }
 }
 
-/// Every row of a batch comes again.
+/// Returns the result with which every row of a batch comes again.
 fn late(batch: &[Held]) -> Issued {
     batch.iter().map(|_| Err(Carried::Later)).collect()
 }

@@ -1,4 +1,4 @@
-//! Decisions around a call: the minimum gap, the tokens of the ledger, and what an answer does to the row.
+//! Decisions around a call: the minimum gap, the tokens of the ledger, and the change of a row after an answer.
 
 use jiff::civil::Date;
 
@@ -9,14 +9,14 @@ use crate::records::{
 };
 use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse, reserve_new, unread};
 
-/// How the ledger's tokens stand to the register outside of its server.
+/// The relation of the ledger's tokens to the register outside of its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Chain {
     /// The register has the latest token.
     Level,
-    /// The last issuer died before it told the register: the register is moved first.
+    /// The last issuer died before it moved the register: the next one moves it first.
     RegisterBehind,
-    /// The register knows a token that the ledger lacks: somebody restored the ledger.
+    /// The register has a token that the ledger lacks: a person restored the ledger from a copy.
     Restored,
 }
 
@@ -33,7 +33,7 @@ impl Chain {
     }
 }
 
-/// A row that an attempt holds, and what it read of the source before the call.
+/// A row that an attempt holds, with the source rows that the attempt read before the call.
 #[derive(Debug, Clone)]
 pub struct Held {
     pub candidate: Candidate,
@@ -42,15 +42,16 @@ pub struct Held {
     pub source: Option<Vec<SourceRow>>,
 }
 
-/// Another transaction has issued since the register was read: nothing was changed, and the register is read again.
+/// Another transaction has issued since the register was read: this one changed nothing, and the register is read
+/// again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChainMoved;
 
-/// The transaction before a call: judges the source rows of each candidate and issues those that are due, all under
-/// one token.
+/// The transaction before a call: judges the source rows of each candidate and issues those that are due, under one
+/// token.
 ///
-/// `register` was read before the transaction began. So what it reads has every row of each issue up to that token, and
-/// a later issue lets it fail: also two days of one user without any row see one another.
+/// `register` was read before the transaction began. So the transaction sees every row of each issue up to that token,
+/// and fails after a later issue. Two days of one user without any row therefore see each other, too.
 pub fn issue(
     ledger: &mut UsersLedger,
     batch: &[Held],
@@ -80,9 +81,9 @@ pub fn issue(
     Ok(ends)
 }
 
-/// Whether each row that a transaction issued stands in a ledger whose latest token the register has.
+/// Returns whether the ledger has each row that a transaction issued and the register has the ledger's latest token.
 ///
-/// Then a copy that lacks these rows would differ from the register, whoever moved the register there.
+/// A copy without these rows would then differ from the register, whichever process moved the register.
 pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
     let stands = |held: &Held| {
         let user = ledger.users.get(&held.candidate.member.user);
@@ -94,9 +95,8 @@ pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
     ledger.tokens.latest == register && batch.iter().all(stands)
 }
 
-/// Issues a row unless another coupon is near. Of two days that race the second one to issue sees the first one's row:
-/// their transactions follow one another by the token.
-/// Returns the row as it stands then.
+/// Issues a row unless another coupon is near; returns the row as issued. When two days race, the second one to issue
+/// sees the first one's row: the token puts their transactions in order.
 pub fn issue_user(
     ledger: &mut UserLedger,
     candidate: &Candidate,
@@ -109,7 +109,7 @@ pub fn issue_user(
             refuse(ledger, candidate, taken, Reason::WithinGap);
             return Err(Carried::Done);
         }
-        // A call under way may still come to nothing.
+        // A call under way may still give nothing.
         Some(Near::UnderWay) => return Err(Carried::Later),
         None => {}
     }
@@ -118,15 +118,15 @@ pub fn issue_user(
     Ok(row.clone())
 }
 
-/// What stands less than the gap away.
+/// A row of another occurrence less than the gap away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Near {
     UnderWay,
-    /// A coupon, or a dead letter that may be one.
+    /// The row has a coupon, or is a dead letter that may have one.
     Given,
 }
 
-/// The nearest hindrance by celebrated days, before and after: a grant's own time says nothing.
+/// Returns the nearest obstacle by celebrated days, before and after; the time of a grant does not count.
 fn nearest(ledger: &UserLedger, key: &CouponKey, day: Date, gap_days: u32) -> Option<Near> {
     let others = ledger.rows.iter().filter(|(occurrence, row)| {
         let apart = day.since(row.day).map_or(i32::MAX, |span| span.get_days().abs());
@@ -140,7 +140,7 @@ fn nearest(ledger: &UserLedger, key: &CouponKey, day: Date, gap_days: u32) -> Op
     near.max()
 }
 
-/// The transaction after an answer that gave nothing. `counts` says whether the system answered about this user.
+/// The transaction after an answer that gave nothing. `counts` tells whether the answer was about this user.
 pub fn answered(ledger: &mut UserLedger, taken: &Taken, answer: Answer, counts: bool) -> Carried {
     let now = ledger.now;
     let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, true) else { return Carried::Later };
@@ -148,7 +148,7 @@ pub fn answered(ledger: &mut UserLedger, taken: &Taken, answer: Answer, counts: 
     row.tries += u32::from(counts);
     let is_last = row.tries >= TRIES_MAX || answer == Answer::Mismatch;
     let outcome = match answer {
-        // A key that was used with another coupon gave that one: a person decides.
+        // A key that was used with another coupon gave that one, so a person decides.
         Answer::Unknown | Answer::Given | Answer::Mismatch => FailedOutcome::Unknown { first_called_at },
         Answer::Rejected | Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => {
             FailedOutcome::NothingGiven

@@ -1,4 +1,4 @@
-//! Dead letters: what a person may do with a ledger row that failed.
+//! Dead letters: the actions of a person on a ledger row that failed.
 
 use jiff::SignedDuration;
 
@@ -8,16 +8,16 @@ use crate::records::{
 };
 use crate::reserving::settle;
 
-/// What a person decides about a dead letter of unknown outcome that the coupon system no longer knows of.
+/// A person's decision about a dead letter of unknown outcome whose key the coupon system has forgotten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// The coupon was given.
     Given,
-    /// It was not.
+    /// The coupon was not given.
     NotGiven,
 }
 
-/// Why a dead letter was left as it is.
+/// The reason why a dead letter was left as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftAlone {
     /// The row is no dead letter.
@@ -50,7 +50,7 @@ pub fn requeue(
     Ok(candidate)
 }
 
-/// Writes down what a person found out about a dead letter.
+/// Records a person's finding about a dead letter.
 pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
     let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
     let RowState::Failed(_) = row.state else { return Err(LeftAlone::NoLetter) };
@@ -64,7 +64,7 @@ pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> R
     Ok(())
 }
 
-/// Ends a dead letter by what a person found out. One that was not given is refused for its day, also in later waves.
+/// Ends a dead letter by a person's finding. A coupon that was not given is refused for its day, also in later waves.
 pub fn end(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
     decide(ledger, key, decision)?;
     if decision == Decision::NotGiven
@@ -77,7 +77,7 @@ pub fn end(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Resu
     Ok(())
 }
 
-/// The candidate of a row that is sent again.
+/// Returns the candidate of a row that is sent again.
 pub fn candidate_of(key: &CouponKey, row: &LedgerRow) -> Candidate {
     Candidate {
         run: RunKey { programme: key.programme.clone(), day: row.day },

@@ -1,12 +1,12 @@
-//! The coupon day: everybody whose birthday it is gets one coupon; nobody gets two, and nobody is missed.
+//! The coupon day: each user whose birthday it is gets one coupon; no user gets two, and no user is missed.
 //!
-//! Knows no MySQL, no NATS and no HTTP. [`records`] are the nouns, [`programme`] the rules as configured, [`ports`]
-//! what the day needs of the outside. Decisions are pure functions in [`reserving`], [`issuing`], [`letters`], [`days`]
-//! and [`report`]; [`granting`], [`issuers`], [`dispatching`] and [`freezing`] carry them out on the ports. [`columns`]
-//! is what birthday tables say of coupons.
+//! The package knows no MySQL, no NATS and no HTTP. [`records`] has the nouns, [`programme`] the configured rules,
+//! [`ports`] the contracts with the outside. Decisions are pure functions in [`reserving`], [`issuing`], [`letters`],
+//! [`days`] and [`report`]; [`granting`], [`issuers`], [`dispatching`] and [`freezing`] carry them out on the ports.
+//! [`columns`] compares the columns of birthday tables with the ledger.
 //!
-//! The ledger decides. Whatever else there is (messages, columns of birthday tables, a process's memory) is a hint that
-//! may be lost, doubled or old.
+//! The ledger decides. Everything else (messages, columns of birthday tables, a process's memory) is a hint that may be
+//! lost, doubled or old.
 
 pub mod breaker;
 pub mod columns;

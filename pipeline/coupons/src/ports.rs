@@ -1,4 +1,4 @@
-//! What the coupon day needs of the outside. Contracts that types cannot say are written at each method.
+//! The ports of the coupon day. Each method states the contract that its types cannot express.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -33,15 +33,15 @@ pub trait Ledger: Send + Sync {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
-    /// Reads what [`Ledger::of_users`] reads, without a lock: others may change it meanwhile.
+    /// Reads the same as [`Ledger::of_users`], but without a lock: other transactions may change it meanwhile.
     fn read_users(
         &self,
         run: &RunKey,
         users: &[u64],
     ) -> impl Future<Output = Result<UsersLedger, Fault>> + Send;
 
-    /// As [`Ledger::of_users`], but reads the rows and the tokens alone: there is no run, nobody has a claim, and
-    /// refusals that `decide` adds replace those that stand.
+    /// Works as [`Ledger::of_users`] does, but reads only rows and tokens: there is no run and no claim. Refusals that
+    /// `decide` adds replace stored ones.
     fn of_rows<T: Send>(
         &self,
         run: &RunKey,
@@ -49,8 +49,8 @@ pub trait Ledger: Send + Sync {
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
-    /// Changes rows of a programme, if each of them stands as it is expected; returns `false`, and changes nothing, if
-    /// one does not.
+    /// Changes rows of a programme if each of them is stored as expected; otherwise changes nothing and returns
+    /// `false`.
     fn replace_rows(
         &self,
         run: &RunKey,
@@ -72,7 +72,8 @@ pub trait Ledger: Send + Sync {
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
-    /// A page of the cohort and of the users with a row of the day, in the order of members, with the server's clock.
+    /// Returns a page of the cohort and of users with a row of the day, in the order of members, and the server's
+    /// clock.
     fn standings(
         &self,
         run: &RunKey,
@@ -80,7 +81,7 @@ pub trait Ledger: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<(Timestamp, Vec<Standing>), Fault>> + Send;
 
-    /// A page of the dead letters of a programme, in the order of their keys.
+    /// Returns a page of the dead letters of a programme, in the order of their keys.
     fn letters(
         &self,
         programme: &Arc<str>,
@@ -90,42 +91,43 @@ pub trait Ledger: Send + Sync {
 
     fn tokens(&self) -> impl Future<Output = Result<LedgerTokens, Fault>> + Send;
 
-    /// Begins a new chain of tokens, after a person has decided what a restored ledger lacks.
+    /// Begins a new chain of tokens, after a person has decided about the coupons that a restored ledger lacks.
     fn begin_tokens(&self, token: Unique) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// How far the ledger was, kept outside of its server: a register of the log.
+/// The latest token of the ledger, kept outside of its server: a register of the log.
 pub trait Register: Send + Sync {
     fn read(&self) -> impl Future<Output = Result<Unique, Fault>> + Send;
 
-    /// Replaces the token; `false` when it is not the expected one.
+    /// Replaces the token; returns `false` when it is not the expected one.
     fn swap(&self, expected: Unique, token: Unique) -> impl Future<Output = Result<bool, Fault>> + Send;
 }
 
-/// Messages to granters. It may lose, double, delay and repeat them.
+/// Messages to granters. The queue may lose, double, delay and repeat them.
 pub trait WorkQueue: Send + Sync {
-    /// Ends when the queue holds all of them. The members of a message are of one [`crate::records::part`].
+    /// Returns when the queue holds all messages. The members of a message are of one [`crate::records::part`].
     fn publish(&self, messages: &[Message]) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// What a source row says of its user.
+/// The birthday of a user in one source row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceRow {
-    /// The year of the birthday, where the column has one.
+    /// The date of birth, where the column has a year.
     pub born: Option<Date>,
     pub solar: Option<MonthDay>,
     pub lunar: Option<LunarMonthDay>,
-    /// Which of the two is celebrated.
+    /// The calendar that the user celebrates by.
     pub calendar: Calendar,
-    /// When the birthday was changed last, where the source says it; a first setting is no change.
+    /// Time of the birthday's last change, where the source has it; its first setting is no change.
     pub changed_at: Option<Timestamp>,
 }
 
 /// Rows of the source tables, on their primaries.
 pub trait SourceRows: Send + Sync {
-    /// For each user, in their order, the rows in every shard table that a claim of the user or the given shards name.
+    /// Returns for each user, in order, the rows in every shard table that a claim of the user or the given shards
+    /// name.
     ///
-    /// `None` where one of these tables could not be read: the other users' rows are told all the same.
+    /// `None` where one of these tables could not be read; rows of the other users are returned all the same.
     fn look(
         &self,
         users: &[(u64, Vec<ShardId>)],
@@ -137,7 +139,7 @@ pub trait SourceRows: Send + Sync {
 pub struct CohortRow {
     pub user: u64,
     pub shard: ShardId,
-    /// The `birthday` column, which must be that of the table.
+    /// The `birthday` column, which must equal the birthday of the table.
     pub birthday: Birthday,
     /// The calendar that the user celebrates by.
     pub calendar: Calendar,
@@ -145,11 +147,12 @@ pub struct CohortRow {
 
 /// The birthday tables of a day.
 pub trait CohortRows: Send + Sync {
-    /// Waits until every lane has passed what the sources had committed when it was called; `false` after a set time.
+    /// Waits until every lane has passed everything that its source committed before the call; `false` after a set
+    /// time.
     fn barrier(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 
-    /// The rows of the next `limit` users of a table, in the order of users. No user's rows are on two pages. What a
-    /// row says as its birthday may be some minutes old: the source row decides later.
+    /// Returns the rows of the next `limit` users of a table, in the order of users; no user's rows are on two pages. A
+    /// row's birthday may be some minutes old: the source row decides later.
     fn page(
         &self,
         table: Birthday,
@@ -157,63 +160,63 @@ pub trait CohortRows: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<CohortRow>, Fault>> + Send;
 
-    /// Lets `is_sent`, `send_time` and `sent_occurrence` follow the ledger: the users' rows in those of the tables that
-    /// are of their occurrence's calendar. Nothing reads them here.
+    /// Makes `is_sent`, `send_time` and `sent_occurrence` follow the ledger: in the users' rows of those tables that
+    /// have the calendar of their occurrence. The coupon day itself does not read these columns.
     fn follow(
         &self,
         tables: &[Birthday],
         granted: &[(u64, Occurrence)],
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// The last good reconciliation of all birthday tables.
+    /// Returns the last good reconciliation of all birthday tables.
     fn reconciled(&self) -> impl Future<Output = Result<Option<Reconciled>, Fault>> + Send;
 }
 
-/// What a day relies on of a reconciliation.
+/// The parts of a reconciliation that a day relies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reconciled {
     pub ended_at: Timestamp,
-    /// Source tables of which it says nothing.
+    /// Source tables without a verdict.
     pub unproven: BTreeSet<ShardId>,
 }
 
-/// What the coupon system answered to a call.
+/// The answer of the coupon system to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
     /// The coupon is given, by this call or by an earlier one of the same key.
     Given,
-    /// It did nothing, and will not for this user.
+    /// The system did nothing, and will do nothing for this user.
     Rejected,
     /// The key was used with another coupon.
     Mismatch,
-    /// It did nothing and asks for a pause.
+    /// The system did nothing and asks for a pause.
     Busy,
-    /// It did nothing, because no coupon is left.
+    /// The system did nothing, because no coupon is left.
     PoolEmpty,
-    /// No answer, or one that does not say whether it did something.
+    /// There was no answer, or one that leaves the outcome open.
     Unknown,
-    /// The connection had grown old and was closed, so nothing was sent.
+    /// The connection had grown old and was closed, so the caller sent nothing.
     ConnectionExpired,
 }
 
 /// The system that gives out coupons. It remembers keys for a set time.
 pub trait CouponSystem: Send + Sync {
-    /// A connection that the other side closes before [`crate::records::TAKEN_OVER_AFTER`] is over.
+    /// A connection; the other side closes it before [`crate::records::TAKEN_OVER_AFTER`] is over.
     type Connection: Send + Sync;
 
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;
 
-    /// Asks for each coupon once, and never over another connection than the given one.
+    /// Asks for each coupon once, and over no connection but the given one.
     ///
-    /// There are at most [`crate::records::MEMBERS_MAX`] keys, and one answer for each, in their order. Where nobody
-    /// knows what became of the call, the answer is [`Answer::Unknown`] for each key that was sent.
+    /// There are at most [`crate::records::MEMBERS_MAX`] keys, and one answer for each, in their order. When the
+    /// outcome of the call is not known, the answer is [`Answer::Unknown`] for each key that was sent.
     fn call(
         &self,
         connection: &Self::Connection,
         coupons: &[(CouponKey, Arc<str>)],
     ) -> impl Future<Output = Result<Vec<Answer>, Fault>> + Send;
 
-    /// For each key, in their order, whether it knows the key, so that the coupon was given.
+    /// Returns for each key, in order, whether the system knows it, so that the coupon was given.
     fn knows(&self, keys: &[CouponKey]) -> impl Future<Output = Result<Vec<bool>, Fault>> + Send;
 }
 
@@ -222,7 +225,7 @@ pub trait Clock: Send + Sync {
     fn now(&self) -> Timestamp;
 }
 
-/// Where unique numbers come from.
+/// The source of unique numbers.
 pub trait Uniques: Send + Sync {
     fn fresh(&self) -> Unique;
 }

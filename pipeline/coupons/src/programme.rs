@@ -1,7 +1,7 @@
-//! Programmes as configured: what is given to whom, when, and by which rules.
+//! Programmes as configured: the coupon, its users, its times and its rules.
 //!
-//! A programme is parsed once; what makes no sense is told with its name, all problems at once. A run keeps a copy of
-//! its programme, so a change of the file holds from the next day on.
+//! A programme is parsed once; the faults of all programmes are returned at once, each with the programme's name. A run
+//! keeps a copy of its programme, so a change of the file holds from the next day on.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -17,30 +17,30 @@ use jiff::{SignedDuration, Timestamp};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Two coupons of one programme lie further apart; a year less the weeks by which lunar years move.
+/// Days between two coupons of one programme: a year less the weeks by which lunar years move.
 const GAP_DAYS: u32 = 300;
-/// Flat from some hundred rows a page on.
+/// Rows of a page: the cost is flat from some hundred rows on.
 const PAGE_ROWS: u32 = 1_000;
-/// The load that the source documents state.
+/// Coupons a second: the load that the source documents state.
 const RATE_PER_SECOND: u32 = 10_000;
-/// A reconciliation of each night, and two hours of delay.
+/// Age of a reconciliation, at most: one each night, and two hours of delay.
 const RECONCILIATION_AGE_HOURS: u32 = 26;
-/// A longer gap than two years would refuse what every rule grants.
+/// A gap above two years would refuse coupons that every rule grants.
 const GAP_DAYS_MAX: u32 = 731;
 /// A longer cool-off would refuse a whole occurrence.
 const COOL_OFF_DAYS_MAX: u32 = 365;
 /// Names become parts of subjects and keys.
 const NAME_BYTES_MAX: usize = 32;
-/// The name of a coupon in calls and ledger rows.
+/// Bytes of a coupon's name in calls and ledger rows, at most.
 const COUPON_BYTES_MAX: usize = 128;
 
-/// What happens when the last good reconciliation is too old at the set time.
+/// The reaction when the last good reconciliation is too old at the set time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WithoutReconciliation {
     /// The day waits for a person or for a reconciliation.
     Stop,
-    /// The day runs, and its report says on what it relied.
+    /// The day runs, and its report names the reconciliation that it relied on.
     Go,
 }
 
@@ -55,7 +55,7 @@ struct RawProgramme {
     starts_at: Written<Time>,
     #[serde(default = "noon")]
     noon_at: Written<Time>,
-    /// Without it: `noon_at`.
+    /// The latest hour; `noon_at` by default.
     latest_at: Option<Written<Time>>,
     #[serde(default = "both")]
     calendars: Vec<Calendar>,
@@ -79,7 +79,7 @@ struct RawProgramme {
 }
 
 impl RawProgramme {
-    /// Tells what makes no sense in itself.
+    /// Reports values that make no sense in themselves.
     fn check(&self, tell: &mut impl FnMut(String, &str)) {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_name) {
@@ -163,29 +163,29 @@ pub struct Programme {
     /// The zone whose midnight begins a day.
     pub time_zone: TimeZone,
     pub starts_at: Time,
-    /// When the day's tables are read again for late joiners.
+    /// Time when the day's tables are read again for late joiners.
     pub noon_at: Time,
-    /// From then on a user whose source row cannot be read is missed, until it can be.
+    /// Time from which a user whose source row cannot be read counts as missed, until it can be.
     pub latest_at: Time,
     pub calendars: Vec<Calendar>,
     pub leap_day: LeapDayRule,
-    /// From celebrated day to celebrated day.
+    /// Days between two celebrated days, at least.
     pub gap_days: u32,
-    /// After a change of the birthday, as the source row says it; 0 is off.
+    /// Days after a change of the birthday in the source row without a coupon; 0 is off.
     pub cool_off_days: u32,
     /// Birthdays that forms fill in for people.
     pub placeholder_dates: Vec<Date>,
     pub rate_per_second: NonZeroU32,
-    /// Users that a freeze reads at once; what waits is written together.
+    /// Users that a freeze reads at once; pages that wait are written together.
     pub page_rows: NonZeroU32,
     pub reconciliation_age: SignedDuration,
-    /// Until when a day waits for a reconciliation.
+    /// Time until which a day waits for a reconciliation.
     pub waits_until: Time,
     pub without_reconciliation: WithoutReconciliation,
 }
 
 impl Programme {
-    /// The programmes of a file. Every problem of them is in the error.
+    /// Parses the programmes of a file; the error has all of their problems.
     pub fn parse_all(tables: &[toml::Table]) -> Result<Vec<Self>, Vec<Fault>> {
         let (mut programmes, mut faults) = (Vec::new(), Vec::new());
         for (number, table) in (1..).zip(tables) {
@@ -260,11 +260,11 @@ impl Programme {
         })
     }
 
-    /// The programme as a file writes it, so that a run keeps the rules that it began with.
+    /// Writes the programme as a file has it, so that a run keeps the rules that it began with.
     ///
     /// # Errors
     ///
-    /// The time zone has no name.
+    /// Fails when the time zone has no name.
     pub fn to_text(&self) -> Result<String, Fault> {
         let subject = || format!("programme {}", self.name);
         let unnamed = || invalid(subject(), "its time zone has no name").needs("a name of the tz database");
@@ -290,7 +290,7 @@ impl Programme {
         toml::to_string(&raw).map_err(|error| invalid(subject(), "it cannot be written").caused_by(error))
     }
 
-    /// The programme that [`Self::to_text`] wrote.
+    /// Parses a programme that [`Self::to_text`] wrote.
     pub fn from_text(text: &str) -> Result<Self, Fault> {
         let table: toml::Table = text.parse().map_err(|error| {
             invalid("programme of a run".to_owned(), "its text cannot be read").caused_by(error)
@@ -298,8 +298,8 @@ impl Programme {
         Self::parse(1, &table).map_err(|mut faults| faults.swap_remove(0))
     }
 
-    /// When a time of a day comes; where the clock leaves it out, the moment after the leap. Where it comes twice, the
-    /// first. `None` only beyond the year 9999.
+    /// Returns the instant of a local time: the moment after the leap where the clock leaves it out, the first where it
+    /// comes twice. `None` only beyond the year 9999.
     pub fn at(&self, day: Date, time: Time) -> Option<Timestamp> {
         let zoned = day.to_datetime(time).to_zoned(self.time_zone.clone()).ok()?;
         Some(zoned.timestamp())

@@ -38,30 +38,30 @@ pub struct Candidate {
     pub wave: u8,
 }
 
-/// What the work queue carries: a hint that some members may lack a coupon. It proves nothing.
+/// A message of the work queue: a hint that some members may lack a coupon. It proves nothing.
 ///
 /// The dispatcher puts at most [`MEMBERS_MAX`] members of one [`part`] into a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
     pub run: RunKey,
     pub members: Vec<Member>,
-    /// The waves that the run had frozen when it was published.
+    /// The waves that the run had frozen when the message was published.
     pub wave: u8,
 }
 
-/// Members of a message, and keys of a call.
+/// Members of a message, and keys of a call, at most.
 pub const MEMBERS_MAX: usize = 100;
-/// Parts of the ledger: its tables, and the partitions of the work queue.
+/// Number of parts: tables of the ledger and partitions of the work queue.
 pub const PARTS: u64 = 16;
 
-/// The part of a user. A message and a transaction of it thus concern one table of the ledger.
+/// Returns the part of a user. A message and its transactions thus concern one table of the ledger.
 pub fn part(user: u64) -> u64 {
     user % PARTS
 }
 
 /// Waves of a run: midnight, noon, and the catch-up after the next reconciliation.
 pub const WAVES: u8 = 3;
-/// The wave of a refusal that no later wave looks at again, and of messages that a person sends.
+/// The wave of a refusal that no later wave judges again, and of messages that a person sends.
 pub const LAST_WORD: u8 = u8::MAX;
 
 /// The identity of a coupon, and the idempotency key of every call for it.
@@ -73,7 +73,7 @@ pub struct CouponKey {
 }
 
 impl Candidate {
-    /// The key of the coupon; `None` outside of the calendar.
+    /// Returns the key of the coupon; `None` for a day outside of the calendar.
     pub fn key(&self) -> Option<CouponKey> {
         let occurrence = Occurrence::of(self.member.calendar, self.run.day)?;
         Some(CouponKey { user: self.member.user, programme: self.run.programme.clone(), occurrence })
@@ -81,7 +81,7 @@ impl Candidate {
 }
 
 impl Message {
-    /// A message of one member, as a person sends it.
+    /// Makes a message of one member, as a person sends it.
     pub fn of(candidate: Candidate) -> Self {
         let Candidate { run, member, wave } = candidate;
         Self { run, members: vec![member], wave }
@@ -96,10 +96,10 @@ impl Message {
     }
 }
 
-/// Why somebody gets no coupon on a day.
+/// The reason why a user gets no coupon on a day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
-    /// The source row says another birthday or another calendar.
+    /// The source row has another birthday or another calendar.
     NotTheirBirthday,
     /// No source table has a row of the user, for longer than a rename takes.
     SourceRowGone,
@@ -113,7 +113,8 @@ pub enum Reason {
     OtherDay,
     /// A person ended the dead letter.
     Dropped,
-    /// A source table of the user could not be read by the latest hour. It closes nothing: each later pass looks again.
+    /// A source table of the user could not be read by the latest hour. This closes nothing: each later pass reads
+    /// again.
     SourceUnreadable,
 }
 
@@ -129,7 +130,7 @@ impl Reason {
         Self::SourceUnreadable,
     ];
 
-    /// The `reason` of reports and metrics.
+    /// Returns the `reason` of reports and metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::NotTheirBirthday => "not_their_birthday",
@@ -144,21 +145,21 @@ impl Reason {
     }
 }
 
-/// What is known of the last call for a row that failed.
+/// The outcome of the last call for a row that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailedOutcome {
     /// The coupon system did nothing for this key.
     NothingGiven,
-    /// It may have given the coupon; this is when it was first called.
+    /// The coupon system may have given the coupon; the time is that of the first call.
     Unknown { first_called_at: Timestamp },
 }
 
-/// Where a ledger row stands.
+/// The state of a ledger row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowState {
-    /// An attempt holds the row and has called nobody.
+    /// An attempt holds the row and has not called.
     Reserved,
-    /// An attempt may have called; the outcome is unknown until the coupon system says it.
+    /// An attempt may have called; the outcome is unknown until the coupon system reports it.
     Issued { first_called_at: Timestamp },
     /// The coupon was given.
     Settled,
@@ -168,43 +169,43 @@ pub enum RowState {
     Failed(FailedOutcome),
 }
 
-/// A row of the ledger, by user, programme and occurrence. Nothing deletes it.
+/// A row of the ledger, by user, programme and occurrence. No code deletes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerRow {
     pub state: RowState,
     pub day: Date,
     pub calendar: Calendar,
-    /// The granter that works on it; only that one changes it.
+    /// The granter that works on the row; only that one changes it.
     pub attempt: Unique,
     pub changed_at: Timestamp,
     /// Calls that the coupon system answered about this user without giving the coupon.
     pub tries: u32,
     /// The coupon as it was reserved; a retry sends the same one.
     pub coupon: Arc<str>,
-    /// A person sent it again.
+    /// Whether a person sent the row again.
     pub by_hand: bool,
-    /// Since when no source table has a row of the user.
+    /// Time since when no source table has a row of the user.
     pub absent_since: Option<Timestamp>,
 }
 
 impl LedgerRow {
-    /// Whether an attempt holds the row.
+    /// Returns whether an attempt holds the row.
     pub fn is_held(&self) -> bool {
         matches!(self.state, RowState::Reserved | RowState::Issued { .. })
     }
 
-    /// Whether nobody could read the user's source rows by the latest hour.
+    /// Returns whether the user's source rows could not be read by the latest hour.
     pub fn is_unread(&self) -> bool {
         self.state == RowState::Refused(Reason::SourceUnreadable)
     }
 
-    /// Whether the attempt may still call.
+    /// Returns whether the attempt may still call.
     pub fn is_young(&self, now: Timestamp) -> bool {
         now < self.changed_at + TAKEN_OVER_AFTER
     }
 }
 
-/// A row as somebody expects it to stand, and what it becomes then.
+/// An expected row and the row that replaces it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowChange {
     pub user: u64,
@@ -213,25 +214,26 @@ pub struct RowChange {
     pub after: LedgerRow,
 }
 
-/// After this long without a change others take an attempt over. Connections to the coupon system live shorter.
+/// Time without a change after which another granter takes an attempt over. Connections to the coupon system live
+/// shorter.
 pub const TAKEN_OVER_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
 
-/// A refusal closes a day and not an occurrence.
+/// A refusal, which closes a day and not an occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusedDay {
-    /// The wave that it closes; a later wave looks again.
+    /// The wave that the refusal closes; a later wave judges again.
     pub wave: u8,
     pub reason: Reason,
 }
 
-/// The last two tokens of a ledger. A register outside of the ledger's server has one of them, or somebody restored it.
+/// The last two tokens of a ledger. If the register outside of its server has neither, a person restored the ledger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LedgerTokens {
     pub latest: Unique,
     pub before: Option<Unique>,
 }
 
-/// What the ledger knows of one user in one programme.
+/// The knowledge of the ledger about one user in one programme.
 #[derive(Debug, Clone)]
 pub struct UserLedger {
     /// The clock of the ledger's server.
@@ -244,7 +246,7 @@ pub struct UserLedger {
     pub refusals: BTreeMap<(Date, Calendar), RefusedDay>,
 }
 
-/// What the ledger knows of some users: one transaction reads and changes it.
+/// The knowledge of the ledger about some users: one transaction reads and changes it.
 #[derive(Debug, Clone)]
 pub struct UsersLedger {
     pub tokens: LedgerTokens,
@@ -252,7 +254,7 @@ pub struct UsersLedger {
     pub users: BTreeMap<u64, UserLedger>,
 }
 
-/// Where a freeze goes on: the table by its place among the day's, and the last user of it that was read.
+/// The point where a freeze resumes: the table by its index among the day's, and the last user of it that was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
     pub table: usize,
@@ -262,11 +264,11 @@ pub struct Cursor {
 /// A day of a programme, as the ledger keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DayRun {
-    /// The rules as they were when the day began.
+    /// The rules of the programme when the day began.
     pub rules: Programme,
-    /// Changed by whoever begins to freeze; older freezers are refused.
+    /// The revision of the present freeze; each new freezer changes it, and older freezers are refused.
     pub revision: Unique,
-    /// Changed by whoever begins to sweep; only that sweep closes the run.
+    /// The number of the present sweep; each new sweep changes it, and only the present one closes the run.
     pub sweep: Unique,
     /// Waves that were frozen completely.
     pub frozen: u8,
@@ -274,7 +276,7 @@ pub struct DayRun {
     pub count: u64,
     /// Sum of a hash of each member, modulo 2^128.
     pub sum: u128,
-    /// Rows of the day's tables that say another birthday than their table.
+    /// Rows of the day's tables whose birthday differs from that of their table.
     pub misplaced: u64,
     /// Whether each wave so far waited for all lanes.
     pub is_behind_barrier: bool,
@@ -282,39 +284,39 @@ pub struct DayRun {
 }
 
 impl DayRun {
-    /// The birthdays of a day by this run's rules.
+    /// Returns the birthdays of a day by this run's rules.
     pub fn birthdays(&self, day: Date) -> Vec<Birthday> {
         celebrated(day, &self.rules.calendars, self.rules.leap_day).into_iter().map(|c| c.birthday).collect()
     }
 }
 
-/// What the ledger knows of a run and of members that are offered to it: one transaction.
+/// The knowledge of the ledger about a run and the members that are offered to it: one transaction.
 #[derive(Debug, Clone)]
 pub struct RunLedger {
     pub now: Timestamp,
     pub run: Option<DayRun>,
     pub tokens: LedgerTokens,
-    /// Those of the offered members that the cohort has.
+    /// The offered members that the cohort has already.
     pub present: BTreeSet<Member>,
-    /// Members that the transaction adds; the shard tables of one that is there are united.
+    /// Members that the transaction adds; those that the cohort has get the union of their shard tables.
     pub added: Vec<(Member, Vec<ShardId>)>,
 }
 
-/// What the ledger knows of a programme: one transaction.
+/// The knowledge of the ledger about a programme: one transaction.
 #[derive(Debug, Clone)]
 pub struct ProgrammeLedger {
     pub now: Timestamp,
     /// The first day that has no run; `None` for a programme that never ran.
     pub next: Option<Date>,
-    /// The rule for 29 February of each year, as its first run found it.
+    /// The rule for 29 February of each year, as its first run set it.
     pub leap_days: BTreeMap<i16, anabranch_schemas::celebration::LeapDayRule>,
     /// Days with a run that is not closed, in order.
     pub open: Vec<Date>,
-    /// Runs that the transaction begins. One that is there stays as it is.
+    /// Runs that the transaction begins. An existing run stays as it is.
     pub begun: Vec<(Date, DayRun)>,
 }
 
-/// A member of the cohort, or a user with a row of the day, as the ledger stands.
+/// A member of the cohort, or a user with a row of the day, as the ledger has it.
 #[derive(Debug, Clone)]
 pub struct Standing {
     pub member: Member,
@@ -332,7 +334,7 @@ mod tests {
 
     #[test]
     fn every_reason_is_listed_once() {
-        // A new reason does not compile here before it is given its place.
+        // A new reason does not compile here before it has its position.
         let place = |reason| match reason {
             Reason::NotTheirBirthday => 0,
             Reason::SourceRowGone => 1,

@@ -9,24 +9,24 @@ use crate::records::{Reason, RowState, Standing};
 /// Counts of a day. Their sum is the cohort, or something is wrong with the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// The frozen cohort.
+    /// Members of the frozen cohort.
     pub eligible: u64,
     pub granted: u64,
-    /// The coupon of the occurrence was given or is held on another day.
+    /// Members whose coupon of the occurrence was given, or is held, on another day.
     pub already_granted: u64,
     pub refused: BTreeMap<Reason, u64>,
     pub failed: u64,
     pub in_flight: u64,
-    /// Who has none of these, also because a source row could not be read.
+    /// Members in none of the other counts, also because a source row could not be read.
     pub missed: u64,
-    /// Those of `missed` whose source row could not be read by the latest hour.
+    /// Members among `missed` whose source row could not be read by the latest hour.
     pub unreadable: u64,
-    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    /// Members among `missed` who wait for a reconciliation that compares their source tables.
     pub held: u64,
 }
 
 impl Report {
-    /// Counts a member, by the row of the day first.
+    /// Counts a member; a row of the day takes precedence.
     pub fn add(&mut self, standing: &Standing, day: Date) {
         let of_day = standing.row.as_ref().filter(|row| row.day == day);
         match (of_day.map(|row| row.state), standing.refused, &standing.row) {
@@ -46,13 +46,13 @@ impl Report {
         }
     }
 
-    /// Everybody who was counted.
+    /// Returns the number of counted members.
     pub fn sum(&self) -> u64 {
         let refused: u64 = self.refused.values().sum();
         self.granted + self.already_granted + refused + self.failed + self.in_flight + self.missed
     }
 
-    /// Whether the parts are the whole.
+    /// Returns whether the parts add up to the whole.
     pub fn is_balanced(&self) -> bool {
         self.sum() == self.eligible
     }

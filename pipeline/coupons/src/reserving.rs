@@ -1,4 +1,4 @@
-//! Decisions of a granter before it calls: taking the row, learning an earlier outcome, judging the source row.
+//! Decisions of a granter before it calls: it takes the row, learns an earlier outcome, and judges the source row.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::records::{
     RowState, Unique, UserLedger,
 };
 
-/// A rename writes two shards; half of it may be invisible for this long.
+/// Time for which half of a rename may be invisible, since it writes two shards.
 pub const RENAME_WAIT: SignedDuration = SignedDuration::from_hours(10);
-/// Answers about a user without a coupon, after which the row becomes a dead letter.
+/// Answers about a user that gave no coupon, after which the row becomes a dead letter.
 pub const TRIES_MAX: u32 = 3;
 
-/// How a candidate's message ends.
+/// The end of a candidate's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Carried {
-    /// Nothing is left to do for it.
+    /// Nothing is left to do for the candidate.
     Done,
-    /// It comes again later.
+    /// The message comes again later.
     Later,
 }
 
-/// A row that this attempt holds.
+/// A row that an attempt holds.
 #[derive(Debug, Clone)]
 pub struct Taken {
     pub key: CouponKey,
@@ -37,15 +37,15 @@ pub struct Taken {
     pub birthdays: Vec<Birthday>,
     /// The coupon of the row.
     pub coupon: Arc<str>,
-    /// An earlier attempt may have called.
+    /// Whether an earlier attempt may have called.
     pub may_have_called: bool,
-    /// The row is not in the ledger yet: it is written when it is issued.
+    /// Whether the ledger lacks the row; the issue writes it.
     pub is_new: bool,
     pub claims: Vec<ShardId>,
 }
 
-/// Takes the row of the occurrence for an attempt, if the day and the row allow it. A row that the ledger lacks is new,
-/// and everything else is the first transaction.
+/// Takes the row of the occurrence for an attempt, if the day and the row allow it. A row that the ledger lacks is new;
+/// changing any other row is the first transaction.
 pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) -> Result<Taken, Carried> {
     let Some(key) = candidate.key() else { return Err(Carried::Done) };
     let Candidate { run: of, member, wave } = candidate;
@@ -105,7 +105,7 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
     Ok(taken)
 }
 
-/// Writes a new row as it was reserved, unless somebody else's stands there.
+/// Writes a new row as it was reserved, unless the ledger has a row of another attempt by now.
 pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) {
     let now = ledger.now;
     ledger.rows.entry(taken.key.occurrence).or_insert_with(|| LedgerRow {
@@ -121,10 +121,10 @@ pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken
     });
 }
 
-/// Whether no call for the occurrence was ever carried out, so that this day may take it.
+/// Returns whether no call for the occurrence was ever carried out, so that this day may take the row.
 fn is_free(row: &LedgerRow, candidate: &Candidate) -> bool {
     match row.state {
-        // Its own day has not decided yet, and goes on.
+        // The row's own day has not decided yet, and goes on.
         RowState::Refused(Reason::SourceUnreadable) => false,
         RowState::Refused(_) => true,
         RowState::Failed(FailedOutcome::NothingGiven) => row.day != candidate.run.day,
@@ -135,7 +135,7 @@ fn is_free(row: &LedgerRow, candidate: &Candidate) -> bool {
     }
 }
 
-/// The row while it is this attempt's own, in the state that the attempt left it in.
+/// Returns the row if the attempt still holds it in the state in which it left it.
 pub fn own(
     ledger: &mut UserLedger,
     occurrence: Occurrence,
@@ -151,7 +151,7 @@ pub fn own(
     (row.attempt == attempt && is_state).then_some(row)
 }
 
-/// The coupon was given: settles the row at any time, whoever learned it, also where the row is gone.
+/// Settles the row of a given coupon at any time, for any attempt that learned of it, also where the row is gone.
 pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, coupon: &Arc<str>) {
     let now = ledger.now;
     let row = ledger.rows.entry(key.occurrence).or_insert_with(|| LedgerRow {
@@ -169,21 +169,21 @@ pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, c
     (row.day, row.calendar, row.changed_at) = (candidate.run.day, candidate.member.calendar, now);
 }
 
-/// A row of which an attempt knows how it was issued, once the coupon was given: as [`settle`] leaves it where nobody
-/// else changed it. Nobody reads a clock for it, so it says when it was issued.
+/// Returns the change that settles a row as it was issued; the result equals that of [`settle`] if no other attempt
+/// changed the row. It reads no clock, so the row keeps the time of its issue.
 pub fn settled(candidate: &Candidate, key: &CouponKey, issued: &LedgerRow) -> RowChange {
     let after = LedgerRow { state: RowState::Settled, ..issued.clone() };
     RowChange { user: candidate.member.user, occurrence: key.occurrence, before: issued.clone(), after }
 }
 
-/// The coupon system does not know the key of an earlier call. `memory` is how long it promises to know one.
+/// Handles a key of an earlier call that the coupon system does not know; `memory` is how long it promises to know one.
 pub fn denied(ledger: &mut UserLedger, taken: &Taken, memory: SignedDuration) -> Result<(), Carried> {
     let now = ledger.now;
     let row = own(ledger, taken.key.occurrence, taken.attempt, true).ok_or(Carried::Later)?;
     let RowState::Issued { first_called_at } = row.state else { return Err(Carried::Later) };
     row.changed_at = now;
     if now >= first_called_at + memory {
-        // A system that has forgotten cannot deny, so a person decides.
+        // A system that has forgotten the key cannot deny it, so a person decides.
         row.state = RowState::Failed(FailedOutcome::Unknown { first_called_at });
         return Err(Carried::Done);
     }
@@ -195,12 +195,12 @@ pub fn denied(ledger: &mut UserLedger, taken: &Taken, memory: SignedDuration) ->
     Ok(())
 }
 
-/// What the source rows say about the coupon.
+/// The judgement of the source rows about a coupon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Due,
     NotDue(Reason),
-    /// No row at all, which may be half of a rename.
+    /// There is no row at all, which may be half of a rename.
     Absent,
 }
 
@@ -228,7 +228,7 @@ pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timesta
     Verdict::Due
 }
 
-/// The transaction after the look: a row that is not due is refused for the wave, one of nobody waits first.
+/// The transaction after the source read: refuses a row that is not due for the wave; a user without rows waits first.
 pub fn looked(
     ledger: &mut UserLedger,
     candidate: &Candidate,
@@ -255,14 +255,14 @@ pub fn looked(
     Err(Carried::Done)
 }
 
-/// The transaction after a look that could not read. Until the latest hour the row waits. Then it is let go and the
-/// report counts the user as missed, but nothing is decided: the next pass looks again.
+/// The transaction after a source read that failed. The row waits until the latest hour. Then the report counts the
+/// user as missed, but nothing is decided: the next pass reads again.
 pub fn unread(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> Carried {
     let now = ledger.now;
     let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, false) else { return Carried::Later };
     let rules = &taken.run.rules;
     let is_early = rules.at(candidate.run.day, rules.latest_at).is_some_and(|latest| now < latest);
-    // What a person sent comes again as long as it takes: a closed run has no passes.
+    // A row that a person sent comes again without end, since a closed run has no passes.
     if is_early || row.by_hand {
         return Carried::Later;
     }
@@ -270,7 +270,7 @@ pub fn unread(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> 
     Carried::Done
 }
 
-/// Refuses the day, not the occurrence: a later wave looks again, and another day may take the row.
+/// Refuses the day, not the occurrence: a later wave judges again, and another day may take the row.
 pub fn refuse(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken, reason: Reason) {
     let refused = RefusedDay { wave: candidate.wave, reason };
     ledger.refusals.insert((candidate.run.day, candidate.member.calendar), refused);

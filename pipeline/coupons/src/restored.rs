@@ -1,4 +1,4 @@
-//! A ledger that somebody restored from an older copy: noticed by its tokens, mended by the coupon system's statement.
+//! A ledger that a person restored from an older copy: its tokens show it, and the coupon system's statement mends it.
 
 use anabranch_pipeline::error::{Code, Fault};
 
@@ -7,7 +7,7 @@ use crate::ports::{Ledger, Register, Uniques};
 use crate::records::{Candidate, LedgerTokens, Unique, UsersLedger};
 use crate::reserving::settle;
 
-/// A coupon that the coupon system says it gave.
+/// A coupon that the coupon system reports as given.
 #[derive(Debug, Clone)]
 pub struct Given {
     /// The day and the member that the key of the call names.
@@ -15,7 +15,7 @@ pub struct Given {
     pub coupon: std::sync::Arc<str>,
 }
 
-/// The ledger's tokens beside the register; no verdict when the register moved meanwhile.
+/// Compares the ledger's tokens with the register; there is no verdict when the register moved meanwhile.
 pub async fn compare<L: Ledger, R: Register>(
     ledger: &L,
     register: &R,
@@ -26,7 +26,7 @@ pub async fn compare<L: Ledger, R: Register>(
     Ok((is_still.then(|| Chain::of(tokens, before)), tokens, before))
 }
 
-/// Why nothing is granted from now on.
+/// Returns the fault that stops all grants.
 pub fn fault() -> Fault {
     Fault::new(Code::CouponLedgerRestored, "coupon ledger", "the register knows calls that the ledger lacks")
         .needs("what the coupon system gave since the copy was made")
@@ -35,7 +35,7 @@ pub fn fault() -> Fault {
 
 /// Settles every coupon of a complete statement, and then begins a new chain of tokens.
 ///
-/// The statement reaches back to before the copy was made. Its caller has waited until connections of that time are
+/// The statement reaches back to before the copy was made. The caller has waited until connections of that time are
 /// closed, so no call of theirs arrives any more. Running it again after a crash does the same.
 pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     ledger: &L,
@@ -53,6 +53,6 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     }
     let token = process.fresh();
     let known = register.read().await?;
-    // The ledger is told last: until then its tokens differ from the register, and nothing is granted.
+    // The ledger gets the token last: until then its tokens differ from the register, and nothing is granted.
     if register.swap(known, token).await? { ledger.begin_tokens(token).await } else { Err(fault()) }
 }

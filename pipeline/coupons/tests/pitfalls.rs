@@ -1,4 +1,4 @@
-//! The pitfalls of coupon days, each by its name, as far as decisions decide them. The simulation has their mixtures.
+//! The pitfalls of coupon days, each by its name, as far as decisions settle them. The simulation mixes them.
 
 #![allow(
     clippy::unwrap_used,
@@ -49,7 +49,7 @@ fn begun(now: &str, own_clock: &str, next: Option<Date>, rules: &Programme) -> V
     ledger.begun
 }
 
-/// One user's ledger, and the steps of granters on it.
+/// The ledger of one user, and the steps of granters on it.
 struct User {
     ledger: UserLedger,
     rules: Programme,
@@ -68,7 +68,7 @@ impl User {
         Self { ledger, rules: programme(more), serial: 1 }
     }
 
-    /// The run of a day is open and has the user.
+    /// Opens the run of a day with the user as a member.
     fn day(&mut self, day: Date, calendar: Calendar) -> Candidate {
         self.ledger.now = self.rules.at(day, self.rules.starts_at).unwrap();
         let now = self.ledger.now.to_string();
@@ -94,7 +94,7 @@ impl User {
         issue_user(&mut self.ledger, candidate, taken).map(drop)
     }
 
-    /// A whole grant; how it ends, and whether a coupon was called for.
+    /// Carries out a whole grant and returns how it ends.
     fn grant(&mut self, day: Date, calendar: Calendar) -> Result<(), Carried> {
         let candidate = self.day(day, calendar);
         let taken = self.reserve(&candidate)?;
@@ -211,7 +211,7 @@ fn a_rename_between_shards_waits_for_its_other_half() {
     assert_eq!(user.ledger.rows.values().next().unwrap().state, RowState::Refused(Reason::SourceRowGone));
 }
 
-/// The report of one member.
+/// Returns the report of one member.
 fn report(standing: &Standing, day: Date) -> Report {
     let mut report = Report::default();
     report.add(standing, day);
@@ -431,7 +431,7 @@ fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
     assert_eq!(need(&Standing { row: None, ..standing }, candidate.run.day, 1, now), Need::Message);
 }
 
-/// A batch of one user each: due, of another birthday, unread, and overtaken by another granter.
+/// Returns a batch of one user each: due, of another birthday, unread, and overtaken by another granter.
 fn batch() -> (UsersLedger, Vec<Held>) {
     let mut users = BTreeMap::new();
     let mut batch = Vec::new();
@@ -483,7 +483,7 @@ fn a_batch_behind_another_token_changes_nothing() {
     assert_eq!(ledger.users.values().map(|user| user.rows.clone()).collect::<Vec<_>>(), before);
     assert!(ledger.users.values().all(|user| user.refusals.is_empty()));
 
-    // Nobody is due: the chain stays where it is.
+    // No user is due: the chain stays as it is.
     let ends = issue(&mut ledger, &batch[1..3], Unique(8), Unique(7));
     assert_eq!(ends, Ok(vec![Err(Carried::Done), Err(Carried::Later)]));
     assert_eq!(ledger.tokens.latest, Unique(7));

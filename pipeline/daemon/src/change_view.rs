@@ -1,19 +1,19 @@
-//! A change as JSON: what `anabranch tail` prints. `schemas/src/events/change.schema.json` describes it.
+//! A change as JSON, as `anabranch tail` prints it. `schemas/src/events/change.schema.json` describes it.
 //!
-//! Lossless: positions and shard ids are text because they outgrow the numbers of many JSON readers, and bytes that
-//! are not UTF-8 are Base64. Integers are JSON integers of up to 64 bits.
+//! No information is lost: positions and shard ids are text because they outgrow the numbers of many JSON readers, and
+//! bytes that are not UTF-8 are Base64. Integers are JSON integers of up to 64 bits.
 
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::change::{Action, Change, Entity, Value};
 use anabranch_schemas::serial;
 use serde_json::{Map, Value as Json, json};
 
-/// Which changes are wanted; `None` = all.
+/// Conditions that a change must meet; `None` = any change does.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Physical `database.table`.
+    /// Physical database and table of the change.
     pub table: Option<(String, String)>,
-    /// User id or uuid, as text.
+    /// User id or uuid of the row, as text.
     pub key: Option<String>,
     /// Only changes at this position or later.
     pub from: Option<anabranch_schemas::lsn::Lsn>,
@@ -33,12 +33,12 @@ impl Filter {
     }
 }
 
-/// Whether the row's key, its first field, is this text.
+/// Returns whether the row's key, its first field, is this text.
 fn has_key(row: &[Value<'_>], key: &str) -> bool {
     row.first().and_then(serial::text).is_some_and(|text| *text == *key.as_bytes())
 }
 
-/// One change of the message `entry`. `index` is its place in the message, from 0.
+/// Returns one change of the message `entry`. `index` counts the changes of the message from 0.
 pub fn json_of(source: &str, entry: &LogEntry, index: u64, change: &Change<'_, '_>) -> Json {
     let mut out = json!({
         "source": source,
@@ -74,7 +74,7 @@ fn action_name(action: &Action<'_>) -> &'static str {
     }
 }
 
-/// By the entity's field names. A row of a newer build may have more values than this one has names: `field_7`.
+/// Returns a row by the entity's field names. Values of a newer build without a name here are called `field_7`.
 fn row(entity: Entity, values: &[Value<'_>]) -> Json {
     let names = entity.fields();
     let named = values.iter().enumerate().map(|(index, value)| {
@@ -102,7 +102,7 @@ fn value_json(value: &Value<'_>) -> Json {
     }
 }
 
-/// Text as it is; what is not UTF-8 in Base64.
+/// Returns UTF-8 as text and other bytes as Base64.
 pub fn bytes_json(bytes: &[u8]) -> Json {
     match std::str::from_utf8(bytes) {
         Ok(text) => json!(text),
@@ -110,7 +110,7 @@ pub fn bytes_json(bytes: &[u8]) -> Json {
     }
 }
 
-/// Standard alphabet, padded.
+/// Encodes bytes in the standard alphabet, padded.
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);

@@ -1,4 +1,4 @@
-//! Exit codes: what a script may rely on. The worst thing that happened decides.
+//! Exit codes, on which scripts may rely. The worst thing that happened decides.
 
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ Exit codes:
   130, 143  ended by a second Ctrl-C or SIGTERM, without an orderly stop
 With several faults the worst decides, in the order 70, 2, 1, 3.";
 
-/// From harmless to worst; the order is the order of `worst`.
+/// Exit codes from harmless to worst, the order of `worst`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Exit {
     Success,
@@ -50,7 +50,7 @@ impl Exit {
         }
     }
 
-    /// [`Exit::Success`] when there are none.
+    /// Returns the worst exit code of the faults; [`Exit::Success`] when there are none.
     pub fn worst<'f>(faults: impl IntoIterator<Item = &'f Fault>) -> Self {
         faults.into_iter().map(|fault| Exit::of(fault.code())).max().unwrap_or(Exit::Success)
     }

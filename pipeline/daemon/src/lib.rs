@@ -1,7 +1,7 @@
 //! The daemon `anabranch`: command line, wiring of connectors to the flow, HTTP.
 //!
-//! `cli/` has one file a command, `wiring.rs` alone names concrete connectors, `api/` is the HTTP listener.
-//! How changes flow is not decided here: that is `anabranch_pipeline`.
+//! `cli/` has one file a command, `wiring.rs` alone names concrete connectors, `api/` is the HTTP listener. The crate
+//! `anabranch_pipeline` decides how changes flow.
 
 pub mod api;
 pub mod change_view;

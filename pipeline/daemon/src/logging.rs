@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
-/// How logs and faults are written.
+/// Format of logs and faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     Text,
@@ -30,7 +30,7 @@ pub fn install(format: LogFormat, level: &str) -> Result<(), Fault> {
             .caused_by(error)
     })?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // A second subscriber is refused by tracing; the first one stays, which is what is wanted.
+    // tracing refuses a second subscriber and keeps the first one, as intended.
     let _ = match format {
         LogFormat::Text => builder.with_ansi(std::io::stderr().is_terminal()).try_init(),
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).try_init(),

@@ -1,4 +1,4 @@
-//! The binary `anabranch`. Everything is in the library, where tests reach it.
+//! The binary `anabranch`. All of its code is in the library, where tests reach it.
 
 use std::process::ExitCode;
 

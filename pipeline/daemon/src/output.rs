@@ -1,4 +1,4 @@
-//! What commands print: faults on standard error, results on standard output.
+//! Prints faults on standard error and results on standard output.
 //!
 //! A closed pipe (`anabranch tail | head`) is a normal end and no error.
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::logging::LogFormat;
 
-/// A fault as JSON: what `--log-format json` and `--json` print.
+/// A fault as JSON, as `--log-format json` and `--json` print it.
 #[derive(Debug, Serialize)]
 pub struct FaultView<'f> {
     pub code: &'static str,
@@ -52,12 +52,12 @@ pub fn faults(format: LogFormat, faults: &[Fault]) {
             LogFormat::Text => format!("error: {}", one_line(&fault.to_string())),
             LogFormat::Json => json(&FaultView::from(fault)),
         };
-        // Nobody is left to tell when standard error is closed.
+        // No reader is left when standard error is closed.
         let _ = writeln!(stderr, "{line}");
     }
 }
 
-/// Prints why a task has stopped. `text` is the fault's own line, its parts are gone.
+/// Prints why a task has stopped. `text` is the fault's own line, since its parts were not kept.
 pub fn stopped_task(format: LogFormat, task: &str, code: Code, text: &str) {
     let line = match format {
         LogFormat::Text => format!("error: {} (task {task})", one_line(text)),
@@ -75,7 +75,7 @@ pub fn warning(format: LogFormat, text: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Whether the reader of standard output is still there.
+/// State of the reader of standard output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum Reader {
@@ -83,7 +83,7 @@ pub enum Reader {
     Gone,
 }
 
-/// Prints one line on standard output.
+/// Prints one line on standard output; returns whether its reader is still there.
 pub fn line(text: &str) -> Reader {
     let mut stdout = io::stdout().lock();
     match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
@@ -92,12 +92,12 @@ pub fn line(text: &str) -> Reader {
     }
 }
 
-/// JSON on one line.
+/// Returns a value as JSON on one line.
 pub fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("views hold only text, numbers and lists: they always serialize")
 }
 
-/// Causes may come from servers: a line break in them must not look like another message.
+/// Joins lines. Causes may come from servers: a line break in them must not look like another message.
 fn one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }

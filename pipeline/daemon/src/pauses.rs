@@ -1,4 +1,4 @@
-//! Lanes that somebody has paused: a register in the log's bucket, which every process reads each second.
+//! Lanes that operators have paused: a register in the log's bucket, which every process reads each second.
 //!
 //! A paused lane commits what it has, gives its lease back and waits; no process takes it. A pause outlives daemons. It
 //! ends with the bucket, so a log that is begun anew has no paused lane.
@@ -17,14 +17,14 @@ use crate::{operator, wall_clock};
 /// The key of the register.
 const KEY: &str = "pauses";
 
-/// The lanes of a projection that are paused, and who wanted it.
+/// Paused lanes of a projection, and the operator who paused them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
     pub projection: String,
-    /// `None`: of every source.
+    /// Source of the lanes; `None` = every source.
     pub source: Option<String>,
     pub since_ms: u64,
-    /// `user@host`.
+    /// The operator as `user@host`.
     pub by: String,
     pub reason: Option<String>,
 }
@@ -46,17 +46,17 @@ impl Pause {
 }
 
 impl Pauses {
-    /// The value of the register; what nobody can read is begun anew.
+    /// Parses the value of the register; an unreadable value counts as no pauses.
     fn of(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// The pause of a lane.
+    /// Returns the pause of a lane.
     pub fn of_lane(&self, lane: &LaneId) -> Option<&Pause> {
         self.pauses.iter().find(|pause| pause.holds(lane))
     }
 
-    /// Adds a pause; one of the same lanes that is there stays as it is.
+    /// Adds a pause, unless the same lanes have one; returns whether it did.
     fn add(&mut self, pause: Pause) -> bool {
         let is_new = !self.pauses.iter().any(|known| known.is_of(&pause.projection, pause.source.as_deref()));
         if is_new {
@@ -65,7 +65,7 @@ impl Pauses {
         is_new
     }
 
-    /// Ends the pauses of a projection and source; of every source when none is named. How many.
+    /// Ends the pauses of a projection and source, or of every source when none is named; returns their number.
     fn end(&mut self, projection: &str, source: Option<&str>) -> usize {
         let before = self.pauses.len();
         self.pauses.retain(|pause| {
@@ -81,14 +81,14 @@ pub async fn read(registers: &impl Registers) -> Result<Pauses, Fault> {
     Ok(Pauses::of(&registers.read(KEY).await?.value))
 }
 
-/// Pauses the lanes of a projection; whether they were not paused in the same way before.
+/// Pauses the lanes of a projection; returns whether they were not paused in the same way before.
 pub async fn pause(registers: &impl Registers, pause: &Pause) -> Result<bool, Fault> {
     change(registers, |pauses| pauses.add(pause.clone())).await
 }
 
-/// Resumes the lanes of a projection and source; how many pauses that ended.
+/// Resumes the lanes of a projection and source; returns the number of pauses that this ended.
 ///
-/// A source that is paused with all others cannot be resumed alone: that is refused by name.
+/// Refuses by name to resume a source alone that is paused with all others.
 pub async fn resume(
     registers: &impl Registers,
     projection: &str,
@@ -119,12 +119,12 @@ async fn change<T>(registers: &impl Registers, change: impl Fn(&mut Pauses) -> T
     .await
 }
 
-/// The pauses as this process read them last; `None` until it has read them once.
+/// The pauses as this process last read them; `None` until it has read them once.
 #[derive(Debug, Clone)]
 pub struct KnownPauses(pub watch::Receiver<Option<Pauses>>);
 
 impl KnownPauses {
-    /// Waits until the lane is not paused, and shows that it is; returns early on `cancel`.
+    /// Waits until the lane is not paused, and shows meanwhile that it is; returns early on `cancel`.
     pub async fn resumed(&self, lane: &LaneId, handle: &TaskHandle, cancel: &CancellationToken) {
         let mut known = self.0.clone();
         let resumed = known.wait_for(|pauses| {
@@ -140,7 +140,7 @@ impl KnownPauses {
         }
     }
 
-    /// Resolves when the lane is paused.
+    /// Resolves with the pause when the lane is paused.
     pub async fn paused(&self, lane: &LaneId) -> Pause {
         let mut known = self.0.clone();
         let paused =
@@ -155,7 +155,7 @@ impl KnownPauses {
     }
 }
 
-/// A pause from now on, by whoever runs the command.
+/// Returns a pause from now on, by the operator who runs the command.
 pub fn new(projection: &str, source: Option<&str>, reason: Option<&str>) -> Pause {
     Pause {
         projection: projection.to_owned(),

@@ -1,5 +1,5 @@
-//! A configuration file without its secrets, for people who help: what a variable holds was never in it, and what the
-//! file itself spells out is left out.
+//! A configuration file without its secrets, for people who help. Values of variables were never in it; secrets that
+//! the file itself spells out are left out.
 
 use toml::{Table, Value};
 
@@ -7,8 +7,8 @@ use toml::{Table, Value};
 const SECRET_SETTINGS: [&str; 3] = ["token", "tokens", "signing_key"];
 const HIDDEN: &str = "***";
 
-/// The settings of a configuration file, comments left out. A file that is no TOML is not shown at all, because nobody
-/// can say where its secrets are.
+/// Returns the settings of a configuration file, comments left out. A file that is no TOML is not shown at all, because
+/// its secrets cannot be found.
 pub fn configuration(text: &str) -> Result<String, String> {
     let table: Table =
         text.parse().map_err(|error: toml::de::Error| format!("it is no TOML: {}", error.message()))?;
@@ -37,7 +37,7 @@ fn redact_text(key: Option<&str>, text: &str) -> String {
     without_password(text)
 }
 
-/// `${NAME}` and nothing else.
+/// Returns whether the text is `${NAME}` and nothing else.
 fn is_variable(text: &str) -> bool {
     let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
     name.is_some_and(|name| {
@@ -45,7 +45,7 @@ fn is_variable(text: &str) -> bool {
     })
 }
 
-/// `scheme://user:***@host` of an address; what has an `@` and is no address is hidden whole.
+/// Returns an address as `scheme://user:***@host`; hides a text whole that has an `@` and is no address.
 fn without_password(text: &str) -> String {
     let Some((account, place)) = text.rsplit_once('@') else { return text.to_owned() };
     let Some((scheme, account)) = account.split_once("://") else { return HIDDEN.to_owned() };

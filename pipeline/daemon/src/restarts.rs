@@ -1,7 +1,7 @@
-//! Restarts that somebody asks for: of every process through a register in the log's bucket, of one by SIGHUP.
+//! Restarts on request: in every process through a register in the log's bucket, in one by SIGHUP.
 //!
-//! Each process reads the register now and then and tries again what was asked for since it read it first, if it has
-//! stopped or pauses. A task that works is left alone.
+//! Each process reads the register regularly, and tries again the stopped and pausing tasks that were requested since
+//! its first read. It leaves a working task alone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,12 +21,12 @@ use crate::wiring::Wiring;
 
 /// The key of the register.
 const KEY: &str = "restarts";
-/// A person waits for it.
+/// Time between two reads of the register, for which a person waits.
 const LOOK_INTERVAL: Duration = Duration::from_secs(3);
-/// Requests that the register holds: far more than anybody makes between two looks.
+/// Requests that the register holds: far more than are made between two reads.
 const REQUESTS_MAX: usize = 100;
 
-/// What was asked for, the newest last.
+/// Requested restarts, the newest last.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Requests {
     requests: VecDeque<Request>,
@@ -36,12 +36,12 @@ struct Requests {
 struct Request {
     /// One more than the number of the request before it.
     number: u64,
-    /// `None`: all tasks.
+    /// Name of the task; `None` = all tasks.
     task: Option<String>,
 }
 
 impl Requests {
-    /// The value of the register; what nobody can read is begun anew.
+    /// Parses the value of the register; an unreadable value counts as no requests.
     fn of(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
@@ -91,13 +91,13 @@ pub fn known(wiring: &Wiring, task: &str) -> Result<(), Fault> {
         .needs(format!("one of {}", names.join(", "))))
 }
 
-/// SIGHUP, from now on; it no longer ends the process.
+/// Takes SIGHUP from now on, so that it no longer ends the process.
 pub fn hang_ups() -> Result<Signal, Fault> {
     signal(SignalKind::hangup())
         .map_err(|error| Fault::new(Code::Internal, "signals", "cannot be taken").caused_by(error))
 }
 
-/// Does what was asked for, until `cancel`.
+/// Carries out the requests, until `cancel`.
 pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cancel: CancellationToken) {
     let mut seen = None;
     let mut ticks = tokio::time::interval(LOOK_INTERVAL);
@@ -121,7 +121,7 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
     }
 }
 
-/// Restarts what was asked for after the number seen last; the newest number. What stood there at the first look is
+/// Restarts the tasks of requests after the number `seen`; returns the newest number. Requests of the first read are
 /// past.
 fn follow(requests: &Requests, seen: Option<u64>, states: &TaskStates) -> u64 {
     let newest = requests.newest();
@@ -158,7 +158,7 @@ mod tests {
         });
         let (mut requests, mut seen) = (Requests::default(), None);
         requests.ask(Some("reader/a"));
-        // The second process has asked for it long ago; then this one, others, and all.
+        // The request before the first read is past. Then this task is requested, another, all, and this one.
         for (task, expected) in
             [(None, 1), (Some("reader/a"), 2), (Some("reader/b"), 2), (None, 3), (Some("reader/a"), 4)]
         {

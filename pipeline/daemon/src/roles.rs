@@ -1,17 +1,17 @@
-//! What a process does: each role has some of the tasks.
+//! The roles of a process: each has some of the tasks.
 
 use clap::ValueEnum;
 
 /// One part of the daemon's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Role {
-    /// From the sources to the log
+    /// Reads the sources into the log
     Reader,
-    /// From the log to the targets
+    /// Applies the log to the targets
     Projector,
-    /// Compares both sides every night, if reconcile.schedule is set, and looks at changed rows in between
+    /// Compares both sides by reconcile.schedule, if it is set, and checks changed rows in between
     Reconciler,
-    /// Begins the days of coupon programmes, freezes who celebrates, and publishes who lacks a coupon
+    /// Begins the days of coupon programmes, freezes the users who celebrate, and publishes the users who lack a coupon
     Dispatcher,
     /// Asks the coupon system for the coupons
     Granter,
@@ -38,7 +38,7 @@ impl Role {
         Self::ALL.into_iter().find(|role| role.name() == name)
     }
 
-    /// The role that a task belongs to, by the task's name.
+    /// Returns the role that a task belongs to, by the task's name.
     pub fn of_task(task: &str) -> Self {
         match task.split('/').next() {
             Some("reader") => Self::Reader,
@@ -51,7 +51,7 @@ impl Role {
     }
 }
 
-/// The names of roles, for people.
+/// Returns the names of roles, for people.
 pub fn names(roles: &[Role]) -> String {
     roles.iter().map(|role| role.name()).collect::<Vec<_>>().join(",")
 }

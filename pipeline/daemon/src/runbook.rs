@@ -4,12 +4,12 @@ use anabranch_pipeline::error::Code;
 
 const RUNBOOK: &str = include_str!("../../../deploy/RUNBOOK.md");
 
-/// What the runbook says of a code, as Markdown that begins with its heading.
+/// Returns the runbook's section on a code, as Markdown that begins with its heading.
 pub fn section(code: Code) -> Option<&'static str> {
     section_of(RUNBOOK, code)
 }
 
-/// From the code's heading to the next heading of the same or a higher level.
+/// Returns the text from the code's heading to the next heading of the same or a higher level.
 fn section_of(runbook: &str, code: Code) -> Option<&str> {
     let heading = format!("### {code}\n");
     let start = match runbook.strip_prefix(&heading) {

@@ -1,8 +1,8 @@
 //! Several daemons share readers and lanes: one that holds more than its part gives some back, so that a daemon that
 //! starts later gets its part within a minute.
 //!
-//! Each process counts up its own number in a register of the log's bucket; one whose number stands still is gone. No
-//! clock is compared with another process's. Leases decide who works; what is counted here says who has too much.
+//! Each process raises its own number in a register of the log's bucket; one whose number stays the same is gone. No
+//! clock is compared with another process's. Leases decide which process works; the numbers show which has too much.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,16 +22,16 @@ use crate::wiring::Wiring;
 
 /// The key of the register.
 const KEY: &str = "members";
-/// A process is gone that has not counted for so many intervals.
+/// Intervals without a new number after which a process is gone.
 const INTERVALS_UNTIL_GONE: u32 = 4;
-/// The part of a surplus that is given back at once: all of it within some intervals, and never all at once.
+/// Divisor of a surplus for one interval: all of it is given back within some intervals, and never all at once.
 const SURPLUS_PARTS: usize = 4;
-/// A task that nobody took is not given back again so soon.
+/// Time for which a task that no process took is not given back again.
 const KEPT_FOR: Duration = Duration::from_secs(600);
-/// For so long a process leaves a task alone that it gave back.
+/// Time for which a process leaves a task alone that it gave back.
 pub const STAND_BACK: Duration = Duration::from_secs(5);
 
-/// What is shared out, by the beginning of the tasks' names.
+/// Kinds of tasks that are shared out: the beginning of their names, and their role.
 const KINDS: [(&str, Role); 2] = [("reader/", Role::Reader), ("lane/", Role::Projector)];
 
 /// Asks tasks of this process to give their leases back.
@@ -44,7 +44,7 @@ impl Yields {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(task.to_owned()).or_default().clone()
     }
 
-    /// Resolves when the task is asked while somebody waits here.
+    /// Resolves when the task is asked during this wait.
     pub async fn asked(&self, task: &str) {
         self.of(task).notified().await;
     }
@@ -68,7 +68,7 @@ struct Member {
 }
 
 impl Members {
-    /// The value of the register; what nobody can read is begun anew.
+    /// Parses the value of the register; an unreadable value counts as no members.
     fn of(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
@@ -78,7 +78,7 @@ impl Members {
     }
 }
 
-/// When each process was seen to count, by the clock of this one.
+/// Last number of each process and the time of its change, by the clock of this process.
 #[derive(Debug, Default)]
 struct Seen(BTreeMap<String, (u64, Instant)>);
 
@@ -104,11 +104,11 @@ struct Sharer {
     kinds: Vec<String>,
     interval: Duration,
     seen: Seen,
-    /// When this process gave each task back.
+    /// Time at which this process gave each task back.
     given_back: BTreeMap<String, Instant>,
 }
 
-/// Gives back what is too much, every interval, until `cancel`.
+/// Gives back surplus tasks, every interval, until `cancel`.
 pub fn run(
     wiring: &Wiring,
     states: &TaskStates,
@@ -165,7 +165,7 @@ async fn share(
 }
 
 impl Sharer {
-    /// Counts this process, forgets those that are gone; who is left.
+    /// Counts this process and forgets processes that are gone; returns the ones that are left.
     async fn count(&mut self, registers: &impl Registers, now: Instant) -> Result<Members, Fault> {
         let gone_after = self.interval * INTERVALS_UNTIL_GONE;
         let (id, kinds, seen) = (&self.id, &self.kinds, Mutex::new(&mut self.seen));
@@ -186,7 +186,7 @@ impl Sharer {
         .await
     }
 
-    /// The tasks that are to be given back now.
+    /// Returns the tasks that are to be given back now.
     fn surplus(
         &mut self,
         members: &Members,

@@ -1,7 +1,7 @@
 //! The daemon's tasks: readers, lanes, drains of caches, sweeps of tombstones and the mint of uuids.
 //!
-//! `composition` in the pipeline puts readers and lanes together; here they also hear of pauses and of processes that
-//! have less to do. Each failure ends an attempt, and the supervisor decides whether it makes another one.
+//! `composition` in the pipeline puts readers and lanes together; here they also obey pauses, and yield to processes
+//! that have less to do. Each failure ends an attempt, and the supervisor decides whether it makes another one.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -29,21 +29,21 @@ use crate::sharing::{self, Yields};
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
-/// The task that gives out uuids, and the beginning of its leases' names.
+/// Name of the task that gives out uuids, and the beginning of its leases' names.
 pub const MINT_TASK: &str = "uuids";
-/// A free machine number is taken well within it.
+/// Wait for a machine number; a free one is taken well within it.
 const MACHINE_NUMBER_WAIT: Duration = Duration::from_secs(2);
-/// Between two looks for old tombstones, which have an age of hours.
+/// Pause between two sweeps of tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// What others may ask of a task while it works.
+/// Requests to a task while it works.
 #[derive(Debug, Clone)]
 pub struct Requests {
     pub pauses: KnownPauses,
     pub yields: Yields,
 }
 
-/// Why a task ends its work though nobody cancelled it.
+/// A reason for which a task ends its work without a cancellation.
 enum Interruption {
     Paused(Pause),
     /// Another process has less to do.
@@ -100,7 +100,7 @@ pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, requests: &Reque
     });
 }
 
-/// Works to the end; on an interruption to an orderly one, which gives the lease back. `None` = nobody interrupted it.
+/// Does the work to its end, or to an orderly one on an interruption, which gives the lease back and is returned.
 async fn interruptible(
     work: impl Future<Output = Result<(), Fault>>,
     turn: &CancellationToken,
@@ -124,7 +124,7 @@ async fn stand_back(handle: &TaskHandle, cancel: &CancellationToken) {
     }
 }
 
-/// Starts what keeps a cache right.
+/// Starts the task that keeps a cache right.
 pub fn spawn_cache(supervisor: &mut Supervisor, wiring: &Wiring, name: &str) {
     let (wiring, name) = (wiring.clone(), name.to_owned());
     supervisor.spawn(&cache_task(&name), move |handle: TaskHandle, cancel: CancellationToken| {
@@ -158,7 +158,7 @@ async fn drain(
     under_lease(log, handle, cancel, work).await
 }
 
-/// Starts what removes tombstones of a document projection that are older than this.
+/// Starts the task that removes tombstones of a document projection that are older than `kept`.
 pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, documents: &Documents, kept: Duration) {
     let (wiring, documents) = (wiring.clone(), documents.clone());
     let name = sweep_task(&documents.projection);
@@ -182,7 +182,7 @@ async fn sweep(
         let before_ms = wall_clock::now_ms().saturating_sub(kept.as_millis() as u64);
         match target.sweep(projection, before_ms, false).await {
             Ok(count) => counter!(names::SEARCH_SWEPT, "projection" => projection.clone()).increment(count),
-            // They are needed by a rebuild or a replay.
+            // A rebuild or a replay needs them.
             Err(fault) if fault.code() == Code::ReplayRefused => tracing::info!(%fault, "tombstones stay"),
             Err(fault) => return Err(fault),
         }
@@ -195,7 +195,7 @@ async fn sweep(
     under_lease(log, handle, cancel, work).await
 }
 
-/// Starts what gives out uuids.
+/// Starts the task that gives out uuids.
 pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders) {
     let (wiring, orders) = (wiring.clone(), orders.clone());
     supervisor.spawn(MINT_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
@@ -212,7 +212,7 @@ pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders)
     });
 }
 
-/// A machine number that nobody holds, chosen at random: with so many it is nearly always the first.
+/// Takes a free machine number at random, `None` on `cancel`; with so many the first is nearly always free.
 async fn any_machine<L: Leases>(
     leases: &L,
     cancel: &CancellationToken,
@@ -231,7 +231,7 @@ async fn any_machine<L: Leases>(
     }
 }
 
-/// Answers orders until it is cancelled or cannot.
+/// Answers orders until `cancel` or a fault.
 async fn mint(
     registers: &impl Registers,
     machine: u16,
@@ -247,7 +247,7 @@ async fn mint(
             order = orders.recv() => order.expect("the sender stands beside the receiver"),
             () = cancel.cancelled() => return Ok(()),
         };
-        // Nobody waits for it any more.
+        // No request waits for it any more.
         if order.answer.is_closed() {
             continue;
         }

@@ -14,25 +14,25 @@ use sha2::{Digest, Sha256};
 
 use crate::observe::exposition::Exposition;
 
-/// From a lone change or an answer out of memory to a flush of 20,000 rows on a busy server.
+/// Buckets from a lone change or an answer out of memory to a flush of 20,000 rows on a busy server.
 const SECONDS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
-/// Histograms keep raw samples until they are folded; without this they grow when nobody scrapes.
+/// Time between two folds of histograms, which keep raw samples: without folds they grow when no scrape comes.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// From a change in a quiet moment to one that waited through an outage.
+/// Buckets from a change in a quiet moment to one that waited through an outage.
 const VISIBLE_SECONDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
-/// The last one below 1 tells full transactions from others: the last message may fill one beyond its limit.
+/// Buckets of fill. The last below 1 tells full transactions from others: the last message may overfill one.
 const FILL: [f64; 8] = [0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.999, 2.0];
-/// What the build names with `ANABRANCH_COMMIT`.
+/// Commit that the build names with `ANABRANCH_COMMIT`.
 const COMMIT: &str = match option_env!("ANABRANCH_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
-/// Enough that two configurations of one installation differ.
+/// Bytes of a configuration's hash: enough that two configurations of one installation differ.
 const HASH_BYTES: usize = 6;
 
-/// Installs the recorder and shows what runs; to be called once in a process.
+/// Installs the recorder and sets the metrics that describe the process; to be called once in a process.
 pub fn install(config: &Config) -> Result<PrometheusHandle, Fault> {
     let broken =
         |error| Fault::new(Code::Internal, "metrics", "the recorder cannot be set up").caused_by(error);
@@ -56,17 +56,17 @@ pub fn install(config: &Config) -> Result<PrometheusHandle, Fault> {
     Ok(handle)
 }
 
-/// Shows what runs: version, commit, start, and the configuration as a hash of its form without secrets.
+/// Shows version, commit, start, and the configuration as a hash of its form without secrets.
 fn describe_process(config: &Config) {
     gauge!(names::BUILD, "version" => env!("CARGO_PKG_VERSION"), "commit" => COMMIT).set(1.0);
-    // Secrets show themselves as stars.
+    // Secrets print as stars.
     let digest = Sha256::digest(format!("{config:?}").as_bytes());
     let hash: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
     gauge!(names::CONFIGURATION, "configuration" => hash).set(1.0);
     gauge!(names::PROCESS_STARTED).set(wall_clock::now().as_secs_f64());
 }
 
-/// The figures of this process as of now. The start is none of them: a unit may hide when the machine began.
+/// Returns the present figures of this process, without its start: a unit may hide when the machine began.
 pub fn process_metrics() -> String {
     let now = metrics_process::collector::collect();
     let mut shown = Exposition::default();

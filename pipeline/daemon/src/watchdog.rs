@@ -1,8 +1,8 @@
-//! Tells systemd that the daemon has started, that its tasks turn, and that it stops.
+//! Reports to systemd that the daemon has started, that its tasks turn, and that it stops.
 //!
-//! Without systemd (`NOTIFY_SOCKET` is not set) nothing is told. The daemon has *started* when its tasks run: whether
-//! its servers answer is `/readyz`'s to say, so an outage neither delays a start nor ends the daemon. systemd kills and
-//! restarts a daemon that has not fed the watchdog for `WatchdogSec`.
+//! Without systemd (`NOTIFY_SOCKET` is not set) it reports nothing. The daemon has *started* when its tasks run;
+//! whether its servers answer is the matter of `/readyz`, so an outage neither delays a start nor ends the daemon.
+//! systemd kills and restarts a daemon that has not fed the watchdog for `WatchdogSec`.
 
 use std::time::Duration;
 
@@ -10,19 +10,19 @@ use anabranch_pipeline::supervise::{TURN_INTERVAL, TaskStates};
 use sd_notify::NotifyState;
 use tokio_util::sync::CancellationToken;
 
-/// A loop that has not turned for so long is stuck, by `/livez`: half of `WatchdogSec` in the systemd unit.
+/// Time without a turn after which `/livez` calls a loop stuck: half of `WatchdogSec` in the systemd unit.
 pub const TURN_AGE_MAX: Duration = Duration::from_secs(30);
-/// A watchdog with a shorter interval does not take a late timer for a stuck task.
+/// Least time without a turn that counts as stuck, so that no short interval takes a late timer for a stuck task.
 const TURN_AGE_MIN: Duration = TURN_INTERVAL.saturating_mul(3);
-/// Feeds within one interval of the watchdog: one that is late or lost does no harm.
+/// Feeds within one interval of the watchdog: a feed that is late or lost does no harm.
 const FEEDS_PER_INTERVAL: u32 = 4;
 
-/// The daemon runs.
+/// Reports that the daemon runs.
 pub async fn started() {
     tell(NotifyState::Ready).await;
 }
 
-/// The daemon was asked to stop.
+/// Reports that the daemon was asked to stop.
 pub async fn stopping() {
     tell(NotifyState::Stopping).await;
 }
@@ -53,7 +53,7 @@ async fn feed(states: TaskStates, interval: Duration, food: impl AsyncFn(), canc
     }
 }
 
-/// A service manager that takes no message holds up nothing but this call.
+/// Sends a state to systemd. A service manager that takes no message holds up only this call.
 async fn tell(state: NotifyState<'static>) {
     let told = tokio::task::spawn_blocking(move || sd_notify::notify(&[state])).await;
     if let Ok(Err(error)) = told {
@@ -73,9 +73,9 @@ mod tests {
 
     use super::*;
 
-    /// More often than tasks turn.
+    /// Interval of the watchdog, in which feeds come more often than tasks turn.
     const INTERVAL: Duration = Duration::from_secs(1);
-    /// Several feeds.
+    /// Time of several feeds.
     const FEW_FEEDS: Duration = Duration::from_secs(1);
 
     async fn until(what: &str, condition: impl Fn() -> bool) {

@@ -1,4 +1,4 @@
-//! Which connector stands after each port: the one file of the daemon that names concrete ones.
+//! Connects each port with its connector: the one file of the daemon that names concrete connectors.
 //!
 //! Making a [`Wiring`] connects nothing, so a server that is down hinders only the tasks that need it.
 
@@ -59,7 +59,7 @@ pub struct Wiring(Arc<Connectors>);
 
 struct Connectors {
     config: Config,
-    /// Connected by the first who needs it; the client reconnects by itself.
+    /// The log, connected by the first call that needs it; the client reconnects by itself.
     log: OnceCell<NatsLog>,
     sources: BTreeMap<String, WiredSource>,
     targets: BTreeMap<String, Target>,
@@ -67,12 +67,12 @@ struct Connectors {
     caches: BTreeMap<String, Cache>,
 }
 
-/// A cache and what it is filled from.
+/// A cache with the tables that it is filled from.
 pub struct Cache {
     pub config: CacheConfig,
     pub redis: RedisCache,
     pub mapping: MysqlMapping,
-    /// One for each target of the projection.
+    /// Outboxes, one for each target of the projection.
     pub outboxes: Vec<MysqlOutbox>,
 }
 
@@ -84,7 +84,7 @@ struct WiredSource {
 
 struct Target {
     server: TargetServer,
-    /// Filled by the first pre-flight of this process that passed.
+    /// Set by the first pre-flight of this process that passed.
     checked: OnceCell<()>,
 }
 
@@ -106,7 +106,7 @@ impl Wiring {
             })
             .collect();
         let mysql = MysqlTarget::all(&config);
-        // With the very targets of the lanes, which tell of what they commit.
+        // Caches share the targets of the lanes, which announce their commits.
         let cache = |cache: &CacheConfig| Some((cache.name.clone(), Cache::new(&config, cache, &mysql)?));
         let caches = config.caches.iter().filter_map(cache).collect();
         let mysql = mysql.into_iter().map(TargetServer::Mysql);
@@ -127,12 +127,12 @@ impl Wiring {
         &self.0.config
     }
 
-    /// The documents that answer searches: those of the first projection that has some.
+    /// Returns the documents that answer searches: those of the first projection that has some.
     pub fn documents(&self) -> Option<Documents> {
         self.all_documents().next()
     }
 
-    /// The documents of every projection that has some.
+    /// Returns the documents of every projection that has some.
     pub fn all_documents(&self) -> impl Iterator<Item = Documents> {
         self.0.config.projections.iter().filter_map(|projection| {
             let ProjectionKind::SerialDocuments(DocumentIndex { index, tombstones_kept }) = &projection.kind
@@ -145,7 +145,7 @@ impl Wiring {
         })
     }
 
-    /// The documents of a projection.
+    /// Returns the documents of a projection.
     pub fn documents_of(&self, projection: &str) -> Result<Documents, Fault> {
         self.projection(projection)?;
         self.all_documents().find(|documents| documents.projection == projection).ok_or_else(|| {
@@ -154,7 +154,7 @@ impl Wiring {
         })
     }
 
-    /// The log, connected at the first call that succeeds.
+    /// Returns the log, connected at the first call that succeeds.
     pub async fn log(&self) -> Result<&NatsLog, Fault> {
         let config = &self.0.config;
         self.0.log.get_or_try_init(|| NatsLog::connect(&config.log, &config.name, &config.limits)).await
@@ -168,7 +168,7 @@ impl Wiring {
         Ok(&self.wired_source(name)?.config)
     }
 
-    /// The same for those who keep it.
+    /// Returns the connector of a source for a caller that keeps it.
     pub fn source_connector(&self, name: &str) -> Result<Arc<Source>, Fault> {
         Ok(Arc::clone(&self.wired_source(name)?.connector))
     }
@@ -181,12 +181,12 @@ impl Wiring {
         self.0.projections.get(name).ok_or_else(|| unknown("projection", name))
     }
 
-    /// The store of a lane, not connected yet.
+    /// Returns the store of a lane, not connected yet.
     pub fn lane(&self, id: &LaneId) -> Result<LaneStore, Fault> {
         self.target(&id.target)?.server.lane(id).ok_or_else(|| unknown("lane", &id.to_string()))
     }
 
-    /// The derived rows of a projection, on each of its targets.
+    /// Returns the derived rows of a projection, on each of its targets.
     pub fn derived(&self, projection: &str) -> Result<Vec<DerivedStore>, Fault> {
         self.projection(projection)?;
         let of_projection = self.0.config.projections.iter().find(|known| known.name == projection);
@@ -203,7 +203,7 @@ impl Wiring {
         targets.iter().map(derived).collect()
     }
 
-    /// The history of reconciliations: in the first MySQL target.
+    /// Returns the history of reconciliations, which is in the first MySQL target.
     pub fn history(&self) -> Result<MysqlHistory, Fault> {
         let first =
             self.0.config.targets.iter().find_map(|target| match &self.target(&target.name).ok()?.server {
@@ -220,7 +220,7 @@ impl Wiring {
         })
     }
 
-    /// The projection whose mapping tables answer lookups: the first, and rather one with a cache.
+    /// Returns the projection whose mapping tables answer lookups: the first with a cache, or else the first.
     pub fn lookup_projection(&self) -> Option<&ProjectionConfig> {
         let config = &self.0.config;
         let is_cached = |name: &str| config.caches.iter().any(|cache| cache.projection == name);
@@ -228,12 +228,12 @@ impl Wiring {
         config.projections.iter().filter(mapping).min_by_key(|known| !is_cached(&known.name))
     }
 
-    /// What reads a projection's mapping tables, over so many connections to each target.
+    /// Returns a reader of a projection's mapping tables, with so many `connections` to each target.
     pub fn mapping(&self, projection: &str, connections: usize) -> Option<Mapping> {
         Mapping::new(&self.0.config, projection, connections)
     }
 
-    /// The cache of a projection.
+    /// Returns the cache of a projection.
     pub fn cache_of(&self, projection: &str) -> Option<&Cache> {
         self.0.caches.values().find(|cache| cache.config.projection == projection)
     }
@@ -242,7 +242,7 @@ impl Wiring {
         self.0.caches.get(name).ok_or_else(|| unknown("cache", name))
     }
 
-    /// Pre-flight of one cache.
+    /// Does the pre-flight of one cache; returns its faults.
     pub async fn check_cache(&self, name: &str) -> Vec<Fault> {
         match self.cache(name) {
             Ok(cache) => cache.redis.check().await,
@@ -254,12 +254,12 @@ impl Wiring {
         self.0.targets.get(name).ok_or_else(|| unknown("target", name))
     }
 
-    /// Names of all targets.
+    /// Returns the names of all targets.
     pub fn targets(&self) -> impl Iterator<Item = &str> {
         self.0.targets.keys().map(String::as_str)
     }
 
-    /// End of a target's certificate, as its server says it; `None` where it does not.
+    /// Returns the end of a target's certificate, as its server says it; `None` if it does not.
     pub async fn certificate_ends(&self, target: &str) -> Result<Option<String>, Fault> {
         match &self.target(target)?.server {
             TargetServer::Mysql(server) => server.certificate_ends().await,
@@ -267,15 +267,15 @@ impl Wiring {
         }
     }
 
-    /// Progress of every configured lane of a target. A lane without a row has not begun and is left out, as is one
-    /// whose row is damaged: its own task says so.
+    /// Returns the progress of every configured lane of a target. A lane without a row has not begun and is left out,
+    /// as is one whose row is damaged: its own task reports that.
     pub async fn progress(&self, target: &str) -> Result<BTreeMap<LaneId, Progress>, Fault> {
         let stored = self.stored_progress(target).await?;
         Ok(stored.into_iter().filter(|(_, row)| row.is_trusted).map(|(id, row)| (id, row.progress)).collect())
     }
 
-    /// Progress of every lane of a source, on all targets. All must answer and be whole: one that cannot be asked may
-    /// be the one that is furthest.
+    /// Returns the progress of every lane of a source, on all targets. All targets must answer and all rows be whole:
+    /// one that is missing may be the one that is furthest.
     pub async fn progress_of_source(&self, source: &str) -> Result<Vec<Progress>, Fault> {
         let mut all = Vec::new();
         for target in self.targets() {
@@ -290,7 +290,7 @@ impl Wiring {
         Ok(all)
     }
 
-    /// The progress rows of a target that belong to configured lanes.
+    /// Returns the progress rows of a target that belong to configured lanes.
     async fn stored_progress(&self, target: &str) -> Result<BTreeMap<LaneId, StoredProgress>, Fault> {
         let server = &self.target(target)?.server;
         let configured = server.lane_ids();
@@ -301,7 +301,7 @@ impl Wiring {
         Ok(stored.filter(|(id, _)| configured.contains(id)).collect())
     }
 
-    /// Pre-flight of one source.
+    /// Does the pre-flight of one source; returns its faults.
     pub async fn check_source(&self, name: &str) -> Vec<Fault> {
         match self.source(name) {
             Ok(source) => source.check().await,
@@ -309,7 +309,7 @@ impl Wiring {
         }
     }
 
-    /// What should be known of one source and is no fault.
+    /// Returns facts about one source that are no faults and yet matter.
     pub async fn source_warnings(&self, name: &str) -> Vec<String> {
         match self.source(name) {
             Ok(source) => source.warnings().await,
@@ -317,7 +317,7 @@ impl Wiring {
         }
     }
 
-    /// Pre-flight of one target.
+    /// Does the pre-flight of one target; returns its faults.
     pub async fn check_target(&self, name: &str) -> Vec<Fault> {
         match self.target(name) {
             Ok(target) => target.server.check().await,
@@ -325,7 +325,7 @@ impl Wiring {
         }
     }
 
-    /// Pre-flight of the log: server, streams, bucket.
+    /// Does the pre-flight of the log (server, streams, bucket); returns its faults.
     pub async fn check_log(&self) -> Vec<Fault> {
         match self.log().await {
             Ok(log) => log.check(&self.source_names()).await,
@@ -333,8 +333,8 @@ impl Wiring {
         }
     }
 
-    /// The source's pre-flight as one result. A table that does not fit is left out and read again once it does, unless
-    /// the configuration wants the source to stop.
+    /// Does the source's pre-flight with one result. A table that does not fit is left out and read again once it does,
+    /// unless the configuration wants the source to stop.
     pub async fn require_source(&self, name: &str) -> Result<(), Fault> {
         let stops = self.config().entities.iter().any(|entity| entity.unseen_changes == UnseenChanges::Stop);
         let faults = self.check_source(name).await;
@@ -346,7 +346,7 @@ impl Wiring {
         worst(faults)
     }
 
-    /// The pre-flight of what a target's lanes use as one result; once it has passed it is not repeated: later faults
+    /// Does the pre-flight of a target's lanes with one result. Once it has passed it is not repeated: later faults
     /// show themselves.
     pub async fn require_target(&self, name: &str) -> Result<(), Fault> {
         let target = self.target(name)?;
@@ -354,13 +354,13 @@ impl Wiring {
         target.checked.get_or_try_init(check).await.copied()
     }
 
-    /// Streams and bucket: what was made or found.
+    /// Creates streams and bucket; returns a line for each that was made or found.
     pub async fn set_up_log(&self) -> Result<Vec<String>, Vec<Fault>> {
         let log = self.log().await.map_err(|fault| vec![fault])?;
         Ok(log.setup(&self.source_names()).await?.iter().map(ToString::to_string).collect())
     }
 
-    /// What progress and rows of a target need: what was made or found.
+    /// Creates the objects that progress and rows of a target need; returns a line about them.
     pub async fn set_up_target(&self, name: &str) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
         let made = self.target(name).map_err(one)?.server.setup().await.map_err(one)?;
@@ -418,7 +418,7 @@ impl TargetServer {
         }
     }
 
-    /// What was created, if anything.
+    /// Creates missing objects; returns their counts as text, `None` if nothing was missing.
     async fn setup(&self) -> Result<Option<String>, Fault> {
         Ok(match self {
             Self::Mysql(target) => {
@@ -443,7 +443,7 @@ impl TargetServer {
 const FILL_CONNECTIONS: usize = 4;
 
 impl Cache {
-    /// `None` when its projection is not one of mapping tables, which the configuration does not allow.
+    /// Returns a cache; `None` when its projection has no mapping tables, which the configuration does not allow.
     fn new(config: &Config, cache: &CacheConfig, targets: &[MysqlTarget]) -> Option<Self> {
         let mapping = MysqlMapping::new(config, &cache.projection, FILL_CONNECTIONS)?;
         let settings = RedisSettings {

@@ -37,7 +37,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The example with one replacement, in a file.
+/// Writes the example with one replacement into a file; returns its path.
 fn example_with(folder: &Path, from: &str, to: &str) -> String {
     let text = EXAMPLE.replacen(from, to, 1);
     assert!(from == to || text != EXAMPLE, "{from} is not in the example");
@@ -124,7 +124,7 @@ fn the_examples_show_every_default_as_it_is() {
     }
 }
 
-/// `key = value` with a key of lower-case letters and underscores.
+/// Returns whether a line is `key = value` with a key of lower-case letters and underscores.
 fn is_key(line: &str) -> bool {
     line.split_once(" = ")
         .is_some_and(|(key, _)| key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'))

@@ -1,11 +1,11 @@
-//! Has a source begin anew: its reading goes on at the server's present end, and every lane reads its tables again.
+//! Makes a source begin anew: its reader continues at the server's present end, and every lane reads its tables again.
 //!
-//! It mends what nothing else does: the server was reset or restored, it lacks what was read, or its binlog holds what
-//! nobody can read. One write to the register of the source is all that happens here: an epoch above every known one,
-//! the next number, the id of the request, and the server with its end. The reader and the lanes do the rest by
+//! This mends what nothing else does: the server was reset or restored, it lacks changes that were read, or its binlog
+//! holds something unreadable. The only write here sets the register of the source. It holds an epoch above every known
+//! one, the next number, the id of the request, and the server with its end. The reader and the lanes do the rest by
 //! themselves, so a request that is cut off is done or not, and repeating it does no harm.
 //!
-//! The place is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
+//! The point is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
 //! a restore that wrote no binlog would have versions that no sweep reaches.
 
 use std::num::NonZeroUsize;
@@ -25,9 +25,9 @@ use crate::ports::{
 };
 use crate::records::{BatchBuilder, Progress};
 
-/// A reader that has nothing to say of what comes next after this time runs well.
+/// Time of a probe. A reader that meets no fault of its source within it runs well.
 const PROBE: Duration = Duration::from_secs(5);
-/// Size of what is read meanwhile and thrown away.
+/// Size of a batch that the probe reads and throws away.
 const PROBE_BYTES: usize = 64 * 1024;
 
 /// A request to begin anew.
@@ -38,25 +38,25 @@ pub struct BeginAnew<'a, S, L, M> {
     pub log: &'a L,
     /// The registers, which hold the epochs.
     pub registers: &'a M,
-    /// The same id is written once.
+    /// Id of the request; a beginning with the same id is written once.
     pub request: &'a str,
 }
 
-/// What nobody reads: what lies between two places.
+/// The part of a binlog that no reader reads, between two points.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gap {
-    /// Everything up to here was read, if anybody knows a place.
+    /// Point up to which everything was read, if one is known.
     pub read: Option<(Lsn, ResumePoint)>,
-    /// Why reading does not go on from there; `None` of a request that was written before.
+    /// Reason for which the source cannot be read on from there; `None` for a request that was written before.
     pub why: Option<String>,
-    /// Where reading goes on.
+    /// Point from which the source is read on.
     pub beginning: Beginning,
-    /// The same request was written before, and nothing is now.
+    /// The same request was written before, so nothing was written now.
     pub is_repeated: bool,
 }
 
 impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M> {
-    /// Writes the beginning, or with `is_rehearsal` only says what it would be.
+    /// Writes the beginning; with `is_rehearsal` only returns it.
     ///
     /// `lanes` is the progress of the source's lanes on every target that answers; `are_all` says whether all did.
     pub async fn run(&self, lanes: &[Progress], are_all: bool, is_rehearsal: bool) -> Result<Gap, Fault> {
@@ -95,7 +95,8 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         Ok(Gap { read, why: Some(why.to_string()), beginning, is_repeated: false })
     }
 
-    /// Why the source cannot be read on, as its reader or a lane would find it; refuses where it can.
+    /// Returns the fault that keeps the source from being read on, as its reader or a lane would find it. Refuses the
+    /// request if there is none.
     async fn obstacle(
         &self,
         epochs: &Epochs<'_, M>,
@@ -122,8 +123,8 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         }
     }
 
-    /// Why the server has not what a lane has: the lane was further than a stream that lost its newest messages, and
-    /// the reader does not know of it.
+    /// Returns the fault if the server lacks changes that a lane has. The lane was further than a stream that lost its
+    /// newest messages, and the reader does not know of it.
     async fn lost_to_lanes(&self, epochs: &Epochs<'_, M>, lanes: &[Progress]) -> Option<Fault> {
         for lane in present(lanes, epochs.number()).iter().filter(|lane| lane.position > Lsn::ZERO) {
             let entry = resume_at(&lane.resume, lane.position, &lane.server);
@@ -137,7 +138,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         None
     }
 
-    /// Reads on until that fails.
+    /// Reads the source on from `entry` until that fails, and returns the fault.
     async fn probe(&self, latest: &Timeline, entry: Entry) -> Fault {
         let mut batch = BatchBuilder::new(PROBE_BYTES, Lsn::ZERO, resume_of(&entry));
         let mut source = match self.connector.open(entry, latest, PROBE_REPLICA_SLOT).await {
@@ -152,7 +153,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         }
     }
 
-    /// Refuses a server without a row where derived rows stand: each of them would be removed.
+    /// Refuses a server without any row when derived rows exist: each of them would be removed.
     async fn require_rows(&self) -> Result<(), Fault> {
         let mut unread = None;
         for table in self.connector.tables().await? {
@@ -176,7 +177,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     }
 }
 
-/// A source that begins anew needs neither its past nor the server that it was read from.
+/// Whether a new beginning mends the code: it needs neither the source's past nor the server that was read before.
 fn is_mended(code: Code) -> bool {
     matches!(code, Code::SourceServerChanged | Code::SourceDiverged | Code::BinlogGtidUnknown)
         || code.is_mended_by_reading()
@@ -186,7 +187,7 @@ fn resume_of(entry: &Entry) -> ResumePoint {
     entry.told().map(|(resume, _)| resume).unwrap_or_default()
 }
 
-/// Place of the stream's end, for a request that was written before.
+/// Returns the point of the stream's end, for a request that was written before.
 fn read_before(end: Option<&Envelope>, read: Option<(Lsn, ResumePoint)>) -> Option<(Lsn, ResumePoint)> {
     end.map(|end| (end.position, end.resume.clone())).or(read)
 }

@@ -1,7 +1,7 @@
-//! Where a reader enters the binlog: after the stream's end, at the place of a beginning, or where the lanes are.
+//! Where a reader enters the binlog: after the stream's end, at the point of a beginning, or at a lane's position.
 //!
-//! A stream that ends in an earlier beginning than the source's is gone on behind its end, from the place of the
-//! beginning. What lies between is read by nobody; each lane reads its tables again instead.
+//! If the stream ends in an earlier beginning than the source's latest, the reader appends after the stream's end from
+//! the point of the latest beginning. No reader reads the gap between; each lane reads its tables again instead.
 
 use anabranch_schemas::beginning::Beginning;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
@@ -14,7 +14,7 @@ use crate::error::{Code, Fault};
 use crate::ports::{Entry, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
 use crate::records::Progress;
 
-/// What one reader works on.
+/// The inputs of one reader.
 #[derive(Debug)]
 pub struct Capture<'a, S, L, M> {
     pub source: &'a str,
@@ -22,33 +22,31 @@ pub struct Capture<'a, S, L, M> {
     pub log: &'a L,
     /// The registers, which hold the epochs.
     pub registers: &'a M,
-    /// Where to begin when neither the stream nor a lane knows anything.
+    /// Entry at which the reader begins when neither the stream nor a lane has a position.
     pub start: &'a Entry,
     pub limits: &'a Limits,
 }
 
-/// The fault with what has every lane read its tables again.
+/// Adds to a fault the command that makes every lane read its tables again.
 pub(super) fn refresh_all(source: &str, fault: Fault) -> Fault {
     fault.then(refresh_command("NAME", source) + "; for each projection")
 }
 
-/// An open source: where it was entered, and what lanes must be told of that.
+/// An open source and its entry, and what the stream must tell lanes of it.
 pub(super) struct Entered<S> {
     pub(super) source: S,
     pub(super) entry: Entry,
-    /// The source's history begins there.
+    /// The source's history begins at the entry.
     pub(super) origin: bool,
-    /// Lanes learn at once where the stream goes on.
+    /// The stream's end tells lanes where the stream continues; otherwise the reader appends a message at once.
     pub(super) is_announced: bool,
 }
 
-/// Opens the source after the stream's end.
+/// Opens the source after the stream's end; if that is in an earlier beginning, at the point of the latest one.
 ///
-/// A stream that ends in an earlier beginning is gone on from the place of the latest one.
-///
-/// A stream that lost its newest messages may end where the binlog is purged already. The lanes were further, and
-/// those that are not are fed from the binlog, so the stream goes on from the furthest as if it were lost. When no lane
-/// is, and all of them read their tables again, it goes on from the oldest binlog that there is.
+/// A stream that lost its newest messages may end where the binlog is purged already:
+/// - If a lane was further, the stream continues from the furthest one as if it were lost. The binlog feeds the others.
+/// - If no lane was, and all of them read their tables again, the stream continues from the oldest binlog that exists.
 pub(super) async fn enter<
     S: SourceConnector,
     L,
@@ -62,7 +60,7 @@ pub(super) async fn enter<
 ) -> Result<Entered<S::Source>, Fault> {
     let end = end.map(|end| &end.envelope);
     end.iter().for_each(|end| epochs.learn_of_stream(end));
-    // Without one of the two, only the lanes know where the source was read, and which epochs were used.
+    // Without the stream or the register, only the lanes know where the source was read, and which epochs were used.
     let asked = match end.is_some() && epochs.is_registered() {
         true => None,
         false => Some(ask(lanes, epochs).await?),
@@ -98,17 +96,17 @@ pub(super) async fn enter<
     }
 }
 
-/// A place of the latest beginning from which the stream goes on.
+/// A point of the latest beginning from which the stream continues.
 struct Told {
     position: Lsn,
     entry: Entry,
-    /// The stream's end tells it; else lanes learn of it by the next message.
+    /// The stream's end reports the point; otherwise lanes learn of it by the next message.
     is_announced: bool,
 }
 
 impl Told {
-    /// The stream's end, if it is of the latest beginning; else that beginning's own place, if no lane that was asked
-    /// is further.
+    /// Returns the stream's end, if it is of the latest beginning; otherwise that beginning's own point, if no lane
+    /// that was asked is further.
     fn of<M: Registers>(
         epochs: &Epochs<'_, M>,
         end: Option<&Envelope>,
@@ -127,7 +125,8 @@ impl Told {
     }
 }
 
-/// Where the reader would go on: position and entry. `lanes` is asked where the stream does not say it.
+/// Returns the position and the entry at which the reader would continue, from `lanes` if the stream does not say it;
+/// `None` when no position is known.
 pub(super) fn reached<M: Registers>(
     epochs: &Epochs<'_, M>,
     end: Option<&Envelope>,
@@ -141,12 +140,13 @@ pub(super) fn reached<M: Registers>(
     Some((lane.position, resume_at(&lane.resume, lane.position, &lane.server)))
 }
 
-/// The lanes that have begun anew as often as the source. Nothing is gone on from the others: they read their tables.
+/// Returns the lanes that have begun anew as often as the source. The others read their tables; no reader resumes from
+/// them.
 pub(super) fn present(lanes: &[Progress], number: u64) -> Vec<Progress> {
     lanes.iter().filter(|lane| lane.beginning == number).cloned().collect()
 }
 
-/// From the oldest binlog that there is, once no lane needs an older one.
+/// Enters the oldest binlog that exists, once no lane needs an older one.
 async fn at_earliest<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
@@ -159,7 +159,7 @@ async fn at_earliest<S: SourceConnector, L, M: Registers>(
     anew(capture, epochs, lanes, Entry::Earliest, fault).await
 }
 
-/// From `entry`, without what lies before it and cannot be read, once every lane reads its tables again.
+/// Enters at `entry` and skips the unreadable part before it, once every lane reads its tables again.
 pub(super) async fn anew<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
@@ -184,7 +184,7 @@ async fn open<S: SourceConnector, L, M: Registers>(
     capture.connector.open(entry.clone(), epochs.latest(), READER_REPLICA_SLOT).await
 }
 
-/// Progress of all lanes, and the epochs that it tells of.
+/// Returns the progress of all lanes, and learns the epochs that it names.
 pub(super) async fn ask<M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     lanes: &impl Fn() -> P,
     epochs: &mut Epochs<'_, M>,
@@ -194,7 +194,7 @@ pub(super) async fn ask<M: Registers, P: Future<Output = Result<Vec<Progress>, F
     Ok(lanes)
 }
 
-/// The lane that has the highest position, if any has begun.
+/// Returns the lane that has the highest position, if any lane has begun.
 fn furthest(lanes: &[Progress]) -> Option<&Progress> {
     lanes.iter().max_by_key(|progress| progress.position).filter(|progress| progress.position > Lsn::ZERO)
 }
@@ -203,10 +203,10 @@ pub(super) fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIden
     Entry::Resume { resume: resume.clone(), position, server: server.clone() }
 }
 
-/// Where to begin when the stream is empty, and whether the source's history begins there.
+/// Returns the entry for an empty stream, and whether the source's history begins there.
 ///
-/// No lane has progress: a first start. Else the log was lost, and the stream goes on from the lane that is furthest:
-/// the others are fed from the binlog until they are there.
+/// If no lane has progress, this is a first start. Otherwise the log was lost, and the stream continues from the
+/// furthest lane; the others are fed from the binlog until they are there.
 fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
     match furthest(lanes) {
         Some(progress) => {

@@ -1,12 +1,12 @@
-//! The epoch of a reader's reading and the source's beginning, and the register that keeps both from being used twice.
+//! The epoch in which a reader reads, the source's beginning, and the register that keeps both from being used twice.
 //!
-//! Rows of an epoch may be in derived stores, or on their way there, when nothing of it is in the stream any more. So
-//! the register of a source names the server that was read last and its epoch, and the reader sets it before it sends
-//! anything of another reading. A reader knows the register, the stream's end, and the lanes' progress where one of
-//! the two is missing. It reads the present server in the highest epoch of these, if that is this server's, else in
-//! the next one. The register is set by compare-and-set: a process that woke late begins no epoch.
+//! Derived stores may hold rows of an epoch, or have them on their way, when the stream has no message of it any more.
+//! So the register of a source names the server that was read last and its epoch. The reader sets it before it sends
+//! anything from another server or epoch. A reader knows the register, the stream's end, and the lanes' progress where
+//! one of the two is missing. It reads the present server in the highest epoch of these, if that is this server's,
+//! otherwise in the next one. The register is set by compare-and-set: a process that woke late begins no epoch.
 //!
-//! The register also names the latest beginning and its place (`begin.rs`). The highest number of the three witnesses
+//! The register also names the latest beginning and its point (`begin.rs`). The highest number of the three witnesses
 //! counts.
 
 use anabranch_schemas::beginning::{Beginning, Registered};
@@ -17,7 +17,7 @@ use crate::error::{Code, Fault};
 use crate::ports::{Register, Registers};
 use crate::records::Progress;
 
-/// What one attempt knows of a source's epochs.
+/// Knowledge of one attempt about a source's epochs.
 #[derive(Debug)]
 pub(crate) struct Epochs<'a, M> {
     registers: &'a M,
@@ -26,7 +26,7 @@ pub(crate) struct Epochs<'a, M> {
     latest: Timeline,
     /// Number of the latest beginning that is known.
     number: u64,
-    /// As the register has it.
+    /// The beginning that the register names.
     beginning: Option<Beginning>,
     is_claimed: bool,
 }
@@ -41,8 +41,8 @@ impl<'a, M: Registers> Epochs<'a, M> {
         Ok(Self { registers, key, register, latest, number, beginning, is_claimed: false })
     }
 
-    /// Ends a reading of a beginning that is over: a reader that runs well does not learn in another way that somebody
-    /// had the source begin anew. A register that does not answer says nothing.
+    /// Fails once the source has begun anew after this attempt entered it: a reader that runs well does not learn of
+    /// that in another way. A register that does not answer is no fault.
     pub(super) async fn require_present(&self) -> Result<(), Fault> {
         let Ok(register) = self.registers.read(&self.key).await else { return Ok(()) };
         let known = registered(&self.key, &register)?.beginning.map_or(0, |beginning| beginning.number);
@@ -58,40 +58,40 @@ impl<'a, M: Registers> Epochs<'a, M> {
         self.register.revision > 0
     }
 
-    /// Somebody was read in an epoch.
+    /// Learns that a server was read in an epoch.
     pub(crate) fn learn(&mut self, timeline: Timeline) {
         self.latest = std::mem::take(&mut self.latest).latest(timeline);
     }
 
-    /// What the stream's end tells.
+    /// Learns the epoch and the beginning of the stream's end.
     pub(super) fn learn_of_stream(&mut self, end: &Envelope) {
         self.learn(Timeline::of(end.position, &end.server));
         self.number = self.number.max(end.beginning);
     }
 
-    /// What the progress of a lane tells.
+    /// Learns the epoch and the beginning of a lane's progress.
     pub(super) fn learn_of_lane(&mut self, lane: &Progress) {
         self.learn(lane.timeline());
         self.number = self.number.max(lane.beginning);
     }
 
-    /// The latest that is known.
+    /// Returns the latest epoch that is known, and its server.
     pub(crate) fn latest(&self) -> &Timeline {
         &self.latest
     }
 
-    /// Number of the latest beginning that is known; 0 = the source never began anew.
+    /// Returns the number of the latest beginning that is known; 0 = the source never began anew.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The latest beginning with its place, unless the register that had it was lost.
+    /// Returns the latest beginning with its point, unless the register that had it was lost.
     pub(super) fn beginning(&self) -> Option<&Beginning> {
         self.beginning.as_ref().filter(|beginning| beginning.number == self.number)
     }
 
-    /// To be called before anything that was read from `server` is sent. `first` is the first message: it is the place
-    /// of a beginning that only the stream or a lane knew.
+    /// Registers the epoch; called before anything that was read from `server` is sent. `first` is the first message:
+    /// it is the point of a beginning that only the stream or a lane knew.
     pub(crate) async fn claim(&mut self, server: &ServerIdentity, first: &Envelope) -> Result<(), Fault> {
         if self.is_claimed {
             return Ok(());
@@ -109,7 +109,7 @@ impl<'a, M: Registers> Epochs<'a, M> {
         Ok(())
     }
 
-    /// Has a beginning take effect: the next reading is in its epoch, from its place.
+    /// Registers a beginning: the next reader reads in its epoch, from its point.
     pub(super) async fn begin(&mut self, timeline: Timeline, beginning: Beginning) -> Result<(), Fault> {
         self.set(Registered::new(timeline, Some(beginning))).await
     }

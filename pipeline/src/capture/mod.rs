@@ -1,8 +1,8 @@
 //! From a source's binlog to its stream: batches in commit order, appended under a fence.
 //!
-//! A batch collects changes, `pace.rs` decides when it leaves, `run.rs` is one attempt, `enter.rs` says where it
-//! begins. The stream's last message is the only checkpoint: the next reader starts where it says. `begin.rs` has a
-//! source begin anew when nothing else mends its reading.
+//! A batch collects changes, `pace.rs` decides when it leaves, `run.rs` is one attempt, `enter.rs` decides where it
+//! begins. The stream's last message is the only checkpoint: the next reader resumes there. `begin.rs` makes a source
+//! begin anew when nothing else mends its stream.
 
 mod begin;
 mod enter;

@@ -1,13 +1,13 @@
 //! When a batch leaves: a pure decision, without a timer.
 //!
 //! A full batch leaves at once. A batch that is not full leaves as soon as the source has nothing more to read, so
-//! latency is low when little happens; but while several messages are already on their way it waits for an
-//! acknowledgement and grows meanwhile, so messages are large when much happens.
+//! latency is low under light load. While several messages are already in flight it waits for an acknowledgement and
+//! grows meanwhile, so messages are large under heavy load.
 
-/// Messages in flight from which a batch that is not full waits. Two keep the log busy during a round trip.
+/// Messages in flight from which on a batch that is not full waits. Two keep the log busy during a round trip.
 const BUSY_IN_FLIGHT: usize = 2;
 
-/// What the decision depends on.
+/// The inputs of the decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct View {
     /// The batch has reached its limit.
@@ -25,7 +25,7 @@ pub struct View {
     pub has_room: bool,
 }
 
-/// What to do next.
+/// The reader's next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Send the batch (an empty one is a position message).

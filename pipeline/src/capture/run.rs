@@ -21,23 +21,22 @@ use crate::metrics as names;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Registers, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
 
-/// What woke the loop.
+/// An event that wakes the loop.
 enum Event {
     Acknowledged(Box<LogEntry>),
     Filled(Filled),
     PositionDue,
-    /// Somebody waits for the position.
+    /// A lane or another task waits for the position.
     PositionAsked,
     Cancelled,
 }
 
-/// Captures until `cancel` or the first error. `lanes` yields the progress of every lane of this source and is asked
-/// only when the stream is empty or ends before the binlog begins, the register of epochs is missing, or the binlog
-/// holds what cannot be read. `acknowledged` follows the position that the log holds.
+/// Captures until `cancel` or the first error. `acknowledged` follows the position that the log holds. On `cancel` the
+/// reader reads no more, and waits until everything that it sent is acknowledged.
 ///
-/// What cannot be read is left behind, once an attempt, when every lane reads its tables again anyway.
-///
-/// On `cancel` nothing more is read, and what was sent is waited for.
+/// `lanes` yields the progress of every lane of this source. The reader calls it only when the stream is empty or ends
+/// before the binlog begins, the register of epochs is missing, or the binlog holds an unreadable part. It skips that
+/// part, once an attempt, when every lane reads its tables again anyway.
 pub async fn run<
     S: SourceConnector,
     L: Log,
@@ -67,7 +66,7 @@ pub async fn run<
     }
 }
 
-/// Reads from where the source was entered, and appends after the stream's end.
+/// Reads from the entry of the source, and appends after the stream's end.
 async fn read<S: SourceConnector, L: Log, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: Epochs<'_, M>,
@@ -98,7 +97,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         counted: 0,
         drained: false,
         position_message_at: Instant::now() + capture.limits.position_interval,
-        // Nobody says how old the last message is.
+        // The age of the last message is not known.
         keep_at: Instant::now() + capture.limits.position_interval,
         look_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
@@ -149,23 +148,23 @@ struct Attempt<'a, C, L: Log, M> {
     last_id: Option<String>,
     batch: BatchBuilder,
     framer: Framer,
-    /// Changes that the counter of those that were read has.
+    /// Changes that the counter of read changes includes.
     counted: u64,
-    /// The stream has a message with the fields that are captured, so lanes can see where it goes on.
+    /// The stream has a message with the captured fields, so lanes can see where it continues.
     is_announced: bool,
     drained: bool,
     position_message_at: Instant,
-    /// Time for a position message even if the position has not moved.
+    /// When a position message is due even if the position has not moved.
     keep_at: Instant,
-    /// Time to look whether the source has begun anew.
+    /// When to check whether the source has begun anew.
     look_at: Instant,
     meters: Meters,
     limits: &'a Limits,
 }
 
 impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
-    /// Runs to the end. Before a fault that the tables mend is told, everything that was sent is acknowledged, so that
-    /// the next reading goes on after it.
+    /// Runs to the end. Before it returns a fault that the tables mend, it waits until everything that was sent is
+    /// acknowledged, so that the next attempt resumes after it.
     async fn end(
         mut self,
         acknowledged: &watch::Sender<Lsn>,
@@ -199,7 +198,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
                 }
                 Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
                 Event::PositionDue => self.look_at_the_end().await?,
-                // One that has not moved is asked again.
+                // A request before the position has moved is dropped: its sender repeats it.
                 Event::PositionAsked if self.wants_position_message() => {
                     self.position_message_at = Instant::now()
                 }
@@ -222,7 +221,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         }
     }
 
-    /// There is a position to tell of, and a resume point with it: a new one, or one that `max_age` must not take.
+    /// Whether there is a position to report, with a resume point: a new one, or one that `max_age` must not take.
     fn wants_position_message(&self) -> bool {
         let has_moved = self.batch.position() > self.framer.previous() || !self.is_announced;
         (has_moved || Instant::now() >= self.keep_at) && !self.batch.resume().file.is_empty()
@@ -232,7 +231,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.batch.is_empty() && self.writer.in_flight() == 0
     }
 
-    /// Waits for whatever comes first. Each branch is cancel safe.
+    /// Waits for the first event. Each branch is cancel safe.
     async fn event(&mut self, step: Step, cancel: &CancellationToken) -> Result<Event, Fault> {
         tokio::select! {
             biased;
@@ -242,13 +241,14 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
             }
             Some(()) = self.position_requests.next() => Ok(Event::PositionAsked),
             filled = self.source.fill(&mut self.batch), if step == Step::Fill => filled.map(Event::Filled),
-            // What is on its way is waited for; an answer wakes too, and else this would go round in a circle.
+            // Not while messages are in flight: their acknowledgements wake the loop, and this branch would spin.
             () = tokio::time::sleep_until(self.position_message_at), if self.is_idle() => Ok(Event::PositionDue),
         }
     }
 
-    /// A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped or rolled back, or that
-    /// another writer took over: it looks. When the position moved, the position message that follows tells as well.
+    /// Checks the stream's end. A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped
+    /// or rolled back, or that another writer took over. When the position moved, the position message that follows
+    /// finds it as well.
     async fn look_at_the_end(&mut self) -> Result<(), Fault> {
         if self.wants_position_message() {
             return Ok(());
@@ -271,7 +271,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.epochs.require_present().await
     }
 
-    /// What a cancelled reading has added is counted with the next one.
+    /// Counts the changes that were read; those of a cancelled call are counted with the next one.
     fn count_read(&mut self) {
         let added = self.batch.added();
         let unchanged = self.batch.take_unchanged();
@@ -309,7 +309,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.last_id = Some(entry.id.clone());
     }
 
-    /// Orderly stop: what was read leaves, and everything sent is acknowledged.
+    /// Stops in order: appends everything that was read, and waits until it is acknowledged.
     async fn drain(&mut self, acknowledged: &watch::Sender<Lsn>) -> Result<(), Fault> {
         while self.writer.in_flight() > 0 || !self.batch.is_empty() {
             if !self.batch.is_empty() && self.writer.has_room() {

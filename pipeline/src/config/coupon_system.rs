@@ -1,4 +1,4 @@
-//! `[coupon_system]` as the configuration file has it: the system that gives out coupons, and where the ledger lies.
+//! The section `[coupon_system]` of the configuration file: the system that gives out coupons, and the ledger's target.
 
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
@@ -10,16 +10,16 @@ use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
 use super::{Config, Problems, ProjectionConfig, ProjectionKind, TargetStore};
 
-/// What payment systems promise for idempotency keys: a day.
+/// Payment systems promise to remember idempotency keys for a day.
 const KEY_MEMORY_HOURS: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
 /// A call of 100 users takes some ten milliseconds, so eight of them are thousands of users a second.
 const CALLS_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
 /// More workers would wait for the rows of the ledger.
 const CALLS_IN_FLIGHT_MAX: usize = 64;
-/// Far shorter than the half hour after which other granters take an attempt over.
+/// Timeout of a call: far shorter than the half hour after which other granters take an attempt over.
 const TIMEOUT_SECONDS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 const TIMEOUT_SECONDS_MAX: u32 = 300;
-/// Ten times the usual lag of a lane.
+/// Lag from which lanes get the servers for themselves: ten times the usual lag.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(100).expect("not zero");
 
 /// The system that gives out coupons.
@@ -27,18 +27,18 @@ const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(100).expect("not zero");
 pub struct CouponSystemConfig {
     pub url: ServerUrl,
     pub ca_file: Option<PathBuf>,
-    /// Sent with each call; `None` = the system asks for none.
+    /// Token sent with each call; `None` = the system asks for none.
     pub token: Option<Secret>,
-    /// How long the system promises to know the key of a call.
+    /// Time for which the system promises to know the key of a call.
     pub key_memory: Duration,
-    /// Calls that one process makes at once.
+    /// Calls that one process makes at once, at most.
     pub calls_in_flight: NonZeroUsize,
     pub timeout: Duration,
-    /// While lanes of the birthday tables lag by more, a day leaves them the servers.
+    /// Lag of a lane of the birthday tables above which a day leaves the servers to the lanes.
     pub lane_lag: Duration,
-    /// A call asks for many users at once, and else for one.
+    /// Whether a call asks for many users at once; otherwise it asks for one.
     pub is_batched: bool,
-    /// The birthday projections whose tables name the members of a day.
+    /// Birthday projections whose tables name the members of a day.
     pub projections: Vec<String>,
     /// The target that holds the ledger.
     pub ledger_target: String,
@@ -111,7 +111,7 @@ impl CouponSystem {
 }
 
 impl Config {
-    /// Whether programmes and the coupon system have what they need of the rest of the file.
+    /// Checks that programmes and the coupon system have the parts of the file that they need.
     pub(super) fn check_coupons(&self, has_coupon_system: bool, problems: &mut Problems) {
         let is_birthday = |known: &ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
         if !self.programmes.is_empty() && !self.projections.iter().any(is_birthday) {

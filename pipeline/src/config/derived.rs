@@ -1,4 +1,4 @@
-//! Projections and caches as the configuration file has them. The rest of the file is `raw.rs`.
+//! Projections and caches as the configuration file writes them. `raw.rs` has the rest of the file.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
@@ -14,13 +14,13 @@ use super::{BirthdayTables, EntityConfig, MappingTables, Problems, TargetStore};
 use crate::records::TimeToLive;
 
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
-/// As the inventory's design has it: 512 tables of 5 to 10 million rows for each length class.
+/// Tables of each length class: the inventory's design has 512, of 5 to 10 million rows.
 const MAPPING_TABLES: NonZeroU32 = NonZeroU32::new(512).expect("not zero");
-/// A year, as the inventory's design has it.
+/// Time to live of an entry: a year, as in the inventory's design.
 const CACHE_SECONDS: NonZeroU64 = NonZeroU64::new(365 * 24 * 3600).expect("not zero");
-/// A code that nobody has: long enough that repeated scans of it cost nothing.
+/// Time to live of an entry without devices: long enough that repeated scans of an unknown code cost nothing.
 const CACHE_EMPTY_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
-/// OpenSearch takes 255 bytes; a version stands after the name.
+/// OpenSearch takes 255 bytes, and a version follows the name.
 const INDEX_NAME_MAX_BYTES: usize = 64;
 
 /// A kind of projection with its settings.
@@ -32,7 +32,7 @@ pub enum ProjectionKind {
 }
 
 impl ProjectionKind {
-    /// As the configuration says it.
+    /// Returns the name of the kind in the configuration.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Birthday(_) => "birthday",
@@ -41,7 +41,7 @@ impl ProjectionKind {
         }
     }
 
-    /// The entity whose changes it reads.
+    /// Returns the entity whose changes a projection of this kind reads.
     pub fn entity(&self) -> Entity {
         match self {
             Self::Birthday(_) => Entity::User,
@@ -49,7 +49,7 @@ impl ProjectionKind {
         }
     }
 
-    /// The targets that can hold it.
+    /// Returns the kind of target that can hold its tables.
     pub fn store(&self) -> TargetStore {
         match self {
             Self::Birthday(_) | Self::SerialMapping(_) => TargetStore::Mysql,
@@ -61,9 +61,9 @@ impl ProjectionKind {
 /// The search index of serial codes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DocumentIndex {
-    /// Name by which it is read: an alias of the index of the present version.
+    /// Name for readers: an alias of the index of the present version.
     pub index: String,
-    /// Tombstones that are older are removed by the daemon; `None` = by people.
+    /// Age above which the daemon removes tombstones; `None` = people remove them.
     pub tombstones_kept: Option<Duration>,
 }
 
@@ -89,7 +89,7 @@ enum Kind {
     SerialDocuments,
 }
 
-/// Keys behind `lanes` belong to some kinds only.
+/// An entry of `[[projections]]`; the keys after `lanes` belong to some kinds only.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Projection {
@@ -171,7 +171,7 @@ impl Projection {
         })
     }
 
-    /// The key's value, taken; a missing one is a problem.
+    /// Takes the value of a key; a missing value is a problem.
     fn required<T>(
         &mut self,
         key: &str,
@@ -185,7 +185,7 @@ impl Projection {
         value
     }
 
-    /// A name with a placeholder.
+    /// Takes a name that must have a placeholder.
     fn pattern(
         &mut self,
         key: &str,
@@ -252,7 +252,7 @@ impl Projection {
     }
 }
 
-/// What both OpenSearch and Elasticsearch take as a name, with room for the version after it.
+/// Checks that OpenSearch and Elasticsearch both take the name, with room for the version after it.
 fn check_index(index: &str, problems: &mut Problems) {
     let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
     let begins_well = index.starts_with(|first: char| first.is_ascii_lowercase());

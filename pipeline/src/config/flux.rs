@@ -1,4 +1,5 @@
-//! `[flux]` as the configuration file has it: which region's payment documents get identifiers here, and from where.
+//! The section `[flux]` of the configuration file: the region whose payment documents get identifiers, and the
+//! counters.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
@@ -14,23 +15,23 @@ use super::values::{Expanded, ServerUrl};
 
 /// A week: a payment that is retried after a long week-end still finds its identifier.
 const REQUEST_KEYS_DAYS: NonZeroU32 = NonZeroU32::new(7).expect("not zero");
-/// `POST /v1/uuids` keeps keys for a day, and keys of payments are kept for longer.
+/// `POST /v1/uuids` keeps its keys for a day; keys of payments are kept for longer.
 const REQUEST_KEYS_DAYS_MIN: u32 = 2;
 const REQUEST_KEYS_DAYS_MAX: u32 = 400;
-/// Some 3 GB of rows. A day of 270 million identifiers in hundreds has 2.7 million keys.
+/// Request keys, at most: some 3 GB of rows. A day of 270 million identifiers in hundreds has 2.7 million keys.
 const REQUEST_KEYS_MAX: NonZeroU64 = NonZeroU64::new(20_000_000).expect("not zero");
 const DATABASE: &str = "flux_sequence";
-/// MySQL's limit.
+/// Bytes of a database name, by MySQL's limit.
 const DATABASE_BYTES_MAX: usize = 64;
 
-/// Where identifiers of payment documents come from.
+/// Settings for identifiers of payment documents.
 #[derive(Debug, Clone)]
 pub struct FluxConfig {
     /// Digit 10 of every identifier that is made here.
     pub region: Region,
-    /// Digits 11 to 13.
+    /// Digits 11 to 13 of every identifier.
     pub system: u16,
-    /// Says which day it is.
+    /// The time zone that decides which day it is.
     pub time_zone: TimeZone,
     pub sequence_url: ServerUrl,
     /// The account that makes the tables; `None` = the one of `sequence_url`.
@@ -38,7 +39,7 @@ pub struct FluxConfig {
     pub ca_file: Option<PathBuf>,
     /// Database of the counters.
     pub database: String,
-    /// A key is known for at least so long.
+    /// Time for which a key is known, at least.
     pub request_keys_kept: Duration,
     pub request_keys_max: NonZeroU64,
 }
@@ -67,7 +68,7 @@ pub(super) struct Flux {
 }
 
 impl Flux {
-    /// Fills in defaults; what cannot be resolved is a problem and yields `None`.
+    /// Fills in defaults; adds a problem and returns `None` for a value that cannot be resolved.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<FluxConfig> {
         let before = problems.0.len();
         let url = self.sequence_url;

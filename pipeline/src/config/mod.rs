@@ -1,9 +1,10 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written (unknown keys
-//! refused), `values.rs` its scalar types (secrets, server URLs), `transport.rs` what `tls` and `ca_file` mean,
-//! `tables.rs` names of derived tables. This file turns one into the other and checks what concerns several parts at
-//! once. Each problem is a [`Fault`] that names the key; all are reported together. Nothing here touches the network.
+//! `raw.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written, and refuse unknown
+//! keys. `values.rs` has its scalar types (secrets, server URLs), `transport.rs` the meaning of `tls` and `ca_file`,
+//! `tables.rs` the names of derived tables. This file turns the first into the last and checks values that concern
+//! several parts. Each problem is a [`Fault`] that names the key; all are reported together. No code here uses the
+//! network.
 
 mod coupon_system;
 pub(crate) mod derived;
@@ -37,7 +38,7 @@ use crate::error::{Code, Fault};
 use crate::ports::Entry;
 use crate::records::TimeToLive;
 
-/// Everything that `anabranch` needs to know.
+/// The whole configuration of `anabranch`.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Prefix of streams and buckets: two installations may share one NATS.
@@ -50,16 +51,16 @@ pub struct Config {
     pub projections: Vec<ProjectionConfig>,
     pub caches: Vec<CacheConfig>,
     pub reconcile: ReconcileConfig,
-    /// Programmes of coupons as written; the package of coupons parses them.
+    /// Programmes of coupons as written; the package `coupons` parses them.
     pub programmes: Vec<toml::Table>,
-    /// Who gives out the coupons; `None` = nothing is granted.
+    /// The system that gives out the coupons; `None` = nothing is granted.
     pub coupon_system: Option<CouponSystemConfig>,
     /// Identifiers of payment documents; `None` = none are made here.
     pub flux: Option<FluxConfig>,
     pub limits: Limits,
-    /// Folder of the temporary files that readings spill into; each source has it too.
+    /// Folder of the temporary files that readers spill into; each source has it too.
     pub spill_dir: PathBuf,
-    /// How often a process looks whether it holds more than its part of the work; `None` = never.
+    /// Time between two checks whether a process holds more than its part of the work; `None` = it never checks.
     pub rebalance_interval: Option<Duration>,
 }
 
@@ -70,68 +71,68 @@ pub struct LogConfig {
     pub replicas: NonZeroUsize,
     pub max_age: Duration,
     pub max_bytes: NonZeroU64,
-    /// Size of one message, headers included.
+    /// Bytes of one message, headers included.
     pub max_message_bytes: NonZeroUsize,
 }
 
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Metrics, health, readiness and the endpoints for applications; `None` = no listener.
+    /// Address for metrics, health, readiness and the endpoints for applications; `None` = no listener.
     pub listen: Option<SocketAddr>,
-    /// A client that knows one may use the endpoints for applications; without any they are closed.
+    /// Tokens of clients that may use the endpoints for applications; without any the endpoints are closed.
     pub tokens: Vec<Secret>,
 }
 
-/// A captured entity: which physical tables, and what its fields are called there.
+/// A captured entity: its physical tables, and the names of its fields in them.
 #[derive(Debug, Clone)]
 pub struct EntityConfig {
     pub entity: Entity,
     pub tables: TablePattern,
     /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
     pub columns: Vec<String>,
-    /// Where the application puts a row; capture does not depend on it.
+    /// The rule by which the application places a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
-    /// The column that the rule reads; nothing but the placement audit does.
+    /// The column that the rule reads; only the placement audit uses it.
     pub sharding_column: Option<String>,
-    /// The column that says when the application changed the birthday last, in UTC; NULL = never since it was set. No
-    /// change of it is captured: granters read it with the source row.
+    /// The column with the time, in UTC, when the application last changed the birthday; NULL = never since it was set.
+    /// Its own changes are not captured: granters read it with the source row.
     pub changed_at_column: Option<String>,
     pub unseen_changes: UnseenChanges,
 }
 
-/// What a reader does when rows of a captured table changed as row events do not show: a RENAME, a change by text, an
-/// ALTER that changes values, rows of a table that does not fit any more.
+/// The reaction of a reader when rows of a captured table changed without row events: a RENAME, a change by text, an
+/// ALTER that changes values, rows of a table that no longer fits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnseenChanges {
-    /// Each lane reads the table again, beside the changes of all others.
+    /// Each lane reads the table again, beside the changes of all other tables.
     #[default]
     Reread,
-    /// The source stops by name.
+    /// The source stops with a fault that names the table.
     Stop,
 }
 
 impl EntityConfig {
-    /// Where the rule's key stands in a row of captured columns, or after them; `None` = it is not known.
+    /// Returns the index of the rule's key in a row of captured columns, or after them; `None` when it is not known.
     pub fn sharding_field(&self) -> Option<usize> {
         let column = self.sharding_column.as_ref()?;
         Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
     }
 
-    /// Whether a column holds a field of the entity, and not what is read behind the captured ones.
+    /// Returns whether a column holds a field of the entity, and is not read in addition to the captured ones.
     pub fn is_field(&self, column: usize) -> bool {
         let is = |named: &Option<String>| named.is_some() && named.as_ref() == self.columns.get(column);
         column < self.entity.required_fields() || !(is(&self.sharding_column) || is(&self.changed_at_column))
     }
 
-    /// The same with the time of the last change of the birthday behind its columns, where it has one.
+    /// Returns the entity with the time of the last birthday change after its columns, if it has that column.
     #[must_use]
     pub fn with_changed_at_column(mut self) -> Self {
         self.columns.extend(self.changed_at_column.clone());
         self
     }
 
-    /// The same with the rule's key among its columns.
+    /// Returns the entity with the rule's key among its columns.
     #[must_use]
     pub fn with_sharding_column(mut self) -> Self {
         let is_behind = self.sharding_field() == Some(self.columns.len());
@@ -140,7 +141,7 @@ impl EntityConfig {
     }
 }
 
-/// Replication server ids of one source: its reader's and those of direct feeds.
+/// Replication server ids of one source: those of its reader and of direct feeds.
 const REPLICA_SERVER_IDS: u32 = 256;
 
 #[derive(Debug, Clone)]
@@ -148,19 +149,19 @@ pub struct SourceConfig {
     pub name: String,
     pub url: ServerUrl,
     pub ca_file: Option<PathBuf>,
-    /// Replication server id of the reader; must differ from every server and replica of that source. The ones behind
-    /// it, one for each lane, are those of direct feeds.
+    /// Replication server id of the reader; it must differ from every server and replica of that source. The ids after
+    /// it, one for each lane, belong to direct feeds.
     pub replica_server_id: NonZeroU32,
-    /// Where a source without any log begins.
+    /// The point where a source without any log begins.
     pub start: Entry,
-    /// A replica that reconciliations read whole tables from, and its CA; single rows are asked of the server itself.
+    /// A replica, with its CA, for whole tables in reconciliations; single rows are read from the source itself.
     pub replica: Option<(ServerUrl, Option<PathBuf>)>,
-    /// Owner generation of its tables (part of the shard id).
+    /// Owner generation of the source's tables (part of the shard id).
     pub generation: u32,
     pub entities: Vec<Entity>,
-    /// Binlogs must be kept at least this long, else the pre-flight warns.
+    /// Time for which binlogs must be kept; below it the pre-flight warns.
     pub retention_min: Duration,
-    /// Folder of the temporary files that its readings spill into.
+    /// Folder of the temporary files that the source's readers spill into.
     pub spill_dir: PathBuf,
 }
 
@@ -176,7 +177,7 @@ pub struct TargetConfig {
     pub control_database: String,
 }
 
-/// What kind of server a target is; its URL's scheme says so.
+/// The kind of server that a target is, by the scheme of its URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetStore {
     Mysql,
@@ -187,9 +188,9 @@ pub enum TargetStore {
 #[derive(Debug, Clone)]
 pub struct ProjectionConfig {
     pub name: String,
-    /// Lanes a target and source.
+    /// Lanes of each target and source.
     pub lanes: NonZeroU32,
-    /// Target names; database i of the layout lies on target i modulo their number.
+    /// Names of targets; database i of the layout lies on target i modulo their number.
     pub targets: Vec<String>,
     pub kind: ProjectionKind,
 }
@@ -206,45 +207,45 @@ pub struct CacheConfig {
     pub time_to_live: TimeToLive,
 }
 
-/// The reconciliation.
+/// Settings of reconciliations.
 #[derive(Debug, Clone)]
 pub struct ReconcileConfig {
-    /// `None` = only when it is asked for.
+    /// The time table; `None` = only on request.
     pub schedule: Option<Schedule>,
     pub settings: ReconcileSettings,
-    /// A lane that does not move for so long, though it should, is not waited for.
+    /// Time after which a reconciliation no longer waits for a lane that should move and does not.
     pub lane_wait: Duration,
-    /// Signs the history, and hides keys in it. Without it the history is not signed.
+    /// Key that signs the history and hides row keys in it. Without it the history is not signed.
     pub signing_key: Option<Secret>,
     pub spot_checks: SpotCheckConfig,
 }
 
 impl ReconcileConfig {
-    /// Whether there is nothing to do without being asked.
+    /// Returns whether reconciliations and spot checks run on request only.
     pub fn is_idle(&self) -> bool {
         self.schedule.is_none() && self.spot_checks.keys_a_second == 0
     }
 }
 
-/// Looks at changed keys between reconciliations.
+/// Settings of spot checks of changed keys between reconciliations.
 #[derive(Debug, Clone)]
 pub struct SpotCheckConfig {
-    /// Keys that are chosen for each source and store; 0 = off.
+    /// Keys that are chosen each second for each source and store, at most; 0 = off.
     pub keys_a_second: usize,
-    /// When a key is looked at, each time later than the one before.
+    /// Times after the change at which a key is checked, rising.
     pub after: Vec<Duration>,
 }
 
-/// When reconciliations begin, and how long they may take.
+/// The times when reconciliations begin, and how long they may take.
 #[derive(Debug, Clone)]
 pub struct Schedule {
     pub cron: Cron,
     pub time_zone: TimeZone,
-    /// What is not through by then goes on in the next reconciliation's window.
+    /// Time for one run; the rest goes on in the next reconciliation's window.
     pub window: Duration,
 }
 
-/// Bounds of everything that could grow. Each default has its reason in `raw.rs`.
+/// Limits of everything that could grow. `raw.rs` has the reason for each default.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub batch_bytes: NonZeroUsize,
@@ -252,31 +253,32 @@ pub struct Limits {
     pub in_flight_bytes: NonZeroUsize,
     pub flush_rows: NonZeroUsize,
     pub statement_rows: NonZeroUsize,
-    /// Direct feeds of one source in one process.
+    /// Direct feeds of one source in one process, at most.
     pub direct_feeds: NonZeroUsize,
-    /// Source rows that a lane reads at most in a refresh; `None` = as fast as it can.
+    /// Source rows a second that a lane reads in a refresh, at most; `None` = as fast as it can.
     pub refresh_rows_per_second: Option<NonZeroU64>,
     pub position_interval: Duration,
-    /// A quiet stream gets a position message this often, so that `log.max_age` never empties it.
+    /// Time between two position messages of a quiet stream, so that `log.max_age` never empties it.
     pub keep_interval: Duration,
     pub heartbeat: Duration,
     pub retry_budget: Duration,
     pub shutdown: Duration,
 }
 
-/// Whether a text can name an installation, source, target, projection or cache: 1 to 32 letters, digits, `-` and `_`.
+/// Returns whether a text can name an installation, source, target, projection or cache: 1 to 32 letters, digits, `-`,
+/// `_`.
 pub fn is_name(text: &str) -> bool {
     (1..=raw::NAME_MAX_BYTES).contains(&text.len())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
 }
 
 impl Config {
-    /// Reads the text of a configuration file. All problems are reported, not just the first.
+    /// Reads the text of a configuration file; reports all problems, not just the first.
     pub fn parse(text: &str) -> Result<Self, Vec<Fault>> {
         Self::parse_with(text, |_| Vec::new())
     }
 
-    /// The same with a check of what the configuration alone does not know; its faults are reported with the others.
+    /// Reads the text as [`Self::parse`] does, and adds the faults of a check that needs more than the configuration.
     pub fn parse_with(text: &str, check: impl Fn(&Self) -> Vec<Fault>) -> Result<Self, Vec<Fault>> {
         let raw: raw::Config =
             toml::from_str(text).map_err(|error| vec![unreadable::unreadable(text, &error)])?;

@@ -1,4 +1,4 @@
-//! The configuration file as written: names, defaults and their reasons. Projections and caches: `derived.rs`.
+//! The configuration file as written: names, defaults and their reasons. `derived.rs` has projections and caches.
 //!
 //! `deploy/anabranch.example.toml` explains each key for people; a test parses it.
 
@@ -21,36 +21,35 @@ use super::values::{Expanded, Secret, ServerUrl};
 use super::{Problems, REPLICA_SERVER_IDS};
 use crate::ports::Entry;
 
-/// All keys stand in them: a test insists.
+/// Example files; a test insists that together they have every key.
 pub(super) const EXAMPLES: [&str; 2] = [
     include_str!("../../../deploy/anabranch.example.toml"),
     include_str!("../../../deploy/serial-codes.example.toml"),
 ];
-/// Shorter tokens can be guessed; also what an empty environment variable would leave.
+/// Shorter tokens can be guessed; an empty environment variable would leave an empty one.
 const TOKEN_MIN_BYTES: usize = 16;
 /// Names become parts of NATS subjects and of a VARCHAR(128) lane key.
 pub const NAME_MAX_BYTES: usize = 32;
-/// From 16 KB on a message costs what its bytes cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
+/// From 16 KB on only the bytes of a message cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
 const BATCH_BYTES: NonZeroUsize = NonZeroUsize::new(64 * 1024).expect("not zero");
-/// More in flight does not raise throughput; at 32 MB the server is far from disconnecting (64 MB pending).
+/// More messages in flight do not raise throughput; at 32 MB the server is far from disconnecting (64 MB pending).
 const IN_FLIGHT_MESSAGES: NonZeroUsize = NonZeroUsize::new(256).expect("not zero");
 const IN_FLIGHT_BYTES: NonZeroUsize = NonZeroUsize::new(32 * 1024 * 1024).expect("not zero");
-/// 5 to 20 thousand rows a flush make 366 tables nearly as cheap as one.
+/// Flushes of 5 to 20 thousand rows make 366 tables nearly as cheap as one.
 const FLUSH_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("not zero");
-/// Flat from 500 rows a statement on; 1000 stays far below `max_allowed_packet`.
+/// The cost is flat from 500 rows a statement on; 1000 stays far below `max_allowed_packet`.
 const STATEMENT_ROWS: NonZeroUsize = NonZeroUsize::new(1_000).expect("not zero");
 const POSITION_INTERVAL_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
-/// The server sends a heartbeat after this silence; twice of it without anything is a stall.
+/// The server sends a heartbeat after this silence; twice as long without any event is a stall.
 const HEARTBEAT_MS: NonZeroU64 = NonZeroU64::new(5_000).expect("not zero");
-/// A daemon that starts has its part within a minute; each look costs two requests to the log.
+/// A daemon that starts has its part within a minute; each check costs two requests to the log.
 const REBALANCE_INTERVAL_MS: u64 = 5_000;
 /// After this long without success a transient fault is shown as lasting; retries go on.
 const RETRY_BUDGET_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
 const SHUTDOWN_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// A week: longer than any week-end without an operator.
 const LOG_MAX_AGE_SECONDS: NonZeroU64 = NonZeroU64::new(7 * 24 * 3600).expect("not zero");
-/// Position messages that a quiet stream gets within its `max_age`: one may come late and the stream still holds
-/// another.
+/// Position messages that a quiet stream gets within its `max_age`: if one comes late, the stream still holds another.
 const POSITION_MESSAGES_WITHIN_MAX_AGE: u32 = 4;
 /// NATS refuses streams that are younger than their duplicate window.
 const LOG_MAX_AGE_MIN: Duration = Duration::from_secs(2);
@@ -62,10 +61,11 @@ const MESSAGE_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(64 * 1024 * 1024).expe
 const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 /// The lanes of two projections at once; each is one more replica to the source.
 const DIRECT_FEEDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
-/// A lane then reads a hundred million rows in three hours, at a few percent of what servers can do; each part is small
-/// enough that changes hardly wait for it.
+/// At this rate a lane reads a hundred million rows in three hours, at a few percent of a server's capacity. Each part
+/// is small enough that changes hardly wait for it.
 const REFRESH_ROWS_PER_SECOND: u64 = 10_000;
-/// Rather unlikely to be taken: 0xA7A0 and the source's place in the file, each with room for its lanes.
+/// Replica server ids begin at 0xA7A0 and the source's index in the file: unlikely to be taken, with room for its
+/// lanes.
 const REPLICA_SERVER_ID_BASE: u32 = 0xA7A0_0000;
 
 #[derive(Debug, Deserialize)]
@@ -186,7 +186,7 @@ impl Config {
         self.coupon_system.is_some()
     }
 
-    /// Fills in defaults; what cannot be resolved is a problem and yields `None`.
+    /// Fills in defaults; adds a problem and returns `None` for a value that cannot be resolved.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<super::Config> {
         let entities: Vec<_> =
             self.entities.into_iter().filter_map(|entity| entity.resolve(problems)).collect();
@@ -271,7 +271,7 @@ impl Http {
 }
 
 impl Limits {
-    /// The system's folder for temporary files unless another one is named.
+    /// Returns the folder for temporary files: the configured one, otherwise the system's.
     fn spill_dir(&self, problems: &mut Problems) -> PathBuf {
         let Some(Expanded(folder)) = &self.spill_dir else { return std::env::temp_dir() };
         if !Path::new(folder).is_absolute() {
@@ -303,7 +303,7 @@ impl Limits {
             retry_budget: seconds(self.retry_budget_seconds, RETRY_BUDGET_SECONDS),
             shutdown: seconds(self.shutdown_seconds, SHUTDOWN_SECONDS),
         };
-        // NATS' own max_payload is 1 MB by default; an event's rows may overshoot the limit by one row.
+        // NATS' default `max_payload` is 1 MB, and the rows of one event may overshoot the limit by one row.
         const BATCH_BYTES_MAX: usize = 512 * 1024;
         if limits.batch_bytes.get() > BATCH_BYTES_MAX {
             problems.add(
@@ -380,8 +380,8 @@ impl EntityTables {
 }
 
 impl EntityTables {
-    /// Names of the columns, as far as they are captured: a field that not each table has is captured when it is named,
-    /// together with those before it.
+    /// Returns the names of the captured columns. An optional field is captured when the configuration names it
+    /// together with the optional fields before it.
     fn captured_columns(&mut self, problems: &mut Problems) -> Vec<String> {
         let (required, fields) = (self.entity.required_fields(), self.entity.fields());
         let mut columns: Vec<String> = Vec::new();

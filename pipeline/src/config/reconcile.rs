@@ -12,54 +12,55 @@ use serde::{Deserialize, Serialize};
 use super::values::{Expanded, Secret};
 use super::{Problems, Schedule};
 
-/// The book of a placement audit is taken from it first; half of the rest is the sketch, the other half what it lists.
-/// The example file says how many differences one reading of a unit lists with it.
+/// The book of a placement audit takes its part first; half of the rest is the sketch, the other half its list. The
+/// example file says how many differences of one unit fit.
 const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
 /// With less memory, a unit would be read more than once even for little drift.
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
-/// More drifted keys than a bad day makes, and fewer than an emptied store has.
+/// The drift gate by number: more drifted keys than a bad day makes, and fewer than an emptied store has.
 const GATE_KEYS: u64 = 10_000;
 /// Share of a unit's source rows that may differ, in percent.
 const GATE_PERCENT: f64 = 10.0;
-/// A fifth of what one core of a server reads in a second; half a billion rows of a server take almost three hours.
+/// A fifth of the rows that one core of a server reads in a second; half a billion rows take almost three hours.
 const ROWS_PER_SECOND: u64 = 50_000;
 /// Running statements above which other tools, too, call a server busy.
 const RUNNING_THREADS: NonZeroU64 = NonZeroU64::new(25).expect("not zero");
 const REPLICA_LAG_SECONDS: NonZeroU64 = NonZeroU64::new(10).expect("not zero");
 /// Lag of the lanes above which a reconciliation waits, since live changes come first.
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(2_000).expect("not zero");
-/// Longer than the longest transaction of a lane: a shard of a million users is withdrawn in some ten seconds.
+/// Wait for a lane: longer than its longest transaction; a shard of a million users is withdrawn in some ten seconds.
 const LANE_WAIT_SECONDS: NonZeroU64 = NonZeroU64::new(60).expect("not zero");
-/// Long enough for any reconciliation; an installation that has less time in a day sets its own window.
+/// A window for any reconciliation; an installation that has less time in a day sets its own.
 const WINDOW_HOURS: f64 = 24.0;
 const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
-/// With the three times below, sixty keys a second are looked at in a store, beside a thousand changes or more
-/// (`cargo bench -- beside`).
+/// With the three times below, a store checks sixty keys a second, beside a thousand changes a second or more (`cargo
+/// bench -- beside`).
 const SPOT_CHECK_KEYS_A_SECOND: usize = 20;
-/// A bound for memory, which holds the keys that wait for a look.
+/// A limit for memory, which holds the keys that wait for a check.
 const SPOT_CHECK_KEYS_A_SECOND_MAX: usize = 1_000;
-/// Most late changes have come after one minute. One that has not come after ten is worth waking a person for.
+/// Most late changes have come after one minute. A change that has not come after ten is worth waking a person for.
 const SPOT_CHECK_AFTER_SECONDS: [u64; 3] = [60, 300, 600];
 const SPOT_CHECK_AFTER_SECONDS_MAX: u64 = 3_600;
 /// Shorter keys can be guessed.
 const SIGNING_KEY_MIN_BYTES: usize = 16;
 
-/// How a reconciliation works.
+/// Settings of a single reconciliation.
 #[derive(Debug, Clone)]
 pub struct ReconcileSettings {
     pub mode: Mode,
-    /// Bytes of memory for the comparison.
+    /// Memory for the comparison, in bytes.
     pub memory: NonZeroUsize,
     /// The drift gate by number: once more source rows of a store have drifted, nothing more is repaired without the
     /// word of a person.
     pub gate_keys: u64,
-    /// The drift gate by share, from 0 to 1: nor is a unit of which a larger share differs (and more than 100 rows).
+    /// The drift gate by share, from 0 to 1: a unit of which more differs (and more than 100 rows) is not repaired
+    /// either.
     pub gate_share: f64,
-    /// Its limits for backpressure.
+    /// Limits for backpressure.
     pub limits: PressureLimits,
 }
 
-/// What is done about drift.
+/// The reaction of a reconciliation to drift.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -73,18 +74,18 @@ pub enum Mode {
 /// Limits at which a reconciliation pauses (backpressure).
 #[derive(Debug, Clone)]
 pub struct PressureLimits {
-    /// Rows a second that are read from one server; `None` = as fast as it goes.
+    /// Rows a second that are read from one server, at most; `None` = as fast as it goes.
     pub rows_per_second: Option<NonZeroU64>,
-    /// Most statements that a source may run at once, the one that asks for the number included.
+    /// Statements that a source may run at once, the one that asks for the number included.
     pub running_threads: NonZeroU64,
-    /// How far a replica may be behind.
+    /// Lag of a replica above which a reconciliation pauses.
     pub replica_lag: Duration,
-    /// How far the lanes of the projection may be behind.
+    /// Lag of the projection's lanes above which a reconciliation pauses.
     pub lane_lag: Duration,
 }
 
 impl PressureLimits {
-    /// No limits: a reconciliation that never pauses.
+    /// Returns limits with which a reconciliation never pauses.
     pub fn none() -> Self {
         Self {
             rows_per_second: None,

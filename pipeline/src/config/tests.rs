@@ -1,4 +1,4 @@
-//! Configuration files: right ones, and the faults of wrong ones.
+//! Tests of configuration files: right ones, and the faults of wrong ones.
 
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::serial::LengthClass;
@@ -318,7 +318,7 @@ fn a_mistake_in_the_file_shows_no_part_of_a_secret() {
     }
 }
 
-/// A [flux] section with one more line.
+/// Returns a `[flux]` section with one more line.
 fn flux(line: &str) -> String {
     let section =
         "[flux]\nregion = \"singapore\"\nsequence_url = \"mysql://sequence:p%40ss@127.0.0.1:3308\"\n";

@@ -1,8 +1,7 @@
-//! `tls` and `ca_file` of each server: they and its URL's scheme decide how a connection is protected.
+//! The keys `tls` and `ca_file` of each server, which decide with its URL's scheme how a connection is protected.
 //!
-//! `verify` trusts the authorities in `ca_file`, `system` those of the machine, `off` is plain text. There is no
-//! TLS without verification. What contradicts itself is refused, so that nobody believes in a protection that is not
-//! there.
+//! `verify` trusts the authorities in `ca_file`, `system` those of the machine, `off` is plain text. There is no TLS
+//! without verification. Contradicting settings are refused, so that nobody trusts a protection that does not exist.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -14,19 +13,19 @@ use super::{Config, Problems};
 
 /// The usual environment variable that names the machine's authorities.
 const SYSTEM_ROOTS_VARIABLE: &str = "SSL_CERT_FILE";
-/// Where systems keep their authorities in one file: Debian and Alpine, Fedora and RHEL, SUSE.
+/// Files in which systems keep their authorities: Debian and Alpine, Fedora and RHEL, SUSE.
 const SYSTEM_ROOTS: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem"];
 
-/// As the configuration says it.
+/// The value of `tls` in the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Tls {
-    /// Against `ca_file`.
+    /// Certificates are verified against `ca_file`.
     Verify,
-    /// Against the authorities that the machine trusts.
+    /// Certificates are verified against the authorities that the machine trusts.
     System,
-    /// Plain text.
+    /// The connection is plain text.
     Off,
 }
 
@@ -40,8 +39,8 @@ impl Tls {
     }
 }
 
-/// The file whose authorities a connection trusts. `None` leaves it to the scheme: the system's authorities behind
-/// `tls://`, `https://` and `rediss://`, plain text after the others.
+/// Returns the file of authorities that a connection trusts. `None` leaves it to the scheme: the system's authorities
+/// for `tls://`, `https://` and `rediss://`, plain text for the others.
 pub(super) fn trusted(
     key: &str,
     url: &ServerUrl,
@@ -91,7 +90,7 @@ pub(super) fn trusted(
     None
 }
 
-/// The machine's authorities in one file: what the environment names, else the first that there is.
+/// Returns the machine's file of authorities: the one that the environment names, otherwise the first that exists.
 fn system_roots(named: Option<PathBuf>, is_file: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     named.or_else(|| SYSTEM_ROOTS.iter().map(PathBuf::from).find(|file| is_file(file)))
 }
@@ -99,9 +98,9 @@ fn system_roots(named: Option<PathBuf>, is_file: impl Fn(&Path) -> bool) -> Opti
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     Tls,
-    /// Plain text; the scheme that means the same server with TLS.
+    /// Plain text, with the scheme that means the same server over TLS.
     Plain(&'static str),
-    /// MySQL's says nothing of TLS.
+    /// The scheme says nothing of TLS, as with MySQL.
     Either,
 }
 
@@ -116,7 +115,7 @@ fn scheme(scheme: &str) -> Scheme {
 }
 
 impl Config {
-    /// Servers whose user, password and rows travel beyond this machine in plain text, each in a sentence.
+    /// Returns a sentence for each server to which user, password and rows travel beyond this machine in plain text.
     pub fn plain_connections(&self) -> Vec<String> {
         let log = [("the log".to_owned(), &self.log.url, &self.log.ca_file)];
         let sources = self

@@ -1,7 +1,7 @@
 //! Scalar types of the configuration: text with `${ENV}`, secrets, server URLs.
 //!
-//! A URL is taken apart as it stands in the file, before variables are replaced: what a variable holds is then a user
-//! or password byte for byte, whatever a URL would make of it. What the file itself spells out is percent-decoded. No
+//! A URL is taken apart as the file has it, before variables are replaced. So the content of a variable is a user or
+//! password byte for byte, whatever a URL would make of it. Text that the file itself spells out is percent-decoded. No
 //! message repeats a part of a value.
 
 use std::fmt;
@@ -15,7 +15,7 @@ pub fn expand(text: &str) -> Result<String, String> {
     expand_with(text, |literal| Ok(literal.to_owned()))
 }
 
-/// As [`expand`], and `spelt` says what the text outside variables means.
+/// Expands as [`expand`] does, and passes the text outside of variables through `spelt`.
 fn expand_with(text: &str, spelt: impl Fn(&str) -> Result<String, String>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -66,7 +66,7 @@ impl Secret {
         Self(value.into())
     }
 
-    /// The value itself, for the connection only.
+    /// Returns the value itself, for the connection only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -78,8 +78,8 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// `scheme://user:password@host:port`; the password is never printed. A `${ENV}` can stand for any part, or for the
-/// whole, which is then written as in the file: percent-encoded.
+/// A URL `scheme://user:password@host:port`; the password is never printed. A `${ENV}` can stand for any part, or for
+/// the whole URL, which is then percent-encoded as in the file.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ServerUrl {
@@ -111,7 +111,7 @@ impl ServerUrl {
         &self.password
     }
 
-    /// `host:port`
+    /// Returns `host:port`.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
@@ -121,7 +121,7 @@ impl TryFrom<String> for ServerUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        // A variable that holds a whole URL is read as if its text stood in the file, but for further variables.
+        // A variable that holds a whole URL is read as the file's own text is, but without further variables.
         let (text, is_whole) = match text.contains("://") {
             true => (text, false),
             false => (expand(&text)?, true),
@@ -140,7 +140,7 @@ impl TryFrom<String> for ServerUrl {
         if place.contains(['@', '#']) {
             return Err(format!("an `@` or `#` after the host; {EXPECTED}"));
         }
-        // The host's rules differ by scheme, and are those of a URL; without the account nothing secret is in it.
+        // The host's rules differ by scheme and are those of a URL; without the account the text holds no secret.
         let url = Url::parse(&format!("{}://{place}", expanded(scheme)?))
             .map_err(|error| format!("not a URL ({error}); {EXPECTED}"))?;
         let default_port = match url.scheme() {
@@ -172,7 +172,7 @@ impl TryFrom<String> for ServerUrl {
 
 const EXPECTED: &str = "expected scheme://user:password@host:port";
 
-/// A part of a user or password as the file spells it, percent-decoded.
+/// Percent-decodes a part of a user or password as the file spells it.
 fn spelt(text: &str) -> Result<String, String> {
     if text.contains(['/', '?', '#', '[', ']']) {
         return Err("one of / ? # [ ] in a user or password; expected it percent-encoded (%2F %3F %23 %5B %5D), or in \
@@ -185,7 +185,7 @@ fn spelt(text: &str) -> Result<String, String> {
         .map_err(|_| "a user or password that is not UTF-8".to_owned())
 }
 
-/// `mysql://user:***@host:port`
+/// Writes `mysql://user:***@host:port`.
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}:***@{}:{}", self.scheme, self.user, self.host, self.port)
@@ -205,7 +205,7 @@ pub fn fill(pattern: &str, name: &str, number: u32) -> String {
     format!("{prefix}{number:0width$}{suffix}")
 }
 
-/// Splits at `{name…}`: what stands before, between name and brace, and behind.
+/// Splits a pattern at `{name…}` into the text before it, the text between name and brace, and the text after it.
 pub fn placeholder<'p>(pattern: &'p str, name: &str) -> Option<(&'p str, &'p str, &'p str)> {
     let (prefix, rest) = pattern.split_once('{')?;
     let (inner, suffix) = rest.split_once('}')?;
@@ -217,7 +217,7 @@ pub fn placeholder<'p>(pattern: &'p str, name: &str) -> Option<(&'p str, &'p str
 mod tests {
     use super::*;
 
-    /// Environment variables are of the process, and only these tests read these.
+    /// Environment variables belong to the process; only these tests read the given one.
     fn with_variable(name: &str, value: &str, url: &str) -> Result<ServerUrl, String> {
         set(name, value);
         ServerUrl::try_from(url.to_owned())

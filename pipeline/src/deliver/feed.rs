@@ -1,9 +1,9 @@
 //! Where a lane's messages come from: the source's stream, or the binlog itself.
 //!
-//! The log is a cache of the binlog. A lane whose position does not link to what the stream offers (a hole, a lost or
-//! rolled back stream, retention, a rewind) is fed *directly*: by a reading of the source of its own, with the same
-//! code as the reader's, through a bounded channel. It goes back to the stream as soon as that links. So one lane's
-//! past never delays the others' present.
+//! The log is a cache of the binlog. A lane is fed *directly* when its position does not link to the stream (a hole, a
+//! lost or rolled back stream, retention, a rewind). The direct feed reads the source for this lane alone, with the
+//! same code as the reader's, through a bounded channel. The lane goes back to the stream as soon as that links. So one
+//! lane's past never delays the others' present.
 //!
 //! The stream's end says which epoch the present server has: positions of a direct feed and of the stream agree.
 
@@ -23,32 +23,32 @@ use crate::failpoints;
 use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
 
-/// How often a lane that is fed directly, or waits to be, looks whether the stream links.
+/// Time between two checks whether the stream links, for a lane that is fed directly or waits to be.
 pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);
-/// A stream that was found to be broken at a position is tried again there after this time, else only further on.
+/// Time after which a stream that was broken at a position is tried again there; until then only at later positions.
 const DOUBT: Duration = Duration::from_secs(30);
-/// Batches read ahead of the target. Each has at most `limits.batch_bytes`.
+/// Batches read ahead of the target, at most. Each has at most `limits.batch_bytes`.
 const BATCHES_AHEAD: usize = 4;
 
 /// An open feed of a lane.
 pub(super) enum Feed<R> {
     Stream {
         reader: R,
-        /// What comes next follows what the lane took last.
+        /// The next message follows the one that the lane took last.
         follows: bool,
     },
     Direct(DirectFeed),
 }
 
-/// A reading of the source in a task of its own; it ends with the feed.
+/// A read of the source's binlog in a separate task, which ends with the feed.
 pub(super) struct DirectFeed {
     batches: mpsc::Receiver<Result<Delivery, Fault>>,
-    /// In which it reads.
+    /// Epoch and server that the feed reads.
     timeline: Timeline,
     _reading: AbortOnDropHandle<()>,
 }
 
-/// Where, and when, the stream was found not to continue.
+/// Position and time at which the stream was found to break off.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hole {
     position: Lsn,
@@ -67,12 +67,12 @@ impl Hole {
 }
 
 impl<R: LogReader> Feed<R> {
-    /// After the message that the lane took last.
+    /// Returns a feed that continues after the message that the lane took last.
     fn after(reader: R) -> Self {
         Self::Stream { reader, follows: true }
     }
 
-    /// From a position on.
+    /// Returns a feed that begins at a position.
     fn at(reader: R) -> Self {
         Self::Stream { reader, follows: false }
     }
@@ -81,7 +81,7 @@ impl<R: LogReader> Feed<R> {
         self.direct_timeline().is_some()
     }
 
-    /// The epoch of a direct feed, and the server that it reads.
+    /// Returns the epoch of a direct feed, and the server that it reads; `None` for the stream.
     pub(super) fn direct_timeline(&self) -> Option<&Timeline> {
         match self {
             Self::Direct(feed) => Some(&feed.timeline),
@@ -89,7 +89,7 @@ impl<R: LogReader> Feed<R> {
         }
     }
 
-    /// The next message; waits for it. Cancel safe.
+    /// Waits for the next message and returns it. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<Delivery, Fault> {
         match self {
             Self::Stream { reader, follows } => {
@@ -104,17 +104,17 @@ impl<R: LogReader> Feed<R> {
     }
 }
 
-/// Whether a fault of the stream means that the binlog has what the stream has not: a damaged message is a hole too.
+/// Whether a fault means that the binlog has changes that the stream lacks: a damaged message is a hole too.
 pub(crate) fn is_hole(fault: &Fault) -> bool {
     matches!(fault.code(), Code::LogHole | Code::LogMessageCorrupt)
 }
 
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
-    /// Opens the stream where it continues the lane's progress; where it does not, the source.
+    /// Opens the stream where it continues the lane's progress, otherwise the source.
     ///
-    /// An empty stream is waited for: the reader begins it with a position message, which shows whether it links. Who
-    /// waits for other lanes' direct feeds looks at the stream meanwhile. A lane that is apart is fed by the present
-    /// server, in its epoch.
+    /// The lane waits for an empty stream: the reader begins it with a position message, which shows whether it links.
+    /// A lane that waits for other lanes' direct feeds checks the stream meanwhile. A lane that may have rows of a
+    /// later epoch than its position's is fed by the present server, in its epoch.
     pub(super) async fn feed(
         &self,
         progress: &Progress,
@@ -143,7 +143,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 }
                 return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?));
             };
-            // A stream that was lost begins with a place of the past, and then tells the present epoch.
+            // A stream that was lost begins with a point of the past, and then reports the present epoch.
             let is_behind = end.envelope.position.epoch() < progress.highest_position.epoch();
             if progress.is_apart() && is_behind && !std::mem::replace(&mut is_awaited, true) {
                 sleep(JOIN_INTERVAL).await;
@@ -161,8 +161,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
     }
 
-    /// The stream, if it links at the lane's position. A lane that is `fed` from the binlog in an epoch that is over
-    /// must begin again in the present one: the server of the old may live on, and the stream would never link.
+    /// Returns the stream, if it links at the lane's position. A lane that is `fed` from the binlog in an epoch that is
+    /// over must begin again in the present one: the old epoch's server may live on, and the stream would never link.
     pub(super) async fn join(
         &self,
         progress: &Progress,
@@ -182,7 +182,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         if progress.is_apart() || hole.is_some_and(|hole| !hole.is_behind(position)) {
             return Ok(None);
         }
-        // What is appended next follows the end; what is there says itself what it follows.
+        // The next append follows the end; a stored message says itself which position it follows.
         let is_linked = (end.position < position && end.position.epoch() == position.epoch())
             || self
                 .log
@@ -195,7 +195,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         self.log.reader(source, ReadFrom::At(position)).await.map(|reader| Some(Feed::at(reader)))
     }
 
-    /// For a direct feed; `None` while other lanes have all of them.
+    /// Returns the permit for a direct feed; `None` while other lanes have all of them.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         let waited = timeout(JOIN_INTERVAL, self.shared.feeds.clone().acquire_owned()).await;
         waited.ok().map(|permit| permit.expect("nobody closes it"))
@@ -239,7 +239,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         Ok(DirectFeed { batches, timeline, _reading: AbortOnDropHandle::new(reading) })
     }
 
-    /// Where a direct feed enters the binlog. A lane that has not begun begins where the configuration says.
+    /// Returns the entry at which a direct feed enters the binlog. A lane that has not begun uses the configured one.
     fn direct_entry(&self, progress: &Progress, end: &LogEntry) -> Result<Entry, Fault> {
         let epoch = end.envelope.position.epoch();
         let highest = progress.timeline().epoch;
@@ -272,7 +272,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     }
 }
 
-/// Reads the source and sends batches as soon as there is nothing more to read, or a batch is full.
+/// Reads the source and sends a batch as soon as it is full or the source has nothing more to read.
 async fn read<C: ChangeSource>(
     name: &str,
     mut source: C,

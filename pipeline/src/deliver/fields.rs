@@ -1,9 +1,9 @@
-//! What a lane makes of messages with fewer fields than its projection reads.
+//! How a lane takes messages with fewer fields than its projection reads.
 //!
-//! A reader leaves out an update that changes none of the fields that it captures, so nobody can tell from its messages
-//! what the further fields say. The lane applies what such messages have, and notes how few fields that was. At the
-//! first message with all fields it begins to read its tables: they hold what stood before, and its feed has what comes
-//! after. That holds for a new projection as well as for a projection or an installation that learns to read more.
+//! A reader skips an update that changes none of the fields that it captures, so its messages do not tell what the
+//! further fields hold. The lane applies the fields of such messages, and notes how many there were. At the first
+//! message with all fields it begins to read its tables: they hold the past, and its feed brings the changes after it.
+//! The same holds for a new projection, and for a projection or an installation that learns to read more.
 
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
@@ -11,33 +11,33 @@ use anabranch_schemas::lsn::Lsn;
 
 use crate::records::Progress;
 
-/// What a projection reads of its entity: the fields from the first one on.
+/// The fields that a projection reads of its entity: those from the first one on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FieldsRead {
     pub(super) entity: Entity,
     pub(super) fields: usize,
 }
 
-/// What the fields of a message mean for a lane.
+/// Consequences of a message's fields for a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FieldsTaken {
-    /// To be noted in progress.
+    /// Number of fields to note in progress.
     pub(super) noted: Option<usize>,
     /// The message lacks a field that the projection reads.
     pub(super) is_lacking: bool,
     /// The message is the first one that lacks such a field.
     pub(super) begins_lack: bool,
-    /// Messages before lacked one and this one does not: all tables are to be read.
+    /// Earlier messages lacked such a field and this one does not: all tables are to be read.
     pub(super) ends_lack: bool,
 }
 
 impl FieldsRead {
-    /// What progress notes when nothing is lacking.
+    /// Returns the number that progress notes when no field is lacking.
     pub(super) fn all(self) -> Option<usize> {
         self.noted(self.fields)
     }
 
-    /// What a message means for a lane with that progress.
+    /// Returns the consequences of a message for a lane with this progress.
     pub(super) fn taken(self, progress: &Progress, message: &Envelope) -> FieldsTaken {
         let captured = message.captured.of(self.entity).min(self.fields);
         let has_begun = progress.position > Lsn::ZERO || progress.highest_position > Lsn::ZERO;
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// `lacks`, `all` or `reads` for each message: what a lane that reads `fields` of a user makes of them in turn.
+    /// Returns the outcome of each message in turn, for a lane that reads `fields` fields of a user.
     fn outcomes(fields: usize, mut progress: Progress, messages: &[usize]) -> Vec<&'static str> {
         let read = FieldsRead { entity: Entity::User, fields };
         let outcome = |captured: &usize| {

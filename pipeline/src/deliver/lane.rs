@@ -1,4 +1,4 @@
-//! What one lane works on, and what each part of its loop asks.
+//! The inputs of one lane, and checks that the parts of its loop share.
 
 use anabranch_schemas::change::Entity;
 use tokio_util::sync::CancellationToken;
@@ -11,27 +11,27 @@ use crate::error::{Code, Fault};
 use crate::ports::{Entry, LaneStore};
 use crate::records::{LaneId, Progress};
 
-/// What one lane works on.
+/// The inputs of one lane.
 #[derive(Debug)]
 pub struct Lane<'a, S, L> {
     pub id: &'a LaneId,
     pub log: &'a L,
-    /// Feeds the lane when the log cannot.
+    /// The source that feeds the lane when the log cannot.
     pub source: &'a S,
-    /// Its own among the readings of the source.
+    /// Replica slot of the lane's direct feed.
     pub replica_slot: u32,
-    /// Where a lane without progress begins when the stream does not begin there.
+    /// Entry of a lane without progress when the stream does not begin there.
     pub start: &'a Entry,
-    /// What the projection reads, and how many of its fields.
+    /// Entity that the projection reads; `fields` says how many of its fields.
     pub entity: Entity,
     pub fields: usize,
     /// See [`crate::projections::Projection::source_column`].
     pub source_column: usize,
     /// See [`crate::projections::Projection::flush_weight`].
     pub row_weight: usize,
-    /// Derived tables of the projection, all lanes' together.
+    /// Number of the projection's derived tables, those of all lanes together.
     pub tables: u32,
-    /// With the other lanes of the source.
+    /// State that the lane shares with the other lanes of the source.
     pub shared: &'a Shared,
     pub limits: &'a Limits,
 }
@@ -42,7 +42,7 @@ impl<S, L> Lane<'_, S, L> {
     }
 }
 
-/// The outcome of what may take long and leaves nothing behind; `None` when cancelled meanwhile.
+/// Returns the outcome of work that may take long and leaves nothing behind; `None` when it is cancelled meanwhile.
 pub(super) async fn unless<T>(
     cancel: &CancellationToken,
     work: impl Future<Output = Result<T, Fault>>,
@@ -54,8 +54,8 @@ pub(super) async fn unless<T>(
     }
 }
 
-/// The stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it that it
-/// was set back.
+/// Returns the stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it
+/// that it was set back.
 pub(super) async fn look<S, L>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,

@@ -1,4 +1,4 @@
-//! Whether a message continues what a lane holds: the same for the stream and for a direct feed.
+//! Whether a message continues a lane's state; the rules are the same for the stream and for a direct feed.
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -7,7 +7,7 @@ use anabranch_schemas::timeline::Timeline;
 use crate::error::{Code, Fault};
 use crate::records::{LaneId, Progress};
 
-/// Another server's rows under the same epoch have positions that mean something else.
+/// Requires one server in an epoch: rows of another server under the same epoch have incomparable positions.
 pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
     let (own, theirs) = (
         Timeline::of(progress.position, &progress.server),
@@ -22,17 +22,18 @@ pub(super) fn require_timeline(lane: &LaneId, progress: &Progress, envelope: &En
         .remedy(BEGIN_NEXT_EPOCH))
 }
 
-/// The reader of an empty stream asks the lanes.
+/// Remedy that makes the reader of an empty stream ask the lanes for their epochs.
 pub(super) const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stream (`nats stream rm`), `anabranch --config FILE \
      setup`, restart: the log goes on from the lanes, in an epoch that none of them knows";
 
-/// What a message and its lane must agree in before anything else is asked.
+/// Checks epoch and beginning of a message against the lane, before anything else is checked.
 pub(super) fn require_reading(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
     require_timeline(lane, progress, envelope)?;
     require_beginning(lane, progress, envelope)
 }
 
-/// Nothing of an earlier beginning of the source is taken, and nothing of a later one before the lane begins anew too.
+/// Refuses a message of another beginning of the source: an earlier one, or a later one before the lane begins anew
+/// too.
 pub(super) fn require_beginning(
     lane: &LaneId,
     progress: &Progress,
@@ -46,14 +47,14 @@ pub(super) fn require_beginning(
     Err(Fault::new(Code::LogHole, format!("lane {lane}"), found).needs("one beginning"))
 }
 
-/// Whether a message continues, or begins, what a lane at `position` holds.
+/// Whether a message continues, or begins, the state of a lane at `position`.
 ///
 /// Positions of two servers cannot be compared. A message that spans a fail-over continues only a lane that is exactly
-/// at the old server's place which it follows. One that reads the new server already may be far before the message's
-/// changes; one that was further on the old server would be put back to a place that may be purged.
+/// at the old server's position after which the message comes. A lane that reads the new server already may be far
+/// before the message's changes. A lane that was further on the old server would go back to a point that may be purged.
 ///
 /// Parts of one event have one position. A message that begins with a later part continues only a lane that has the
-/// earlier ones: since it took the message before (`follows`), or since it is behind the event.
+/// earlier ones: the lane took the message before (`follows`), or is past the event.
 pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
     let begins = envelope.origin && position == Lsn::ZERO;
     let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();
@@ -64,9 +65,10 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
 
 /// Whether a message of the stream leaves a lane the part of a group that it has taken.
 ///
-/// The other server of a message that spans a fail-over may lack the group. It has the group if the stream tells of the
-/// part: in this message, or in the one before it (`told`), after which the reader entered that server's binlog. Else
-/// the stream lost the messages with the part before the reader came there, and the lane must ask the server itself.
+/// The new server of a message that spans a fail-over may lack the group. It has the group if the stream reports the
+/// part: in this message, or in the one before it (`told`), after which the reader entered that server's binlog.
+/// Otherwise the stream lost the messages with the part before the reader came there: the lane must ask the server
+/// itself.
 pub(super) fn keeps_part(progress: &Progress, told: Option<&str>, envelope: &Envelope) -> bool {
     let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();
     let Some(part) = progress.resume.partial.as_deref() else { return true };
@@ -106,7 +108,7 @@ mod tests {
         assert!(linked(&spanning, lane(1, 50)));
         assert!(!linked(&spanning, lane(1, 49)));
         assert!(!linked(&spanning, lane(1, 51)), "it would be put back");
-        // It holds the changes behind 1:50, which may be 2:8 and 2:9; the lane lacks those from 2:4 on.
+        // It holds the changes after 1:50, which may be 2:8 and 2:9; the lane lacks those from 2:4 on.
         assert!(!linked(&spanning, lane(2, 3)));
         assert!(linked(&spanning, lane(2, 9)), "there is nothing in it");
         assert!(linked(&message((2, 9), (2, 12)), lane(2, 9)));
@@ -114,7 +116,7 @@ mod tests {
         assert!(linked(&Envelope { previous: Lsn::ZERO, ..first }, lane(1, 3)));
     }
 
-    /// Else rows of a transaction that the other server lacks would stand for ever.
+    /// Otherwise rows of a transaction that the other server lacks would stay for ever.
     #[test]
     fn a_lane_within_a_group_follows_the_stream_to_another_server_only_if_the_stream_tells_of_the_part() {
         let part =
@@ -130,7 +132,7 @@ mod tests {
         assert!(keeps_part(&lane(None), None, &spanning(None)));
     }
 
-    /// Retention may take the message with the first part, and keep those with the others.
+    /// Retention may remove the message with the first part, and keep those with the others.
     #[test]
     fn a_later_part_of_an_event_continues_only_a_lane_that_has_the_earlier_ones() {
         let lane = |number: u64| Lsn::new(1, 1, number * 16).unwrap();

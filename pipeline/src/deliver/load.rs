@@ -1,11 +1,11 @@
-//! A lane whose history the binlog does not tell: it reads its tables as they are.
+//! How a lane reads its tables when the binlog does not tell their history.
 //!
-//! A lane that has just begun reads all of them beside its feed, whatever the binlog holds: a server may have rows that
-//! its binlog never had (a restored dump, a clone, a log that was turned on late), and none of its files says so.
+//! A lane that has just begun reads all tables beside its feed, whatever the binlog holds: a server may have rows that
+//! its binlog never had (a restored dump, a clone, a log that was turned on late), and no binlog file says so.
 //!
-//! A lane that reads all tables may also leave out a part of the binlog: one that was purged, or that nobody can read.
-//! It begins at the stream's end then. What lies between its position and that end is in the tables, so only what is
-//! read at or after that end counts: the refresh begins from its first table.
+//! A lane that reads all tables may also skip a part of the binlog that was purged or is unreadable. It begins at the
+//! stream's end then. The tables hold everything between its position and that end, so only reads at or after that end
+//! count: the refresh begins from its first table.
 
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -20,20 +20,20 @@ use crate::records::{Flush, Progress, Refresh, Scope};
 
 /// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///
-/// A configured beginning other than the earliest says that only what lies after it is wanted.
+/// A configured beginning other than the earliest means that only rows after it are wanted.
 pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -> bool {
     let has_begun = progress.position > Lsn::ZERO || progress.highest_position > Lsn::ZERO;
     !has_begun && *start == Entry::Earliest && first.origin
 }
 
 impl Progress {
-    /// All tables are to be read again, from the first one on; repairs of single keys go first.
+    /// Returns progress with all tables to be read again, from the first one on; repairs of single keys go first.
     pub(super) fn loads(self) -> Self {
         Self { refresh: Some(Refresh::with_every_table(self.refresh)), was_refreshed: true, ..self }
     }
 
-    /// All tables are to be read by a lane that has just begun. Set-up found no rows of it; who asked for a refresh
-    /// before may know of some all the same.
+    /// Returns progress with all tables to be read by a lane that has just begun. Set-up found no rows of the lane; an
+    /// earlier request for a refresh may know of some all the same.
     pub(super) fn loads_first(self) -> Self {
         let empty_in_epoch = (!self.was_refreshed).then_some(self.position.epoch());
         Self {
@@ -43,15 +43,15 @@ impl Progress {
         }
     }
 
-    /// Nothing of its own needs the binlog after its position: it has not begun, or reads all tables.
+    /// Whether the lane itself needs no binlog after its position: it has not begun, or reads all tables.
     pub(crate) fn may_begin_anew(&self) -> bool {
         self.position == Lsn::ZERO || self.refresh.as_ref().is_some_and(Refresh::reads_every_table)
     }
 }
 
 impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
-    /// The feed of a lane, which is set to the stream's end first when its history is gone; whether it was. `None` when
-    /// cancelled.
+    /// Returns the feed of a lane, and whether the lane was first set to the stream's end because its history is gone.
+    /// `None` when cancelled.
     pub(super) async fn feed_or_load(
         &self,
         window: &mut LaneWindow,
@@ -74,18 +74,19 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
     }
 
-    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; else that fault is
-    /// returned. What the window holds is given up: the tables have it.
+    /// Sets a lane that reads all tables to the stream's end, because of a fault of its feed; for another lane returns
+    /// that fault. The window is discarded: the tables have its changes.
     ///
     /// A lane of an earlier beginning than the stream's takes that end without a link, and reads all tables from now
-    /// on. What it has applied may be in no table: the sweep of each table that it reads removes it.
+    /// on. Rows that it has applied may be in no table: the sweep of each table that it reads removes them.
     pub(super) async fn begin_at_end(
         &self,
         window: &mut LaneWindow,
         fault: Fault,
         store: &mut impl LaneStore,
     ) -> Result<(), Fault> {
-        // A refresh may have been asked for since the attempt began, or a replay from nothing, whose rows go first.
+        // Since the attempt began, a refresh may have been requested, or a replay from nothing, which first removes
+        // rows.
         let before = look(self, store, window).await?;
         let end = self.log.end(&self.id.source).await?;
         let begins = end.as_ref().is_some_and(|end| end.envelope.beginning > before.beginning);
@@ -94,7 +95,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         }
         let Some(end) = end else { return Err(fault) };
         let position = end.envelope.position;
-        // A lane that followed the new server by its direct feed may stand at the stream's end already.
+        // A lane that followed the new server by its direct feed may be at the stream's end already.
         let is_behind = position > before.position || (begins && position == before.position);
         if !is_behind || position.epoch() < before.highest_position.epoch() {
             return Err(fault);
@@ -103,9 +104,9 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let mut flush = Flush::new(Progress {
             revision: before.revision + 1,
             position,
-            // What lies above will come.
+            // The feed brings the changes above.
             highest_position: position,
-            // What was changed up to there is in no chunk that is older.
+            // Older chunks lack the changes up to there.
             highest_change: position.max(before.highest_change),
             resume: end.envelope.resume,
             server: end.envelope.server,
@@ -120,7 +121,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     }
 }
 
-/// What brings back what the binlog does not tell.
+/// Returns the command that brings back rows that the binlog does not tell.
 pub(crate) fn refresh_command(projection: &str, source: &str) -> String {
     format!(
         "`anabranch --config FILE refresh --projection {projection} --source {source}`, then `anabranch --config FILE \

@@ -1,11 +1,11 @@
 //! From a source's stream to the derived stores: lanes.
 //!
-//! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row,
-//! written in the same transaction as the rows, is the only truth about how far it is. `lane.rs` is what one works on,
-//! and `projected.rs` puts it together for a projection. `feed.rs` says where its messages come from, `link.rs` whether
-//! one continues what the lane holds (pure), `fields.rs` whether one has all fields (pure), `window.rs` collects what
-//! one transaction will do (pure), `run.rs` is one attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows
-//! that are not in the feed, `load.rs` begins with them, `shared.rs` is what the lanes of a source have in common.
+//! A lane owns some derived tables of one target for one source. It is their only writer, and its progress row, written
+//! in the same transaction as the rows, is the only truth about its position. `lane.rs` has the inputs of a lane, and
+//! `projected.rs` builds one for a projection. `feed.rs` decides where its messages come from, `link.rs` whether one
+//! continues the lane's state (pure), `fields.rs` whether one has all fields (pure). `window.rs` collects the work of
+//! one transaction (pure), `run.rs` is one attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are
+//! not in the feed, `load.rs` begins a lane with them, `shared.rs` has the state that the lanes of a source share.
 
 mod feed;
 mod fields;

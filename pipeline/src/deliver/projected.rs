@@ -1,6 +1,6 @@
-//! A lane as every process puts it together: the daemon, a rebuild of an index, a benchmark, the simulation.
+//! A lane as every process builds it: the daemon, a rebuild of an index, a benchmark, the simulation.
 //!
-//! `run.rs` knows no projection; here a projection gives the lane what it reads and how a change becomes mutations.
+//! `run.rs` knows no projection. Here a projection gives the lane its entity and turns changes into mutations.
 
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
@@ -18,7 +18,7 @@ use crate::ports::{Entry, LaneStore, Log, RowSource, SourceConnector};
 use crate::projections::{Defects, LaneScope, Projection};
 use crate::records::{Flush, LaneId};
 
-/// What a lane of a projection works with, whatever its store is.
+/// The inputs of a projection's lane, for every kind of store.
 #[derive(Debug)]
 pub struct ProjectedLane<'a, S, L> {
     pub id: &'a LaneId,
@@ -26,19 +26,19 @@ pub struct ProjectedLane<'a, S, L> {
     /// The tables that the lane owns.
     pub scope: LaneScope,
     pub log: &'a L,
-    /// Feeds the lane when the log cannot.
+    /// The source that feeds the lane when the log cannot.
     pub source: &'a S,
-    /// Its own among the readings of the source.
+    /// Replica slot of the lane's direct feed.
     pub replica_slot: u32,
-    /// Where a lane without progress begins when the stream does not begin there.
+    /// Entry of a lane without progress when the stream does not begin there.
     pub start: &'a Entry,
-    /// With the other lanes of the source.
+    /// State that the lane shares with the other lanes of the source.
     pub shared: &'a Shared,
     pub limits: &'a Limits,
 }
 
 impl<S: SourceConnector + RowSource, L: Log> ProjectedLane<'_, S, L> {
-    /// One attempt of the lane, see [`run`]. Rows with defects are counted.
+    /// Makes one attempt of the lane, see [`run`], and counts rows with defects.
     pub async fn run(
         self,
         store: &mut impl LaneStore,
@@ -69,7 +69,7 @@ impl<S: SourceConnector + RowSource, L: Log> ProjectedLane<'_, S, L> {
     }
 }
 
-/// Defects are rare: the counter is looked up only when there are some.
+/// Counts defects. They are rare: the counter is looked up only when there are some.
 fn count(id: &LaneId, defects: &mut Defects) {
     if defects.is_empty() {
         return;

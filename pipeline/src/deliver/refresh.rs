@@ -1,20 +1,19 @@
 //! The refresh of a lane: rows are read from the source as they are, and written between the changes of its feed.
 //!
 //! A chunk is read in one snapshot, which lies between a low and a high watermark; on MariaDB both are one position.
-//! The lane continues with its feed until it has passed the high watermark, and notes which claims of the table
-//! changed above the low one. Then it writes the other claims with the low watermark as version, in parts where
-//! changes are not to wait for a whole chunk. A claim that was not noted is the same at both watermarks. After the
-//! last chunk of a table the *sweep* removes claims that are older than the first watermark: no source row says them.
-//! A lane that had no rows when it began has nothing to sweep.
+//! The lane continues with its feed until it has passed the high watermark, and notes which claims of the table changed
+//! above the low one. Then it writes the other claims with the low watermark as version, in parts if changes must not
+//! wait for a whole chunk. A claim that was not noted is the same at both watermarks. After the last chunk of a table
+//! the *sweep* removes claims that are older than the first watermark: no source row claims them. A lane that had no
+//! rows when it began has nothing to sweep.
 //!
-//! A refresh of single keys reads their rows, and afterwards exactly the claims of these rows stand, whatever version
-//! other claims of the keys had. A key that changed after the watermark is read again. A condition finds keys, a part
-//! at a time.
+//! A refresh of single keys reads their rows; afterwards only the claims of these rows remain, whatever version other
+//! claims of the keys had. A key that changed after the watermark is read again. A condition finds keys in parts.
 //!
-//! Tables of which rows changed as row events do not show wait among the *rereads* of the refresh, each with the
-//! position from which on it is to be read. They go before the tables whose turn it is.
+//! Tables of which rows changed in a way that row events do not show wait among the *rereads* of the refresh, each with
+//! the position from which on it is to be read. They go before the tables whose turn it is.
 //!
-//! A chunk is thrown away and read again when the lane cannot tell what changed after its watermark: the lane was
+//! A chunk is discarded and read again when the lane cannot tell which changes came after its watermark: the lane was
 //! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
 //! of the source does not end the attempt of the lane: its feed goes on.
 
@@ -52,42 +51,42 @@ use crate::records::{
 };
 use crate::throttle::Throttle;
 
-/// Before a chunk that was thrown away is read again.
+/// Pause before a chunk that was discarded is read again.
 const AGAIN: Duration = Duration::from_secs(1);
-/// While a chunk waits for its watermark, the source's reader is asked so often for its position.
+/// Time between two requests for the source reader's position, while a chunk waits for its watermark.
 const ASK: Duration = Duration::from_millis(200);
-/// A key that changes so often that it never stands still is left as it is in the end.
+/// Reads of a key that keeps changing, at most: then the stored rows of the key stay as they are.
 const REPEATED_MAX: u32 = 10;
-/// What a lane that is not to read faster takes at once: rows of half a second cost half as much as those of 50 ms, as
+/// Time whose rows a rate-limited lane takes at once: rows of half a second cost half as much as those of 50 ms, as
 /// each of a thousand tables gets one statement and not many.
 const CHUNK: Duration = Duration::from_millis(500);
 /// Work that is written at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
 const PART_WORK: usize = 500;
-/// What a table costs of that which is swept: the rows of one shard in it are looked at.
+/// Work of a sweep in one derived table: the target examines the rows of one shard in it.
 const SWEPT_TABLE_WORK: usize = 2 * TABLE_WORK;
-/// As each part of a sweep is a commit.
+/// Parts of a sweep, at most, as each part is a commit.
 const SWEEP_PARTS_MAX: u32 = 16;
-/// What a lane that is to read as fast as it can takes at once, in full flushes: a hundred rows for each of hundreds of
-/// tables. Of one flush, which has some fifty, a row costs the target a tenth more.
+/// Full flushes that a lane without a rate takes at once: a hundred rows for each of hundreds of tables. With one
+/// flush, which has some fifty, a row costs the target a tenth more.
 const CHUNK_FLUSHES: usize = 3;
 
-/// What the lane does about its refresh now.
+/// The refresh's present activity.
 enum Phase<'a> {
     Resting,
     Listing(BoxFuture<'a, Result<Vec<TableIdentity<'static>>, Fault>>),
     Reading(BoxFuture<'a, Result<Read, Fault>>),
-    /// To be written as soon as it may.
+    /// The step is written as soon as the lane may write it.
     Waiting(Step),
 }
 
 /// One step, which is one commit.
 #[derive(Debug)]
 enum Step {
-    /// With what is left of it to be written, once a part is.
+    /// A chunk, with the rest of it once a part is written.
     Chunk(Read, Option<Box<Flush>>),
-    /// What is left of a sweep: these tables, and those after them.
+    /// The rest of a sweep: these tables, and those after them.
     Sweep(Range<u32>),
-    /// The table is no longer there: its rows went by the feed.
+    /// The table no longer exists: the feed removed its rows.
     Gone(ShardId),
     /// The table cannot be read now: the others go first.
     Owed(ShardId),
@@ -102,20 +101,21 @@ enum Verdict {
     Again(&'static str),
 }
 
-/// A lane's refresh, as one attempt of the lane has it.
+/// A lane's refresh, within one attempt of the lane.
 pub(super) struct Refresher<'a, S> {
     id: &'a LaneId,
     source: &'a S,
     shared: &'a Shared,
-    /// A request for a refresh ends the attempt before: no refresh is older than this.
+    /// Start of the attempt. A request for a refresh ends the attempt before, so chunks read since answer every
+    /// request.
     since: Instant,
-    /// Asks the source's reader to tell its position.
+    /// Asks the source's reader to append its position.
     ask: Box<dyn Fn() -> BoxFuture<'a, ()> + Send + Sync + 'a>,
     ask_at: Instant,
     entity: Entity,
     source_column: usize,
     throttle: Throttle,
-    /// What is written at once, if changes are not to wait for more.
+    /// Work that is written at once, if changes are not to wait for more; `None` = a whole chunk.
     part_work: Option<usize>,
     /// Number of the projection's derived tables.
     derived_tables: u32,
@@ -124,17 +124,17 @@ pub(super) struct Refresher<'a, S> {
     /// The table whose first chunk is being read was chosen because it waits to be read again.
     is_reread: bool,
     phase: Phase<'a>,
-    /// Those of the entity, in the order of shard ids.
+    /// Tables of the entity, in the order of shard ids.
     tables: Option<Vec<TableIdentity<'static>>>,
     notes: Notes,
     not_before: Instant,
     failures: u32,
-    /// How often the chunk was thrown away.
+    /// How often the chunk was discarded.
     repeated: u32,
     meters: Meters,
     /// Tables that wait to be read again and cannot be read now: the others go first.
     set_aside: BTreeSet<ShardId>,
-    /// Those of which that was logged.
+    /// Tables that were set aside and that a warning in the log names.
     warned_of: BTreeSet<ShardId>,
 }
 
@@ -170,13 +170,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Reads what is to be written next; waits for ever when there is nothing. Cancel safe. `progress` is the lane's
-    /// with its uncommitted work.
+    /// Reads the rows that are to be written next; waits for ever when there are none. Cancel safe. `progress` is the
+    /// lane's with its uncommitted work.
     pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
             self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
-            // A replay may be in an epoch that is over, and what it writes comes below any watermark.
+            // A replay may be in an epoch that is over, and it writes below any watermark.
             if progress.position == Lsn::ZERO || progress.is_replaying() {
                 return std::future::pending().await;
             }
@@ -215,7 +215,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         };
     }
 
-    /// What comes next in the refresh.
+    /// Returns the next phase of the refresh.
     fn next(&mut self, refresh: &Refresh, progress: &Progress) -> Phase<'a> {
         let source = self.source;
         let Some(tables) = &self.tables else { return Phase::Listing(source.tables().boxed()) };
@@ -251,7 +251,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 None => return Phase::Waiting(Step::Finished),
             },
         };
-        // Noted since its first chunk, so that chunks which other lanes have read before can be taken.
+        // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.
         let is_noted = self.notes.epoch == epoch && self.notes.shards.iter().eq([&table.shard]);
         if !is_noted || self.notes.is_full() {
             self.notes = Notes::new(epoch, [table.shard].into(), floor);
@@ -271,9 +271,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.low, chunk, keys: None }).boxed())
     }
 
-    /// What is about to be committed: claims that change are not to be taken from a chunk that is older.
+    /// Notes a flush that is about to be committed: an older chunk must not overwrite the claims that it changes.
     ///
-    /// What was read and noted of a table that is to be read again is thrown away: its next chunk is the first one.
+    /// The chunk and the notes of a table that is to be read again are discarded: its next chunk is the first one.
     pub(super) fn note(&mut self, flush: &Flush) {
         let is_of_phase = |reread: &Reread| match reread {
             Reread::Every => true,
@@ -292,7 +292,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.notes.note(flush);
     }
 
-    /// Whether a chunk could be written if everything was committed.
+    /// Whether a step could be written if everything was committed.
     pub(super) fn is_due(&self, progress: &Progress) -> bool {
         match &self.phase {
             Phase::Waiting(Step::Chunk(read, _)) => progress.position >= read.chunk.high,
@@ -301,7 +301,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Writes what may be written. The window must be empty: everything that it held is committed, and noted.
+    /// Writes the step that may be written. The window must be empty: everything that it held is committed, and noted.
     pub(super) async fn write(
         &mut self,
         window: &mut LaneWindow,
@@ -357,7 +357,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 flush.progress.refresh = refresh.behind_scope();
                 self.notes = Notes::default();
             }
-            // It goes on after the present work.
+            // The read continues after the present work.
             other => {
                 self.phase = other;
                 return Ok(());
@@ -378,7 +378,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let is_owed =
             |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
         match () {
-            // What the watermark says of another server's positions is nothing, whether or not the lane is further.
+            // Positions of another server cannot be compared with the watermark, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
             () if read.found_at.min(low) < self.notes.floor || low < first => {
                 Verdict::Again("the lane was further")
@@ -400,7 +400,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
     }
 
-    /// The mutations of a chunk; of keys, those whose source rows have not changed after its watermark.
+    /// Returns the mutations of a chunk; for keys, only those whose source rows have not changed after its watermark.
     fn take(
         &self,
         Read { chunk, keys, .. }: &Read,
@@ -425,8 +425,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(flush)
     }
 
-    /// A commit of the refresh alone: the position stays. What comes after it is read meanwhile, as no change is
-    /// applied in between.
+    /// Commits work of the refresh alone: the position stays. The next chunk is read meanwhile, as no change is applied
+    /// in between.
     async fn commit(
         &mut self,
         window: &mut LaneWindow,
@@ -459,7 +459,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(())
     }
 
-    /// Once all chunks of a table are written: what is older than the first of them is not in the source any more.
+    /// Sweeps a table once all of its chunks are written: claims older than the first chunk have no source row.
     async fn sweep(
         &mut self,
         window: &mut LaneWindow,

@@ -1,7 +1,7 @@
 //! Sets a lane back, so that it applies a part of the past once more.
 //!
-//! Only the progress row changes; the process that runs the lane is fenced by that and begins again from there. Rows
-//! keep their versions, so what is applied twice ends as it was.
+//! Only the progress row changes; that fences the process that runs the lane, which begins again from there. Rows keep
+//! their versions, so a change that is applied twice leaves the same rows.
 
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
@@ -11,15 +11,15 @@ use crate::error::{Code, Fault};
 use crate::ports::{BinlogPoint, Entry, LaneStore, Located, Log, Registers, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};
 
-/// A busy lane commits while this is decided; each attempt reads its progress again.
+/// Attempts to change progress: a busy lane commits meanwhile, and each attempt reads its progress again.
 const ATTEMPTS: u32 = 50;
 
-/// Where a lane is set to.
+/// The point to which a lane is set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Rewind {
-    /// Everything above this place is applied again.
+    /// Everything above this point is applied again.
     To(Located),
-    /// Its rows are removed, and it begins as a new lane does.
+    /// The lane's rows are removed, and it begins as a new lane does.
     ToNothing,
 }
 
@@ -31,7 +31,7 @@ pub struct Past<'a, S, L, M> {
     pub log: &'a L,
     /// The registers, which hold the epochs.
     pub registers: &'a M,
-    /// Where a lane without progress begins.
+    /// Entry of a lane without progress.
     pub start: &'a Entry,
 }
 
@@ -40,13 +40,13 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
         self.locate(place).await.map(Rewind::To)
     }
 
-    /// To begin anew, a lane needs the source's history from its beginning, unless missing rows are accepted.
+    /// Returns a rewind to nothing. It needs the source's history from its beginning, unless missing rows are accepted.
     pub async fn nothing(&self, accepts_missing: bool) -> Result<Rewind, Fault> {
         if *self.start == Entry::Latest {
             let found = "the source's `start` is `latest`, so a new lane has no beginning";
             return Err(self.refused(found).needs("`start = \"earliest\"` or a GTID set"));
         }
-        // What lies before the set was never wanted.
+        // Changes from before the set were never wanted.
         if let Entry::Gtid(set) = self.start {
             return self.locate(BinlogPoint::Gtid(set.clone())).await.map(|_| Rewind::ToNothing);
         }
@@ -66,8 +66,8 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
         Ok(Rewind::ToNothing)
     }
 
-    /// In the epoch that the stream is in, if the present server is to be read in that. Of another server, or without a
-    /// stream, the epoch is not there yet, and a wrong one would make the lane take old changes for new ones.
+    /// Locates a point in the epoch of the stream, if the present server is to be read in that epoch. For another
+    /// server, or without a stream, the epoch does not exist yet, and a wrong one makes old changes look new.
     async fn locate(&self, place: BinlogPoint) -> Result<Located, Fault> {
         let Some(end) = self.log.end(self.source).await? else {
             return Err(self.refused("the stream is empty").needs("a reader that has begun it"));
@@ -91,8 +91,8 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
     }
 }
 
-/// Changes the progress of a lane: the process that runs it is fenced by that, and begins again. Returns it as it
-/// was; `None` leaves it so.
+/// Changes the progress of a lane, which fences the process that runs it: that process begins again. Returns the
+/// progress before. If `change` returns `None`, the progress stays.
 pub(super) async fn amend(
     store: &mut impl LaneStore,
     change: impl Fn(&Progress) -> Result<Option<Progress>, Fault>,
@@ -108,8 +108,8 @@ pub(super) async fn amend(
     }
 }
 
-/// Raises the lane's revision and nothing else, and returns its position: a flush that is under way is refused and done
-/// again by the process that runs the lane.
+/// Raises the lane's revision and nothing else, and returns its position. The store then refuses a flush that is under
+/// way, and the process that runs the lane repeats it.
 pub async fn fence(store: &mut impl LaneStore) -> Result<Lsn, Fault> {
     let raised = |before: &Progress| Ok(Some(Progress { revision: before.revision + 1, ..before.clone() }));
     Ok(amend(store, raised).await?.position)
@@ -117,8 +117,8 @@ pub async fn fence(store: &mut impl LaneStore) -> Result<Lsn, Fault> {
 
 /// Sets the lane back; returns its progress before. With `is_rehearsal` nothing is changed.
 ///
-/// A lane goes back only: what it would skip going forward would be missing for ever. One that has not begun may be
-/// set anywhere, since the operator thereby says where it begins.
+/// A lane only goes back: changes that it skipped by going forward would be missing for ever. A lane that has not begun
+/// may be set anywhere, since the operator thereby says where it begins.
 pub async fn rewind(
     id: &LaneId,
     store: &mut impl LaneStore,

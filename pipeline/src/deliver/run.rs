@@ -1,7 +1,7 @@
 //! One attempt of a lane: progress from the target, messages from after it, commits until something fails.
 //!
 //! Every error ends the attempt; the next one reads progress again. So a commit of unknown outcome needs no special
-//! path: the progress row says whether it happened. Where the messages come from is decided in `feed.rs`.
+//! path: the progress row says whether it happened. `feed.rs` decides where the messages come from.
 
 use std::time::Duration;
 
@@ -26,21 +26,22 @@ use crate::ports::{LaneStore, Log, LogReader, RowSource, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};
 use crate::wall_clock;
 
-/// Progress without rows (messages that hold nothing for this lane) is stored at most this often: a transaction for
-/// each would cost more than it tells. Rows that wait for more wait no longer than this for one message.
+/// Least time between two commits of progress without rows (messages that hold nothing for this lane): a transaction
+/// for each would cost more than it is worth. After this time, rows that wait for more are written as soon as no
+/// message is ready.
 const IDLE_PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
-/// Rows wait for more for at most so long: of a table's rows few cost as much as many, in each of a thousand tables.
+/// Longest time for which rows wait for more: a few rows of a table cost as much as many, in each of a thousand tables.
 const FILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// When what is done from time to time is done next.
+/// Times at which periodic work is due next.
 struct Due {
-    /// Storing progress without rows.
+    /// When progress without rows is stored.
     progress_at: Instant,
-    /// Writing rows though more are on their way.
+    /// When rows are written though more are on their way.
     rows_at: Instant,
-    /// Looking whether the stream links, while fed directly.
+    /// When to check whether the stream links, while fed directly.
     join_at: Instant,
-    /// Looking whether the stored progress is still this lane's.
+    /// When to check whether the stored progress is still this lane's.
     look_at: Instant,
 }
 
@@ -59,7 +60,7 @@ impl Due {
         *self = Self { join_at: self.join_at, ..Self::now(limits) };
     }
 
-    /// Whether the window waits no longer for more.
+    /// Whether the window no longer waits for more.
     fn is_reached(&self, window: &LaneWindow, limits: &Limits) -> bool {
         let now = Instant::now();
         if !window.has_rows() {
@@ -70,7 +71,7 @@ impl Due {
     }
 }
 
-/// What woke the loop.
+/// An event that wakes the loop.
 enum Event {
     Delivery(Box<Delivery>),
     Broken(Break),
@@ -82,16 +83,16 @@ enum Event {
     Cancelled,
 }
 
-/// Where a feed does not go on, though the lane can.
+/// Reason for which a feed does not go on, though the lane can.
 enum Break {
     /// The stream changed under the lane (wiped, rolled back) or lacks messages: the binlog has them.
     Hole(Fault),
-    /// The binlog lacks something, or holds what cannot be read: the tables have it.
+    /// The binlog lacks something, or holds something unreadable: the tables have it.
     Unreadable(Fault),
 }
 
 impl Break {
-    /// What a fault of the feed means; one that is neither ends the attempt.
+    /// Returns the kind of break that a fault of the feed means; a fault of neither kind ends the attempt.
     fn of(fault: Fault, is_direct: bool) -> Result<Self, Fault> {
         match () {
             () if is_hole(&fault) => Ok(Self::Hole(fault)),
@@ -177,7 +178,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 refresher = Refresher::new(&lane);
             }
             if !feed.is_direct() {
-                // It is trusted again; a direct feed keeps the hole in mind until it is behind.
+                // The stream is trusted again; a direct feed remembers the hole until the lane is past it.
                 hole = None;
             }
             due.join_at = Instant::now() + JOIN_INTERVAL;
@@ -185,7 +186,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     }
 }
 
-/// Where the lane goes on; its rows are removed first when it was set back to nothing.
+/// Returns a window at the lane's stored progress; removes its rows first when it was set back to nothing.
 async fn begin<S: SourceConnector, L: Log>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
@@ -201,7 +202,7 @@ async fn begin<S: SourceConnector, L: Log>(
     Ok(LaneWindow::new(progress))
 }
 
-/// Waits for whatever comes first. Each branch is cancel safe.
+/// Waits for the first event. Each branch is cancel safe.
 async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
     window: &LaneWindow,
@@ -219,14 +220,13 @@ async fn next_event<R: LogReader, S: RowSource>(
             Err(fault) => Break::of(fault, is_direct).map(Event::Broken),
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
-        // A flush that ends within an event may be undone in part by a late writer, where versions have no order within
-        // it.
+        // A late writer may undo a part of a flush that ends within an event, where versions have no order within it.
         () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
         () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
     }
 }
 
-/// Takes a message, and those that are there already, until the window is full or the feed is broken.
+/// Takes a message, and those that have arrived already, until the window is full or the feed is broken.
 fn take<S, L: Log>(
     lane: &Lane<'_, S, L>,
     window: &mut LaneWindow,
@@ -265,7 +265,7 @@ fn take<S, L: Log>(
     }
 }
 
-/// Leaves out the withdrawals of shards without rows when the transaction would take no more.
+/// Drops the withdrawals of shards without rows when the transaction takes no more.
 async fn leave_out_withdrawals<S: RowSource>(
     window: &mut LaneWindow,
     refresher: &mut Refresher<'_, S>,
@@ -275,7 +275,7 @@ async fn leave_out_withdrawals<S: RowSource>(
     if !window.has_many_withdrawals() {
         return Ok(());
     }
-    // First noted: a chunk of a table that is gone may have been read before it went.
+    // Noted first: a chunk of a dropped table may have been read before the drop.
     refresher.note(window.flush());
     // On the heap: it is rare, and every step of the lane would have room for it on its stack.
     let standing = Box::pin(store.may_stand(window.withdrawn()));
@@ -285,7 +285,7 @@ async fn leave_out_withdrawals<S: RowSource>(
     Ok(())
 }
 
-/// Whether the window is committed now: it waits no longer, or a chunk waits for it.
+/// Whether the window is committed now: it no longer waits, or a chunk waits for it.
 fn is_commit_due<S: RowSource>(
     due: &Due,
     window: &LaneWindow,
@@ -295,7 +295,7 @@ fn is_commit_due<S: RowSource>(
     due.is_reached(window, limits) || !window.is_within_event() && refresher.is_due(window.progress())
 }
 
-/// A stream may have holes; a reading of the binlog that has one is at fault.
+/// Returns the hole that a fault of the stream shows. A direct feed reads the binlog, so a hole there is a defect.
 fn found_hole<S, L: Log>(
     lane: &Lane<'_, S, L>,
     window: &LaneWindow,
@@ -310,8 +310,8 @@ fn found_hole<S, L: Log>(
     Ok(Hole::at(window.progress().position))
 }
 
-/// A lane that was rewound to nothing owns nothing: its claims go before the first change comes, a shard at a time.
-/// The position stays at nothing meanwhile, so a process that is cut off begins again.
+/// Removes the claims of a lane that was rewound to nothing, a shard at a time, before the first change comes. The
+/// position stays at nothing meanwhile, so a process that is cut off begins again.
 async fn empty<S: SourceConnector, L: Log>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
@@ -320,13 +320,13 @@ async fn empty<S: SourceConnector, L: Log>(
 ) -> Result<Progress, Fault> {
     let Some(shards) = unless(cancel, lane.source.shards()).await? else { return Ok(progress) };
     tracing::info!(lane = %lane.id, shards = shards.len(), "rewound to nothing: its derived rows are removed");
-    // First nothing but the fence: a flush of somebody else that is under way shall end in vain, and not after the
-    // removal of what it has written.
+    // The first commit raises only the fence: a flush of another process that is under way then fails, instead of
+    // ending after the removal of the rows that it has written.
     for shard in std::iter::once(None).chain(shards.into_iter().map(Some)) {
         let mut flush = Flush::new(progress.clone());
         flush.progress.revision += 1;
         shard.into_iter().for_each(|shard| flush.withdraw(shard, Lsn::MAX));
-        // Cut off, it is done or not: the process that runs the lane next reads its progress.
+        // If the commit is cut off, it is done or not: the process that runs the lane next reads its progress.
         if unless(cancel, store.commit(&flush)).await?.is_none() {
             break;
         }
@@ -373,8 +373,8 @@ async fn commit<S, L>(
     Ok(())
 }
 
-/// The age of the newest change that the target holds. MariaDB says commit times in whole seconds, and what is replayed
-/// was visible before: of these it is `None`.
+/// Returns the age of the newest change that the target holds. `None` for MariaDB, which says commit times in whole
+/// seconds, and for a replay, whose changes were visible before.
 fn age_of_newest(progress: &Progress, now_us: u64) -> Option<Duration> {
     let is_told = progress.committed_at_us > 0 && progress.server.flavor == "mysql";
     (is_told && !progress.is_replaying())

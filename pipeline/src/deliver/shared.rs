@@ -1,9 +1,9 @@
-//! What the lanes of one source share in one process: the room for direct feeds, and chunks of its tables.
+//! State that the lanes of one source share in one process: permits for direct feeds, and chunks of its tables.
 //!
-//! Each lane reads every row of the source and takes what its own tables need. Lanes that load at the same time ask
-//! for the same chunks one after the other, so what one has read is kept for a moment for the others: the source is
-//! read once and not once a lane. A chunk is as good for another lane as long as it knows what changed after its
-//! watermark, and was not asked for a refresh since it was read: what no row event shows may be the reason for that.
+//! Each lane reads every row of the source and takes the rows that its own tables need. Lanes that load at the same
+//! time ask for the same chunks one after the other, so each chunk is kept for a moment for the other lanes: the source
+//! is read once and not once a lane. A chunk serves another lane that knows the changes after its watermark. That lane
+//! must not have been asked for a refresh since the chunk was read: a change that no row event shows may be the reason.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -20,30 +20,30 @@ use crate::error::Fault;
 use crate::ports::RowSource;
 use crate::records::{Chunk, ChunkKey};
 
-/// Size of all chunks that are kept for others.
+/// Size of all chunks that are kept for other lanes, at most.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 
-/// See the module's text.
+/// State that the lanes of one source share in one process, see the module.
 #[derive(Debug)]
 pub struct Shared {
-    /// Bounds the direct feeds.
+    /// Permits for direct feeds.
     pub(super) feeds: Arc<Semaphore>,
-    /// Locked while one is read: who wants the same waits for it.
+    /// Chunks for other lanes. The lock is held during a read: a lane that wants the same chunk waits for it.
     chunks: Mutex<VecDeque<Kept>>,
 }
 
-/// What a lane asks for.
+/// A lane's request for a chunk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChunkRequest<'w> {
     pub(super) table: &'w TableIdentity<'static>,
     pub(super) after: Option<&'w ChunkKey>,
     pub(super) rows: NonZeroUsize,
     pub(super) epoch: u16,
-    /// The lane knows what changed above.
+    /// Position above which the lane knows every change.
     pub(super) floor: Lsn,
-    /// What was read before may lack what the lane was asked to read.
+    /// Earliest time of the read: an older chunk may lack rows that the lane was asked to read.
     pub(super) since: Instant,
-    /// The one that the lane reads.
+    /// The server that the lane reads.
     pub(super) server: &'w ServerIdentity,
 }
 
@@ -51,9 +51,9 @@ pub(super) struct ChunkRequest<'w> {
 struct Kept {
     shard: ShardId,
     after: Option<ChunkKey>,
-    /// Number of rows that was asked for.
+    /// Number of rows that were asked for.
     rows: NonZeroUsize,
-    /// When its reading began.
+    /// Time at which the read of the chunk began.
     read_at: Instant,
     chunk: Chunk,
 }
@@ -75,7 +75,7 @@ impl Shared {
         Self { feeds: Arc::new(Semaphore::new(direct_feeds)), chunks: Mutex::default() }
     }
 
-    /// A chunk that another lane has read, or one of now.
+    /// Returns a chunk that another lane has read, or reads one now.
     pub(super) async fn chunk<S: RowSource>(
         &self,
         source: &S,
@@ -147,7 +147,7 @@ mod tests {
         assert!(kept.serves(&wanted));
         assert!(kept.serves(&ChunkRequest { rows: rows(11), floor: lsn(2, 640), ..wanted }));
         for (what, other) in [
-            // Its watermarks lie below all that the lane has.
+            // Its watermarks lie below every change of the lane.
             ("an epoch before", ChunkRequest { epoch: 3, floor: lsn(1, 640), ..wanted }),
             ("an epoch behind", ChunkRequest { epoch: 1, floor: lsn(1, 640), ..wanted }),
             ("what the lane may not know", ChunkRequest { floor: lsn(2, 1616), ..wanted }),

@@ -1,7 +1,7 @@
 //! The messages between two commits of a lane, already projected.
 //!
 //! Two rules make replay harmless. *Link*: a message is taken only when the one before it is not above the lane's
-//! position; else messages are missing. *Above*: of a message only the changes above the lane's position are
+//! position; otherwise messages are missing. *Above*: only the changes of a message above the lane's position are
 //! applied, so a log that is rebuilt or rolled back never brings old rows back.
 
 use std::collections::BTreeSet;
@@ -20,8 +20,7 @@ use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress, Reread};
 
-/// Shards with rows that one flush withdraws before it is committed. A message is taken whole, so one of 64 KiB adds a
-/// thousand.
+/// Withdrawals of shards with rows that fill a flush. A message is taken whole, so one of 64 KiB adds a thousand.
 const WITHDRAWALS_MAX: usize = 256;
 
 /// A message of the stream or of a direct feed.
@@ -31,9 +30,9 @@ pub(super) struct Delivery {
     pub(super) payload: Bytes,
     /// Sequence and id in the stream; `None` when it did not come from there.
     pub(super) stored: Option<(u64, String)>,
-    /// It comes directly behind what the lane took last.
+    /// The message comes directly after the one that the lane took last.
     pub(super) follows: bool,
-    /// The next one is on its way.
+    /// The next message is on its way.
     pub(super) has_next: bool,
 }
 
@@ -59,36 +58,38 @@ impl fmt::Display for Delivery {
     }
 }
 
-/// What one transaction will do, and the progress that it will store.
+/// The work of one transaction, and the progress that it will store.
 #[derive(Debug)]
 pub(super) struct LaneWindow {
-    /// As stored in the target.
+    /// Progress as the target stores it.
     stored: Progress,
     flush: Flush,
-    /// Something was taken since.
+    /// A message was taken since the last commit.
     has_moved: bool,
-    /// After the message that was taken last the next one is on its way.
+    /// The next message after the one that was taken last is on its way.
     has_next: bool,
-    /// The part of a group that the message told that was taken last.
+    /// The part of a group that the last taken message reported.
     told_part: Option<String>,
     taken: Taken,
 }
 
-/// Changes of the messages that were taken.
+/// Counts of the changes of taken messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// What the heads of the messages say.
+    /// Changes according to the heads of the messages.
     pub(super) told: u64,
-    /// Above the lane's position.
+    /// Changes above the lane's position.
     pub(super) applied: u64,
-    /// Not above it, of a message that ends there: it came before, or the lane entered the stream before its place.
+    /// Changes not above the lane's position, of a message that ends there: they came before, or the lane entered the
+    /// stream before its position.
     pub(super) behind: u64,
-    /// Not above it, of a message that goes on above it.
+    /// Changes not above the lane's position, of a message that continues above it.
     pub(super) overlapping: u64,
 }
 
 impl Taken {
-    /// Changes that a message should have had and that nobody has seen, or that it had too much: 0 unless one is lost.
+    /// Returns the changes that messages should have had and that were not counted, or that they had too much
+    /// (negative): 0 unless one is lost.
     pub(super) fn unaccounted(&self) -> i64 {
         self.told.wrapping_sub(self.applied + self.behind + self.overlapping) as i64
     }
@@ -100,7 +101,7 @@ impl LaneWindow {
         Self { stored, flush, has_moved: false, has_next: false, told_part: None, taken: Taken::default() }
     }
 
-    /// Where the lane is, uncommitted work included.
+    /// Returns the lane's progress, uncommitted work included.
     pub(super) fn progress(&self) -> &Progress {
         &self.flush.progress
     }
@@ -119,18 +120,18 @@ impl LaneWindow {
         self.flush.withdrawals.len() >= WITHDRAWALS_MAX
     }
 
-    /// The shards that the transaction withdraws.
+    /// Returns the shards that the transaction withdraws.
     pub(super) fn withdrawn(&self) -> BTreeSet<ShardId> {
         self.flush.withdrawals.iter().map(|(shard, _)| *shard).collect()
     }
 
-    /// Leaves the withdrawals of these shards. Of the others no committed row stands, and what this transaction had for
-    /// them it deletes already.
+    /// Keeps only the withdrawals of these shards. The others have no committed row, and the transaction already
+    /// deletes the rows that it had for them.
     pub(super) fn keep_withdrawals_of(&mut self, standing: &BTreeSet<ShardId>) {
         self.flush.withdrawals.retain(|(shard, _)| standing.contains(shard));
     }
 
-    /// What was taken since the last commit.
+    /// Returns the counts since the last commit.
     pub(super) fn taken(&self) -> Taken {
         self.taken
     }
@@ -145,7 +146,7 @@ impl LaneWindow {
         self.has_moved
     }
 
-    /// Whether more is on its way than was taken.
+    /// Whether another message is on its way.
     pub(super) fn has_next(&self) -> bool {
         self.has_next
     }
@@ -156,13 +157,13 @@ impl LaneWindow {
         progress.highest_change > progress.position
     }
 
-    /// All tables are to be read, from the next commit on: the lane has just begun.
+    /// Begins to read all tables, from the next commit on: the lane has just begun.
     pub(super) fn load(&mut self) {
         self.flush.progress = std::mem::take(&mut self.flush.progress).loads_first();
     }
 
-    /// Notes what the message that was taken last has of the fields. Whether all tables are to be read, from the next
-    /// commit on: only what is read at or after the lane's position counts, and nothing that was read before.
+    /// Notes the fields of the message that was taken last. Returns whether all tables are to be read, from the next
+    /// commit on: only reads at or after the lane's position count, and none from before.
     pub(super) fn note_fields(&mut self, taken: FieldsTaken) -> bool {
         let is_empty = self.stored.rows == 0 && self.flush.rows() == 0;
         let progress = &mut self.flush.progress;
@@ -176,7 +177,7 @@ impl LaneWindow {
         taken.ends_lack
     }
 
-    /// Takes one message: checks its link, projects what lies above the lane's position, counts all of it.
+    /// Takes one message: checks its link, projects its changes above the lane's position, counts all of them.
     pub(super) fn take(
         &mut self,
         lane: &LaneId,
@@ -202,7 +203,7 @@ impl LaneWindow {
         let before = self.taken;
         self.taken.told += u64::from(envelope.changes);
         if let Err(fault) = self.project_changes(lane, message, &mut project) {
-            // The same changes come again by another way.
+            // The same changes come again by another feed.
             self.taken = before;
             return Err(fault);
         }
@@ -211,8 +212,8 @@ impl LaneWindow {
         if envelope.position >= progress.position {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();
             if begins_epoch && progress.position > Lsn::ZERO {
-                // What was applied so far lies up to here in the binlog of this server too; a chunk from before need
-                // not hold it, though its watermark is above the versions of then.
+                // The binlog of this server holds the changes applied so far too, up to here. A chunk from before need
+                // not hold them, though its watermark is above their versions.
                 progress.highest_change = progress.highest_change.max(envelope.position);
             }
             // A stream that was rolled back may not know of a part that the lane has.
@@ -238,14 +239,14 @@ impl LaneWindow {
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
         let (envelope, position) = (&message.envelope, self.flush.progress.position);
-        // A position message holds nothing; what says to be one and is none is counted.
+        // A position message holds nothing. A message that only claims to be one is counted.
         if envelope.changes == 0 && message.payload.is_empty() {
             return Ok(());
         }
         let unreadable = |error: CodecError| {
             let code = match error {
                 CodecError::UnknownVersion { .. } => Code::LogVersionUnknown,
-                // With a right checksum somebody wrote it so.
+                // The checksum is right, so another writer wrote the message.
                 CodecError::Malformed { .. } => Code::LogForeign,
                 CodecError::Truncated { .. } | CodecError::ChecksumMismatch { .. } => Code::LogMessageCorrupt,
             };
@@ -268,7 +269,7 @@ impl LaneWindow {
         Ok(())
     }
 
-    /// Nothing of a message is left out without a reason. What was taken before it was counted then.
+    /// Requires that every change of a message was counted. The messages before were checked when they were taken.
     fn require_count(&self, lane: &LaneId, message: &Delivery) -> Result<(), Fault> {
         let (told, unaccounted) = (message.envelope.changes, self.taken.unaccounted());
         if unaccounted == 0 {
@@ -281,9 +282,9 @@ impl LaneWindow {
             .remedy("keep the stream, and report it: nothing of this message was written"))
     }
 
-    /// To be stored before the first rows of an epoch, where they do not come with their progress: that there are some.
-    /// Else a flush that was cut off leaves rows of an epoch that nobody knows of when the log is lost too, and
-    /// another server is read in it, or in an earlier one.
+    /// Returns a note to store before the first rows of an epoch, for a store that does not write rows with their
+    /// progress. The note says that the epoch has rows. Otherwise a flush that was cut off leaves rows of an epoch that
+    /// nothing reports when the log is lost too, and another server is read in it, or in an earlier one.
     pub(super) fn note_of_epoch(&self) -> Option<Flush> {
         let (stored, next) = (&self.stored, &self.flush.progress);
         if !self.has_rows() || next.highest_position.epoch() <= stored.highest_position.epoch() {
@@ -299,27 +300,27 @@ impl LaneWindow {
         }))
     }
 
-    /// The note was committed.
+    /// Takes the note as stored, once it was committed.
     pub(super) fn noted(&mut self, stored: Progress) {
         self.stored = stored;
     }
 
-    /// The finished flush, with the next revision.
+    /// Returns the finished flush, with the next revision.
     pub(super) fn flush(&mut self) -> &Flush {
         self.flush.progress.revision = self.stored.revision + 1;
         self.flush.progress.rows = self.stored.rows + self.flush.rows() as u64;
         &self.flush
     }
 
-    /// The flush was committed: the window is empty again.
+    /// Empties the window once its flush was committed.
     pub(super) fn committed(&mut self) {
         let told_part = self.told_part.take();
         *self = Self { told_part, ..Self::new(std::mem::take(&mut self.flush.progress)) };
     }
 }
 
-/// Every change lies above the position before its message, also in a part of an event, a decided XA branch and the
-/// first message of an epoch. One that does not would be left out by each lane that is just there.
+/// Requires that a change lies above the position before its message, also in a part of an event, a decided XA branch
+/// and the first message of an epoch. Each lane that is exactly there would skip any other change.
 fn require_order(lane: &LaneId, message: &Delivery, lsn: Lsn) -> Result<(), Fault> {
     let previous = message.envelope.previous;
     if lsn > previous {

@@ -1,4 +1,4 @@
-//! Codes: unique, explained in the runbook; and how a fault reads.
+//! Tests of codes, which are unique and explained in the runbook, and of a fault's text.
 
 use std::collections::HashSet;
 

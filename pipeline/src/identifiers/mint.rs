@@ -1,12 +1,12 @@
-//! Gives out the places of one machine number, each once, whatever clocks do, also if another process held the number
-//! before.
+//! Gives out the slots of one machine number, each once, whatever clocks do, also after another process held the
+//! number.
 //!
-//! Proof. A place is given out only below the number's *register*, which was stored before, and is raised only by a
-//! process that knows its revision. A new holder begins at the register it reads and must raise it first: from then
-//! on the holder before it can raise it no more, and what that one still gives out, however late it wakes, lies below
-//! the register where the new one began. Within one process places only rise. So no clock decides about uniqueness:
-//! one that steps back leaves the order to the sequence, which carries over into instants ahead of it. The lease of a
-//! machine number only keeps two processes from taking turns.
+//! Proof. A slot, the pair of instant and sequence, is given out only below the number's *register*. The register is
+//! stored before, and only a process that knows its revision raises it. A new holder begins at the register that it
+//! reads and must raise it first. From then on the holder before it can raise it no more, and the slots that it still
+//! gives out, however late it wakes, lie below the point where the new one began. Within one process slots only rise.
+//! So uniqueness depends on no clock: when one steps back, the sequence keeps the order and carries over into instants
+//! ahead of it. The lease of a machine number only keeps two processes from taking turns.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::ports::{Register, Registers};
 
 use super::{EPOCH_MS, INSTANT_BITS, MACHINES, SEQUENCE_BITS, compose};
 
-/// Instants reserved ahead: at most one write to the log server a second, and a restart skips at most so many.
+/// Milliseconds reserved ahead: at most one write to the log server a second, and a restart skips at most so many.
 const AHEAD_MS: u64 = 1_000;
 
 /// One holder of a machine number.
@@ -25,14 +25,14 @@ pub struct Mint<'m, M> {
     key: String,
     machine: u16,
     register: Register,
-    /// The register's value: the instant below which places may be given out.
+    /// The register's value: the instant below which slots may be given out.
     until: u64,
-    /// The place that is given out next.
+    /// The slot that is given out next.
     next: u64,
 }
 
 impl<'m, M: Registers> Mint<'m, M> {
-    /// Begins behind everything that earlier holders of the number gave out.
+    /// Begins after everything that earlier holders of the number gave out.
     ///
     /// # Panics
     /// When `machine` is not below [`MACHINES`].
@@ -44,15 +44,15 @@ impl<'m, M: Registers> Mint<'m, M> {
         Ok(Self { registers, key, machine, next: until << SEQUENCE_BITS, register, until })
     }
 
-    /// `count` new uuids, rising by instant. `now_ms`: the wall clock since the Unix epoch. After an error the mint is
-    /// used no more: the outcome of raising the register may be unknown.
+    /// Returns `count` new uuids, rising by instant; `now_ms` is the wall clock since the Unix epoch. After an error
+    /// the caller drops the mint: the outcome of raising the register may be unknown.
     pub async fn issue(&mut self, now_ms: u64, count: u32) -> Result<Vec<u64>, Fault> {
         let first = self.reserve(now_ms, count).await?;
         Ok(Given { machine: self.machine, first, count }.uuids())
     }
 
-    /// As [`Self::issue`], but one time for each key: a caller that asks with it again, of any mint, is given the
-    /// same uuids. `None`: with this key another count was asked for.
+    /// Issues as [`Self::issue`] does, but once for each key: a caller that repeats the key, to any mint, gets the same
+    /// uuids. `None` when another count was requested with the key.
     pub async fn issue_once(
         &mut self,
         key: &str,
@@ -65,7 +65,7 @@ impl<'m, M: Registers> Mint<'m, M> {
             let first = self.reserve(now_ms, count).await?;
             let given = Given { machine: self.machine, first, count };
             register = match self.registers.compare_and_set(&key, &register, given.to_string()).await {
-                // Another mint was asked at the same time.
+                // Another mint got the same request at the same time.
                 Err(fault) if fault.code() == Code::LeaseLost => self.registers.read(&key).await?,
                 raised => raised?,
             };
@@ -74,7 +74,7 @@ impl<'m, M: Registers> Mint<'m, M> {
         Ok((given.count == count).then(|| given.uuids()))
     }
 
-    /// The first of so many places that nobody was given before.
+    /// Reserves `count` slots that no mint has given out; returns the first.
     async fn reserve(&mut self, now_ms: u64, count: u32) -> Result<u64, Fault> {
         let now = now_ms.saturating_sub(EPOCH_MS);
         let first = self.next.max(now << SEQUENCE_BITS);
@@ -93,7 +93,7 @@ impl<'m, M: Registers> Mint<'m, M> {
     }
 }
 
-/// What was given out with a key, as its register holds it.
+/// The uuids that were given out with a key, as its register holds them.
 struct Given {
     machine: u16,
     first: u64,
@@ -117,7 +117,7 @@ impl fmt::Display for Given {
     }
 }
 
-/// The instant below which places were given out.
+/// Parses the instant below which slots were given out.
 fn reserved(key: &str, register: &Register) -> Result<u64, Fault> {
     if register.value.is_empty() {
         return Ok(0);

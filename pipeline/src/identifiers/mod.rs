@@ -2,10 +2,10 @@
 //!
 //! From high to low: 0 (1 bit, so that a signed BIGINT takes it) | instant (41, milliseconds since 2025: 69 years) |
 //! the pair machine (10: 1,024 at once), sequence (12: 4,096 a millisecond, 4 million a second a machine), *permuted*.
-//! The permutation is another one in each instant. Without it the low bits would hold the sequence, which is 0 at low
-//! rates, and all rows would lie in table 0; one sequence over all instants is no cure (at 1,000 a second it moves in
-//! step with them, and `% 5` stands still). Unique, because (instant, machine, sequence) ↔ uuid is one to one: the
-//! instant is readable, and within it a permutation is a bijection. `mint.rs` never uses a (machine, instant, sequence)
+//! Each instant has its own permutation. Without it the low bits would hold the sequence, which is 0 at low rates, and
+//! all rows would lie in table 0. One sequence over all instants is no cure: at 1,000 a second it moves in step with
+//! them, and `% 5` stands still. Uuids are unique because (instant, machine, sequence) ↔ uuid is one to one: the
+//! instant is readable, and within it a permutation is a bijection. `mint.rs` uses no (machine, instant, sequence)
 //! twice.
 
 pub mod flux;
@@ -26,13 +26,14 @@ const SEQUENCE_BITS: u32 = 12;
 const LOW_BITS: u32 = MACHINE_BITS + SEQUENCE_BITS;
 const LOW_MASK: u64 = (1 << LOW_BITS) - 1;
 
-/// The uuid of a place in a machine's order: its instant, then the sequence in it.
+/// Makes the uuid of a slot of a machine: an instant and the sequence in it.
 fn compose(machine: u16, place: u64) -> u64 {
     let (instant, sequence) = (place >> SEQUENCE_BITS, place & ((1 << SEQUENCE_BITS) - 1));
     (instant << LOW_BITS) | permute(instant, (u64::from(machine) << SEQUENCE_BITS) | sequence)
 }
 
-/// Each step has an inverse on 22 bits: XOR with a constant, an odd factor, XOR with a shift to the right.
+/// Permutes the low 22 bits; each step has an inverse: XOR with a constant, an odd factor, XOR with a shift to the
+/// right.
 fn permute(instant: u64, low: u64) -> u64 {
     let key = hash(instant);
     let mut mixed = low ^ (key & LOW_MASK);
@@ -43,7 +44,7 @@ fn permute(instant: u64, low: u64) -> u64 {
     mixed ^ (key >> (u64::BITS - LOW_BITS))
 }
 
-/// SplitMix64's finisher: neighbouring instants get unlike keys.
+/// Hashes an instant with SplitMix64's finisher: neighbouring instants get unlike keys.
 fn hash(instant: u64) -> u64 {
     let mut mixed = instant.wrapping_add(0x9e37_79b9_7f4a_7c15);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,31 +1,31 @@
-//! How evenly uuids spread over tables, and how badly plain layouts do: the same test judges both.
+//! Tests how evenly uuids spread over tables; the same test shows how badly plain layouts do.
 
 use super::*;
 
-/// How ids are asked for: (pause between two calls in milliseconds, ids a call).
+/// Rates of calls: (pause between two calls in milliseconds, ids a call).
 const RATES: [(u64, u64); 5] = [(1_000, 1), (60_000, 1), (1, 1), (10, 7), (1_000, 4_096)];
 const DIVISORS: [u64; 4] = [5, 64, 320, 512];
 const IDS: u64 = 64_000;
 const BEGIN: u64 = 51_840_000_000;
 
-/// A layout: from machine, instant, sequence in the instant and number of the id to the id.
+/// Makes an id from machine, instant, sequence in the instant and number of the id.
 type Layout = fn(u16, u64, u64, u64) -> u64;
 
 fn mixed(machine: u16, instant: u64, sequence: u64, _number: u64) -> u64 {
     compose(machine, (instant << SEQUENCE_BITS) | sequence)
 }
 
-/// `time | machine | sequence`, where the sequence begins at 0 in each instant.
+/// Lays an id out as `time | machine | sequence`, where the sequence begins at 0 in each instant.
 fn naive(machine: u16, instant: u64, sequence: u64, _number: u64) -> u64 {
     (instant << LOW_BITS) | (u64::from(machine) << SEQUENCE_BITS) | sequence
 }
 
-/// `time | machine | sequence`, where the sequence runs on over all instants.
+/// Lays an id out as `time | machine | sequence`, where the sequence runs on over all instants.
 fn running(machine: u16, instant: u64, _sequence: u64, number: u64) -> u64 {
     naive(machine, instant, number % (1 << SEQUENCE_BITS), 0)
 }
 
-/// Chi-square of the ids over `% divisor` per degree of freedom, and the largest share as a multiple of the fair one.
+/// Returns the chi-square of ids over `% divisor` per degree of freedom, and the largest share in fair shares.
 fn unevenness(layout: Layout, (pause_ms, burst): (u64, u64), divisor: u64) -> (f64, f64) {
     let mut counts = vec![0_u64; divisor as usize];
     for number in 0..IDS {

@@ -1,12 +1,11 @@
-//! The cache's part of a reconciliation: every entry that stands is compared with the complete set of mapping rows of
-//! its code.
+//! The cache's part of a reconciliation: it compares every entry with the complete set of mapping rows of its code.
 //!
-//! A code without an entry is no drift: a cache may lose anything. What disagrees is looked at again: mapping rows,
-//! then until everything that was noted before has been drained, then whether readers believe the cache, then the
-//! entry, then mapping rows. Only what both readings of the mapping rows contradict is drift, and all that is done
-//! about it is to remove it, as a drain does: the next lookup fills the complete set. In a life that is not recorded
-//! nothing is judged. It goes on from a place that outlives its process, and its reconciliation: see [`AuditState`].
-//! A cache that began another life is read from its beginning.
+//! A code without an entry is no drift: a cache may lose anything. A code that disagrees is checked again: mapping
+//! rows, then a wait until everything noted before is drained, then whether readers believe the cache, then the entry,
+//! then mapping rows. An entry is drift only if both reads of the mapping rows contradict it. The audit then removes
+//! it, as a drain does; the next lookup fills the complete set. In a life that is not recorded nothing is judged. The
+//! audit resumes from a point that outlives its process and its reconciliation ([`AuditState`]); after the cache began
+//! another life it starts at the beginning.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -24,18 +23,18 @@ use crate::records::{ChunkKey, Claims, TimeToLive};
 use crate::retry::again;
 use crate::throttle::Throttle;
 
-/// Looks at a code that keeps changing.
+/// Checks of a code that keeps changing.
 const LOOKS: usize = 5;
-/// Between two looks.
+/// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Drains are this far behind at most, else what they have not come to stays unverified.
+/// Delay of the drains that the audit waits for, at most; codes that they have not come to stay unverified.
 const DRAIN_WAIT_MAX: Duration = Duration::from_secs(30);
-/// An audit reads the codes of so long a time at once, at the rate that is configured.
+/// Time for which a rate-limited audit reads codes in one piece.
 const PART: Duration = Duration::from_millis(50);
-/// Codes that are read at a time without a rate, at most; a step of a cache names fewer.
+/// Codes of one piece without a rate, at most; one step of a cache names fewer.
 const PART_CODES: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
 
-/// What is compared with what.
+/// The cache, outboxes and mapping tables that one audit compares.
 #[derive(Debug)]
 pub struct CacheAudit<'a, C, O, M> {
     pub cache: &'a C,
@@ -43,23 +42,23 @@ pub struct CacheAudit<'a, C, O, M> {
     pub outboxes: &'a [O],
     pub mapping: &'a M,
     pub time_to_live: TimeToLive,
-    /// Once more than this is found, nothing is removed any more; 0 = look only.
+    /// Entries that the audit repairs, at most; with more drift it removes nothing any more. 0 = report only.
     pub repairs_max: u64,
 }
 
-/// What is wrong with what is kept for a code.
+/// The kind of drift of one code's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EntryDrift {
-    /// Bytes that are no entry, or another type of value.
+    /// The value is no entry, or of another type.
     Unreadable,
-    /// Not the complete set of its mapping rows.
+    /// The entry is not the complete set of its mapping rows.
     Stale,
-    /// A set, although no mapping row has the code.
+    /// The entry has a set although no mapping row has the code.
     Orphan,
-    /// It lives for ever, or longer than is configured.
+    /// The entry lives for ever, or longer than is configured.
     Lasting,
-    /// Nobody can fill the code any more.
+    /// No process can fill the code any more.
     Blocked,
 }
 
@@ -75,36 +74,36 @@ impl EntryDrift {
     }
 }
 
-/// What an audit found. A code that the scan named twice is counted twice.
+/// The findings of an audit. A code that the scan named twice is counted twice.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Audited {
     pub entries: u64,
-    /// Disagreed at first, and agree.
+    /// Entries that disagreed at first and agree now.
     pub in_flight: u64,
     pub drift: BTreeMap<EntryDrift, u64>,
-    /// Entries of the drift that were removed, and right or gone when they were looked at again.
+    /// Drifted entries that were removed, and were right or gone at the next check.
     pub repaired: u64,
-    /// Changed whenever they were looked at, or waited for a drain that does not come.
+    /// Entries that changed at each check, or waited for a drain that did not come.
     pub unverified: u64,
 }
 
-/// How far the audit of a cache is. What was counted belongs to one reconciliation; the place is the next one's too.
+/// How far the audit of a cache has come. The counts belong to one reconciliation; the next one resumes at `place`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditState {
     pub audited: Audited,
     pub place: AuditPlace,
 }
 
-/// Where the next step begins. It is a place of one life of the cache.
+/// The point where the next step begins, in one life of the cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditPlace {
     life: String,
-    /// In the cache's notation; empty = its beginning.
+    /// The point in the cache's notation; empty = the beginning.
     after: Vec<u8>,
 }
 
 impl AuditState {
-    /// A reconciliation's audit, which begins where the one before it stopped.
+    /// Returns the state of a reconciliation's audit that begins where the one before it stopped.
     pub fn behind(place: AuditPlace) -> Self {
         Self { audited: Audited::default(), place }
     }
@@ -115,7 +114,7 @@ impl Audited {
         self.drift.values().sum()
     }
 
-    /// Every entry that was read was judged.
+    /// Returns whether every entry that was read was judged.
     pub fn is_judged(&self) -> bool {
         self.unverified == 0
     }
@@ -129,7 +128,7 @@ impl Audited {
     }
 }
 
-/// Waits for what an audit waits for beside rows: its rate, and backpressure.
+/// The rate and the backpressure of an audit.
 #[derive(Debug)]
 pub struct AuditPace {
     pace: Pace,
@@ -141,7 +140,7 @@ impl AuditPace {
         Self { throttle: Throttle::new(pace.rows_per_second, PART, PART_CODES), pace }
     }
 
-    /// Until nobody holds it, and until so many codes may have been read.
+    /// Waits until no backpressure holds the audit and so many codes may have been read.
     async fn passed(&mut self, mut codes: usize) {
         released(&mut self.pace.backpressure).await;
         while codes > 0 {
@@ -153,12 +152,12 @@ impl AuditPace {
     }
 }
 
-/// A code and what is wrong with what is kept for it.
+/// A code, and the drift of its entry if there is any.
 type Compared = (StoredCode, Option<EntryDrift>);
 
 impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
-    /// Before the first step of a process: in the life of the state's place its next step goes on there, in another one
-    /// at the beginning.
+    /// Prepares the first step of a process: it resumes at the state's point in that life of the cache, and starts at
+    /// the beginning in another one.
     pub async fn begin(&self, state: &mut AuditState) -> Result<(), Fault> {
         let life = again(|| self.cache.incarnation()).await?;
         self.require_belief(&life).await?;
@@ -168,7 +167,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         Ok(())
     }
 
-    /// Compares some entries; whether they were the last ones. One that is dropped is made again, and changes no state.
+    /// Compares some entries; returns whether they were the last. A dropped call changes no state and is repeated.
     pub async fn step(&self, state: &mut AuditState, pace: &mut AuditPace) -> Result<bool, Fault> {
         let after = Some(&state.place.after).filter(|after| !after.is_empty());
         let after = after.map(|after| ChunkKey(after.as_slice().into()));
@@ -176,7 +175,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         pace.passed(codes.len()).await;
         let mut part = Audited::default();
         self.compare_some(&state.place.life, codes, state.audited.found(), &mut part).await?;
-        // A cache that began another life in between may not have shown all that it holds.
+        // A cache that began another life meanwhile may not have shown all of its entries.
         let is_last = next.is_none();
         if is_last && again(|| self.cache.incarnation()).await? != state.place.life {
             return Err(unbelieved("it began another life"));
@@ -186,7 +185,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         Ok(is_last)
     }
 
-    /// `found`: what was found before.
+    /// Compares some codes and repairs drift; `found` is the drift of earlier steps.
     async fn compare_some(
         &self,
         life: &str,
@@ -228,7 +227,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         Ok(())
     }
 
-    /// Each code with what is wrong with it for certain, and how many cannot be judged.
+    /// Returns each code with its certain drift, and how many codes cannot be judged.
     async fn look_again(
         &self,
         life: &str,
@@ -281,10 +280,10 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         }
     }
 
-    /// Waits until all that was noted before `at` has been drained; whether it was.
+    /// Waits until everything noted before `at` has been drained; returns whether it was.
     async fn is_drained(&self, at: Instant) -> Result<bool, Fault> {
         loop {
-            // Before the question: its answer may be long on its way.
+            // The time is taken before the query, whose answer may be long on its way.
             let elapsed = at.elapsed();
             let mut delay = Duration::ZERO;
             for outbox in self.outboxes {
@@ -300,7 +299,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         }
     }
 
-    /// An error unless readers believe the cache in this life, however far drains are behind.
+    /// Fails unless readers believe the cache in this life, however much the drains lag.
     async fn require_belief(&self, life: &str) -> Result<(), Fault> {
         for outbox in self.outboxes {
             let state = again(|| CacheState::read(outbox)).await?;

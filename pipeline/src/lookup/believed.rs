@@ -1,7 +1,7 @@
-//! A cache that is asked only while it can be believed, for many lookups at a time.
+//! A cache that lookups ask only while they can believe it, many lookups in one request.
 //!
-//! A *question* is one request to the cache. Lookups that come while questions are on their way make up the next one
-//! together. So a lone lookup waits for no other, and many at once share a round trip, the dearest part of a lookup.
+//! A *question* is one request to the cache. Lookups that come while questions are on their way form the next one
+//! together. So a lone lookup waits for no other, and concurrent ones share a round trip, the dearest part of a lookup.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
 use crate::records::Claims;
 
-/// How long a look at the cache's state is relied on. The owner of a reader looks several times as often.
+/// Time for which a check of the cache's state counts. The owner of a reader checks several times as often.
 const BELIEF_AGE_MAX: Duration = Duration::from_secs(3);
-/// Questions that are on their way at once: the next one goes out while the answer to the first comes back.
+/// Questions that are on their way at once: the next one leaves while the answer to the first comes back.
 const QUESTIONS: usize = 2;
 /// Codes of one question. An entry has 74 KB at most, so an answer has 19 MB at most, and holds up no other for long.
 pub const QUESTION_CODES_MAX: usize = 256;
@@ -43,9 +43,10 @@ struct Known<C> {
 /// Whether the cache may be asked.
 #[derive(Debug, Clone)]
 enum Belief {
-    /// It may, in this life of its server; the time is how long the oldest undrained change had waited.
+    /// The cache may be asked in this life of its server; the duration is how long the oldest undrained change had
+    /// waited.
     In(Arc<str>, Duration),
-    /// It may not, for this reason.
+    /// The cache may not be asked, for this reason.
     Bypassed(&'static str),
 }
 
@@ -57,7 +58,7 @@ struct Asked {
 }
 
 impl<C: CodeCache + 'static> BelievedCache<C> {
-    /// Starts the task that asks the cache, so call it in a Tokio runtime. The task ends when this is dropped.
+    /// Starts the task that asks the cache; it needs a Tokio runtime. The task ends when this value is dropped.
     pub(super) fn new(cache: C) -> Self {
         let belief = Mutex::new((Belief::Bypassed("not looked at yet"), Instant::now()));
         let known = Arc::new(Known { cache, belief });
@@ -70,13 +71,13 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         &self.known.cache
     }
 
-    /// Why the cache is not asked; `None` while it is.
+    /// Returns why lookups do not ask the cache; `None` while they do.
     pub(super) fn bypassed(&self) -> Option<&'static str> {
         self.known.life().err()
     }
 
-    /// How far the cache may be behind the mapping tables, as far as is known: the delay at the last look plus the time
-    /// since. `None` if that look did not believe the cache.
+    /// Returns how much the cache may lag the mapping tables: the delay at the last check plus the time since. `None`
+    /// when that check did not believe the cache.
     pub(super) fn delay(&self) -> Option<Duration> {
         match &*self.known.lock() {
             (Belief::In(_, delay), since) => Some(*delay + since.elapsed()),
@@ -84,7 +85,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         }
     }
 
-    /// Looks whether the cache can be believed.
+    /// Checks whether the cache can be believed.
     pub(super) async fn look(&self, outboxes: &[impl Outbox]) {
         let belief = match self.known.cache.incarnation().await {
             Err(fault) => {
@@ -106,8 +107,8 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         self.known.believe(belief);
     }
 
-    /// The first `limit` claims of each code, in the order of the codes. `None` stands for a code without a readable
-    /// entry, and for every code while the cache is not believed.
+    /// Returns the first `limit` claims of each code, in the order of the codes. `None` stands for a code without a
+    /// readable entry, and for every code while the cache is not believed.
     pub(super) async fn get(&self, codes: &[StoredCode], limit: usize) -> Vec<Option<Claims>> {
         let mut sets = Vec::with_capacity(codes.len());
         for some in codes.chunks(QUESTION_CODES_MAX) {
@@ -122,7 +123,8 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         sets
     }
 
-    /// The entries of at most [`QUESTION_CODES_MAX`] codes; `None` when the cache is not believed or gave no answer.
+    /// Returns the entries of at most [`QUESTION_CODES_MAX`] codes; `None` when the cache is not believed or does not
+    /// answer.
     async fn entries(&self, codes: &[StoredCode]) -> Option<Vec<Option<Vec<u8>>>> {
         if self.bypassed().is_some() {
             return None;
@@ -135,7 +137,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
 }
 
 impl<C: CodeCache> Known<C> {
-    /// The life in which the cache is believed, or why it is not.
+    /// Returns the life in which the cache is believed, or why it is not.
     fn life(&self) -> Result<Arc<str>, &'static str> {
         match &*self.lock() {
             (Belief::In(..), since) if since.elapsed() > BELIEF_AGE_MAX => Err("not looked at for a while"),
@@ -165,7 +167,7 @@ impl<C: CodeCache> Known<C> {
             }
             Err(fault) => {
                 counter!(names::CACHE_FAULTS, "code" => fault.code().as_str()).increment(1);
-                // Other lookups need not wait for it too; the next look may find that it answers again.
+                // Other lookups need not wait for it too; the next check may find that it answers again.
                 self.believe(Belief::Bypassed("it does not answer"));
                 None
             }
@@ -182,7 +184,7 @@ impl<C: CodeCache> Known<C> {
     }
 }
 
-/// Sends the lookups that have gathered as one question, again and again until their channel is closed.
+/// Sends the lookups that have gathered as one question, until their channel is closed.
 async fn ask_together<C: CodeCache + 'static>(known: Arc<Known<C>>, mut asked: mpsc::Receiver<Asked>) {
     let turns = Arc::new(Semaphore::new(QUESTIONS));
     let mut next = None;

@@ -1,13 +1,14 @@
-//! From the outbox into the cache: what was touched is removed, and filled again after it.
+//! The drain empties the outbox into the cache: it removes the entries of touched codes and fills them again
+//! afterwards.
 //!
-//! The removal makes the cache right, so it waits for no reading. The filling only spares the next reader one: it
-//! follows beside the removal with many codes at a time, and holds it up only when it is far behind. What a killed
-//! process had still to fill is filled by the first lookup that asks for it.
+//! The removal makes the cache right, so it waits for no query. The filling only spares the next reader a query: it
+//! runs beside the removal, many codes at a time, and holds it up only when it lags far. Codes that a killed process
+//! had still to fill are filled by the first lookup that asks for them.
 //!
 //! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another
-//! life (restart, fail-over) it may hold entries whose removal it has forgotten; then the rows of the last hour are
-//! drained again, or the cache is emptied if it lost its freshness key (an old copy), and until that is done readers
-//! go past it ([`CacheState`]).
+//! life (restart, fail-over) it may hold entries whose removal it has forgotten. Then the drain repeats the rows of the
+//! last hour, or empties the cache if the freshness key is lost (an old copy). Until that is done readers go past the
+//! cache ([`CacheState`]).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,31 +27,31 @@ use crate::metrics as names;
 use crate::ports::{CacheRecord, CodeCache, MappingStore, Outbox};
 use crate::records::TimeToLive;
 
-/// The outbox is looked at this often while it is empty, for lanes of other processes; those of this one tell.
+/// Time between two polls of an empty outbox, for lanes of other processes; lanes of this process announce their rows.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// The cache's life is looked at this often.
+/// Time between two checks of the cache's life.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// The freshness key is renewed this often: a small part of the time that it stands.
+/// Time between two renewals of the freshness key: a small part of the time after which it expires.
 const POSITION_INTERVAL: Duration = Duration::from_secs(60);
-/// Rows taken at once: a flush writes few, so this is many flushes.
+/// Outbox rows taken at once: a flush writes few, so this is many flushes.
 const ROWS: usize = 64;
-/// Codes a step: some hundred kilobytes in each direction.
+/// Codes of one step: some hundred kilobytes in each direction.
 const CODES: usize = 1000;
-/// Fills at once: while one is with the cache, another one reads.
+/// Fills that run at once: while one writes to the cache, another one reads.
 const FILLS: usize = 2;
-/// Few codes wait so long for more: to read thirty with one statement costs half of what reading each alone does.
+/// Time that few codes wait for more: to read thirty with one statement costs half as much as to read each alone.
 const FILL_INTERVAL: Duration = Duration::from_millis(50);
-/// With more codes to fill the next removal waits.
+/// Codes to fill at which the next removal waits.
 const UNFILLED_MAX: usize = 20 * CODES;
-/// A cache that is further behind than this is not asked.
+/// Readers do not ask a cache that lags more than this.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// Whether readers may believe the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheState {
-    /// The life into which everything has been drained.
+    /// The life of the cache that the whole outbox has been drained into.
     pub incarnation: Option<String>,
-    /// For how long the oldest change waits to be drained.
+    /// Time for which the oldest change has waited to be drained.
     pub delay: Duration,
 }
 
@@ -60,13 +61,13 @@ impl CacheState {
         Ok(Self { incarnation: record.map(|record| record.incarnation), delay: outbox.delay().await? })
     }
 
-    /// Whether answers of the cache in this life are at most [`DELAY_MAX`] old.
+    /// Returns whether answers of the cache in this life are at most [`DELAY_MAX`] old.
     pub fn is_believed(&self, incarnation: &str) -> bool {
         self.incarnation.as_deref() == Some(incarnation) && self.delay <= DELAY_MAX
     }
 }
 
-/// What is drained into what.
+/// The outbox to drain, the cache that it is drained into, and the mapping tables that fill it.
 #[derive(Debug)]
 pub struct Drain<'a, C, O, M> {
     pub cache: &'a C,
@@ -75,36 +76,36 @@ pub struct Drain<'a, C, O, M> {
     pub time_to_live: TimeToLive,
 }
 
-/// Who drains, and into which life.
+/// One round of draining into one life of the cache.
 #[derive(Debug)]
 struct Round {
     life: String,
-    /// What is recorded meanwhile: the life itself once everything has been drained into it.
+    /// The incarnation that the outbox records: the life itself once everything has been drained into it.
     record: String,
     fresh_at: Option<Instant>,
 }
 
-/// Begins what is recorded while kept rows are drained again.
+/// Prefix of the recorded incarnation while kept rows are drained again.
 const REPEATING: &str = "repeating:";
-/// Begins what is recorded while a cache is emptied whose content is not known.
+/// Prefix of the recorded incarnation while a cache of unknown content is emptied.
 const EMPTYING: &str = "emptying:";
 
-/// What is removed, and not filled again yet.
+/// Codes that were removed and are not filled again yet.
 #[derive(Debug, Default)]
 struct Unfilled {
     waiting: BTreeSet<StoredCode>,
     is_filling: bool,
 }
 
-/// Drains until `cancel` or the first error. `settled` is called whenever nothing is pending, with whether everything
-/// is filled again as well.
+/// Drains until `cancel` or the first error. It calls `settled` whenever nothing is pending, with whether all codes are
+/// filled again as well.
 pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
     work: Drain<'_, C, O, M>,
     settled: impl Fn(bool),
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let unfilled = watch::Sender::default();
-    // Everything may be done twice, so it may be left at any moment.
+    // Everything may be done twice, so the tasks may be dropped at any moment.
     tokio::select! {
         biased;
         () = cancel.cancelled() => Ok(()),
@@ -128,7 +129,7 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
             work.outbox.forget().await?;
             look_at = Instant::now() + LOOK_INTERVAL;
         }
-        // Before the reading, so that no commit is missed.
+        // The wait is armed before the query, so that it misses no commit.
         let touched = work.outbox.touched();
         let rows = work.outbox.pending(ROWS).await?;
         if rows.is_empty() {
@@ -163,12 +164,12 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
         work.outbox.drained(&ids, &round.record).await?;
         failpoints::reach("cache-after-drained").await;
         unfilled.send_modify(|unfilled| unfilled.waiting.extend(codes));
-        // The sender is here, so this is no error.
+        // This function holds the sender, so the wait cannot fail.
         let _ = room.wait_for(|unfilled| unfilled.waiting.len() < UNFILLED_MAX).await;
     }
 }
 
-/// Fills what was removed.
+/// Fills removed codes again.
 async fn refill<C: CodeCache, O, M: MappingStore>(
     work: &Drain<'_, C, O, M>,
     unfilled: &watch::Sender<Unfilled>,
@@ -193,10 +194,9 @@ async fn refill<C: CodeCache, O, M: MappingStore>(
     }
 }
 
-/// Looks whether the cache's life is the recorded one; else begins a round, in which readers go past the cache.
+/// Checks whether the cache's life is the recorded one; otherwise begins a round, in which readers go past the cache.
 ///
-/// A round has a name of its own in the record, so that one that was overtaken while it stood still cannot say of rows
-/// that they were drained.
+/// The record names each round. So an overtaken round that stood still cannot report rows as drained.
 async fn look<C: CodeCache, O: Outbox, M>(
     work: &Drain<'_, C, O, M>,
     before: Option<Round>,
@@ -232,8 +232,8 @@ async fn look<C: CodeCache, O: Outbox, M>(
     Ok(Round { life, record, fresh_at: None })
 }
 
-/// Renews the freshness key of a life into which everything was drained. A cache without room for it is emptied at
-/// the next life.
+/// Renews the freshness key of a life that everything was drained into. A cache without room for the key is emptied in
+/// its next life.
 async fn renew_freshness_key(
     cache: &impl CodeCache,
     life: &str,
@@ -251,7 +251,7 @@ async fn renew_freshness_key(
     }
 }
 
-/// Applies a time to live that was made shorter to what is cached already, beside the draining: it visits every key.
+/// Applies a shortened time to live to existing entries, beside the draining: it visits every key.
 async fn shorten<C: CodeCache, O: Outbox, M>(work: &Drain<'_, C, O, M>) -> Result<(), Fault> {
     let configured = work.time_to_live.full;
     loop {

@@ -11,7 +11,7 @@ use crate::records::{Claims, DeviceClaim};
 
 const VERSION: u8 = 1;
 
-/// Why bytes are no entry.
+/// The reason why bytes are no entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum EntryDefect {
     #[error("version {0} of the cache's entries is not known")]
@@ -22,7 +22,7 @@ pub enum EntryDefect {
     Malformed,
 }
 
-/// The entry of a complete set.
+/// Encodes a complete set as an entry.
 pub fn encode(claims: &[DeviceClaim]) -> Vec<u8> {
     let mut bytes = vec![VERSION];
     for claim in claims {
@@ -36,12 +36,12 @@ pub fn encode(claims: &[DeviceClaim]) -> Vec<u8> {
     bytes
 }
 
-/// The set of an entry.
+/// Decodes the set of an entry.
 pub fn decode(bytes: &[u8]) -> Result<Vec<DeviceClaim>, EntryDefect> {
     Ok(decode_some(bytes, usize::MAX)?.claims)
 }
 
-/// The first `limit` claims of an entry; its checksum is that of all of it.
+/// Decodes the first `limit` claims of an entry; it checks the checksum of the whole entry.
 pub fn decode_some(bytes: &[u8], limit: usize) -> Result<Claims, EntryDefect> {
     let (body, checksum) = bytes.split_last_chunk::<4>().ok_or(EntryDefect::Malformed)?;
     if crc32fast::hash(body) != u32::from_be_bytes(*checksum) {

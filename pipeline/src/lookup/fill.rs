@@ -1,4 +1,4 @@
-//! Reading mapping rows, and leaving what was read in the cache.
+//! The query of mapping rows that also fills the cache with its results.
 
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
@@ -10,8 +10,8 @@ use crate::metrics as names;
 use crate::ports::{CodeCache, Fill, MappingStore};
 use crate::records::{Claims, TimeToLive, Token};
 
-/// The claims of each code, up to `limit`, at most [`CACHED_CLAIMS_MAX`]; the sets that are complete are left in the
-/// cache, unless somebody changed them or fills them too meanwhile. A cache that fails fails no reading.
+/// Returns the claims of each code, up to `limit`, at most [`CACHED_CLAIMS_MAX`]. It stores complete sets in the cache,
+/// unless a change or another fill of the code comes meanwhile. A failure of the cache does not fail the query.
 pub async fn fill(
     cache: &impl CodeCache,
     mapping: &impl MappingStore,
@@ -19,7 +19,7 @@ pub async fn fill(
     limit: usize,
     time_to_live: TimeToLive,
 ) -> Result<Vec<Claims>, Fault> {
-    // Before the reading: a change that is committed after it removes the token.
+    // The token is taken before the query: a change that is committed after it removes the token.
     let tokens = match cache.begin(codes).await {
         Ok(tokens) => tokens,
         Err(fault) => {
@@ -43,7 +43,7 @@ pub async fn fill(
         }
     }
     if limit < CACHED_CLAIMS_MAX {
-        // A lookup of all of them finds no token in the way.
+        // Removes the tokens of cut sets, so that they do not keep a lookup of whole sets from filling the cache.
         let is_cut = |((_, token), claims): &((&StoredCode, &Option<Token>), &Claims)| {
             token.is_some() && claims.is_cut
         };
@@ -60,7 +60,7 @@ pub async fn fill(
     Ok(read)
 }
 
-/// A number from 0 to 1 out of a random token.
+/// Maps a random token to a number from 0 to 1.
 fn part(token: Token) -> f64 {
     f64::from(token.0 as u32) / f64::from(u32::MAX)
 }

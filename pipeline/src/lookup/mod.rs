@@ -1,11 +1,10 @@
-//! From a code to the devices that have it: what mapping tables and their cache hold, and how the cache is kept right.
+//! Lookups, from a code to the devices that have it: mapping tables, their cache, and how the cache is kept right.
 //!
-//! The cache holds complete sets: all claims of a value, or nothing. A lookup that misses fills it (`fill.rs`). A
-//! flush of mapping rows notes their values in the outbox of the same transaction, and the outbox is drained into the
+//! The cache holds complete sets: all claims of a value, or nothing. A lookup that misses fills it (`fill.rs`). A flush
+//! of mapping rows notes their values in the outbox in the same transaction, and the drain empties the outbox into the
 //! cache (`drain.rs`). A fill takes a token before it reads; draining removes entry and token; an entry is stored only
-//! while its token stands. So what was read before a change is never stored after it.
-//! `reader.rs` answers lookups, `believed.rs` asks the cache for them, `audit.rs` compares all that stands in the
-//! cache.
+//! while its token exists. So rows that were read before a change are never stored after it. `reader.rs` answers
+//! lookups, `believed.rs` asks the cache for them, `audit.rs` compares all entries of the cache.
 
 mod audit;
 mod believed;
@@ -21,5 +20,5 @@ pub use self::entry::{EntryDefect, decode, decode_some, encode};
 pub use self::fill::fill;
 pub use self::reader::{Origin, QueryBounds, Reader, Room, Unanswered};
 
-/// Sets of more claims are not cached: a code that names so many devices is read from its mapping table in pages.
+/// Sets of more claims are not cached: their codes are read from the mapping table in pages.
 pub const CACHED_CLAIMS_MAX: usize = 1000;

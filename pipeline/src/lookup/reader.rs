@@ -1,10 +1,9 @@
-//! Lookups: from the cache while it is believed, else from the mapping tables, each code once at a time.
+//! Lookups ask the cache while it is believed, and otherwise the mapping tables; each code is read once at a time.
 //!
-//! Many readers that miss as much of the same code wait for one reading. It runs in a task of its own, so that a
-//! reader that goes away leaves no half-done reading to the others. Readings at once are bounded, and so are those
-//! that wait for their turn: beyond it the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by their codes.
-//! An answer is as old as the cache may be, or as the reading that was joined; [`Reader::fresh`] asks the mapping
-//! tables after the call.
+//! Readers that miss the same code, up to the same limit, share one query. It runs in a task of its own, so a reader
+//! that goes away leaves no half-done query to the others. Running and waiting queries are limited; beyond the limit
+//! the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by the number of their codes. An answer is as old as
+//! the cache may be, or as the query that was joined; [`Reader::fresh`] queries the mapping tables after the call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,10 +23,10 @@ use crate::metrics as names;
 use crate::ports::{CodeCache, MappingStore, Outbox};
 use crate::records::{Claims, DeviceClaim, TimeToLive};
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Clone)]
 pub enum Unanswered {
-    /// Too many readings wait already.
+    /// Too many queries wait already.
     Busy,
     Failed(Arc<Fault>),
 }
@@ -44,28 +43,28 @@ pub enum Origin {
     Mapping,
 }
 
-/// Bounds of the readings of mapping tables.
+/// Limits of the queries of mapping tables.
 #[derive(Debug, Clone, Copy)]
 pub struct QueryBounds {
     pub at_once: usize,
-    /// Queries that may wait for their turn.
+    /// Queries that wait for their turn, at most.
     pub queued: usize,
-    /// Codes of batches that may be in memory at once, see [`Reader::room`].
+    /// Codes of batches that are in memory at once, at most; see [`Reader::room`].
     pub codes: usize,
 }
 
-/// Memory for the codes of a batch, until it is dropped.
+/// Memory for the codes of a batch; dropping the value frees it.
 #[derive(Debug)]
 pub struct Room {
     _permit: OwnedSemaphorePermit,
 }
 
-/// A code, and how many of its claims are read.
+/// A code, and the number of its claims to read.
 type CodeRequest = (StoredCode, usize);
 
 type Flight = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
 
-/// Reads mapping rows for many at once. Clones share everything.
+/// Reads mapping rows for many callers at once. Clones share everything.
 #[derive(Debug)]
 pub struct Reader<C, M>(Arc<ReaderState<C, M>>);
 
@@ -91,7 +90,7 @@ where
     C: CodeCache + 'static,
     M: MappingStore + 'static,
 {
-    /// To be called in a runtime.
+    /// Builds a reader; it needs a Tokio runtime.
     pub fn new(cache: Option<(C, TimeToLive)>, mapping: M, bounds: QueryBounds) -> Self {
         if cache.is_some() {
             [HIT, MISS].iter().for_each(|outcome| count(outcome, None, 0));
@@ -107,7 +106,7 @@ where
         }))
     }
 
-    /// Why the cache is not asked; `None` while it is.
+    /// Returns why lookups do not ask the cache; `None` while they do.
     pub fn bypassed(&self) -> Option<&'static str> {
         match &self.0.cache {
             Some((cache, _)) => cache.bypassed(),
@@ -115,29 +114,30 @@ where
         }
     }
 
-    /// How far the cache may be after the mapping tables, as far as is known: what was seen, and the time since.
+    /// Returns how much the cache may lag the mapping tables: the delay at the last check plus the time since.
     pub fn cache_delay(&self) -> Option<Duration> {
         self.0.cache.as_ref().and_then(|(cache, _)| cache.delay())
     }
 
-    /// Looks whether the cache can be believed. To be called about every second, with the outboxes of all targets.
+    /// Checks whether the cache can be believed. The owner calls it about every second, with the outboxes of all
+    /// targets.
     pub async fn look(&self, outboxes: &[impl Outbox]) {
         if let Some((cache, _)) = &self.0.cache {
             cache.look(outboxes).await;
         }
     }
 
-    /// Waits until there is memory for the answers to so many codes. Who asks for many keeps it until its answers are
-    /// gone; who waits is let in in the order of coming.
+    /// Waits, in the order of calls, until there is memory for the answers to so many codes. The caller keeps the value
+    /// until it has dropped its answers.
     pub async fn room(&self, codes: usize) -> Result<Room, Unanswered> {
-        // More than there is in all would wait for ever.
+        // A request for more than the limit would wait for ever.
         let codes = codes.min(self.0.bounds.codes) as u32;
         let permit = Arc::clone(&self.0.room).acquire_many_owned(codes).await;
         Ok(Room { _permit: permit.map_err(|_| unread("no more answers"))? })
     }
 
-    /// The claims of each code, at most `limit` and at most [`CACHED_CLAIMS_MAX`], and where they are from. No more are
-    /// read of a mapping table; only complete sets are left in the cache, so a small limit leaves large sets out.
+    /// Returns the claims of each code, at most `limit` and at most [`CACHED_CLAIMS_MAX`], with their origin. It reads
+    /// no more from a mapping table. Only complete sets get into the cache, so a small limit leaves large sets out.
     pub async fn read(
         &self,
         codes: &[StoredCode],
@@ -161,7 +161,7 @@ where
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// As [`Self::read`], from the mapping tables as they are after the call.
+    /// Reads as [`Self::read`] does, but always from the mapping tables, as they are after the call.
     pub async fn fresh(
         &self,
         codes: &[StoredCode],
@@ -171,7 +171,7 @@ where
         Ok(claims.into_iter().map(|claims| (Arc::new(claims), Origin::Mapping)).collect())
     }
 
-    /// The claims of a code behind `after`, at most `limit`, from the mapping tables.
+    /// Returns at most `limit` claims of a code after the claim `after`, from the mapping tables.
     pub async fn page(
         &self,
         code: &StoredCode,
@@ -192,7 +192,8 @@ where
         found.into_iter().map(|claims| Some((Arc::new(claims?), Origin::Cache))).collect()
     }
 
-    /// The readings under way that have these codes, up to the limit or in full, and one more for the others.
+    /// Returns the running queries that cover these codes, up to the limit or in full, and one new query for the
+    /// others.
     fn board(&self, codes: &[&StoredCode], limit: usize) -> Vec<Flight> {
         let (mut boarded, mut own) = (Vec::new(), Vec::new());
         let mut flights = lock(&self.0.flights);
@@ -209,7 +210,7 @@ where
         own.dedup();
         if !own.is_empty() {
             let (reader, codes) = (self.clone(), own.clone());
-            // It cannot land before it is listed: that needs the lock.
+            // The task cannot end before the query is listed: that needs the lock.
             let task = tokio::spawn(async move {
                 let read = reader.fill(&codes, limit).await;
                 let mut flights = lock(&reader.0.flights);
@@ -238,7 +239,7 @@ where
         Ok(Arc::new(codes.iter().cloned().zip(claims.into_iter().map(Arc::new)).collect()))
     }
 
-    /// Reads when it is its turn.
+    /// Runs the query when it is its turn.
     async fn in_turn<T>(&self, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Unanswered> {
         let ReaderState { turns, waiting, bounds, .. } = &*self.0;
         let _turn = match turns.try_acquire() {
@@ -257,13 +258,13 @@ const HIT: &str = "hit";
 const MISS: &str = "miss";
 const BYPASSED: &str = "bypassed";
 
-/// Counts codes that were asked for. Reasons are those of [`Reader::bypassed`], which are few.
+/// Counts requested codes. The reasons are those of [`Reader::bypassed`], which are few.
 fn count(outcome: &'static str, reason: Option<&'static str>, codes: u64) {
     let reason = reason.unwrap_or_default();
     counter!(names::CACHE_LOOKUPS, "outcome" => outcome, "reason" => reason).increment(codes);
 }
 
-/// One of the places in the queue, until it is dropped.
+/// A slot in the queue of waiting queries; dropping the value frees it.
 struct QueueSlot<'w>(&'w AtomicUsize);
 
 impl<'w> QueueSlot<'w> {

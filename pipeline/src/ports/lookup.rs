@@ -1,4 +1,4 @@
-//! What lookups need: mapping rows, their cache, and the outbox between the two.
+//! The ports of lookups: mapping rows, their cache, and the outbox between the two.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use anabranch_schemas::serial::StoredCode;
 use crate::error::Fault;
 use crate::records::{ChunkKey, Claims, DeviceClaim, Token};
 
-/// Mapping rows by value: the truth after the cache.
+/// Mapping rows by value: the truth, of which the cache keeps copies.
 pub trait MappingStore: Send + Sync {
-    /// The claims of each code, in the order of `codes`, each a set as it was at one moment after the call.
-    /// At most `limit` claims a code; the rest is cut.
+    /// Returns the claims of each code, in the order of `codes`. Each set is as it was at one moment after the call. A
+    /// code has at most `limit` claims; the rest is cut.
     fn claims(
         &self,
         codes: &[StoredCode],
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Claims>, Fault>> + Send;
 
-    /// The claims of a code behind `after`, in the order of [`DeviceClaim`], at most `limit`.
+    /// Returns at most `limit` claims of a code after `after`, in the order of [`DeviceClaim`].
     fn page(
         &self,
         code: &StoredCode,
@@ -28,110 +28,110 @@ pub trait MappingStore: Send + Sync {
     ) -> impl Future<Output = Result<Claims, Fault>> + Send;
 }
 
-/// One entry to be stored.
+/// An entry to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fill {
     pub code: StoredCode,
     pub token: Token,
-    /// [`crate::lookup::encode`]d complete set.
+    /// A complete set, as [`crate::lookup::encode`] writes it.
     pub entry: Vec<u8>,
     pub time_to_live: Duration,
 }
 
-/// What the cache answered.
+/// The cache's answer to a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cached {
     /// The life of the server that answered, see [`CodeCache::incarnation`].
     pub incarnation: Arc<str>,
-    /// In the order of the codes; `None` = there is none.
+    /// Entries in the order of the codes; `None` = the cache has none.
     pub entries: Vec<Option<Vec<u8>>>,
 }
 
-/// What the cache keeps for a code.
+/// State of one code in the cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheEntry {
-    /// The entry's bytes, none where something else stands in its place, and for how long it lives; `None` = for ever.
+    /// The entry's bytes (none for a value of another type) and the rest of its life; `None` as life = for ever.
     pub entry: Option<(Vec<u8>, Option<Duration>)>,
-    /// A token stands that never ends, so nobody fills the code again.
+    /// A token without expiry is stored, so no process fills the code again.
     pub is_blocked: bool,
 }
 
-/// What stands in the cache.
+/// State of several codes in the cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheEntries {
     /// The life of the server that answered, see [`CodeCache::incarnation`].
     pub incarnation: Arc<str>,
-    /// In the order of the codes.
+    /// States in the order of the codes.
     pub standing: Vec<CacheEntry>,
 }
 
-/// The cache of mapping rows. It may lose anything at any moment; what it holds is a complete set that was read.
+/// The cache of mapping rows. It may lose anything at any moment. Each entry is a complete set from the mapping tables.
 pub trait CodeCache: Send + Sync {
     fn get(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Cached, Fault>> + Send;
 
-    /// A token for each code that nobody fills yet; `None` = somebody does.
+    /// Takes a token for each code that no process is filling yet; `None` = another process is filling it.
     fn begin(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Vec<Option<Token>>, Fault>> + Send;
 
-    /// Stores each entry whose token still stands, and removes the token, in one step; how many were stored.
+    /// Stores each entry whose token is still stored, and removes the token, in one step. Returns how many it stored.
     fn finish(&self, fills: &[Fill]) -> impl Future<Output = Result<usize, Fault>> + Send;
 
     /// Removes entries and tokens, each pair in one step.
     fn invalidate(&self, codes: &[StoredCode]) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Tells the server's lives apart: another one after a restart or fail-over, in which it may have forgotten the
-    /// newest removals.
+    /// Returns the name of the server's present life. A restart or fail-over begins another life, in which the server
+    /// may have forgotten the newest removals.
     fn incarnation(&self) -> impl Future<Output = Result<String, Fault>> + Send;
 
     /// Removes every entry and token.
     fn clear(&self) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Makes entries that would live longer, or for ever, live this long.
+    /// Shortens to `time_to_live` the life of entries that would live longer, or for ever.
     fn shorten(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Some of the codes that something is kept for, behind `after`, and where the next ones begin; `None` = there are
-    /// no more. What stands through all of it, in one life, is named at least once; a code may be named again.
+    /// Returns some of the codes that have an entry or a token, after `after`, and where the next ones begin; `None` =
+    /// there are no more. A code that is stored throughout, in one life, comes at least once; a code may be repeated.
     fn scan(
         &self,
         after: Option<&ChunkKey>,
     ) -> impl Future<Output = Result<(Vec<StoredCode>, Option<ChunkKey>), Fault>> + Send;
 
-    /// What is kept for these codes.
+    /// Returns the state of these codes.
     fn standing(&self, codes: &[StoredCode]) -> impl Future<Output = Result<CacheEntries, Fault>> + Send;
 
-    /// Leaves a freshness key that goes after [`FRESHNESS_KEY_KEPT`]; an error when the server is in another life.
+    /// Stores a freshness key that expires after [`FRESHNESS_KEY_KEPT`]. Fails when the server is in another life.
     fn write_freshness_key(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Whether the freshness key stands: what the cache holds is at most [`FRESHNESS_KEY_KEPT`] old, and no old copy
-    /// of it.
+    /// Whether the freshness key is stored. Then the cache's content is at most [`FRESHNESS_KEY_KEPT`] old, and no
+    /// older copy.
     fn has_freshness_key(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 }
 
-/// Values that a flush of mapping rows has touched.
+/// Codes that one flush of mapping rows touched.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutboxRow {
     pub id: u64,
     pub codes: Vec<StoredCode>,
 }
 
-/// What the outbox knows of the cache that it is drained into.
+/// The outbox's record of the cache into which it is drained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRecord {
-    /// The life into which everything that was touched has been drained; while a drain is at it, the name of its round,
-    /// which is no life.
+    /// The life into which every touched code has been drained. During a drain it is the name of the drain's round,
+    /// which is not a life.
     pub incarnation: String,
     pub time_to_live: Duration,
 }
 
 /// The outbox of one target's mapping tables.
 pub trait Outbox: Send + Sync {
-    /// The oldest rows that are not drained, at most so many.
+    /// Returns the oldest rows that are not drained, at most `rows`.
     fn pending(&self, rows: usize) -> impl Future<Output = Result<Vec<OutboxRow>, Fault>> + Send;
 
-    /// Resolves when a lane of this process has committed since the call; one of another process is not noticed.
+    /// Resolves when a lane of this process has committed since the call. Commits of other processes go unnoticed.
     fn touched(&self) -> impl Future<Output = ()> + Send;
 
-    /// Says that these were drained, if `incarnation` is still what is recorded: a process that was overtaken
-    /// meanwhile has no say. They are kept for [`OUTBOX_KEPT`], in case the cache forgets it.
+    /// Records that these rows were drained, if `incarnation` is still recorded: a process that was overtaken meanwhile
+    /// changes nothing. The rows are kept for [`OUTBOX_KEPT`], in case the cache forgets the removals.
     fn drained(&self, ids: &[u64], incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Makes all kept rows pending again.
@@ -140,29 +140,29 @@ pub trait Outbox: Send + Sync {
     /// Removes rows that were drained longer ago than [`OUTBOX_KEPT`].
     fn forget(&self) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// `None`: the cache's content is not known, and flushes may have left it out.
+    /// Returns the record. `None` = the content of the cache is unknown, and flushes may have written no outbox rows.
     fn record(&self) -> impl Future<Output = Result<Option<CacheRecord>, Fault>> + Send;
 
-    /// Records this incarnation if `before` is still what is recorded, `None` = nothing is: a flush that took the
-    /// record away meanwhile has the say. The time to live is that of a first record only.
+    /// Records this incarnation if `before` is still recorded (`None` = nothing is); if a flush removed the record
+    /// meanwhile, it stays removed. The time to live is used only in a first record.
     fn begin(
         &self,
         before: Option<&str>,
         record: &CacheRecord,
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Records this incarnation if `round` is still what is recorded.
+    /// Records this incarnation if `round` is still recorded.
     fn settle(&self, round: &str, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Records what entries live at most, if anything is recorded.
+    /// Records the longest life of entries, if a record exists.
     fn set_time_to_live(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// For how long the oldest pending row has waited.
+    /// Returns how long the oldest pending row has waited.
     fn delay(&self) -> impl Future<Output = Result<Duration, Fault>> + Send;
 }
 
-/// A replica that takes over lags by less; what was drained within this time is drained again then.
+/// Time for which drained rows are kept, to be drained again after a fail-over: the cache's replica lags by less.
 pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
 
-/// What a restarted cache holds may be as old as this and be mended by what is kept; an older copy is not believed.
+/// Greatest age of a restarted cache's content that the kept rows can mend. Lookups do not believe an older copy.
 pub const FRESHNESS_KEY_KEPT: Duration = Duration::from_secs(1800);

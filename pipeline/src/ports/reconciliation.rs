@@ -1,4 +1,4 @@
-//! What a reconciliation needs beside the rows of sources: derived rows, their lanes, and a history.
+//! The ports of a reconciliation beside the rows of sources: derived rows, their lanes, and a history.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -11,7 +11,7 @@ use super::LaneStore;
 use crate::error::Fault;
 use crate::records::{Cell, ChunkKey, Claimed, DerivedRow, LaneId, PastReconciliation, Progress};
 
-/// Rows that are looked for in one derived table: all that the source row of this key could have there.
+/// A search in one derived table: all rows that the source row of this key could have there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sought {
     /// Index into the projection's list of derived tables.
@@ -21,12 +21,12 @@ pub struct Sought {
     pub key: Cell,
 }
 
-/// The derived tables of one projection on one target, read as they stand. Nothing is locked, and no snapshot kept.
+/// The derived tables of one projection on one target. Reads lock nothing and keep no snapshot.
 pub trait DerivedRows: Send + Sync {
-    /// Visits at most `limit` rows of a table whose shard lies in `shards`, in an order of the store's own, behind
-    /// `after`. Where the next page begins; `None` = there are no more. What stands through all pages is visited once;
-    /// what comes or goes meanwhile may be or not. After an error some rows of the page may have been visited. Rows
-    /// that no lane can have written are visited too: each in one of the ranges that all shards are cut into.
+    /// Visits at most `limit` rows of a table whose shard lies in `shards`, after `after`, in an order of the store's
+    /// own. Returns where the next page begins; `None` = there are no more. A row that is stored throughout all pages
+    /// is visited once; a row that comes or goes meanwhile may be. After an error some rows of the page may have been
+    /// visited. Rows that no lane can have written are visited too, each in one of the ranges that cover all shards.
     fn page(
         &self,
         table: u32,
@@ -36,7 +36,7 @@ pub trait DerivedRows: Send + Sync {
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
     ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
 
-    /// Visits every row that stands for what is sought; all that was committed before the call is seen.
+    /// Visits every row that the sought source rows claim; sees everything that was committed before the call.
     fn rows(
         &self,
         sought: &[Sought],
@@ -44,24 +44,24 @@ pub trait DerivedRows: Send + Sync {
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// A derived row of a shard that nobody knows, as it was read.
+/// A derived row whose owner is no known shard, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ForeignRow {
     /// Index into the projection's list of derived tables.
     pub table: u32,
-    /// The number that stands for its shard; `None` = it says none.
+    /// Number of its shard, as the row says it; `None` = the row says none.
     pub shard: Option<u64>,
-    /// The shard that would own it; `None` = no lane can have written it.
+    /// The shard that would own the row; `None` = no lane can have written it.
     pub owner: Option<ShardId>,
     pub key: Box<[Cell]>,
-    /// What tells it from whatever is written over it, in the store's own numbers.
+    /// Version in the store's own numbers; any later write over the row has another one.
     pub version: (u64, u64),
 }
 
-/// The same derived tables, for who removes what belongs to nobody.
+/// The same derived tables, for the removal of rows that belong to no known shard.
 pub trait ForeignRows: Send + Sync {
-    /// At most `limit` rows of a table whose owner is none of these shards, behind `after`, and where it goes on;
-    /// `None` = there are no more. A page may be empty though others follow.
+    /// Returns at most `limit` rows of a table after `after` whose owner is none of the `known` shards, and where the
+    /// next page begins; `None` = there are no more. A page may be empty although others follow.
     fn foreign(
         &self,
         table: u32,
@@ -70,39 +70,41 @@ pub trait ForeignRows: Send + Sync {
         limit: NonZeroUsize,
     ) -> impl Future<Output = Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault>> + Send;
 
-    /// Removes each of these rows of one table that is still what was read; how many. After an error some may be gone.
+    /// Removes the rows of one table that have not changed since they were read; returns how many. After an error some
+    /// may be gone.
     fn remove(&self, rows: &[ForeignRow]) -> impl Future<Output = Result<u64, Fault>> + Send;
 }
 
-/// The lanes of one projection, seen from beside them.
+/// The lanes of one projection, as another task sees them.
 pub trait Lanes: Send + Sync {
     type Store: LaneStore;
 
-    /// Stored progress of every lane of a source, on all targets; all must answer.
+    /// Returns the stored progress of every lane of a source, on all targets; all must answer.
     fn progress(&self, source: &str) -> impl Future<Output = Result<Vec<(LaneId, Progress)>, Fault>> + Send;
 
-    /// Whether somebody has paused the lane: it does not move before it is resumed.
+    /// Whether an operator has paused the lane: it does not move before it is resumed.
     fn is_paused(&self, lane: &LaneId) -> impl Future<Output = bool> + Send;
 
-    /// What a lane can be asked through: a commit there fences its owner, which begins again with what was asked.
+    /// Returns the store through which a lane can be asked for work. A commit there fences the lane's process, which
+    /// restarts and finds the request.
     fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
 
-    /// Has a quiet source's position told to its lanes, see [`Log::ask_for_position`].
+    /// Asks the reader of a quiet source to append its position, see [`Log::ask_for_position`].
     fn ask_for_position(&self, source: &str) -> impl Future<Output = ()> + Send;
 }
 
-/// What reconciliations have left behind, in the order of their numbers; never changed.
+/// Records of past reconciliations, in the order of their numbers. A record never changes.
 pub trait History: Send + Sync {
-    /// The newest one's number, without its report; `None` = there is none.
+    /// Returns the number of the newest reconciliation, without its report; `None` = the history is empty.
     fn newest_number(&self) -> impl Future<Output = Result<Option<u64>, Fault>> + Send;
 
-    /// At most so many of the newest, the newest first.
+    /// Returns at most this many of the newest reconciliations, the newest first.
     fn newest(
         &self,
         reconciliations: usize,
     ) -> impl Future<Output = Result<Vec<PastReconciliation>, Fault>> + Send;
 
-    /// At most so many after this number, the oldest first.
+    /// Returns at most this many reconciliations after this number, the oldest first.
     fn behind(
         &self,
         number: u64,

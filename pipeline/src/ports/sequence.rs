@@ -11,31 +11,30 @@ use crate::records::{
 
 /// Numbers that are leased once, whatever happens to processes, clocks and the log.
 pub trait Sequence: Send + Sync {
-    /// The server that keeps the counters. Another server, also one with a copy of the tables, has another name.
+    /// Returns the server that keeps the counters. Another server has another name, also one with a copy of the tables.
     fn server(&self) -> impl Future<Output = Result<SequenceServer, Fault>> + Send;
 
-    /// Leases numbers as [`Lease::of`] says. They are leased durably when it returns; after a fault they may be leased
-    /// too, and nobody gets them.
+    /// Leases numbers as [`Lease::of`] says. The lease is durable when the call returns. After a fault numbers may be
+    /// leased too, and no process gets them.
     fn lease(
         &self,
         request: &LeaseRequest,
     ) -> impl Future<Output = Result<Result<Lease, LeaseRefusal>, Fault>> + Send;
 
-    /// What was given out with a key.
+    /// Returns the identifiers that were given out with a key, if there are any.
     fn given(&self, key: &RequestKey) -> impl Future<Output = Result<Option<GivenOnce>, Fault>> + Send;
 
-    /// Stores what is given out with a key, unless something stands with it. Durable when it returns. Some keys that
-    /// are old enough may be removed with it.
+    /// Stores the identifiers that are given out with a key, unless the key has some already. Durable when it returns.
+    /// The call may remove some keys that are old enough.
     fn remember(
         &self,
         key: &RequestKey,
         given: &GivenOnce,
     ) -> impl Future<Output = Result<Remembered, Fault>> + Send;
 
-    /// What the counters of the region say. Waits for no lock.
+    /// Reads all counters of the region. Waits for no lock.
     fn standing(&self) -> impl Future<Output = Result<SequenceStanding, Fault>> + Send;
 
-    /// Raises each counter to its number. A counter that stands higher stays, and so does a row that a later day has
-    /// taken.
+    /// Raises each counter to its number. A higher counter stays, and so does a row that a later day has taken.
     fn raise(&self, numbers: &[(Counter, u32)]) -> impl Future<Output = Result<(), Fault>> + Send;
 }

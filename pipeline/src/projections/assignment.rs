@@ -1,4 +1,4 @@
-//! Which projections have tables on a target, and which lanes serve them there.
+//! The projections that have tables on a target, and the lanes that serve them there.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ pub struct Assignment {
     /// The projection's name.
     pub name: String,
     pub projection: Projection,
-    /// Place of the target among the projection's targets.
+    /// Index of the target among the projection's targets.
     pub target: u32,
     pub lanes: u32,
     /// Sources that capture the projection's entity.
     pub sources: Vec<String>,
-    /// There is a cache of its tables.
+    /// Whether there is a cache of its tables.
     pub is_cached: bool,
 }
 
@@ -29,7 +29,7 @@ pub struct Assignments {
 }
 
 impl Assignments {
-    /// Those of the target of that name.
+    /// Returns the assignments of the target with that name.
     pub fn of(config: &Config, target: &str) -> Self {
         let here = |name: &String| name == target;
         let places = config
@@ -60,46 +60,46 @@ impl Assignments {
         self.all.iter().find(|assignment| assignment.name == name)
     }
 
-    /// The one that has the lane; `None` when the target has no such lane.
+    /// Returns the assignment that has the lane; `None` when the target has no such lane.
     pub fn of_lane(&self, id: &LaneId) -> Option<&Arc<Assignment>> {
         let known = self.of_projection(&id.projection)?;
         (id.target == self.target && known.has_lane(id)).then_some(known)
     }
 
-    /// Every lane of the target: projections × sources × lanes.
+    /// Returns every lane of the target: projections × sources × lanes.
     pub fn lane_ids(&self) -> Vec<LaneId> {
         self.all.iter().flat_map(|assignment| assignment.lane_ids(&self.target)).collect()
     }
 }
 
 impl Assignment {
-    /// Its tables on the target.
+    /// Returns the projection's tables on the target.
     pub fn tables(&self) -> impl Iterator<Item = &ProjectedTable> {
         self.projection.target_tables(self.target).map(|(_, table)| table)
     }
 
-    /// Indexes of the tables that one lane owns, in the projection's list.
+    /// Returns the indexes of the tables that one lane owns, in the projection's list.
     pub fn owned_by(&self, lane: u32) -> Vec<u32> {
         let tables = self.projection.target_tables(self.target);
         tables.filter(|(_, table)| table.lane == lane).map(|(index, _)| index).collect()
     }
 
-    /// The name of its first table: of documents, the alias of their one index.
+    /// Returns the name of the first table; for documents it is the alias of their one index.
     pub fn alias(&self) -> &str {
         self.tables().next().map_or("", |table| &table.derived.table)
     }
 
-    /// What progress on the target was made for.
+    /// Returns the text that ties progress on the target to its tables; see [`Projection::fingerprint`].
     pub fn fingerprint(&self) -> String {
         self.projection.fingerprint(self.target)
     }
 
-    /// Whether a lane of its projection is one of its own.
+    /// Returns whether the lane is one of this projection's lanes.
     fn has_lane(&self, id: &LaneId) -> bool {
         id.projection == self.name && id.lane < self.lanes && self.sources.contains(&id.source)
     }
 
-    /// Its lanes on the target of that name: sources × lanes.
+    /// Returns the projection's lanes on the target with that name: sources × lanes.
     pub fn lane_ids(&self, target: &str) -> Vec<LaneId> {
         let of_source = |source: &String| {
             let lane = |lane| LaneId {

@@ -1,9 +1,9 @@
 //! Users to birthday tables: a row claims (shard, user id) in the table of its month and day, solar or lunar.
 //!
-//! The union over all physical tables of a pure function of each row, so it reads nothing but the change. A user id
-//! is an integer that is not negative, or text of decimal digits without leading zeros: `7` and `07` would be two
-//! source rows with one claim. What has no claim is in no table and is counted by reason; how a day is celebrated is
-//! not this module's question.
+//! The derived rows are the union of a pure function of each source row, so the projection reads nothing but the
+//! change. A user id is an integer that is not negative, or text of decimal digits without leading zeros: `7` and `07`
+//! would be two source rows with one claim. A row without a claim is in no table and is counted by reason. The day on
+//! which a user celebrates is not this module's question.
 
 use std::sync::Arc;
 
@@ -34,25 +34,25 @@ static LUNAR_SHAPE: TableShape = TableShape {
     shard_order: &[0],
     value_columns: &["birthday", "birthday_type"],
 };
-/// Place in [`anabranch_schemas::change::Entity::fields`] of a user.
+/// Index of the user id in [`anabranch_schemas::change::Entity::fields`] of a user.
 const USER_ID: usize = 0;
 const BIRTHDAY: usize = 1;
 const LUNAR_BIRTHDAY: usize = 2;
 const BIRTHDAY_TYPE: usize = 3;
 
-/// Why a user id names no claim. The value itself is not part of it.
+/// The reason why a user id makes no claim. It does not include the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UserIdDefect {
     Null,
     Negative,
-    /// Text that is not a decimal number of 64 bits without sign, blanks or leading zeros.
+    /// The id is text, but no decimal number of 64 bits without sign, blanks or leading zeros.
     Malformed,
-    /// A column type that holds neither integers nor text.
+    /// The column type holds neither integers nor text.
     WrongType,
 }
 
 impl UserIdDefect {
-    /// The `reason` label of the metric.
+    /// Returns the `reason` label of the metric.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Null => "user_id_null",
@@ -63,12 +63,12 @@ impl UserIdDefect {
     }
 }
 
-/// What one source row says.
+/// The claim of one source row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BirthdayClaim {
     user_id: u64,
     birthday: celebration::Birthday,
-    /// The calendar that the user celebrates by, as far as the table has it: a solar one holds every user as solar.
+    /// The calendar that the user celebrates by, as far as the table knows it: a solar table holds every user as solar.
     celebrates_by: Calendar,
 }
 
@@ -79,12 +79,13 @@ pub struct Birthday {
     targets: u32,
     lanes: u32,
     tables: Vec<ProjectedTable>,
-    /// The value columns of every row of a birthday, by its ordinal and the calendar that the user celebrates by.
+    /// Value columns of every row of a birthday, by the birthday's ordinal and the calendar that the user celebrates
+    /// by.
     values: Vec<[Arc<[Cell]>; 2]>,
 }
 
 impl Birthday {
-    /// Tables in the order of database and day (`by_user`), or of the day (`by_day`).
+    /// Builds the projection; its tables are in the order of database and day (`by_user`), or of the day (`by_day`).
     pub fn new(config: BirthdayTables, targets: u32, lanes: u32) -> Self {
         let (databases, all) = (config.databases.get(), celebration::Birthday::all(config.calendar));
         let places: Vec<(u32, celebration::Birthday)> = match config.layout {
@@ -122,7 +123,7 @@ impl Birthday {
         }
     }
 
-    /// What one source row says, and what is odd about it all the same.
+    /// Returns the claim of one source row, with the defect that does not keep it out.
     fn claim(&self, row: &[Value<'_>]) -> Result<(BirthdayClaim, Option<Defect>), Defect> {
         let field = |place| row.get(place).unwrap_or(&Value::Null);
         let user_id = user_id(field(USER_ID)).map_err(Defect::UserId)?;
@@ -221,7 +222,7 @@ impl Rules for Birthday {
     }
 }
 
-/// The value columns of a birthday's rows: of users who celebrate by the solar and by the lunar calendar.
+/// Returns the value columns of a birthday's rows: of users who celebrate by the solar and by the lunar calendar.
 fn values_of(birthday: celebration::Birthday) -> [Arc<[Cell]>; 2] {
     let cell = |text: &str| Cell::Bytes(text.as_bytes().into());
     let day = cell(&birthday.to_string());

@@ -1,7 +1,7 @@
-//! Which derived tables cannot be where the configuration puts them.
+//! Checks that the configuration puts derived tables only where they may be.
 //!
-//! What a projection writes must not be captured again: each of its changes would make further ones. Two projections
-//! must not write one table: each would sweep away the rows of the other.
+//! No source may capture the rows that a projection writes: each change would make further ones. No two projections may
+//! write one table: each would sweep away the rows of the other.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::{Assignments, ProjectedTable};
 use crate::config::{Config, TargetConfig, TargetStore};
 use crate::error::{Code, Fault};
 
-/// A fault for each target whose derived tables a source on the same server captures.
+/// Returns a fault for each target whose derived tables a source on the same server captures.
 pub fn captured_targets(config: &Config) -> Vec<Fault> {
     let mut faults = Vec::new();
     for source in &config.sources {
@@ -29,7 +29,7 @@ pub fn captured_targets(config: &Config) -> Vec<Fault> {
     faults
 }
 
-/// A fault for each two projections that have a derived table in common.
+/// Returns a fault for each two projections that have a derived table in common.
 pub fn shared_tables(config: &Config) -> Vec<Fault> {
     let mut faults = Vec::new();
     for target in config.targets.iter().filter(|target| target.store == TargetStore::Mysql) {
@@ -52,7 +52,7 @@ pub fn shared_tables(config: &Config) -> Vec<Fault> {
     faults
 }
 
-/// Whether some derived table of the target lies inside a captured pattern.
+/// Returns whether a captured pattern covers a derived table of the target.
 fn captures_derived_tables(config: &Config, target: &TargetConfig) -> bool {
     let is_captured = |table: &ProjectedTable| {
         let (database, table) = (&table.derived.database, &table.derived.table);

@@ -27,7 +27,7 @@ use self::serial_mapping::SerialMapping;
 use crate::config::{ProjectionConfig, ProjectionKind};
 use crate::records::{Cell, CellRef, Claimed, DerivedTable, Flush, Mutation, MutationAction};
 
-/// The most value columns that a derived row has.
+/// Value columns of a derived row, at most.
 const VALUES_MAX: usize = 16;
 
 /// A derived table, its target, and the lane that owns it.
@@ -36,11 +36,11 @@ pub struct ProjectedTable {
     pub derived: DerivedTable,
     /// Index into the projection's targets.
     pub target: u32,
-    /// The lane of that target which owns it; one for each source.
+    /// The lane of that target that owns the table; there is one for each source.
     pub lane: u32,
 }
 
-/// The lane for whose tables mutations are wanted.
+/// The lane whose mutations are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LaneScope {
     /// Index into the projection's targets.
@@ -49,12 +49,12 @@ pub struct LaneScope {
 }
 
 impl LaneScope {
-    /// Every lane sees every change; only this one counts defects, so that sums over lanes are right.
+    /// The scope that counts defects: every lane sees every change, so only one counts them.
     pub const COUNTS_DEFECTS: LaneScope = LaneScope { target: 0, lane: 0 };
 }
 
-/// The key of a source row, in the form in which its derived rows hold it; `None` = the row's key has a defect, so it
-/// makes no derived row.
+/// Returns the key of a source row in the form that its derived rows have; `None` when the key has a defect, so that
+/// the row makes no derived row.
 pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
     let first = row.first()?;
     match entity {
@@ -80,12 +80,12 @@ fn share_out(
     tables.map(share).collect()
 }
 
-/// A defect of a row. A row whose key or birthday has a defect is in no derived table. An odd code or birthday
-/// type keeps no row out.
+/// A defect of a row. A row whose key or birthday has a defect is in no derived table; an odd code or birthday type
+/// keeps no row out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Defect {
     Birthday(BirthdayDefect),
-    /// It names no calendar: the user counts as one who celebrates by the solar one.
+    /// The birthday type names no calendar: the user counts as one who celebrates by the solar one.
     BirthdayType,
     UserId(UserIdDefect),
     Uuid(UuidDefect),
@@ -93,7 +93,7 @@ pub enum Defect {
 }
 
 impl Defect {
-    /// The `reason` label of the metric.
+    /// Returns the `reason` label of the metric.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Birthday(defect) => defect.reason(),
@@ -126,7 +126,7 @@ impl Defects {
         self.0.iter().map(|(defect, count)| (*defect, *count))
     }
 
-    /// Takes what was counted so far; counting starts again at zero.
+    /// Returns the counts so far and starts again at zero.
     pub fn take(&mut self) -> Self {
         std::mem::take(self)
     }
@@ -149,53 +149,55 @@ impl Projection {
         })
     }
 
-    /// The entity whose changes the projection reads; it ignores changes of other entities.
+    /// Returns the entity whose changes the projection reads; it ignores changes of other entities.
     pub fn entity(&self) -> Entity {
         self.0.entity()
     }
 
-    /// How many fields of its entity it reads, from the first one on. What a message with fewer leaves out, a lane
-    /// reads from the tables.
+    /// Returns how many fields of its entity it reads, from the first one on. If a message has fewer, a lane reads the
+    /// others from the tables.
     pub fn fields(&self) -> usize {
         self.0.fields()
     }
 
-    /// All derived tables on all targets; [`Mutation::table`] is an index into them.
+    /// Returns all derived tables on all targets; [`Mutation::table`] is an index into them.
     pub fn tables(&self) -> &[ProjectedTable] {
         self.0.tables()
     }
 
-    /// The lane that owns a table. Panics when there is no such table.
+    /// Returns the lane that owns a table. Panics when there is no such table.
     pub fn lane_of(&self, table: u32) -> u32 {
         self.tables()[table as usize].lane
     }
 
-    /// The tables on one target, with their indexes.
+    /// Returns the tables on one target, with their indexes.
     pub fn target_tables(&self, target: u32) -> impl Iterator<Item = (u32, &ProjectedTable)> {
         (0u32..).zip(self.tables()).filter(move |(_, table)| table.target == target)
     }
 
-    /// A text that says what a progress row on that target was made for. When the text changes, the row is void.
+    /// Returns the text that ties progress on that target to its tables. When the text changes, the progress is void.
     pub fn fingerprint(&self, target: u32) -> String {
         self.0.fingerprint(target)
     }
 
-    /// Words of eight bytes that hold nearly all keys of derived rows.
+    /// Returns the number of eight-byte words that hold nearly all keys of derived rows.
     pub fn key_words(&self) -> usize {
         self.0.key_words()
     }
 
-    /// The part of a flush that one source row takes, where a birthday takes one row.
+    /// Returns the weight of one source row in a flush, in rows of a birthday.
     pub fn flush_weight(&self) -> usize {
         self.0.flush_weight()
     }
 
-    /// Whether caches may keep its rows by their first key column, so that lanes note which values they touch.
+    /// Returns whether caches may keep its rows by their first key column, so that lanes note the values that they
+    /// touch.
     pub fn is_cached(&self) -> bool {
         self.0.is_cached()
     }
 
-    /// The table with the derived row of a source key, for a projection whose key alone says it: one with documents.
+    /// Returns the table with the derived row of a source key; `None` unless the key alone determines it, as for
+    /// documents.
     pub fn table_of_source_key(&self, key: &[u8]) -> Option<u32> {
         self.0.table_of_source_key(key)
     }
@@ -212,17 +214,17 @@ impl Projection {
         });
     }
 
-    /// The part of a derived row's key that is the key of its source row: the entity's first field.
+    /// Returns the part of a derived row's key that is the key of its source row: the entity's first field.
     pub fn source_key<'a>(&self, key: &[CellRef<'a>]) -> Option<CellRef<'a>> {
         key.get(self.source_column()).copied()
     }
 
-    /// The key column that is the key of the source row.
+    /// Returns the index of the key column that is the key of the source row.
     pub fn source_column(&self) -> usize {
         self.0.source_column()
     }
 
-    /// Adds to `flush` what the change asks of the tables in `scope`.
+    /// Adds to `flush` the mutations of a change for the tables in `scope`.
     ///
     /// Changes must come in the order of their stream. The progress in `flush` is not touched.
     pub fn project(
@@ -262,8 +264,8 @@ impl Projection {
                 }
             });
         }
-        // A claim that an update leaves as it was is neither written nor noted: it stands, or a chunk that is on its
-        // way writes it, which a noted claim would keep from doing.
+        // A claim that an update leaves unchanged is neither written nor noted. Its row exists, or a chunk on its way
+        // writes it, which a noted claim would prevent.
         for claim in written.into_iter().filter(|claim| !claim.is_unchanged) {
             push(claim.table, claim.key, MutationAction::Upsert(claim.values));
         }
@@ -280,7 +282,7 @@ struct WrittenClaim {
     table: u32,
     key: Box<[Cell]>,
     values: Arc<[Cell]>,
-    /// The old row claims the same.
+    /// Whether the old row claims the same row with the same values.
     is_unchanged: bool,
 }
 
@@ -290,7 +292,7 @@ impl WrittenClaim {
         Self { table, key: owned(key), values: Arc::clone(values), is_unchanged: false }
     }
 
-    /// Whether both are the same row of the same table, whatever its values are.
+    /// Returns whether both are the same row of the same table, whatever their values are.
     fn is_row_of(&self, claim: &Claim<'_>) -> bool {
         self.table == claim.table && self.key.iter().map(Cell::borrowed).eq(claim.key.iter().copied())
     }

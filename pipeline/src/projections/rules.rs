@@ -1,7 +1,7 @@
-//! What a projection says of itself: its derived tables, and the derived rows that a source row claims.
+//! The rules of a projection: its derived tables, and the derived rows that a source row claims.
 //!
-//! Lanes and reconciliations both follow from the claims: a change deletes what its old row claims and its new row does
-//! not, and writes what its new row claims. So the two cannot differ.
+//! Lanes and reconciliations both follow from the claims. A change deletes the rows that its old row claims and its new
+//! row does not, and writes the rows that its new row claims. So the two cannot differ.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,31 +13,33 @@ use crate::records::{Cell, CellRef};
 
 /// A kind of projection: one file of this folder implements it.
 pub(super) trait Rules: fmt::Debug + Send + Sync {
-    /// The entity whose changes the projection reads.
+    /// Returns the entity whose changes the projection reads.
     fn entity(&self) -> Entity;
 
-    /// How many fields of its entity the projection reads, from the first one on.
+    /// Returns how many fields of its entity the projection reads, from the first one on.
     fn fields(&self) -> usize;
 
-    /// All derived tables on all targets.
+    /// Returns all derived tables on all targets.
     fn tables(&self) -> &[ProjectedTable];
 
-    /// A text that says what a progress row on that target was made for.
+    /// Returns the text that ties progress on that target to its tables.
     fn fingerprint(&self, target: u32) -> String;
 
-    /// The key column of a derived row that is the key of its source row.
+    /// Returns the index of the derived row's key column that is the key of its source row.
     fn source_column(&self) -> usize;
 
-    /// Words of eight bytes that hold nearly all keys of derived rows; a longer key takes several elements of a sketch.
+    /// Returns the number of eight-byte words that hold nearly all keys; a longer key takes several elements of a
+    /// sketch.
     fn key_words(&self) -> usize;
 
-    /// The part of a flush that one source row takes, where a birthday takes one row.
+    /// Returns the weight of one source row in a flush, in rows of a birthday.
     fn flush_weight(&self) -> usize;
 
-    /// Whether caches may keep its rows by their first key column, so that lanes note which values they touch.
+    /// Returns whether caches may keep its rows by their first key column, so that lanes note the values that they
+    /// touch.
     fn is_cached(&self) -> bool;
 
-    /// The table with the derived row of a source key, for a projection whose key alone says it.
+    /// Returns the table with the derived row of a source key; `None` unless the key alone determines it.
     fn table_of_source_key(&self, key: &[u8]) -> Option<u32>;
 
     /// Visits each claim of a source row, and counts its defects if they are wanted. A row whose key has a defect
@@ -56,8 +58,8 @@ pub(super) trait Rules: fmt::Debug + Send + Sync {
 pub(super) struct Claim<'a> {
     /// Index into the projection's derived tables.
     pub(super) table: u32,
-    /// Key columns beside the shard.
+    /// Key columns without the shard.
     pub(super) key: &'a [CellRef<'a>],
-    /// At most [`super::VALUES_MAX`].
+    /// Value columns, at most [`super::VALUES_MAX`].
     pub(super) values: &'a Arc<[Cell]>,
 }

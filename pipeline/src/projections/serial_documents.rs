@@ -15,7 +15,7 @@ use super::{Defect, Defects, ProjectedTable};
 use crate::config::DocumentIndex;
 use crate::records::{Cell, CellRef, DerivedTable, TableShape};
 
-/// The document: its fields are the captured columns and where the row lies. The store adds shard, version and source.
+/// The document: its fields are the captured columns and the row's table. The store adds shard, version and source.
 static SHAPE: TableShape = TableShape {
     definition: search::SERIAL_DOCUMENTS,
     key_columns: &["uuid"],
@@ -35,7 +35,7 @@ static SHAPE: TableShape = TableShape {
         "table",
     ],
 };
-/// Place in [`Entity::fields`] of a device; the other captured fields are the document's first.
+/// Index of the uuid in [`Entity::fields`] of a device; the other captured fields are the document's first ones.
 const UUID: usize = 0;
 
 /// The document projection.
@@ -43,7 +43,7 @@ const UUID: usize = 0;
 pub struct SerialDocuments {
     config: DocumentIndex,
     lanes: u32,
-    /// One for each lane, all of them the same index.
+    /// One table for each lane; all of them are the same index.
     tables: Vec<ProjectedTable>,
 }
 
@@ -57,7 +57,7 @@ impl SerialDocuments {
         Self { tables: (0..lanes).map(table).collect(), config, lanes }
     }
 
-    /// The part of the index that a device's documents are in.
+    /// Returns the part of the index that holds a device's documents.
     fn table_of(&self, uuid: &[u8]) -> u32 {
         crc32fast::hash(uuid) % self.lanes
     }
@@ -88,7 +88,7 @@ impl Rules for SerialDocuments {
         3
     }
 
-    /// A document is as large as the mapping rows of a device.
+    /// A document is as large as all mapping rows of a device.
     fn flush_weight(&self) -> usize {
         CodeKind::ALL.len()
     }
@@ -122,7 +122,7 @@ impl Rules for SerialDocuments {
     }
 }
 
-/// The captured columns after the uuid, and the place.
+/// Returns the document's fields: the captured columns after the uuid, and the table.
 fn fields(table: &TableIdentity<'_>, row: &[Value<'_>]) -> Arc<[Cell]> {
     let captured = (UUID + 1)..Entity::SerialCode.fields().len();
     let cell = |field| match row.get(field).and_then(serial::text) {
@@ -138,7 +138,7 @@ fn uuid(row: &[Value<'_>]) -> Result<Vec<u8>, serial::UuidDefect> {
     Ok(readable(&uuid).into_owned().into_bytes())
 }
 
-/// What is not UTF-8 gets U+FFFD: documents are for people, exact bytes are the mapping tables' matter.
+/// Replaces bytes that are not UTF-8 by U+FFFD: documents are for people, the mapping tables keep exact bytes.
 fn readable(text: &[u8]) -> Cow<'_, str> {
     String::from_utf8_lossy(text)
 }

@@ -1,8 +1,8 @@
 //! Devices to mapping tables: a row claims (value, shard, uuid, kind) for each of its codes.
 //!
-//! The length of a value names the database and the value itself the table, so a lookup that knows nothing but the
-//! value finds its one table. The rows of one device lie in up to five tables; those that belong to one lane are
-//! written in one transaction. A code that looks odd is counted and mapped all the same: the source is the truth.
+//! The length of a value determines the database and the value itself the table, so a lookup with nothing but the value
+//! finds its one table. The rows of one device lie in up to five tables; one transaction writes those of one lane. A
+//! code that looks odd is counted and mapped all the same: the source is the truth.
 
 use std::sync::Arc;
 
@@ -26,22 +26,22 @@ static SHAPE: TableShape = TableShape {
     shard_order: &[1, 0, 2],
     value_columns: &[],
 };
-/// Place in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of
+/// Index of the uuid in [`anabranch_schemas::change::Entity::fields`] of a device; its codes follow in the order of
 /// [`CodeKind::ALL`].
 const UUID: usize = 0;
-/// The mapping projection: its tables.
+/// The mapping projection and its tables.
 #[derive(Debug, Clone)]
 pub struct SerialMapping {
     config: MappingTables,
     targets: u32,
     lanes: u32,
     tables: Vec<ProjectedTable>,
-    /// The value columns of every row: there are none.
+    /// The empty list of value columns that all rows share.
     no_values: Arc<[Cell]>,
 }
 
 impl SerialMapping {
-    /// Tables in the order of length class and number.
+    /// Builds the projection; its tables are in the order of length class and number.
     pub fn new(config: MappingTables, targets: u32, lanes: u32) -> Self {
         let places = LengthClass::ALL.into_iter().zip(0u32..).flat_map(|(class, database)| {
             let derived = |number| DerivedTable {
@@ -55,7 +55,7 @@ impl SerialMapping {
         Self { config, targets, lanes, tables, no_values: Arc::new([]) }
     }
 
-    /// `None` when the projection is of another kind.
+    /// Returns the projection of this configuration; `None` when it is of another kind.
     pub fn configured(config: &ProjectionConfig) -> Option<Self> {
         let ProjectionKind::SerialMapping(tables) = &config.kind else { return None };
         let targets = u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1);
@@ -66,7 +66,7 @@ impl SerialMapping {
         &self.tables
     }
 
-    /// The one table that holds every claim of a value.
+    /// Returns the index of the one table that holds every claim of a value.
     pub fn table_of(&self, value: &StoredCode) -> u32 {
         let tables = self.config.tables.get();
         value.length_class() as u32 * tables + value.table(tables)

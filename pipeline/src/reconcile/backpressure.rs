@@ -1,8 +1,8 @@
-//! What a reconciliation waits for: everybody else. Reading stops while a server that is read is busy, a replica is
-//! behind, or the lanes are, and goes on when it has passed.
+//! The pause of a reconciliation: its reads stop while a server that they read is busy, a replica lags or a lane lags,
+//! and go on afterwards.
 //!
-//! Looked at once a second, beside the readings. What cannot be asked brakes nothing: the reading itself will fail, or
-//! not.
+//! The backpressure polls once a second, beside the reads. A server that does not answer pauses nothing: the read
+//! itself fails, or succeeds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,23 +19,23 @@ use crate::lag::HeadSamples;
 use crate::metrics as names;
 use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
 
-/// Between two looks.
+/// Time between two polls.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Tells the readings whether to wait.
+/// Announces to the reads of one reconciliation whether they are to pause.
 #[derive(Debug)]
 pub struct Backpressure {
     is_held: watch::Sender<bool>,
 }
 
 impl Backpressure {
-    /// The backpressure, and the pace of the readings that it holds.
+    /// Returns the backpressure and the pace of the reads that it pauses.
     pub fn of(limits: &PressureLimits) -> (Self, Pace) {
         let (is_held, backpressure) = watch::channel(false);
         (Self { is_held }, Pace { rows_per_second: limits.rows_per_second, backpressure })
     }
 
-    /// Looks until it is dropped.
+    /// Polls sources, replicas and lanes until the caller drops the future.
     pub async fn look<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &PressureLimits)
     where
         S: RowSource,
@@ -91,7 +91,8 @@ fn busy(pressure: &Pressure, limits: &PressureLimits) -> Option<&'static str> {
     }
 }
 
-/// Whether a head that was seen so long ago is not passed yet.
+/// Returns a reason while the slowest lane has not passed an end of the binlog that was seen longer ago than
+/// `lane_lag`.
 async fn behind(
     source: &impl RowSource,
     lanes: &impl Lanes,
@@ -101,7 +102,7 @@ async fn behind(
 ) -> Option<&'static str> {
     let progress = lanes.progress(name).await.ok()?;
     let slowest = progress.iter().map(|(_, progress)| progress.position).min()?;
-    // One that has not begun, or reads another server, is told by the recheck.
+    // The recheck reports a lane that has not begun or reads another server.
     if slowest == Lsn::ZERO {
         return None;
     }

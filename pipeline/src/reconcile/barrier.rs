@@ -1,6 +1,7 @@
-//! The barrier: waits until every lane of a projection has passed what its sources had committed.
+//! The barrier waits until every lane of a projection has passed everything that its sources had committed.
 //!
-//! Who reads derived tables behind it finds every row that a source had committed before. It reads no rows itself.
+//! A caller that reads derived tables after the barrier finds each row that a source had committed before it. The
+//! barrier reads no rows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,14 +29,14 @@ pub async fn barrier<S: RowSource, L: Lanes>(
     join_all(waits).await.into_iter().flatten().collect()
 }
 
-/// Why the lanes of a source have not passed its present end; `None` when they have.
+/// Returns why the lanes of a source have not passed its present end; `None` when they have.
 async fn of_source<S: RowSource, L: Lanes>(
     name: &str,
     source: &S,
     lanes: &L,
     lane_wait: &LaneWait,
 ) -> Result<Option<String>, Fault> {
-    // The watermark is said in the epoch of the lanes. Whether its server is theirs is compared below.
+    // The source reports its position in the epoch of the lanes. Whether both name the same server is compared below.
     let progress = again(|| lanes.progress(name)).await?;
     let epoch = progress.iter().map(|(_, progress)| progress.position.epoch()).max();
     let present = again(|| source.rows(&[], epoch.unwrap_or(FIRST_EPOCH))).await?;
@@ -45,7 +46,7 @@ async fn of_source<S: RowSource, L: Lanes>(
     Ok(lane_wait.until(lanes, name, hindered).await.err())
 }
 
-/// A table of which rows changed unseen is read again first.
+/// Returns the obstacle of a lane that is still to read tables again of which rows changed unseen.
 fn owes_a_table(progress: &Progress) -> Option<LaneObstacle> {
     let owes = progress.refresh.as_ref().is_some_and(|refresh| !refresh.rereads.is_empty());
     owes.then_some(LaneObstacle {

@@ -1,7 +1,7 @@
-//! Source rows whose derived rows may differ: what a unit's sketch lists, grouped by the row that they come from.
+//! Source rows whose derived rows may differ: the differences that a unit's sketch lists, grouped by source row.
 //!
-//! A user whose birthday changed is two elements, a device with a new code too: both are looked at once. A unit may
-//! list millions, so they are told in windows, in the order of shards.
+//! A user whose birthday changed is two elements, and so is a device with a new code: both are checked at once. A unit
+//! may list millions of differences, so they come in batches, in the order of shards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::sketch::Difference;
 use crate::projections::Projection;
 use crate::records::{Cell, CellRef};
 
-/// A source row, or what was one.
+/// The shard and key of a source row, which may be deleted by now.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SourceKey {
     pub shard: ShardId,
@@ -21,20 +21,20 @@ pub struct SourceKey {
     pub key: Cell,
 }
 
-/// Source rows, each with the derived tables where something is to be looked at.
+/// Source rows, each with the derived tables in which its rows are to be checked.
 pub type CandidateBatch = BTreeMap<SourceKey, BTreeSet<u32>>;
 
-/// What a sketch listed cannot be read: a part of a key is missing.
+/// A listed difference that cannot be read: a part of a key is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Garbled;
 
-/// Everything that a unit lists.
+/// All differences that one unit lists.
 #[derive(Debug)]
 pub struct Candidates {
     difference: Difference,
-    /// Shard, hash of its source key, and the place of its parts in `parts`, for each derived row.
+    /// For each derived row: its shard, the hash of its source key, and the index of its first part in `parts`.
     rows: Vec<(ShardId, u64, u32)>,
-    /// Numbers of elements, those of one row one after the other.
+    /// Numbers of elements; the parts of one row follow one another.
     parts: Vec<u32>,
     projection: Projection,
 }
@@ -57,7 +57,7 @@ impl Candidates {
         Ok(Self { difference, rows, parts, projection: projection.clone() })
     }
 
-    /// All of them, about so many derived rows at a time; a source row is in one window only.
+    /// Returns all candidates in batches of about `rows` derived rows; a source row is in one batch only.
     pub fn windows(&self, rows: usize) -> impl Iterator<Item = CandidateBatch> {
         let mut begin = 0;
         std::iter::from_fn(move || {
@@ -98,7 +98,7 @@ fn source_key(projection: &Projection, row: &RowKey) -> Option<SourceKey> {
     ((row.table as usize) < projection.tables().len()).then_some(SourceKey { shard: row.shard, key })
 }
 
-/// Brings derived rows of one source row together; a collision only does more in one window.
+/// Hashes a key so that derived rows of one source row sort together; a collision only makes a batch larger.
 pub(super) fn hash(key: CellRef<'_>) -> u64 {
     match key {
         CellRef::Null => 0,

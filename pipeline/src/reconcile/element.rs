@@ -1,9 +1,9 @@
-//! Derived rows as numbers: what the sketch adds, subtracts and gives back.
+//! Derived rows as numbers, which the sketch adds, subtracts and gives back.
 //!
 //! A row becomes one element, or several when its key is long: shard, table, fingerprint, and a part of the key. The
-//! fingerprint is a seeded hash of everything that is compared (table, shard, key and values, each with its type and
-//! length, so neither NULL and empty nor `x0 y` and `x 0y` are the same), so one reconciliation's collision is not
-//! the next one's. Values are not kept: the code that needs them reads the row.
+//! fingerprint is a seeded hash of table, shard, key and values, each with its type and length. So NULL differs from an
+//! empty text and `x0 y` from `x 0y`, and a collision in one reconciliation is none in the next. Elements carry no
+//! values: code that needs them reads the row.
 
 use std::cmp::Ordering;
 
@@ -12,10 +12,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::records::{Cell, CellRef, Claimed};
 
-/// Words in front of the key's part: shard, place, fingerprint.
+/// Words before the key's part: shard, table with part number and key length, fingerprint.
 const HEAD: usize = 3;
 const WORD: usize = 8;
-/// Bits of a place: table (32), number of the part (12), bytes of the whole key (20).
+/// Bits of the second word: table (32), number of the part (12), bytes of the whole key (20).
 const TABLE_SHIFT: u32 = 32;
 const PART_SHIFT: u32 = 20;
 const PART_MASK: u64 = (1 << 12) - 1;
@@ -27,10 +27,10 @@ const UINT: u8 = 2;
 const BYTES: u8 = 3;
 const TAG_BITS: u32 = 2;
 
-/// How long elements of a projection are.
+/// Length of the elements of a projection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ElementShape {
-    /// Words of a key's part: so long that most keys need one.
+    /// Words of a key's part; most keys need one part.
     pub key_words: usize,
 }
 
@@ -40,7 +40,7 @@ impl ElementShape {
     }
 }
 
-/// Turns rows into elements; keeps its buffers.
+/// Turns rows into elements; keeps its buffers between rows.
 #[derive(Debug)]
 pub struct Elements {
     shape: ElementShape,
@@ -54,26 +54,26 @@ impl Elements {
         Self { shape, seed, bytes: Vec::new(), words: vec![0; shape.words()] }
     }
 
-    /// Words of each element.
+    /// Returns the number of words of each element.
     pub fn words(&self) -> usize {
         self.shape.words()
     }
 
-    /// Where an element's fingerprint counts among sums by table and bucket, and the fingerprint; a row counts once,
-    /// with its first part.
+    /// Returns the index of an element's fingerprint among the sums by table and bucket, and the fingerprint; `None`
+    /// for all parts of a row but the first, so that a row counts once.
     pub fn sum_place(element: &[u64], buckets: u64) -> Option<(usize, u64)> {
         let (place, fingerprint) = (element[1], element[2]);
         let is_first = place >> PART_SHIFT & PART_MASK == 0;
         is_first.then(|| (sum_place((place >> TABLE_SHIFT) as u32, fingerprint, buckets), fingerprint))
     }
 
-    /// Visits the row's elements; its fingerprint.
+    /// Visits the row's elements and returns its fingerprint.
     pub fn of(&mut self, row: &Claimed<'_>, mut visit: impl FnMut(&[u64])) -> u64 {
         self.bytes.clear();
         row.key.iter().for_each(|cell| pack(*cell, &mut self.bytes));
         let key_length = self.bytes.len();
         row.values.iter().for_each(|cell| pack(*cell, &mut self.bytes));
-        // Where the key ends is said too: a column more in the key is not one more value.
+        // The hash includes the end of the key: one more column in the key differs from one more value.
         let place = u64::from(row.table) << TABLE_SHIFT;
         self.bytes.extend_from_slice(&row.shard.as_u64().to_le_bytes());
         self.bytes.extend_from_slice(&(place | key_length as u64).to_le_bytes());
@@ -96,12 +96,12 @@ impl Elements {
     }
 }
 
-/// The place of a row among sums by table and bucket.
+/// Returns the index of a row among the sums by table and bucket.
 pub fn sum_place(table: u32, fingerprint: u64, buckets: u64) -> usize {
     (u64::from(table) * buckets + (fingerprint >> 32) % buckets) as usize
 }
 
-/// The key of a derived row that one side has and the other has not, or not with these values.
+/// The key of a derived row that one side lacks or has with other values.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RowKey {
     pub shard: ShardId,
@@ -109,22 +109,22 @@ pub struct RowKey {
     pub key: Box<[Cell]>,
 }
 
-/// Sorts the parts of one key one after the other.
+/// Orders elements so that the parts of one key follow one another.
 pub fn order(one: &[u64], other: &[u64]) -> Ordering {
     row_of(one).cmp(&row_of(other)).then(one[1].cmp(&other[1]))
 }
 
-/// Whether both are parts of the same row.
+/// Returns whether both elements are parts of the same row.
 pub fn are_of_one_row(one: &[u64], other: &[u64]) -> bool {
     row_of(one) == row_of(other)
 }
 
-/// Shard, table and length, fingerprint.
+/// Returns the words that all parts of a row share: shard, table with key length, fingerprint.
 fn row_of(words: &[u64]) -> (u64, u64, u64) {
     (words[0], words[1] & !(PART_MASK << PART_SHIFT), words[2])
 }
 
-/// The key whose parts these are, in order; `None` when a part is missing: then the sketch was not understood.
+/// Returns the key of these parts, which come in order; `None` when a part is missing, as in a sketch that was misread.
 pub fn assemble<'e>(parts: impl Iterator<Item = &'e [u64]>) -> Option<RowKey> {
     let (mut bytes, mut head) = (Vec::new(), None);
     for (number, words) in parts.enumerate() {
@@ -140,7 +140,7 @@ pub fn assemble<'e>(parts: impl Iterator<Item = &'e [u64]>) -> Option<RowKey> {
     Some(RowKey { shard, table, key: unpack(bytes.get(..length)?)? })
 }
 
-/// A tag in the lowest bits, beside it the length; then the bytes, of a number without its leading zeros.
+/// Appends a tag in the lowest bits with the length beside it, then the bytes; those of a number have no leading zeros.
 fn pack(cell: CellRef<'_>, into: &mut Vec<u8>) {
     let mut bytes = |tag: u8, bytes: &[u8]| {
         let mut head = (bytes.len() as u64) << TAG_BITS | u64::from(tag);

@@ -1,9 +1,9 @@
-//! Derived rows that belong to no table of a source: a reconciliation tells of them, and a person has them removed.
+//! Derived rows that belong to no table of a source: a reconciliation reports them, and a person has them removed.
 //!
-//! Nothing would ever repair such a row, since no lane owns it; and it never ends a reconciliation. A person who
-//! removes asks the sources for their tables after each reading of rows: a lane writes a row only after the commit
-//! that made its table, so a row whose table nobody knows then was no lane's when it was read. What is written over
-//! it later has another version, and the store removes only what was read.
+//! No lane owns such a row, so no repair reaches it, and it never ends a reconciliation. A removal asks the sources for
+//! their tables after each read of derived rows. A lane writes a row only after the commit that made its table, so a
+//! row whose table no source has at that moment was no lane's when it was read. A row that a lane writes over it later
+//! has another version, and the store removes only the version that was read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -18,17 +18,17 @@ use crate::projections::Projection;
 use crate::records::{Cell, CellRef, DerivedTable};
 use crate::retry::again;
 
-/// Foreign rows that a report lists one by one.
+/// Foreign rows that a report lists one by one, at most.
 pub(super) const LISTED_MAX: usize = 100;
-/// Shards that a report names beside them.
+/// Shards that a report's reason names, at most.
 const SHARDS_NAMED: usize = 10;
-/// Rows that are read before the sources are asked.
+/// Rows that are read before the sources are asked for their tables again.
 const STEP_ROWS: NonZeroUsize = NonZeroUsize::new(2_000).expect("it is not 0");
 
-/// The shard that would own a row, and the number that stands for it.
+/// The shard that would own a row, and the number that the store holds for it.
 type Owner = (Option<ShardId>, Option<u64>);
 
-/// Derived rows of a unit that belong to none of its tables: all counted, the first ones kept.
+/// Derived rows of a unit that belong to none of its tables: all are counted, the first ones are kept.
 #[derive(Debug, Default)]
 pub struct Unowned {
     rows: BTreeMap<Owner, u64>,
@@ -60,7 +60,7 @@ impl Unowned {
         }
     }
 
-    /// Leaves out what belongs to one of these.
+    /// Leaves out the rows of shards for which `is_known` returns true.
     pub(super) fn forget(&mut self, is_known: impl Fn(&ShardId) -> bool) {
         let is_foreign = |(owner, _): &Owner| !owner.as_ref().is_some_and(&is_known);
         self.rows.retain(|owner, _| is_foreign(owner));
@@ -71,12 +71,12 @@ impl Unowned {
         self.rows.values().sum()
     }
 
-    /// The first rows: table, what stands for the shard, key.
+    /// Returns the first rows: table, the stored number of the shard, key.
     pub(super) fn first(&self) -> impl Iterator<Item = (u32, Option<u64>, &[Cell])> {
         self.first.iter().map(|(table, (_, shard), key)| (*table, *shard, &**key))
     }
 
-    /// Why the reconciliation of a store is incomplete.
+    /// Returns the sentence that says why the reconciliation of a store is incomplete.
     pub(super) fn reason(&self, store: &str) -> String {
         let named = self.rows.iter().take(SHARDS_NAMED);
         let named: Vec<String> =
@@ -97,18 +97,18 @@ impl Unowned {
 pub struct Foreign {
     /// The derived table (`database.table`), or the index.
     pub table: String,
-    /// The shard id as it stands there, or `none`.
+    /// The stored shard id, or `none`.
     pub shard: String,
-    /// As in [`super::Drifted`], of the derived row's key.
+    /// The hash of the derived row's key, as in [`super::Drifted`].
     pub key_hash: String,
 }
 
-/// What stands for a shard, as reports and the command have it.
+/// Writes the stored number of a shard as reports and the command show it.
 pub fn shard_text(shard: Option<u64>) -> String {
     shard.map_or_else(|| "none".to_owned(), |shard| shard.to_string())
 }
 
-/// A derived table as reports name it.
+/// Returns the name of a derived table that reports show.
 pub fn table_text(table: &DerivedTable) -> String {
     match table.database.as_str() {
         "" => table.table.clone(),
@@ -116,17 +116,17 @@ pub fn table_text(table: &DerivedTable) -> String {
     }
 }
 
-/// What a removal has done.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Rows that belonged to nobody when they were read.
+    /// Rows that belonged to no table of a source when they were read.
     pub found: u64,
-    /// Rows that went; the others were written over meanwhile, or are only told.
+    /// Rows that were removed; others were written over meanwhile, or the run was a rehearsal.
     pub removed: u64,
 }
 
-/// Removes the derived rows of a projection that belong to none of the shards that `known` gives each time it is asked,
-/// and that are meant; with `is_rehearsal` they are told and stay. What was removed before an error is gone.
+/// Removes derived rows of a projection whose shard is not in the set that `known` returns, if `is_meant` accepts them.
+/// With `is_rehearsal` it only reports them to `tell`. Rows that it removed before an error stay removed.
 pub async fn remove_foreign<D: ForeignRows>(
     (projection, targets): (&Projection, &[Arc<D>]),
     known: impl AsyncFn() -> Result<BTreeSet<ShardId>, Fault>,

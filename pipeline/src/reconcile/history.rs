@@ -1,9 +1,9 @@
-//! The chain of past reconciliations: each is signed over the one before it, so none can be changed, taken away or
-//! put between without the key, except the newest ones taken away together, which their ids in other places would
-//! show.
+//! The chain of past reconciliations. Each is signed over the one before it, so without the key nobody can change,
+//! remove or insert one. The exception is the removal of the newest ones together, which their ids in other places
+//! would show.
 //!
-//! Signed with HMAC-SHA-256 (RFC 2104) over length-prefixed parts; without a key the same with an empty one, which
-//! shows accidents and no intent.
+//! The signature is HMAC-SHA-256 (RFC 2104) over length-prefixed parts. Without a configured key the key is empty: the
+//! chain then shows accidents and no intent.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -14,18 +14,18 @@ use super::scan::SourceTable;
 use crate::config::Secret;
 use crate::records::{Cell, Outcome, PastReconciliation};
 
-/// What a look at a past reconciliation and the one before it says.
+/// The result of checking a past reconciliation against the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Seal {
     Whole,
-    /// It is not what was signed, or was signed by another key.
+    /// The record differs from the one that was signed, or another key signed it.
     Broken,
-    /// The one before it is another than when it was signed, or is gone.
+    /// The record before it is missing, or differs from the one at the time of signing.
     Unlinked,
 }
 
 impl Seal {
-    /// The signature of a reconciliation, beside the one that stands before it.
+    /// Checks the signature of a reconciliation and its link to the stored one before it.
     pub fn of(
         reconciliation: &PastReconciliation,
         before: Option<&PastReconciliation>,
@@ -44,7 +44,7 @@ impl Seal {
     }
 }
 
-/// The reconciliation that follows `before`.
+/// Returns the signed record of the reconciliation that follows `before`.
 pub fn seal(
     before: Option<&PastReconciliation>,
     (id, ended_at_ms, verdict): (&str, u64, Outcome),
@@ -78,7 +78,8 @@ fn sign(reconciliation: &PastReconciliation, key: Option<&Secret>) -> String {
     hex(&mac(key, parts))
 }
 
-/// What a report shows instead of a key: the same every night, and nobody's without the key.
+/// Returns the hash that reports show instead of a key: the same in each reconciliation, and not to be guessed without
+/// the installation's key.
 pub fn hash_key(table: &SourceTable, row: &SourceKey, key: Option<&Secret>) -> String {
     let number;
     let of_row: &[u8] = match &row.key {
@@ -98,8 +99,8 @@ pub fn hash_key(table: &SourceTable, row: &SourceKey, key: Option<&Secret>) -> S
     hex(&mac(key, parts)[..8])
 }
 
-/// The same of a derived row that belongs to no table of a source: its store, the number that stands for its shard, its
-/// key.
+/// Returns the hash of a derived row that belongs to no table of a source, from its store, the stored number of its
+/// shard and its key.
 pub fn hash_foreign(store: &str, shard: Option<u64>, row: &[Cell], key: Option<&Secret>) -> String {
     let shard = shard_text(shard);
     let mut of_row = Vec::new();

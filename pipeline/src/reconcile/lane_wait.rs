@@ -1,5 +1,5 @@
-//! How long a reconciliation waits for lanes, and for which: those that stand still are waited for once. Looks at
-//! their progress only; what is judged then is decided in `recheck.rs`.
+//! The wait of a reconciliation for lanes. It waits once for a lane that stands still. It polls progress only;
+//! `recheck.rs` decides what to judge afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,39 +12,39 @@ use tokio::time::Instant;
 use crate::ports::Lanes;
 use crate::records::{LaneId, Progress, Refresh, Scope};
 
-/// Between two looks at progress.
+/// Time between two polls of progress.
 const POLL: Duration = Duration::from_millis(100);
-/// One that moves is not waited for longer.
+/// The longest wait for a lane that moves.
 const LANE_WAIT_MAX: Duration = Duration::from_secs(600);
 
-/// Waits for lanes, and remembers those that stood still: they are not waited for again before they move.
+/// Waits for lanes and remembers those that stood still: it waits for them again only after they move.
 #[derive(Debug)]
 pub struct LaneWait {
     standstill: Duration,
-    /// How long a lane that moves is waited for.
+    /// The longest wait for a lane that moves.
     longest: Duration,
-    /// By source.
+    /// Lanes with the revisions at which they stood still, by source.
     stood_still: Mutex<BTreeMap<String, Vec<(LaneId, u64)>>>,
 }
 
 impl LaneWait {
-    /// Lanes that have not moved for `standstill` while they should are not waited for: several times what a quiet
-    /// source takes to tell its position.
+    /// Returns a wait that gives up on lanes that do not move for `standstill`: several times the interval at which a
+    /// quiet source reports its position.
     pub fn new(standstill: Duration) -> Self {
         Self { standstill, longest: LANE_WAIT_MAX, stood_still: Mutex::default() }
     }
 
-    /// A wait that ends early for lanes that move too: who is late is to be seen as late.
+    /// Returns a wait that ends after `standstill` for lanes that move too, so that a late lane is seen as late.
     pub fn short(standstill: Duration) -> Self {
         Self { longest: standstill, ..Self::new(standstill) }
     }
 
-    /// For how long what does not move is waited for.
+    /// Returns how long the wait lasts for a lane that does not move.
     pub(super) fn standstill(&self) -> Duration {
         self.standstill
     }
 
-    /// Waits until nothing hinders any lane of a source; not for lanes that stand still. Else why not.
+    /// Waits until no lane of a source has an obstacle; returns the obstacle as soon as waiting is of no use.
     pub(super) async fn until<L: Lanes>(
         &self,
         lanes: &L,
@@ -88,15 +88,15 @@ impl LaneWait {
     }
 }
 
-/// Why something cannot be said of a lane yet.
+/// The reason why rows of a lane cannot be judged yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaneObstacle {
     pub why: &'static str,
-    /// It is worth waiting for.
+    /// Whether the obstacle may pass by waiting.
     pub passes: bool,
 }
 
-/// Rows that no chunk has brought yet may be missing.
+/// Returns whether the refresh may leave rows missing that no chunk has brought yet.
 fn reads_tables(refresh: &Refresh) -> bool {
     match refresh.scope {
         Scope::Source | Scope::Table(_) => true,
@@ -104,7 +104,7 @@ fn reads_tables(refresh: &Refresh) -> bool {
     }
 }
 
-/// Why a lane does not hold everything up to a place.
+/// Returns why a lane does not hold every change up to a position; `None` when it does.
 pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) -> Option<LaneObstacle> {
     let waits = |why| Some(LaneObstacle { why, passes: true });
     let is_of_lane = progress.server == *server && progress.position.epoch() == place.epoch();

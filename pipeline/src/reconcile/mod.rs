@@ -1,18 +1,17 @@
-//! The reconciliation: both sides of every projection are read and compared, what differs is proved to differ, and
-//! repaired.
+//! The reconciliation reads both sides of every projection, compares them, proves each difference, and has it repaired.
 //!
-//! `scan.rs` reads a *unit*, all rows of a range of shards on both sides, into one `sketch.rs`, which lists what
-//! differs as `candidates.rs`. `recheck.rs` looks at each candidate in the order source, barrier, derived stores,
-//! source: only what disagrees while the source stands still and the lanes have passed it is drift. `repair.rs` asks
-//! the lanes that own the rows to read them again. `reconciliation.rs` goes through all units, and `report.rs` says
-//! what was found, `unproven.rs` of which tables nothing is said. `shown.rs` remembers which tables there were;
-//! `lane_wait.rs` waits for lanes, `backpressure.rs` for servers, and `pace.rs` says how fast these are read.
-//! `spot_checks.rs` looks at some of the changed keys in the same way between reconciliations, and says only what it
-//! finds.
+//! - `scan.rs` reads a *unit*, all rows of a range of shards on both sides, into one `sketch.rs`; its differences are
+//!   `candidates.rs`.
+//! - `recheck.rs` checks each candidate in the order source, barrier, derived stores, source. A difference is drift
+//!   only if the source row did not change meanwhile and the lanes have passed it.
+//! - `repair.rs` asks the lanes that own the rows to read them again.
+//! - `run.rs` goes through all units; `report.rs` holds the findings, `unproven.rs` the tables without a verdict.
+//! - `shown.rs` remembers which tables sources showed, and `foreign.rs` derived rows that belong to none of them.
+//! - `lane_wait.rs` waits for lanes, `backpressure.rs` for servers; `pace.rs` holds how fast these are read.
+//! - `spot_checks.rs` rechecks some of the changed keys between reconciliations and only reports its findings.
+//! - `barrier.rs` lets other tasks wait for lanes, too.
 //!
-//! `foreign.rs` are derived rows that belong to no table of a source. `barrier.rs` lets others wait for lanes, too.
-//!
-//! No reconciliation writes a derived row, and nothing is called clean that was not read.
+//! A reconciliation writes no derived row, and calls nothing clean that it has not read.
 
 mod backpressure;
 mod barrier;

@@ -1,14 +1,14 @@
-//! How fast servers are read by reconciliations and audits, and how a reading waits while backpressure holds it.
+//! How fast reconciliations and audits read servers, and how a read waits while backpressure holds it.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// A reconciliation goes on slowly all the same: a part each time.
+/// The longest pause before the next part: under lasting backpressure a reconciliation goes on slowly.
 const HELD_MAX: Duration = Duration::from_secs(10);
 
-/// How fast each server is read.
+/// How fast a reconciliation or audit reads each server, and whether it is to pause.
 #[derive(Debug, Clone)]
 pub struct Pace {
     pub(crate) rows_per_second: Option<NonZeroU64>,
@@ -16,14 +16,14 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// As fast as it goes.
+    /// Returns a pace without a limit.
     pub fn unbounded() -> Self {
         Self { rows_per_second: None, backpressure: watch::channel(false).1 }
     }
 }
 
-/// Resolves while no backpressure holds readings, or it has for too long.
+/// Waits until no backpressure holds reads, for [`HELD_MAX`] at most.
 pub(crate) async fn released(readings: &mut watch::Receiver<bool>) {
-    // Without anybody who looks nothing is held.
+    // When the backpressure is dropped, nothing is held.
     let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;
 }

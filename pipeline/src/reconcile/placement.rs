@@ -1,10 +1,10 @@
-//! The placement audit, in the same reading: is each source row where its sharding rule puts it, and nowhere else too?
+//! The placement audit asks, in a reconciliation's own scan, whether each source row is in the one table of its rule.
 //!
 //! A misplaced row is in the derived stores all the same, since these follow the tables and not the rule; the
-//! application does not find it. A key in two tables is looked for with a bounded book of key hashes: when it is full,
-//! half of the keys are not looked for any more, and the report says which share was. What stands twice is read again
-//! at the end, as a row may move from one table to another while they are read. Tables without a rule of their own take
-//! no part.
+//! application does not find it. The audit looks for a key in two tables with a bounded book of key hashes. When the
+//! book is full, the audit drops half of the keys, and the report says which share was compared. Keys in two tables are
+//! read again at the end, as a row may move from one table to another during the scan. Tables without a rule take no
+//! part.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,48 +19,48 @@ use super::candidates::SourceKey;
 use crate::config::EntityConfig;
 use crate::records::Cell;
 
-/// Key hashes that the book holds.
+/// Key hashes that the book holds, at most.
 const BOOK_KEYS: usize = 1 << 20;
-/// What the book takes at most: 17 bytes for each of twice as many places, and half of it once more while it grows.
+/// Bytes that the book takes, at most: 17 for each of twice as many slots, and half of it once more while it grows.
 pub(super) const BOOK_BYTES: usize = BOOK_KEYS * 2 * 17 * 3 / 2;
-/// Keys that stand in two tables, listed.
+/// Keys in two tables that the report lists, at most.
 const DOUBLES_MAX: usize = 1_000;
-/// The key of a row among its fields.
+/// Index of a row's key among its fields.
 const KEY: usize = 0;
 
-/// What a reconciliation knows of placement.
+/// The findings of a reconciliation about placement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Rows whose place was compared with their rule's.
+    /// Rows whose table was compared with the one that their rule names.
     pub rows: u64,
-    /// Rows whose rule has no place for them: their key is no number, or NULL.
+    /// Rows whose rule names no table: their key is no number, or NULL.
     pub undecided: u64,
     /// Source tables with rows that belong elsewhere, and how many.
     pub misplaced: BTreeMap<String, u64>,
-    /// The share of all keys that was looked for in other tables, from 0 to 1.
+    /// Share of all keys that was looked for in other tables, from 0 to 1.
     pub share_of_keys: f64,
-    /// Keys that stand in more than one table; each names both.
+    /// Keys in more than one table; each names both.
     pub doubles: Vec<Double>,
     /// Rules that cannot reach all of their tables, in words.
     pub unreachable: Vec<String>,
-    /// Why rows of an entity were not compared.
+    /// Reasons why rows of an entity were not compared.
     pub not_audited: Vec<String>,
 }
 
-/// A key that stands in two tables of its rule.
+/// A key that is in two tables of its rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Double {
-    /// As in [`super::Drifted`].
+    /// The hash of the key, as in [`super::Drifted`].
     pub key_hash: String,
     pub tables: [String; 2],
 }
 
-/// A rule and the tables that it is about.
+/// A rule and the tables that it covers.
 #[derive(Debug, Clone)]
 struct Ruled {
     pattern: TablePattern,
     rule: ShardingRule,
-    /// Where its key stands in a row that was read for a reconciliation.
+    /// Index of the sharding column in a row that was read for a reconciliation.
     key: usize,
 }
 
@@ -73,7 +73,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Those of an entity, as configured.
+    /// Builds the rules of an entity from its configuration.
     pub fn of(entity: Entity, entities: &[EntityConfig]) -> Self {
         let (mut ruled, mut unreachable, mut not_audited) = (Vec::new(), Vec::new(), Vec::new());
         for config in entities.iter().filter(|config| config.entity == entity) {
@@ -91,7 +91,7 @@ impl Rules {
         Self { ruled: ruled.into(), unreachable, not_audited }
     }
 
-    /// The rule of a table, with its number and the place that the table is.
+    /// Returns the rule of a table, with its number and the numbers of database and table; `None` when it has no rule.
     fn of_table(&self, table: &TableIdentity<'_>) -> Option<(usize, &Ruled, (u32, u32))> {
         let matching = |(number, ruled): (usize, &'_ Ruled)| {
             let place = ruled.pattern.matches(&table.database, &table.table)?;
@@ -102,7 +102,7 @@ impl Rules {
     }
 }
 
-/// The audit of one entity in one reconciliation. Clones share the book.
+/// The placement audit of one entity in one reconciliation. Clones share the book.
 #[derive(Debug, Clone)]
 pub struct PlacementAudit {
     rules: Rules,
@@ -115,16 +115,16 @@ struct AuditFindings {
     placement: Placement,
     /// Hash of rule and key → the table where it was seen first.
     book: HashMap<u64, ShardId, foldhash::fast::RandomState>,
-    /// Keys whose hash lies above are not looked for.
+    /// Keys with a greater hash are not looked for.
     highest: u64,
-    /// Key, and the two tables.
+    /// Keys in two tables: the key in the second table, and the shard of the first.
     doubles: Vec<(SourceKey, ShardId)>,
 }
 
-/// One table on its way through the audit.
+/// The audit of one table while it is read.
 pub(super) struct TableAudit<'a> {
     audit: &'a PlacementAudit,
-    /// `None` = it has no rule.
+    /// The rule of the table; `None` = it has no rule.
     rule: Option<(usize, &'a Ruled, (u32, u32))>,
     table: &'a TableIdentity<'static>,
     rows: u64,
@@ -151,12 +151,12 @@ impl PlacementAudit {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keys that were seen in two tables, each with the other one, to be looked at again.
+    /// Returns keys that were seen in two tables, each with the other table's shard, for a second check.
     pub fn doubles(&self) -> Vec<(SourceKey, ShardId)> {
         self.found().doubles.clone()
     }
 
-    /// What was found, without doubles.
+    /// Returns the findings without the keys in two tables.
     pub fn placement(&self) -> Placement {
         let found = self.found();
         let share_of_keys = found.highest as f64 / u64::MAX as f64;
@@ -185,7 +185,7 @@ impl TableAudit<'_> {
         self.keys.push((hash, cell));
     }
 
-    /// A chunk of the table is whole.
+    /// Adds a chunk that was read to its end to the findings.
     pub(super) fn hand_over(&mut self) {
         let mut found = self.audit.found();
         let found = &mut *found;
@@ -210,7 +210,7 @@ impl TableAudit<'_> {
         self.forget();
     }
 
-    /// A chunk of the table was read in part, and is read again.
+    /// Drops a chunk that was read in part; it is read again.
     pub(super) fn forget(&mut self) {
         self.keys.clear();
         (self.rows, self.undecided, self.misplaced) = (0, 0, 0);

@@ -1,13 +1,14 @@
-//! Is a candidate drift? Source, barrier, derived stores, source: in this order, never from less, and twice.
+//! Decides whether a candidate is drift: reads source, barrier, derived stores and source, always in this order, twice.
 //!
-//! A transaction that the first look at the source does not see either changes the row before the second look, which
-//! makes the row *hot*, or comes after both. One that it sees is in the stores once every lane has passed the place of
-//! that look (*barrier*), as the progress says that lanes commit with their rows. One that waits for a replica's
-//! acknowledgement may be in the stores and in no snapshot: so the second look must have come as far as the lanes had
-//! when the stores were read. What disagrees while both looks agree, and does so again in the same way, is drift: once
-//! is not enough, as a row that changed and changed back between the looks may be found half way. What is hot or
-//! disagrees is looked at again, a few times; a lane that stands still, reads another server or is being loaded makes
-//! its keys *unreadable*, and the reconciliation incomplete.
+//! - A transaction that the first read of the source misses either changes the row before the second read, which makes
+//!   the row *hot*, or comes after both.
+//! - A transaction that the first read sees is in the stores once every lane has passed the position of that read (the
+//!   *barrier*), since lanes commit progress with their rows.
+//! - A transaction that waits for a replica's acknowledgement may be in the stores and in no snapshot. So the second
+//!   read must have come as far as the lanes had when the stores were read.
+//! - A difference is drift when both reads agree and a second round finds the same: a row that changed and changed back
+//!   between the reads may be found half way. A hot or undecided row is checked again, a few times.
+//! - A lane that stands still, reads another server or is being loaded makes its keys *unreadable*.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -29,41 +30,41 @@ use crate::ports::{DerivedRows, Lanes, RowSource, Sought};
 use crate::records::{Cell, CellRef, Chunk, Claimed, LaneId, Progress};
 use crate::retry::again;
 
-/// Looks at one candidate until it is decided; then it is hot, and left to the next reconciliation.
+/// Rounds of checks before a candidate is called hot and left to the next reconciliation.
 const ROUNDS: u32 = 6;
-/// Before what is not decided is looked at again: this, and as much more each time.
+/// Pause before the second round; each later pause is longer by as much.
 const HOT_PAUSE: Duration = Duration::from_secs(1);
-/// Keys asked for at once.
+/// Keys that one query asks for, at most.
 const KEYS_A_READING: usize = 500;
 
-/// What is wrong with the derived rows of one source row.
+/// The result of checking the derived rows of one source row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Rows that should stand do not.
+    /// Rows that should exist do not.
     Missing,
-    /// A row stands with values that the source does not have.
+    /// A row has values that the source does not have.
     Stale,
-    /// Rows stand, and the source row makes none.
+    /// Rows exist, and the source row makes none.
     Orphan,
-    /// A row stands where it should not, and not where it should.
+    /// A row exists where it should not, and does not where it should.
     WrongPartition,
-    /// Rows stand where they should, and where they should not too.
+    /// Rows exist where they should, and also where they should not.
     InTwoPartitions,
     /// An entry of a cache that lives for ever, or longer than is configured.
     Lasting,
-    /// A code that nobody can fill in a cache any more.
+    /// A code whose cache entry no process can fill any more.
     Blocked,
-    /// All is well: the change was on its way while the sides were read.
+    /// The derived rows are right: the change was on its way during the scan.
     InFlight,
-    /// It changed at each look, or disagreed in another way each time.
+    /// The source row changed in each round, or disagreed in another way each time.
     Hot,
     /// One of the sides could not be read, or a lane has not come so far.
     Unreadable,
 }
 
 impl Verdict {
-    /// Whether the stores are wrong.
+    /// Returns whether the verdict says that the stores are wrong.
     pub fn is_drift(self) -> bool {
         !matches!(self, Self::InFlight | Self::Hot | Self::Unreadable)
     }
@@ -95,13 +96,13 @@ impl From<EntryDrift> for Verdict {
     }
 }
 
-/// The derived rows of a source row: by table and key, their values.
+/// The derived rows of a source row: values by table and key.
 type Rows = BTreeMap<(u32, Box<[Cell]>), Box<[Cell]>>;
 
-/// What should stand and what did, as they disagreed at the look before.
+/// The expected and the found rows of each source row that disagreed in the round before.
 type Suspected = BTreeMap<SourceKey, (Rows, Rows)>;
 
-/// Compares what should stand with what does.
+/// Compares the expected rows with the found ones.
 pub fn judge(expected: &Rows, found: &Rows) -> Verdict {
     let is_missing = expected.keys().any(|row| !found.contains_key(row));
     let is_extra = found.keys().any(|row| !expected.contains_key(row));
@@ -116,10 +117,10 @@ pub fn judge(expected: &Rows, found: &Rows) -> Verdict {
     }
 }
 
-/// What was judged of a window, and why what could not be read was not.
+/// The verdicts of a batch of candidates, and why some could not be read.
 #[derive(Debug, Default)]
 pub struct Judged {
-    /// With the derived tables that were looked at.
+    /// The verdict of each source row, with the derived tables that were checked.
     pub verdicts: BTreeMap<SourceKey, (Verdict, BTreeSet<u32>)>,
     pub unread: BTreeSet<String>,
 }
@@ -127,7 +128,7 @@ pub struct Judged {
 /// Keys of some tables that are read at one watermark.
 type KeyBatch = Vec<(ShardId, Vec<Cell>)>;
 
-/// Cut so that each has no more than [`KEYS_A_READING`].
+/// Cuts keys into batches of at most [`KEYS_A_READING`].
 fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<KeyBatch> {
     let mut readings = vec![KeyBatch::new()];
     let mut room = KEYS_A_READING;
@@ -147,7 +148,7 @@ fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<KeyBatch> {
     readings
 }
 
-/// What is needed to look at single rows.
+/// The access to source, stores and lanes that a check of single rows needs.
 pub struct Recheck<'a, S, D, L> {
     pub sides: &'a Sides<S, D>,
     pub lanes: &'a L,
@@ -155,24 +156,24 @@ pub struct Recheck<'a, S, D, L> {
     pub lane_wait: &'a LaneWait,
 }
 
-/// Source rows as they were looked at.
+/// The derived rows that source rows make, as one read of the sources saw them.
 #[derive(Debug, Default)]
 struct Look {
     rows: BTreeMap<SourceKey, Rows>,
-    /// By source: the furthest place of the reading, and whose place it is.
+    /// The furthest position of the read and the server that it belongs to, by source.
     places: BTreeMap<String, (Lsn, ServerIdentity)>,
-    /// Up to where all readings of a shard's rows have seen.
+    /// The position up to which all reads of a shard's rows have seen.
     seen: BTreeMap<ShardId, Lsn>,
-    /// Sources and shards that could not be read.
+    /// Shards that could not be read, and why.
     failed: BTreeMap<ShardId, String>,
 }
 
-/// How far the lanes of sources are.
+/// How far the lanes of sources have come.
 #[derive(Debug, Default)]
 struct Applied {
-    /// The furthest change of each source that any lane has in its tables.
+    /// The furthest change that any lane has in its tables, by source.
     furthest: BTreeMap<String, Lsn>,
-    /// Tables that a lane is still to read again, and what to say of them: their rows may be stale.
+    /// Tables that a lane is still to read again, with the reason: their rows may be stale.
     owed: BTreeMap<ShardId, String>,
 }
 
@@ -193,7 +194,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(judged)
     }
 
-    /// Looks at all once; what is not decided yet.
+    /// Checks all pending rows once; returns those that are not decided yet.
     async fn round(
         &self,
         pending: CandidateBatch,
@@ -216,7 +217,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
             let source = self.tables.get(&key.shard).map(|table| &table.source);
             let why = why.or_else(|| barred.get(source?)).or_else(|| owed.get(&key.shard));
-            // Lanes may have read what no snapshot shows yet, so that neither look has seen it.
+            // Lanes may have applied a change that no snapshot shows yet, so that both reads missed it.
             let applied = source.and_then(|source| applied.get(source));
             let has_seen_all = applied.is_some_and(|applied| second.seen.get(&key.shard) >= Some(applied));
             let verdict = match why {
@@ -245,7 +246,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(undecided)
     }
 
-    /// Reads source rows by their keys. What fails concerns its table only.
+    /// Reads source rows by their keys. A failure concerns its table only.
     async fn look(&self, keys: impl Iterator<Item = &SourceKey>) -> Look {
         let mut of_shard: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
         keys.for_each(|key| of_shard.entry(key.shard).or_default().push(key.key.clone()));
@@ -270,7 +271,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     async fn look_at(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> Look {
         let mut look = Look::default();
         let Some(connector) = self.sides.primaries.get(source) else { return look };
-        // Watermarks are told in the epoch that the lanes are in; whether it is the same server's is asked later.
+        // The source reports watermarks in the epoch of the lanes; whether both name the same server is compared later.
         let epoch = match self.lanes.progress(source).await {
             Ok(lanes) => lanes.iter().map(|(_, progress)| progress.position.epoch()).max(),
             Err(_) => None,
@@ -283,7 +284,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             let read = again(|| connector.rows(&keys, epoch.unwrap_or(FIRST_EPOCH))).await;
             match read.and_then(|chunk| self.take(source, &reading, &chunk, &mut look)) {
                 Ok(()) => {}
-                // One table that cannot be read is no reason not to read the others.
+                // If one table of several fails, each is read alone, so that the others are read.
                 Err(fault) if reading.len() > 1 && fault.class() != Class::Transient => {
                     readings.extend(reading.into_iter().map(|one| vec![one]))
                 }
@@ -332,7 +333,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         rows.entry(key).or_default().insert((row.table, owned(row.key)), owned(row.values));
     }
 
-    /// The derived rows of all that is wanted.
+    /// Reads the derived rows of all wanted source rows.
     async fn found(&self, wanted: &CandidateBatch) -> Result<BTreeMap<SourceKey, Rows>, Fault> {
         let tables = self.sides.projection.tables();
         let of_target = |place: u32| {
@@ -363,8 +364,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         Ok(all)
     }
 
-    /// How far lanes are after the stores were read. Nothing is said of a source whose lanes do not answer, or of which
-    /// one has not what it had at the barrier: an operator may have set it back meanwhile.
+    /// Returns how far lanes are after the stores were read. It leaves out a source whose lanes do not answer, or one
+    /// of whose lanes lacks what it had at the barrier: an operator may have set the lane back meanwhile.
     async fn applied(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> Applied {
         let asked = places.iter().map(async |(source, (place, server))| {
             let lanes = self.lanes.progress(source).await.ok()?;
@@ -395,7 +396,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         format!("lane {lane} is to read {table} again, of which rows changed unseen")
     }
 
-    /// Waits until the lanes of each source have passed its place; of those that do not, why.
+    /// Waits until the lanes of each source have passed its position; returns the sources whose lanes have not, and
+    /// why.
     async fn barrier(&self, places: &BTreeMap<String, (Lsn, ServerIdentity)>) -> BTreeMap<String, String> {
         let waits = places.iter().map(async |(source, (place, server))| {
             let hindered = |progress: &Progress| hinders(progress, *place, server);

@@ -1,7 +1,7 @@
-//! Repair: the lanes that own the rows read the source rows again, and write what these say.
+//! Repair: the lanes that own the rows read the source rows again and write their derived rows.
 //!
-//! Nothing is written from outside, so nothing can be overtaken: a lane does it between its own changes, at a version
-//! that the source has. Whether it helped is asked of the stores again.
+//! Only the lane writes, between its own changes and at a version that the source has, so nothing can overtake it. The
+//! caller reads the stores again to learn whether the repair helped.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::ports::Lanes;
 use crate::records::{Cell, KEYS_MAX, Progress, Refresh, Scope};
 use crate::retry::again;
 
-/// Has every lane of a source read these rows again, and waits until they have; else why not.
+/// Has every lane of a source read these rows again and waits until all have; returns the reason when one does not.
 pub async fn repair<L: Lanes>(
     lanes: &L,
     lane_wait: &LaneWait,

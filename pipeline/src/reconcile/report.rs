@@ -1,7 +1,7 @@
-//! What a reconciliation has read, found and done: for people, programs and the history.
+//! The report of a reconciliation, with its counts, findings and repairs, for people, programs and the history.
 //!
-//! Keys do not appear: a key is told by a hash that only who knows the installation's secret can make, the same every
-//! reconciliation, so that a row which is wrong again is noticed.
+//! The report has no keys. It names a key by a hash that only a holder of the installation's secret can make. The hash
+//! is the same in each reconciliation, so a row that is wrong again is recognised.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::config::reconcile::Mode;
 use crate::lookup::AuditPlace;
 use crate::records::Outcome;
 
-/// Drifted source rows that a report lists one by one; it goes through a message of 1 MB on its way.
+/// Drifted source rows that a report lists one by one, at most: the report travels in a message of 1 MB.
 pub const LISTED_MAX: usize = 1_000;
 const REASONS_MAX: usize = 100;
 
@@ -27,46 +27,46 @@ pub struct Drifted {
     /// The source table: `database.table`.
     pub table: String,
     pub verdict: Verdict,
-    /// 16 hexadecimal digits: see the module.
+    /// Hash of the row's key in 16 hexadecimal digits, as the head of this module describes it.
     pub key_hash: String,
 }
 
-/// What a reconciliation found in the stores of one projection, or in one cache.
+/// The findings of a reconciliation in the stores of one projection, or in one cache.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StoreReport {
-    /// The projection or cache.
+    /// Name of the projection or cache.
     pub store: String,
-    /// Source tables read, and their rows.
+    /// Source tables that were read; `rows_source` counts their rows.
     pub tables: u64,
     pub rows_source: u64,
-    /// Derived rows that the source rows make, and those that stand.
+    /// Derived rows that the source rows make; `rows_derived` counts those that exist.
     pub rows_expected: u64,
     pub rows_derived: u64,
-    /// Source rows that were looked at one by one.
+    /// Source rows that were checked one by one.
     pub candidates: u64,
     pub verdicts: BTreeMap<Verdict, u64>,
-    /// Source rows whose lanes were asked to read them anew, and those that were right afterwards.
+    /// Source rows that lanes were asked to read again; `confirmed` counts those that were right afterwards.
     pub repaired: u64,
     pub confirmed: u64,
-    /// Source rows that are wrong still.
+    /// Source rows that are still wrong.
     pub left: u64,
-    /// Found the reconciliation before too.
+    /// Drifted source rows that the previous reconciliation found too.
     pub again: u64,
     pub drift: Vec<Drifted>,
-    /// There was more drift than is listed.
+    /// Whether there was more drift than `drift` lists.
     pub is_drift_cut: bool,
-    /// Derived rows that belong to no table of a source, and the first of them.
+    /// Derived rows that belong to no table of a source; `foreign` holds the first of them.
     #[serde(default)]
     pub foreign_rows: u64,
     #[serde(default)]
     pub foreign: Vec<Foreign>,
-    /// More differs than may be repaired without being asked.
+    /// Whether more differs than may be repaired without the word of a person.
     pub is_gate_closed: bool,
-    /// Where source rows stand, seen once for each kind of rows.
+    /// Findings about the placement of source rows; each entity is audited once.
     pub placement: Option<Placement>,
-    /// What could not be read or decided.
+    /// Reasons why something could not be read or decided.
     pub incomplete: Vec<String>,
-    /// The source tables of which nothing is said, or not of all rows.
+    /// The source tables that have no verdict, or not for all rows.
     #[serde(default)]
     pub unproven: Unproven,
     pub seconds: f64,
@@ -87,7 +87,7 @@ impl StoreReport {
         self.verdicts.get(&verdict).copied().unwrap_or_default()
     }
 
-    /// Source rows whose derived rows were wrong.
+    /// Returns the number of source rows whose derived rows were wrong.
     pub fn drifted(&self) -> u64 {
         self.verdicts.iter().filter(|(verdict, _)| verdict.is_drift()).map(|(_, rows)| rows).sum()
     }
@@ -100,7 +100,7 @@ impl StoreReport {
         }
     }
 
-    /// So many more rows belong to no table of a source, and these are among them; the first of all are kept.
+    /// Adds `rows` foreign rows, `listed` among them; the report keeps the first of all.
     pub fn add_foreign(&mut self, rows: u64, listed: impl Iterator<Item = Foreign>) {
         self.foreign_rows += rows;
         self.foreign.extend(listed);
@@ -108,8 +108,8 @@ impl StoreReport {
         self.foreign.truncate(foreign::LISTED_MAX);
     }
 
-    /// So many source rows were repaired, and this is how those stand that could be read back. Only what is seen wrong
-    /// is left; what changed at each look was not decided.
+    /// Counts `repaired` source rows, with the verdicts of those that could be read back. A row that is seen wrong
+    /// counts as left; a row that changed in each round is undecided and makes the report incomplete.
     pub fn read_back(&mut self, repaired: u64, verdicts: impl Iterator<Item = Verdict>) {
         let (mut right, mut wrong) = (0, 0);
         for verdict in verdicts {
@@ -126,7 +126,7 @@ impl StoreReport {
         }
     }
 
-    /// Gives every list one order: chance decides in which one tables are read.
+    /// Sorts every list, since tables are read in an order of chance.
     pub fn put_in_order(&mut self) {
         let Self { drift, placement, incomplete, .. } = self;
         drift.sort_by(|one, two| {
@@ -138,12 +138,12 @@ impl StoreReport {
                 .doubles
                 .sort_by(|one, two| (&one.tables, &one.key_hash).cmp(&(&two.tables, &two.key_hash)));
         }
-        // What says that reasons are left out stays after them.
+        // The entry that says that reasons are left out stays after them.
         let reasons = incomplete.len().min(REASONS_MAX);
         incomplete[..reasons].sort();
     }
 
-    /// Each reason once, and not endlessly many.
+    /// Adds a reason why the reconciliation is incomplete: each once, and at most `REASONS_MAX`.
     pub fn set_incomplete(&mut self, why: impl Into<String>) {
         let why = why.into();
         if self.incomplete.contains(&why) {
@@ -156,7 +156,7 @@ impl StoreReport {
         }
     }
 
-    /// Never clean unless everything was read and decided.
+    /// Returns the outcome; it is clean only if everything was read and decided.
     pub fn outcome(&self) -> Outcome {
         let undecided = self.of(Verdict::Hot) + self.of(Verdict::Unreadable);
         match () {
@@ -170,10 +170,10 @@ impl StoreReport {
     }
 }
 
-/// The whole reconciliation.
+/// The report of a whole run, over all of its stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReconciliationReport {
-    /// Unique, and later ones are greater.
+    /// A unique id; later ones are greater.
     pub id: String,
     pub verdict: Outcome,
     /// Milliseconds since the Unix epoch.
@@ -181,31 +181,31 @@ pub struct ReconciliationReport {
     pub ended_at_ms: u64,
     pub mode: Mode,
     pub stores: Vec<StoreReport>,
-    /// What the next reconciliation expects to be shown.
+    /// The tables that the next reconciliation expects sources to show.
     #[serde(default)]
     pub tables: VisibleTables,
-    /// Every store was asked for, and treated as configured: later reconciliations, their schedule and the metrics go
-    /// by it.
+    /// Whether every store was included and treated as configured. Later reconciliations, their schedule and the
+    /// metrics rely on whole ones only.
     #[serde(default = "yes")]
     pub is_whole: bool,
-    /// Where the audit of a cache goes on the next time, by the name of its store.
+    /// The point where the next audit of a cache resumes, by the name of its store.
     #[serde(default)]
     pub caches: BTreeMap<String, AuditPlace>,
 }
 
-/// Reconciliations were all taken for whole ones before they said it.
+/// A report of a version without this field counts as whole.
 fn yes() -> bool {
     true
 }
 
-/// Counts what the reconciliation before found too: a repair that does not last is a defect somewhere.
+/// Counts the drift that the previous reconciliation found too: a repair that does not last is a defect somewhere.
 pub fn count_again(store: &mut StoreReport, last: &ReconciliationReport) {
     let Some(before) = last.stores.iter().find(|before| before.store == store.store) else { return };
     let known: BTreeSet<&str> = before.drift.iter().map(|drifted| &*drifted.key_hash).collect();
     store.again = store.drift.iter().filter(|drifted| known.contains(&*drifted.key_hash)).count() as u64;
 }
 
-/// The worst of all; a reconciliation of nothing has read nothing.
+/// Returns the worst outcome; a reconciliation without stores is incomplete, as it has read nothing.
 pub fn worst<'s>(stores: impl IntoIterator<Item = &'s StoreReport>) -> Outcome {
     stores.into_iter().map(StoreReport::outcome).max().unwrap_or(Outcome::Incomplete)
 }

@@ -1,9 +1,9 @@
 //! The reconciliation of one projection: unit after unit, each scanned, rechecked and repaired before the next one.
 //!
-//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together are all shards there can be.
-//! What has to be remembered is where the next unit begins and what was found so far, so a reconciliation that was
-//! cut off goes on there. A table that cannot be read costs its own unit only. Rows of shards that no source has are
-//! told and never judged: a table that is gone, or not seen any more, looks the same as one that was emptied.
+//! A unit is a range of shards with about [`UNIT_ROWS`] source rows; all units together cover every possible shard. The
+//! checkpoint holds where the next unit begins and the findings so far, so an interrupted reconciliation resumes there.
+//! A table that cannot be read costs only its own unit. Rows of shards that no source has are reported and never
+//! judged: a table that is gone, or no longer visible, looks the same as one that was emptied.
 
 mod foreign;
 
@@ -32,37 +32,37 @@ use crate::ports::{DerivedRows, Lanes, RowSource};
 use crate::records::Cell;
 use crate::retry::again;
 
-/// Source rows of a unit: what differs in all of them can be listed within the default memory.
+/// Source rows of a unit: even if all of them differ, the default memory can list them.
 const UNIT_ROWS: u64 = 2_000_000;
-/// Tables of the first unit, before anything is known of their size.
+/// Tables of the first unit, before their size is known.
 const FIRST_TABLES: usize = 8;
-/// Derived rows that are looked at with one barrier.
+/// Derived rows that are checked after one barrier.
 const WINDOW_ROWS: usize = 20_000;
-/// Fewer differences in a unit are repaired whatever their share.
+/// Up to so many differences in a unit are repaired whatever their share.
 const SHARE_KEYS_MIN: u64 = 100;
 
-/// How far the reconciliation of one projection is.
+/// How far the reconciliation of one projection has come.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StoreState {
     pub report: StoreReport,
-    /// Where the next unit begins; `None` = all are through.
+    /// The shard where the next unit begins; `None` = all units are done.
     pub next: Option<ShardId>,
-    /// So that a unit has about [`UNIT_ROWS`], as far as is known.
+    /// Tables of a unit: with them it has about [`UNIT_ROWS`], as far as their size is known.
     tables_a_unit: usize,
-    /// The most tables of a unit, since a window ended before one with more was through.
+    /// The most tables of a unit, after a window ended before a unit with more was done.
     #[serde(default)]
     tables_max: Option<usize>,
-    /// Up to here units are single tables, since one of them could not be read.
+    /// Up to this shard units are single tables, since one of them could not be read.
     careful_up_to: Option<ShardId>,
-    /// New in each reconciliation, so that chance hides nothing twice.
+    /// The seed of hashes: new in each reconciliation, so that no collision hides a difference twice.
     seed: u64,
-    /// How far the audit is, when the store is a cache.
+    /// How far the audit has come, when the store is a cache.
     #[serde(default)]
     pub audit: AuditState,
 }
 
 impl StoreState {
-    /// How much of all shards there can be is through, from 0 to 1; tables lie in them at random.
+    /// Returns the share of all possible shards that is done, from 0 to 1; tables lie in them at random.
     pub fn share(&self) -> f64 {
         self.next.map_or(1.0, |next| next.as_u64() as f64 / (u64::MAX >> 1) as f64)
     }
@@ -80,28 +80,29 @@ impl StoreState {
     }
 }
 
-/// Where a reconciliation is stored, so that it can be gone on with.
+/// The store of a reconciliation's state, from which another process can resume it.
 pub trait Checkpoint: Send {
-    /// Fails when another process has stored since.
+    /// Stores the state; fails when another process has stored one since.
     fn store(&mut self, state: &StoreState) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
-/// One projection's reconciliation.
+/// The reconciliation of one projection.
 pub struct Reconciliation<'a, S, D, L> {
     pub sides: &'a Sides<S, D>,
     pub lanes: &'a L,
     pub settings: &'a ReconcileSettings,
     pub lane_wait: LaneWait,
-    /// Makes the hash of a key that reports show.
+    /// Makes the hash of a source row's key for reports.
     pub hash_key: &'a (dyn Fn(&SourceTable, &SourceKey) -> String + Sync),
-    /// The same of a derived row that belongs to no source table: what stands for its shard, and its key.
+    /// Makes the hash of a derived row that belongs to no source table, from the stored number of its shard and its
+    /// key.
     pub hash_foreign: &'a (dyn Fn(Option<u64>, &[Cell]) -> String + Sync),
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
-    /// Goes on from `state` until all units are through or `cancel`; what is reached is stored after each. When none
-    /// gets through before `cancel`, units are half as large from then on: a reconciliation gets on in windows of any
-    /// length above what a single table takes.
+    /// Resumes from `state` until all units are done or `cancel`; stores the state after each unit. When no unit is
+    /// done before `cancel`, later units have half as many tables: a reconciliation gets on in windows of any length
+    /// that a single table fits into.
     pub async fn run(
         &self,
         state: &mut StoreState,
@@ -152,7 +153,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         Ok(())
     }
 
-    /// What was seen of placement; what stands twice is read once more, as a row may have moved meanwhile.
+    /// Reports the placement audit; reads keys in two tables once more, as a row may have moved meanwhile.
     async fn place(
         &self,
         tables: &BTreeMap<ShardId, SourceTable>,
@@ -172,7 +173,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             let (Some(one), Some(two)) = (tables.get(&key.shard), tables.get(&other.shard)) else { continue };
             let mut places = [(one, &key), (two, &other)];
             if join_all(places.map(|(table, key)| self.stands(table, key))).await == [true, true] {
-                // Which of both was read first is chance.
+                // Which of the two was read first is chance.
                 places.sort_by_key(|(table, _)| (table.name(), &*table.source));
                 let key_hash = (self.hash_key)(places[0].0, places[0].1);
                 let names = places.map(|(table, _)| table.name());
@@ -189,8 +190,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         read.is_ok_and(|chunk| chunk.rows > 0)
     }
 
-    /// Whether each replica has come as far as its source was when the reconciliation began: what is older there
-    /// looks right where the stores are as old, and is no word against them.
+    /// Returns whether each replica has come as far as its source was when the reconciliation began. A replica's older
+    /// rows look right where the stores are as old, so they prove nothing about the stores.
     async fn replicas_hold(&self, report: &mut StoreReport, cancel: &CancellationToken) -> bool {
         for name in &self.sides.replicated {
             let (Some(replica), Some(primary)) =
@@ -230,8 +231,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         }
     }
 
-    /// Every captured table of the projection; `None` when a source does not tell: then rows of tables that are not
-    /// known cannot be told from rows of tables that are gone.
+    /// Returns every captured table of the projection; `None` when a source does not answer. Without its answer, rows
+    /// of unknown tables look the same as rows of tables that are gone.
     async fn tables(&self, report: &mut StoreReport) -> Option<BTreeMap<ShardId, SourceTable>> {
         let mut all = BTreeMap::new();
         let entity = self.sides.projection.entity();
@@ -260,7 +261,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         Some(all)
     }
 
-    /// One unit, from scan to repair.
+    /// Reconciles one unit, from scan to repair.
     async fn unit(
         &self,
         unit: Unit,
@@ -302,7 +303,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         ended
     }
 
-    /// Judges the candidates of a slice; false when no more are to be judged. `rows`: of the whole unit.
+    /// Judges the candidates of a slice; returns whether to go on. `rows` counts the source rows of the whole unit.
     async fn judge(
         &self,
         recheck: &Recheck<'_, S, D, L>,
@@ -316,8 +317,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         report.rows_derived += scanned.rows_derived;
         self.tell_foreign(scanned.unowned, recheck.tables, report).await;
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
-            // Derived rows of one source row may lie in several slices; it counts once, and is read back with all of
-            // them.
+            // Derived rows of one source row may lie in several slices; the row counts once and is read back with all
+            // of its tables.
             window.retain(|key, tables| match wrong.keys.get_mut(key) {
                 Some(known) => {
                     known.append(tables);
@@ -343,7 +344,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         true
     }
 
-    /// Repairs what is wrong in a unit.
+    /// Repairs the wrong rows of a unit, if the drift gate and the mode allow it.
     async fn settle(
         &self,
         recheck: &Recheck<'_, S, D, L>,
@@ -419,17 +420,17 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
     }
 }
 
-/// What a unit leads to.
+/// The end of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum UnitEnd {
     Through,
-    /// It is read again, a table at a time.
+    /// The unit is read again, one table at a time.
     InPieces,
-    /// Nothing more can be read.
+    /// Nothing more of the store can be read.
     Store,
 }
 
-/// What a unit that cannot be read leads to; one of which a part was judged already is not read again.
+/// Returns how a unit that cannot be read ends; a unit of which a part was judged is not read again.
 fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreState) -> UnitEnd {
     match why {
         Unscanned::Unread { shard: Some(shard), fault } if unit.tables.len() > 1 && !is_read => {
@@ -438,7 +439,7 @@ fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreStat
             UnitEnd::InPieces
         }
         Unscanned::Unread { shard: Some(_), fault } => {
-            // Of a unit that was judged in part, the rest is not.
+            // The rest of a partly judged unit stays unjudged.
             state.report.unproven.add(unit.tables.keys().copied());
             state.report.set_incomplete(format!("not read: {fault}"));
             UnitEnd::Through
@@ -457,16 +458,17 @@ fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreStat
     }
 }
 
-/// Source rows of a unit that are known to be wrong.
+/// Source rows of a unit that are wrong.
 #[derive(Debug, Default)]
 struct Wrong {
     keys: CandidateBatch,
-    /// Others could not be judged.
+    /// Whether some candidates could not be judged.
     is_partial: bool,
 }
 
 impl Wrong {
-    /// More than may be repaired without being asked: an empty source must not empty the stores.
+    /// Returns whether more is wrong than may be repaired without the word of a person: an empty source must not empty
+    /// the stores.
     fn is_beyond(&self, settings: &ReconcileSettings, report: &StoreReport, rows: u64) -> bool {
         let of_unit = self.keys.len() as u64;
         let share = of_unit as f64 / rows.max(1) as f64;
@@ -474,7 +476,7 @@ impl Wrong {
     }
 }
 
-/// The unit that begins at a shard.
+/// Returns the unit that begins at the shard `next`.
 fn cut(tables: &BTreeMap<ShardId, SourceTable>, next: ShardId, state: &StoreState) -> Unit {
     let is_careful = state.careful_up_to.is_some_and(|end| next <= end);
     let count = if is_careful { 1 } else { state.tables_a_unit.min(state.tables_max.unwrap_or(usize::MAX)) };

@@ -1,11 +1,10 @@
-//! One unit of a reconciliation: all rows of a range of shards, read on both sides at once and cancelled out in one
-//! sketch.
+//! The scan of one unit: all rows of a range of shards, read on both sides at once and cancelled out in one sketch.
 //!
-//! Chunks and pages need no common moment: whatever changed while they were read is one candidate more. The servers of
-//! both sides are read at the same time, of each [`TABLES_AT_ONCE`] tables. A sketch begins small, so that it stays in
-//! the processor's cache; when more differs than it can list, the unit is read again with all the memory that is
-//! allowed, and then in slices, a part of the rows each time. Beside it every table has [`BUCKETS`] sums
-//! of fingerprints: what is listed must explain them, else it is not believed.
+//! Chunks and pages need no common moment: a row that changed during the scan is one more candidate. The servers of
+//! both sides are read at the same time, [`TABLES_AT_ONCE`] tables of each. A sketch begins small, so that it stays in
+//! the processor's cache. When more differs than it can list, the unit is read again with all the memory that is
+//! allowed, and then in slices, a part of the rows each time. Every table also has [`BUCKETS`] sums of fingerprints: a
+//! listed difference that does not explain them is not believed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroUsize;
@@ -31,35 +30,35 @@ use crate::records::{Claimed, DerivedRow};
 use crate::retry::Attempts;
 use crate::throttle::{SharedThrottle, Throttle};
 
-/// Source rows of a chunk, and derived rows of a page: below a second of reading, and few megabytes.
+/// Source rows of a chunk, and derived rows of a page: less than a second to read, and a few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");
-/// Tables of one server that are read at the same time, each over a connection of its own: while the rows of one are
-/// put down, the server reads the other.
+/// Tables of one server that are read at the same time, each over its own connection: while one table's rows are
+/// buffered, the server reads the other.
 pub const TABLES_AT_ONCE: usize = 2;
-/// Time for whose rows a server is read at once, at its rate: its other clients hardly wait.
+/// Time for which a rate-limited read runs in one piece: other clients of the server hardly wait.
 const CHUNK: Duration = Duration::from_millis(50);
-/// What a sketch has at first: it stays in the second cache of a processor's core, and lists some sixteen thousand
+/// Bytes of the first sketch: it stays in the second-level cache of a processor's core, and lists some sixteen thousand
 /// differences of users.
 const FIRST_BYTES: usize = 1 << 20;
-/// Slices that one is cut into when too much differs.
+/// Parts that a slice is cut into when too much differs.
 const CUT: u64 = 4;
-/// Reading a unit so many times is too much: its store is better read anew as a whole.
+/// Slices of a unit, at most: beyond them it is better to read the whole store again.
 const SLICES_MAX: u64 = 64;
-/// Groups of rows with a sum of their own, in each table.
+/// Groups of rows in each table that have their own sum of fingerprints.
 const BUCKETS: u64 = 16;
 
-/// Both sides of one projection.
+/// Source and derived stores of one projection.
 pub struct Sides<S, D> {
     pub projection: Projection,
-    /// Read as a whole: replicas where there are some.
+    /// The servers for whole tables: replicas where there are some.
     pub sources: BTreeMap<String, Arc<S>>,
     /// Sources whose tables are read from a replica.
     pub replicated: BTreeSet<String>,
-    /// Asked for single rows: the servers whose changes the lanes follow.
+    /// The servers for single rows: those whose changes the lanes follow.
     pub primaries: BTreeMap<String, Arc<S>>,
-    /// In the order of the projection's targets.
+    /// The derived stores, in the order of the projection's targets.
     pub targets: Vec<Arc<D>>,
-    /// Where source rows stand is looked at in the same reading.
+    /// The placement audit, which sees source rows in the same scan; `None` = no audit.
     pub audit: Option<PlacementAudit>,
 }
 
@@ -70,7 +69,7 @@ pub struct Unit {
     pub tables: BTreeMap<ShardId, SourceTable>,
 }
 
-/// A captured table and where it is.
+/// A captured table and its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceTable {
     pub source: String,
@@ -78,57 +77,58 @@ pub struct SourceTable {
 }
 
 impl SourceTable {
-    /// `database.table`.
+    /// Returns the name of the table as `database.table`.
     pub fn name(&self) -> String {
         format!("{}.{}", self.identity.database, self.identity.table)
     }
 }
 
-/// What the reading of a unit, or of a slice of it, has found.
+/// The result of scanning a unit or a slice of it.
 #[derive(Debug)]
 pub struct Scanned {
-    /// With the first slice, of all.
+    /// Source rows of the whole unit, in its first slice; 0 in the later ones.
     pub rows_source: u64,
     /// Derived rows that the source rows should make.
     pub rows_expected: u64,
     pub rows_derived: u64,
-    /// Derived rows of shards that no table of the unit has, as `rows_source`: they are not among the candidates.
+    /// Derived rows of shards that no table of the unit has, in the first slice only: they are not among the
+    /// candidates.
     pub unowned: Unowned,
     pub candidates: Candidates,
 }
 
-/// Why a unit has no result.
+/// The reason why a unit has no result.
 #[derive(Debug)]
 pub enum Unscanned {
     /// This source table, or a derived store, could not be read.
     Unread { shard: Option<ShardId>, fault: Box<Fault> },
-    /// More differs than can be listed.
+    /// More rows differ than can be listed.
     TooMuch,
 }
 
-/// What of a unit's rows is looked at in one reading.
+/// The part of a unit's rows that one pass compares.
 #[derive(Debug, Clone, Copy)]
 struct Slice {
     number: u64,
     of: u64,
 }
 
-/// How elements of a projection's rows are cut: nearly all keys need one.
+/// Returns the length of a projection's elements: nearly all keys need one element.
 pub(super) fn shape(projection: &Projection) -> ElementShape {
     ElementShape { key_words: projection.key_words() }
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
-    /// Reads a unit. `memory` bounds the sketch, what it lists and the audit's book, in bytes.
+    /// Returns the scan of a unit. `memory` limits the sketch, its list and the audit's book together, in bytes.
     pub fn scan<'a>(&'a self, unit: &'a Unit, seed: u64, memory: usize, pace: &'a Pace) -> Scan<'a, S, D> {
         let book = self.audit.as_ref().map_or(0, |_| BOOK_BYTES.min(memory / 2));
-        // A half of the rest is for what is listed.
+        // Half of the rest is for the listed differences.
         let whole = ((memory - book) / 2).max(1);
         let left = vec![(Slice { number: 0, of: 1 }, FIRST_BYTES.min(whole))];
         Scan { sides: self, unit, seed, pace, whole, left, audit: self.audit.as_ref(), is_counted: false }
     }
 
-    /// One reading; `None` when more differs than the sketch can list.
+    /// Reads all tables of the unit once; `None` when more differs than the sketch can list.
     async fn read(
         &self,
         unit: &Unit,
@@ -147,7 +147,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             unowned: Unowned::default(),
         }));
         let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
-        // Of one server, whose readings share what may be read of it.
+        // All reads of one server share its throttle.
         let throttle = || SharedThrottle::new(Throttle::new(pace.rows_per_second, CHUNK, CHUNK_ROWS));
         let buffer = |throttle: &SharedThrottle| ScanBuffer {
             board: Arc::clone(&board),
@@ -200,24 +200,24 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
     }
 }
 
-/// The reading of a unit, as a whole or slice by slice: only one slice's differences are kept at a time.
+/// The scan of a unit, as a whole or slice by slice: it keeps the differences of one slice at a time.
 pub struct Scan<'a, S, D> {
     sides: &'a Sides<S, D>,
     unit: &'a Unit,
     seed: u64,
     pace: &'a Pace,
-    /// What a sketch may have, in bytes.
+    /// Bytes of a sketch, at most.
     whole: usize,
-    /// The next one last, with what its sketch has.
+    /// Slices that are left, the next one last, each with the bytes of its sketch.
     left: Vec<(Slice, usize)>,
-    /// Looks at the first reading, which sees all rows.
+    /// The placement audit, for the first pass, which sees all rows.
     audit: Option<&'a PlacementAudit>,
-    /// A slice was read, and with it all source rows counted.
+    /// Whether a slice was read, and all source rows were counted with it.
     is_counted: bool,
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
-    /// The next slice, cut smaller until what differs can be listed; `None` after the last.
+    /// Returns the next slice, cut smaller until its differences can be listed; `None` after the last.
     pub async fn next(&mut self) -> Result<Option<Scanned>, Unscanned> {
         while let Some((slice, bytes)) = self.left.pop() {
             let looks = (self.audit.take(), self.pace);
@@ -241,17 +241,17 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
 }
 
 impl Slice {
-    /// The rows of a slice, in [`CUT`] smaller ones.
+    /// Returns the rows of a slice as [`CUT`] smaller slices.
     fn cut(self) -> impl Iterator<Item = Self> {
         let Self { number, of } = self;
         (0..CUT).rev().map(move |part| Self { number: number + part * of, of: of * CUT })
     }
 }
 
-/// What all readings of a unit work on.
+/// The results that all reads of a unit share.
 struct Board {
     sketch: Sketch,
-    /// By table and bucket: fingerprints of the source side less those of the derived one.
+    /// Fingerprints of the source side less those of the derived side, by table and bucket.
     sums: Vec<u64>,
     rows_source: u64,
     rows_expected: u64,
@@ -259,7 +259,7 @@ struct Board {
     unowned: Unowned,
 }
 
-/// The sums that these differences make.
+/// Returns the sums of fingerprints that these differences make.
 fn explained<'e>(difference: impl Iterator<Item = (&'e [u64], bool)>, length: usize) -> Vec<u64> {
     let mut sums = vec![0u64; length];
     for (element, is_added) in difference {
@@ -271,15 +271,14 @@ fn explained<'e>(difference: impl Iterator<Item = (&'e [u64], bool)>, length: us
     sums
 }
 
-/// Where one reading puts its rows down until it hands them over, a chunk or page at a time: what was read in part of
-/// one that failed is forgotten.
+/// The rows of one read until it hands over a whole chunk or page: after a failure in the middle it forgets the part.
 struct ScanBuffer {
     board: Arc<Mutex<Board>>,
     elements: Elements,
     slice: Slice,
     /// Shards of the unit's source tables.
     owned: Arc<BTreeSet<ShardId>>,
-    /// The shard that was looked for last, and whether it is among them: rows come shard by shard.
+    /// The shard of the row before, and whether it is in `owned`: rows come shard by shard.
     last: Option<(ShardId, bool)>,
     words: Vec<u64>,
     sums: Vec<(usize, u64)>,
@@ -288,7 +287,7 @@ struct ScanBuffer {
     backpressure: watch::Receiver<bool>,
 }
 
-/// What the readings of one server have left to read. Clones share it.
+/// Tables that the reads of one server have left. Clones share it.
 #[derive(Clone)]
 struct Queue<T>(Arc<Mutex<VecDeque<T>>>);
 
@@ -309,7 +308,7 @@ enum Side {
 }
 
 impl ScanBuffer {
-    /// Waits until more may be read; how many rows.
+    /// Waits until more may be read; returns how many rows.
     async fn ready(&mut self) -> NonZeroUsize {
         released(&mut self.backpressure).await;
         self.throttle.take().await

@@ -1,10 +1,11 @@
 //! The captured tables that sources show, from reconciliation to reconciliation.
 //!
-//! A grant that was taken away, or a pattern that fits no more, hides a table from the list. Where it has
-//! no derived rows, nothing on either side would tell: only that the reconciliation before knew it. So what is not
-//! shown any more is asked for by its name. A table that is gone is forgotten; one that may not be read is told in
-//! each reconciliation until it is read again or gone; one that may be read and is not captured is told once, since a
-//! person may have meant it.
+//! A revoked grant, or a pattern that no longer fits, hides a table from the list. If it has no derived rows, nothing
+//! on either side shows that: only the previous reconciliation knew the table. So each table that is missing from the
+//! list is asked for by its name:
+//! - A table that is gone is forgotten.
+//! - A table that may not be read is reported in each reconciliation, until it is read again or gone.
+//! - A table that may be read and is not captured is reported once, since a person may have meant it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,22 +18,22 @@ use crate::error::{Class, Code};
 use crate::ports::RowSource;
 use crate::retry::again;
 
-/// Database and table, by source and what they hold.
+/// Database and table names, by source and entity.
 pub type VisibleTables = BTreeMap<String, BTreeMap<Entity, BTreeSet<(String, String)>>>;
 
-/// A table that is not shown any more, so a reconciliation of its entity is incomplete.
+/// A table that is no longer visible, so that a reconciliation of its entity is incomplete.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HiddenTable {
     pub entity: Entity,
     pub source: String,
-    /// Database and table.
+    /// Names of database and table.
     pub place: (String, String),
-    /// A sentence that names the table.
+    /// A sentence that names the table and the reason.
     pub why: String,
 }
 
-/// What sources show, and what of `before` they do not show any more. Tables of other entities than `asked` stay as
-/// they were known.
+/// Returns the tables that sources show, and the tables of `before` that they no longer show. Tables of entities that
+/// are not in `asked` stay as they were.
 pub async fn look<S: RowSource>(
     sources: &BTreeMap<String, Arc<S>>,
     before: &VisibleTables,
@@ -42,7 +43,7 @@ pub async fn look<S: RowSource>(
     for (name, source) in sources {
         let known = before.get(name).cloned().unwrap_or_default();
         let Ok(tables) = again(|| source.tables()).await else {
-            // Every store of it says so.
+            // Every store of this source reports the failure.
             shown.insert(name.clone(), known);
             continue;
         };
@@ -77,13 +78,13 @@ pub async fn look<S: RowSource>(
     (shown, hidden)
 }
 
-/// Whether a table that is not shown is still to be known, and what is to be said of it.
+/// Returns whether to remember a table that is no longer visible, and the reason to report.
 async fn why_hidden(
     source: &impl RowSource,
     entity: Entity,
     (database, table): &(String, String),
 ) -> (bool, Option<String>) {
-    // Nothing is kept or compared under its shard.
+    // The shard is a dummy: nothing is kept or compared under it.
     let shard = ShardId::from_u64(0).expect("63 bits");
     let table = TableIdentity { entity, shard, database: database.into(), table: table.into() }.into_owned();
     let no_keys = [(table, Vec::new())];
@@ -111,7 +112,7 @@ mod tests {
     use crate::ports::Pressure;
     use crate::records::{Cell, Chunk, ChunkKey, Condition};
 
-    /// Shows these tables, and says this of all others.
+    /// A source that shows these tables and answers for every other one with this code.
     struct Listing(Vec<TableIdentity<'static>>, Code);
 
     impl RowSource for Listing {

@@ -1,11 +1,11 @@
-//! An invertible Bloom lookup table: what is added on one side and subtracted on the other cancels out, and what
-//! remains can be listed, whatever the order in which the rows came.
+//! An invertible Bloom lookup table: elements that are added on one side and subtracted on the other cancel out, and
+//! the remaining ones can be listed, whatever the order in which the rows came.
 //!
-//! Each element lies in [`HASHES`] cells, one of each part of the table. A cell holds the sums of counts, checks and
-//! words, added, never XORed: what is changed in the same way in two rows does not cancel. A cell with a single element
-//! gives it back; removing it from its other cells may leave further ones single. With three hashes this lists
-//! everything up to 0.81 differences a cell (measured; theory: Goodrich and Mitzenmacher 2011, 0.818), beyond that it
-//! stops in the middle and says so. Elements must not stand twice on one side: a double is never single.
+//! Each element lies in [`HASHES`] cells, one in each part of the table. A cell holds the sums of counts, checks and
+//! words. They are added, never XORed, so that the same change in two rows does not cancel. A cell with a single
+//! element gives it back; removing it from its other cells may leave further ones single. With three hashes this lists
+//! everything up to 0.81 differences a cell (measured; theory: Goodrich and Mitzenmacher 2011, 0.818); beyond that
+//! [`Sketch::list`] returns `None`. An element must not be twice on one side: a double is never single.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -19,10 +19,10 @@ const CHECK: usize = 1;
 const HEAD: usize = 2;
 const PRIME: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The table.
+/// The lookup table of the module's head.
 #[derive(Debug)]
 pub struct Sketch {
-    /// Words of an element.
+    /// Number of words of an element.
     words: usize,
     seed: u64,
     cells_a_part: usize,
@@ -30,11 +30,11 @@ pub struct Sketch {
     cells: Vec<u64>,
 }
 
-/// What two sides do not have in common: elements one after the other, each of so many words.
+/// Elements that only one side has, one after the other, each of `words` words.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     words: usize,
-    /// Added and not subtracted, or the other way round.
+    /// Elements that were added and not subtracted, or the other way round.
     elements: Vec<u64>,
     is_added: Vec<bool>,
 }
@@ -44,7 +44,7 @@ impl Difference {
         &self.elements[number * self.words..][..self.words]
     }
 
-    /// Every element, and whether it was added.
+    /// Returns every element and whether it was added.
     pub fn iter(&self) -> impl Iterator<Item = (&[u64], bool)> {
         self.elements.chunks_exact(self.words.max(1)).zip(self.is_added.iter().copied())
     }
@@ -55,8 +55,8 @@ impl Difference {
 }
 
 impl Sketch {
-    /// For elements of so many words, in at most so many bytes. Below a few thousand cells two elements may by chance
-    /// share all of theirs, and then are not listed.
+    /// Returns an empty table for elements of `words` words, in at most `bytes` bytes. Below a few thousand cells two
+    /// elements may by chance share all of theirs, and are not listed then.
     pub fn within(bytes: usize, words: usize, seed: u64) -> Self {
         let cells_a_part = (bytes / Self::cell_bytes(words) / HASHES).max(1);
         Self { words, seed, cells_a_part, cells: vec![0; HASHES * cells_a_part * (HEAD + words)] }
@@ -66,7 +66,7 @@ impl Sketch {
         (HEAD + words) * size_of::<u64>()
     }
 
-    /// Bytes that list so many differences with certainty.
+    /// Returns the bytes with which so many differences are certainly listed.
     #[cfg(test)]
     fn bytes_for(differences: usize, words: usize) -> usize {
         differences.saturating_mul(100).div_ceil(LOAD_PERCENT).saturating_mul(Self::cell_bytes(words))
@@ -82,7 +82,8 @@ impl Sketch {
         self.put(element, check, u64::MAX);
     }
 
-    /// Seeded otherwise than what is in the words, so that it tells chance sums from elements.
+    /// Returns an element's check; its seed differs from that of the fingerprint in the words, so it tells chance sums
+    /// apart.
     fn check(&self, element: &[u64]) -> u64 {
         let mut bytes = [0; 64];
         let mut hash = self.seed;
@@ -95,7 +96,7 @@ impl Sketch {
         hash
     }
 
-    /// Where the cells of an element begin: one in each part.
+    /// Returns the indexes in `cells` where the cells of an element begin: one in each part.
     fn places(&self, check: u64) -> [usize; HASHES] {
         let mut hash = check;
         std::array::from_fn(|part| {
@@ -117,7 +118,7 @@ impl Sketch {
         }
     }
 
-    /// Lists what remains; `None` when it is more than the table can tell. Consumes the table, which is empty then.
+    /// Consumes the table and lists the remaining elements; `None` when there are more than it can list.
     pub fn list(mut self) -> Option<Difference> {
         let stride = HEAD + self.words;
         let mut found = Difference { words: self.words, ..Difference::default() };
@@ -133,7 +134,7 @@ impl Sketch {
         self.cells.iter().all(|word| *word == 0).then_some(found)
     }
 
-    /// The only element of a cell: its check and sign.
+    /// Returns the check and sign of the only element of a cell and writes it to `element`; `None` for any other cell.
     fn single(&self, place: usize, element: &mut [u64]) -> Option<(u64, u64)> {
         let cell = &self.cells[place..place + HEAD + self.words];
         let sign = cell[COUNT];
@@ -190,7 +191,7 @@ mod tests {
 
     #[test]
     fn what_is_changed_in_the_same_way_does_not_cancel() {
-        // Two users swap their birthdays: with XOR of checks of linear hashes nothing would remain.
+        // Two users swap their birthdays: with XOR of linear hashes as checks nothing would remain.
         let mut sketch = Sketch::within(10_000, WORDS, 1);
         let row = |user: u64, day: u64| [user, day, 0];
         [row(1, 100), row(2, 200)].iter().for_each(|row| sketch.add(row));

@@ -1,10 +1,10 @@
-//! Spot checks: between reconciliations some changed keys are looked at again, by default after 1, 5 and 10 minutes.
+//! Spot checks compare some changed keys again between reconciliations, by default after 1, 5 and 10 minutes.
 //!
-//! The keys are taken from the source's stream, by a log reader that begins at its present end. Of each second, and for
-//! each store, those with the lowest seeded hashes are taken: at most a fixed number, whatever the rate of changes.
-//! Each look is the recheck of a reconciliation (`recheck.rs`) with a shorter wait: a lane that has not come so far is
-//! late, and its keys are unreadable. Nothing is repaired. Every key goes on to the next look, whatever its verdict, so
-//! an alarm can wait for the last look.
+//! A log reader takes the keys from the source's stream, from its present end on. For each second and store it chooses
+//! the keys with the lowest seeded hashes: at most a fixed number, whatever the rate of changes. Each check is the
+//! recheck of a reconciliation (`recheck.rs`) with a shorter wait: a lane that has not come so far is late, and its
+//! keys are unreadable. Spot checks repair nothing. Every key goes on to the next check, whatever its verdict, so an
+//! alarm can wait for the last one.
 //!
 //! Changes and keys for which there is no time or memory are only counted. No lane waits for a spot check.
 
@@ -30,31 +30,31 @@ use crate::error::Fault;
 use crate::ports::{DerivedRows, Lanes, Log, LogMessage, LogReader, ReadFrom, RowSource};
 use crate::records::CellRef;
 
-/// The keys of one second are chosen together and looked at together.
+/// The interval whose keys are chosen together and checked together.
 const SECOND: Duration = Duration::from_secs(1);
 /// Changes of a second from which keys are chosen: a small part of what a processor decodes in a second. The message
 /// that reaches this number is still decoded; later ones are skipped.
 const CHANGES_A_SECOND: u64 = 20_000;
-/// Most keys that wait for a look: some ten megabytes.
+/// Keys that wait for a check, at most: some ten megabytes.
 const WAITING_MAX: usize = 50_000;
-/// Keys after which a look takes no further second; it never takes a part of one.
+/// Keys after which a check takes no further second; it always takes whole seconds.
 const LOOK_KEYS: usize = 2_000;
 /// Pause before a stream that was lost is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A store whose changed keys are looked at.
+/// A store whose changed keys are checked.
 pub struct CheckedStore<S, D, L> {
     pub name: String,
     pub sides: Sides<S, D>,
     pub lanes: L,
 }
 
-/// An event that the spot checks tell of.
+/// An event that the spot checks report.
 #[derive(Debug)]
 pub enum SpotCheckEvent<'a> {
-    /// A key was looked at. With [`Verdict::InFlight`] the store equals the source.
+    /// A key was checked. With [`Verdict::InFlight`] the store equals the source.
     Looked { store: &'a str, after: Duration, table: &'a SourceTable, key: &'a SourceKey, verdict: Verdict },
-    /// Number of changes that were passed by unread, and of chosen keys that were dropped.
+    /// Number of changes that were skipped unread and of chosen keys that were dropped.
     Skipped(u64),
 }
 
@@ -69,7 +69,7 @@ pub struct SpotChecks<'a, S, D, L, G> {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChecks<'_, S, D, L, G> {
-    /// Runs the spot checks until something fails; keys that still wait for a look are then forgotten.
+    /// Runs the spot checks until something fails; keys that still wait for a check are then forgotten.
     pub async fn run(&self) -> Result<(), Fault> {
         let waiting = Mutex::new(Waiting::new(self.config.after.len()));
         tokio::select! {
@@ -139,7 +139,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
             }
             Ok(())
         };
-        // The lanes report the same message, and what to do about it.
+        // The lanes report the same message and its remedy.
         if let Err(error) = { read }() {
             tracing::debug!(
                 source = self.source,
@@ -149,7 +149,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         }
     }
 
-    /// Looks at what is due, for ever.
+    /// Checks due keys, without end.
     async fn look(&self, waiting: &Mutex<Waiting>) {
         loop {
             tokio::time::sleep(SECOND).await;
@@ -224,7 +224,7 @@ struct Chosen {
     seen_at: Instant,
     /// The chosen keys of each store, by the hash that they were chosen for.
     keys: Vec<BTreeMap<u64, Changed>>,
-    /// Changes of that second that were passed by unread.
+    /// Changes of that second that were skipped unread.
     skipped: u64,
 }
 
@@ -236,7 +236,7 @@ impl Chosen {
 
 /// Chooses among the keys of a second; each has the same chance, however often it changes.
 struct Sample {
-    /// New each second, so that chance leaves out no key for long.
+    /// Seed of the hashes, new each second, so that chance leaves out no key for long.
     seed: u64,
     keys: Vec<BTreeMap<u64, Changed>>,
     seen: u64,
@@ -299,14 +299,14 @@ impl Sample {
         }
     }
 
-    /// Ends the second: gives what was chosen, and begins the next one.
+    /// Ends the second: returns its chosen keys, and begins the next one.
     fn take(&mut self, now: Instant) -> Chosen {
         let Self { keys, skipped, .. } = std::mem::replace(self, Self::new(self.keys.len()));
         Chosen { seen_at: now, keys, skipped }
     }
 }
 
-/// Chosen keys that wait to be looked at: one queue for each look, the oldest first.
+/// Chosen keys that wait for their checks: one queue for each check, the oldest first.
 struct Waiting {
     queues: Vec<VecDeque<Chosen>>,
     keys: usize,
@@ -317,7 +317,7 @@ impl Waiting {
         Self { queues: (0..looks).map(|_| VecDeque::new()).collect(), keys: 0 }
     }
 
-    /// Lets the chosen keys wait for the first look; returns how many changes and keys will not be looked at.
+    /// Queues the chosen keys for the first check; returns how many changes and keys will not be checked.
     fn add(&mut self, chosen: Chosen) -> u64 {
         let (skipped, keys) = (chosen.skipped, chosen.len());
         if keys == 0 {
@@ -331,7 +331,7 @@ impl Waiting {
         skipped
     }
 
-    /// Takes keys that are due for a look now, about [`LOOK_KEYS`] of them.
+    /// Takes keys that are due for a check now, about [`LOOK_KEYS`] of them.
     fn due(&mut self, look: usize, after: Duration, now: Instant) -> Vec<Chosen> {
         let (mut due, mut keys) = (Vec::new(), 0);
         while keys < LOOK_KEYS
@@ -343,7 +343,7 @@ impl Waiting {
         due
     }
 
-    /// Lets keys that were looked at wait for the next look; after the last look they are dropped.
+    /// Queues checked keys for the next check; drops them after the last.
     fn looked(&mut self, look: usize, chosen: Vec<Chosen>) {
         match self.queues.get_mut(look + 1) {
             Some(next) => next.extend(chosen),
@@ -380,7 +380,7 @@ mod tests {
         let mut chosen_ever = BTreeSet::new();
         for _ in 0..200 {
             (0..1_000).for_each(|key| offer(&mut sample, key, 1));
-            // One key changes a thousand times more: it has no better chance, and takes one place.
+            // One key changes a thousand times more: it has the same chance, and takes one entry.
             (0..1_000).for_each(|_| offer(&mut sample, 7, 2));
             let chosen = sample.take(Instant::now());
             assert_eq!(chosen.len(), 20);

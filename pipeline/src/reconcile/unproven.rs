@@ -1,17 +1,17 @@
-//! Source tables of which a reconciliation says nothing: what relies on it leaves their rows out.
+//! Source tables without a verdict: code that relies on a reconciliation leaves their rows out.
 
 use std::collections::BTreeSet;
 
 use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
-/// Tables that are listed; of more than these a report names none.
+/// Tables that a report lists, at most; with more it says that all are unproven.
 const SHARDS_MAX: usize = 1_000;
 
-/// Source tables that were not compared with what stands, or not to the end.
+/// Source tables that were not compared with the derived stores, or not to the end.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unproven {
-    /// All of them, or too many to be listed.
+    /// Whether no table is proven, or more are unproven than are listed.
     pub is_all: bool,
     pub shards: BTreeSet<ShardId>,
 }
@@ -31,7 +31,7 @@ impl Unproven {
         self.shards.clear();
     }
 
-    /// Nothing was left out.
+    /// Returns whether every table has a verdict.
     pub fn is_empty(&self) -> bool {
         !self.is_all && self.shards.is_empty()
     }

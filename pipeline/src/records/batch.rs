@@ -1,7 +1,7 @@
 //! Collects changes of consecutive binlog events into one log message.
 //!
-//! The message's position is that of the last event that is *complete* in it: an event larger than the limit spreads
-//! over several messages that all carry the position before it, and is sent again from its first part after a crash.
+//! The message's position is that of the last event that is *complete* in it. An event larger than the limit spreads
+//! over several messages that all carry the position before it; after a crash it is sent again from its first part.
 
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
@@ -11,20 +11,20 @@ use bytes::Bytes;
 
 use crate::error::{Code, Fault};
 
-/// A finished message: payload and where it stands in the binlog.
+/// A finished message: its payload and its position in the binlog.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     pub payload: Bytes,
     pub changes: u32,
-    /// It begins in the middle of an event.
+    /// The batch begins in the middle of an event.
     pub continues: bool,
-    /// Last event complete in the batch.
+    /// Position of the last event that is complete in the batch.
     pub position: Lsn,
     pub resume: ResumePoint,
     pub committed_at_us: u64,
 }
 
-/// Resume point and server of the last position that was told: the three belong together.
+/// Resume point and server of the last reported position: the three belong together.
 ///
 /// A part of an event leaves the position where it was, and that may be on the server that was read before a fail-over.
 #[derive(Debug)]
@@ -34,12 +34,13 @@ pub struct ResumeContext {
 }
 
 impl ResumeContext {
-    /// `told`: what was told of `position` before, if anything was.
+    /// `told` is the resume point and server that were reported for `position` before, if any.
     pub fn new(position: Lsn, told: Option<(ResumePoint, ServerIdentity)>) -> Self {
         Self { position, told }
     }
 
-    /// What to tell of a batch that was read from `server`. A part of a group that was sent is told with any position.
+    /// Returns the resume point and server to report for a batch that was read from `server`. A part of a group that
+    /// was sent is reported with any position.
     pub fn of(&mut self, batch: &Batch, server: &ServerIdentity) -> (ResumePoint, ServerIdentity) {
         if batch.position == self.position
             && let Some((resume, server)) = &self.told
@@ -53,7 +54,7 @@ impl ResumeContext {
     }
 }
 
-/// A batch being filled. Positions outlive [`BatchBuilder::take`]: they describe the reading, not one message.
+/// A batch being filled. Positions outlive [`BatchBuilder::take`]: they describe the whole stream, not one message.
 #[derive(Debug)]
 pub struct BatchBuilder {
     encoder: Encoder,
@@ -64,7 +65,7 @@ pub struct BatchBuilder {
     unchanged: u64,
     unseen: u64,
     rereads: u64,
-    /// The batch before ended in the middle of an event.
+    /// The previous batch ended in the middle of an event.
     continues: bool,
     position: Lsn,
     resume: ResumePoint,
@@ -118,14 +119,14 @@ impl BatchBuilder {
         self.encoder.withdraw(lsn, table);
     }
 
-    /// The table is to be read again: rows of it changed as row events do not show.
+    /// Adds a request to read the table again, because rows of it changed in a way that row events do not show.
     pub fn reread(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
         self.note(lsn);
         self.rereads += 1;
         self.encoder.reread(lsn, table);
     }
 
-    /// Tables to be read again since this was asked last.
+    /// Returns the number of tables to be read again that were added since the last call.
     pub fn take_rereads(&mut self) -> u64 {
         std::mem::take(&mut self.rereads)
     }
@@ -138,8 +139,8 @@ impl BatchBuilder {
         self.added += 1;
     }
 
-    /// Refuses a batch with a change that is not above what was complete before it: each lane would take that change
-    /// for one that it has. The caller asks before it hands a batch on.
+    /// Refuses a batch with a change that is not above the position before it: each lane would skip the change as one
+    /// that it has. The caller must call this before it hands a batch on.
     pub fn require_order(&self, source: &str) -> Result<(), Fault> {
         let Some((lsn, position)) = self.violation else { return Ok(()) };
         let found = format!("a change at {lsn} after the complete position {position}");
@@ -148,38 +149,38 @@ impl BatchBuilder {
             .remedy("keep the binlogs, and report it: nothing of this batch was sent"))
     }
 
-    /// Counts updates that were read and left out: neither a captured value nor the key changed.
+    /// Counts updates that were read and skipped: neither a captured value nor the key changed.
     pub fn pass_unchanged(&mut self, updates: u64) {
         self.unchanged += updates;
     }
 
-    /// Updates left out since this was asked last.
+    /// Returns the number of updates that were skipped since the last call.
     pub fn take_unchanged(&mut self) -> u64 {
         std::mem::take(&mut self.unchanged)
     }
 
-    /// Counts captured tables that a statement was to write and has no rows of.
+    /// Counts captured tables that a statement was to write and of which it has no rows.
     pub fn pass_unseen(&mut self, tables: u64) {
         self.unseen += tables;
     }
 
-    /// Such tables since this was asked last.
+    /// Returns the number of tables without their rows that were counted since the last call.
     pub fn take_unseen(&mut self) -> u64 {
         std::mem::take(&mut self.unseen)
     }
 
-    /// Changes that were ever added, counted beside what encodes them.
+    /// Returns the number of changes that were ever added, counted independently of the encoder.
     pub fn added(&self) -> u64 {
         self.added
     }
 
-    /// All of the event at `lsn` is in this batch or an earlier one. A position not above the present one is ignored
-    /// (events that are read again after a resume).
+    /// Records that all of the event at `lsn` is in this batch or an earlier one. A position that is not above the
+    /// present one is ignored (events that are read again after a resume).
     pub fn event_complete(&mut self, lsn: Lsn) {
         self.position = self.position.max(lsn);
     }
 
-    /// A group has ended: reading may start again at `resume`. `committed_at_us` is 0 when the time is unknown.
+    /// Records the end of a group: a reader may resume at `resume`. `committed_at_us` is 0 when the time is unknown.
     pub fn group_complete(&mut self, resume: ResumePoint, committed_at_us: u64) {
         self.resume = resume;
         if committed_at_us > 0 {
@@ -187,7 +188,7 @@ impl BatchBuilder {
         }
     }
 
-    /// A part of the group with this GTID was added, and the rest was not.
+    /// Records that a part of the group with this GTID was added, and the rest was not.
     pub fn group_in_part(&mut self, gtid: &str) {
         self.resume.partial = Some(gtid.to_owned());
     }
@@ -196,7 +197,7 @@ impl BatchBuilder {
         self.encoder.bytes() >= self.limit_bytes
     }
 
-    /// Whether there is no change in it; its position may have moved all the same.
+    /// Whether the batch has no change; its position may have moved all the same.
     pub fn is_empty(&self) -> bool {
         self.encoder.is_empty()
     }
@@ -209,7 +210,7 @@ impl BatchBuilder {
         &self.resume
     }
 
-    /// The batch so far, also an empty one (a position message); the builder goes on from there.
+    /// Returns the batch so far, also an empty one (a position message); the builder continues from there.
     pub fn take(&mut self) -> Batch {
         Batch {
             continues: std::mem::replace(&mut self.continues, self.newest > self.position),
@@ -280,7 +281,7 @@ mod tests {
         assert!(builder.require_order("s").is_err(), "nothing after it leaves either");
     }
 
-    /// Else a restart would look for a place of one server in the binlog of another.
+    /// Otherwise a restart would look for an offset of one server in the binlog of another.
     #[test]
     fn a_position_keeps_its_resume_point_and_server_until_another_one_is_told() {
         let server = |id: &str| ServerIdentity { flavor: "mariadb".into(), id: id.into() };

@@ -1,14 +1,14 @@
-//! Which rows of a source table are meant: `user_id >= 1000`.
+//! Conditions that select rows of a source table: `user_id >= 1000`.
 //!
-//! A condition is never SQL: a column's name, one of five operators, and a value that the source reads as the type of
-//! the column and writes as a literal of its own. NULL is found by none.
+//! A condition is never SQL. It has a column's name, one of five operators, and a value that the source reads as the
+//! type of the column and writes as a literal of its own. No condition finds NULL.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Comparisons of one request: they stand in the progress row.
+/// Comparisons of one request, at most: they are stored in the progress row.
 pub const COMPARISONS_MAX: usize = 8;
-/// MySQL's bound.
+/// Characters of a column's name, at most, as MySQL bounds it.
 const COLUMN_CHARS_MAX: usize = 64;
 const VALUE_BYTES_MAX: usize = 255;
 
@@ -23,10 +23,10 @@ pub enum Operator {
 }
 
 impl Operator {
-    /// The longer ones first: `<` begins `<=` too.
+    /// All operators, the longer ones first: `<` begins `<=` too.
     const ALL: [Self; 5] = [Self::AtMost, Self::AtLeast, Self::Below, Self::Above, Self::Equal];
 
-    /// As people and SQL write it.
+    /// Returns the operator as people and SQL write it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Equal => "=",
@@ -38,7 +38,7 @@ impl Operator {
     }
 }
 
-/// `birthday >= 1990-01-01`. The value may stand in single quotes, of which none may be in it.
+/// A comparison such as `birthday >= 1990-01-01`. The value may be in single quotes, and none may be in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Comparison {
     pub column: String,
@@ -46,12 +46,12 @@ pub struct Comparison {
     pub value: String,
 }
 
-/// All of these must hold; at least one, and at most [`COMPARISONS_MAX`].
+/// Comparisons that must all hold: at least one, and at most [`COMPARISONS_MAX`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition(Vec<Comparison>);
 
 impl Condition {
-    /// `None`: none, or too many.
+    /// Returns `None` for no comparison and for too many.
     pub fn new(comparisons: Vec<Comparison>) -> Option<Self> {
         (1..=COMPARISONS_MAX).contains(&comparisons.len()).then_some(Self(comparisons))
     }
@@ -61,7 +61,7 @@ impl Condition {
     }
 }
 
-/// Why a text is no comparison.
+/// Reason for which a text is no comparison.
 #[derive(Debug, Clone, Copy, thiserror::Error, PartialEq, Eq)]
 pub enum InvalidComparison {
     #[error("it has none of the operators =, <, <=, > and >=")]
@@ -88,7 +88,7 @@ impl FromStr for Comparison {
         let value = value.trim();
         let quoted = value.strip_prefix('\'').and_then(|value| value.strip_suffix('\''));
         let is_odd = |value: &str| value.contains(['\'', '\0']) || value.len() > VALUE_BYTES_MAX;
-        // Nothing is a value in quotes only; a second operator is a slip.
+        // An empty value must be in quotes; a second operator is a slip.
         let is_bare = quoted.is_none() && (value.is_empty() || value.starts_with(['=', '<', '>']));
         let value = quoted.unwrap_or(value);
         if is_bare || is_odd(value) {

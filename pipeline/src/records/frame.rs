@@ -1,11 +1,11 @@
-//! Envelopes of a reading's messages, each of which links to the one before: a reader's, and those of a direct feed.
+//! Envelopes of a stream's messages, each linked to the message before, for a reader and for direct feeds.
 
 use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::batch::{Batch, BatchBuilder, ResumeContext};
 
-/// Makes the envelopes of one reading.
+/// Makes the envelopes of one reader or direct feed.
 #[derive(Debug)]
 pub struct Framer {
     previous: Lsn,
@@ -17,11 +17,11 @@ pub struct Framer {
 }
 
 impl Framer {
-    /// For a reading that entered the binlog at `position`, with the batch that it fills.
+    /// Returns the framer and the empty batch of a reader or direct feed that entered the binlog at `position`.
     ///
-    /// `told`: the resume point and server that the last message before told, if there was one. `origin`: the source's
-    /// history begins with the first message. The numbers are those of the writer's attempt and of the source's
-    /// beginning. `captured`: how many fields of each entity the reading has.
+    /// `told` is the resume point and server of the last message before, if there was one. `origin`: the source's
+    /// history begins with the first message. `term` numbers the writer's attempt, `beginning` the source's beginning.
+    /// `captured` says how many fields of each entity the changes have.
     pub fn begin(
         told: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,
@@ -36,12 +36,12 @@ impl Framer {
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }
 
-    /// Position of the message before the next one.
+    /// Returns the position of the message before the next one.
     pub fn previous(&self) -> Lsn {
         self.previous
     }
 
-    /// The envelope of the next message, whose batch was read from `server`.
+    /// Returns the envelope of the next message, whose batch was read from `server`.
     pub fn frame(&mut self, batch: &Batch, server: &ServerIdentity) -> Envelope {
         let (resume, server) = self.resume_context.of(batch, server);
         let previous = std::mem::replace(&mut self.previous, batch.position);

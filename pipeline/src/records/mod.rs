@@ -1,10 +1,10 @@
-//! What passes between the flow and the outside: nouns that know no loop.
+//! Values that pass between the flow and the outside. They know no loop.
 //!
-//! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source gives `chunk.rs`, perhaps for a
-//! `condition.rs`. A projection makes of both `mutation.rs` for rows of `row.rs`, and a lane commits them with
+//! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source returns `chunk.rs`, perhaps for a
+//! `condition.rs`. A projection turns both into `mutation.rs` for rows of `row.rs`, and a lane commits them with
 //! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs`, reconciliations leave
-//! `past_reconciliation.rs`. Identifiers of payment documents come from `sequence.rs`. [`crate::ports`] speaks in these
-//! words.
+//! `past_reconciliation.rs`. Identifiers of payment documents come from `sequence.rs`. The methods of [`crate::ports`]
+//! use these types.
 
 mod batch;
 mod chunk;

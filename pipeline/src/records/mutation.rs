@@ -1,7 +1,7 @@
-//! What a projection asks of a target: versioned mutations of claims, and their compaction.
+//! Mutations that a projection asks of a target: versioned changes of claims, and their compaction.
 //!
-//! A claim is one row of one derived table, said by one shard. Within a flush only the last mutation of each
-//! (table, claim) is kept, *after* projecting: 0101 → 0102 → 0103 in one window must delete in two tables.
+//! A claim is one row of one derived table, stated by one shard. A flush keeps only the last mutation of each (table,
+//! claim), *after* projecting: 0101 → 0102 → 0103 in one window must delete in two tables.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -13,12 +13,12 @@ use anabranch_schemas::shard::ShardId;
 
 use super::{Cell, Progress, Refresh};
 
-/// What happens to one claim.
+/// Action on one claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MutationAction {
-    /// Write the row with these value columns, unless a newer version stands.
+    /// Writes the row with these value columns, unless the stored version is newer.
     Upsert(Arc<[Cell]>),
-    /// Remove the row, unless a newer version stands.
+    /// Removes the row, unless the stored version is newer.
     Delete,
 }
 
@@ -35,7 +35,7 @@ pub struct Mutation {
 }
 
 impl Mutation {
-    /// Whether it is one of this row: table, shard, key.
+    /// Whether the mutation is of this row: table, shard, key.
     pub fn is_of(&self, (table, shard, key): &(u32, ShardId, Box<[Cell]>)) -> bool {
         (self.table, self.shard, &self.key) == (*table, *shard, key)
     }
@@ -59,28 +59,28 @@ impl OrderedMutation<'_> {
     }
 }
 
-/// Source rows that were read as they are: nothing stands afterwards for them in the lane's tables but what the flush
-/// writes. Versions do not count there: what stands above the watermark is nobody's.
+/// Source rows that were read as they are: for them, only the claims that the flush writes remain in the lane's tables.
+/// Versions do not count there: a stored claim above the watermark has no source row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
-    /// Where they were read.
+    /// Low watermark of the rows.
     pub low: Lsn,
-    /// Which key column of a derived row is the key of its source row.
+    /// Index of the key column of a derived row that holds the key of its source row.
     pub column: usize,
     pub rows: BTreeSet<(ShardId, Cell)>,
 }
 
 impl Replacement {
-    /// Whether a derived row of this key is of one of them.
+    /// Whether a derived row of this key belongs to one of the source rows.
     pub fn covers(&self, shard: ShardId, key: &[Cell]) -> bool {
         key.get(self.column).is_some_and(|cell| self.rows.contains(&(shard, cell.clone())))
     }
 }
 
-/// A statement for a table costs as much as so many rows of one (MariaDB 10.11: 50 µs, and 7 µs a row).
+/// Work of a statement for a table, in rows of one (MariaDB 10.11: 50 µs, and 7 µs a row).
 pub(crate) const TABLE_WORK: usize = 8;
 
-/// What is to be read again.
+/// A request to read source tables again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reread {
     Table(ShardId),
@@ -88,29 +88,29 @@ pub(crate) enum Reread {
     Every,
 }
 
-/// Which row of which table: table, shard, key columns.
+/// Key of a derived row: table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
 
-/// The work of one transaction: withdrawals first, then what is replaced, then mutations, then progress.
+/// The work of one transaction: withdrawals first, then the replacement, then mutations, then progress.
 #[derive(Debug, Default)]
 pub struct Flush {
-    /// Shards of which every claim not above the Lsn goes, in all tables of the lane.
+    /// Shards to withdraw: every claim that is not above the Lsn is removed, in all tables of the lane.
     pub withdrawals: Vec<(ShardId, Lsn)>,
-    /// The tables that the withdrawals are meant for; `None` = all of the lane.
+    /// Tables to which the withdrawals apply; `None` = all tables of the lane.
     pub withdrawn_tables: Option<Range<u32>>,
     /// The source rows that a refresh of keys has read.
     pub replacement: Option<Replacement>,
     mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
-    /// The shards that the mutations are of, and perhaps more.
+    /// Shards of the mutations, and perhaps more.
     owners: HashSet<ShardId, foldhash::quality::RandomState>,
-    /// The tables that are to be read again from the first chunk on; what was read of them before says too little.
+    /// Tables to be read again from the first chunk on: chunks of them that were read before say too little.
     pub(crate) rereads: Vec<Reread>,
-    /// What the progress row will be; `revision` is one above the stored one.
+    /// The progress row to store; `revision` is one above the stored one.
     pub progress: Progress,
 }
 
 impl Flush {
-    /// Nothing to do yet; `progress` is where the lane stands.
+    /// Returns a flush without work; `progress` is the lane's.
     pub fn new(progress: Progress) -> Self {
         Self { progress, ..Self::default() }
     }
@@ -122,10 +122,10 @@ impl Flush {
             .insert((mutation.table, mutation.shard, mutation.key), (mutation.lsn, mutation.action));
     }
 
-    /// Withdraws all claims of a shard. What was to be written for it before is deleted: nothing stands there for a
-    /// withdrawal to find, and a writer that was cut off may have sent it, and it comes late.
+    /// Withdraws all claims of a shard. Earlier mutations of the shard become deletes: the withdrawal finds no row of
+    /// them, and a writer that was cut off may have sent them so that they arrive late.
     pub fn withdraw(&mut self, shard: ShardId, lsn: Lsn) {
-        // A statement withdraws thousands of shards, and few have mutations here.
+        // A statement may withdraw thousands of shards, and few have mutations here.
         if self.owners.contains(&shard) {
             let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), _)| *owner == shard);
             of_shard.for_each(|(_, mutation)| *mutation = (lsn, MutationAction::Delete));
@@ -133,7 +133,7 @@ impl Flush {
         self.withdrawals.push((shard, lsn));
     }
 
-    /// Takes an action on a whole table of the lane's entity: one without row images.
+    /// Adds an action on a whole table of the lane's entity: an action without row images.
     pub fn take_table(&mut self, change: &Change<'_, '_>) {
         let (table, lsn) = (change.table, change.lsn);
         let refresh = self.progress.refresh.take();
@@ -154,17 +154,18 @@ impl Flush {
         self.progress.was_refreshed |= self.progress.refresh.is_some();
     }
 
-    /// Whether the withdrawals are meant for a table of the lane.
+    /// Whether the withdrawals apply to a table of the lane.
     pub fn withdraws_from(&self, table: u32) -> bool {
         self.withdrawn_tables.as_ref().is_none_or(|tables| tables.contains(&table))
     }
 
-    /// Keeps the mutations of those claims: table, shard and key.
+    /// Keeps the mutations for which `keeps` returns true; it gets table, shard and key.
     pub(crate) fn retain(&mut self, keeps: impl Fn(u32, ShardId, &[Cell]) -> bool) {
         self.mutations.retain(|(table, shard, key), _| keeps(*table, *shard, key));
     }
 
-    /// Leaves what is about so much work, and gives back the rest, in later tables; none of what replaces. A row is 1.
+    /// Keeps about this much work and returns the rest, in later tables; a row is 1. `None` when all of it is kept, as
+    /// it always is with a replacement.
     pub(crate) fn cut(&mut self, work: usize) -> Option<Self> {
         if self.replacement.is_some() || self.rows() * (TABLE_WORK + 1) <= work {
             return None;
@@ -183,7 +184,7 @@ impl Flush {
         Some(Self { mutations: rest, owners: self.owners.clone(), ..Self::default() })
     }
 
-    /// What is touched: table, shard, key and version, in no order.
+    /// Yields the claims: table, shard, key and version, in no order.
     pub fn claims(&self) -> impl Iterator<Item = (u32, ShardId, &[Cell], Lsn)> {
         self.mutations.iter().map(|((table, shard, key), (lsn, _))| (*table, *shard, &**key, *lsn))
     }
@@ -196,7 +197,7 @@ impl Flush {
         self.mutations.is_empty() && self.withdrawals.is_empty() && self.replacement.is_none()
     }
 
-    /// The mutations ordered by table, shard and key: every flush locks in one order.
+    /// Returns the mutations ordered by table, shard and key: every flush locks in one order.
     pub fn ordered(&self) -> Vec<OrderedMutation<'_>> {
         let mut ordered: Vec<OrderedMutation<'_>> = self
             .mutations

@@ -1,4 +1,4 @@
-//! What a reconciliation leaves behind: a link in the chain of the history.
+//! The record of a past reconciliation: a link in the chain of the history.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Outcome {
     /// Every row was read, and both sides are equal.
     Clean,
-    /// Every row was read; what was wrong was repaired, and read back.
+    /// Every row was read; wrong rows were repaired and read back.
     Repaired,
     /// Something could not be read or decided.
     Incomplete,
@@ -32,13 +32,13 @@ impl Outcome {
 /// A reconciliation as the history holds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PastReconciliation {
-    /// From 1, without a gap.
+    /// Number in the history, from 1 without a gap.
     pub number: u64,
     pub id: String,
     /// Milliseconds since the Unix epoch.
     pub ended_at_ms: u64,
     pub verdict: Outcome,
-    /// JSON.
+    /// The report as JSON.
     pub report: String,
     /// Signature of the reconciliation before; empty for the first.
     pub previous: String,

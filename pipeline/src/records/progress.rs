@@ -1,4 +1,4 @@
-//! How far a lane is: what its progress row holds.
+//! The position of a lane and everything else that its progress row holds.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub struct LaneId {
     pub projection: String,
     pub target: String,
     pub source: String,
-    /// From 0, below the projection's number of lanes.
+    /// Number from 0, below the projection's number of lanes.
     pub lane: u32,
 }
 
@@ -30,7 +30,7 @@ impl LaneId {
     }
 }
 
-/// `birthday/target/source-a/0`.
+/// Formats as `birthday/target/source-a/0`.
 impl fmt::Display for LaneId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}/{}/{}", self.projection, self.target, self.source, self.lane)
@@ -40,43 +40,43 @@ impl fmt::Display for LaneId {
 /// The progress row. A new lane has revision 0 and everything else empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Rises by one with each commit; the fence.
+    /// Number that rises by one with each commit: the fence.
     pub revision: u64,
-    /// Everything up to here is in the derived tables. A lane applies only what lies above.
+    /// The derived tables hold every change up to here. A lane applies only changes above.
     pub position: Lsn,
-    /// The highest position ever; while `position` is below, the lane is replaying.
+    /// The highest position ever; while `position` is below it, the lane is replaying.
     pub highest_position: Lsn,
-    /// The highest position of a change that was applied: above `position` while an event is applied in part, below it
-    /// while nothing changes. Of an epoch in which nothing was applied yet, where the lane first stood in it.
+    /// The highest position of an applied change: above `position` while an event is applied in part, below it while
+    /// nothing changes. In an epoch in which nothing was applied yet, it is the lane's first position in that epoch.
     pub highest_change: Lsn,
     pub resume: ResumePoint,
-    /// The server of the position; of a lane that is set back to nothing, that of the highest position, if it is known.
+    /// The server of the position; for a lane that is set back to nothing, of the highest position, if known.
     pub server: ServerIdentity,
-    /// The stream message that was applied last: its sequence and id. `None` before the first.
+    /// Sequence and id of the stream message that was applied last; `None` before the first.
     pub message: Option<(u64, String)>,
     /// Commit time of the newest applied change, microseconds since the Unix epoch; 0 = unknown.
     pub committed_at_us: u64,
     /// Rows applied since the lane was made.
     pub rows: u64,
-    /// Rows are being read from the source beside the feed.
+    /// The refresh that reads rows from the source beside the feed.
     pub refresh: Option<Refresh>,
-    /// Rows may have come by a refresh, and so have versions that no change has.
+    /// A refresh may have written rows, so rows may have versions that no change has.
     pub was_refreshed: bool,
-    /// How many fields of the entity the changes were captured with since the lane read all of its tables last, at
-    /// least; `None` = those that each table has.
+    /// Fewest fields of the entity with which changes were captured since the lane last read all of its tables; `None`
+    /// = the fields that each table has.
     pub captured_fields: Option<usize>,
-    /// Number of the source's beginning that the lane reads after; 0 = the source never began anew for it.
+    /// Number of the source's beginning after which the lane reads; 0 = the source never began anew for it.
     pub beginning: u64,
 }
 
 impl Progress {
-    /// What was applied once is being applied again.
+    /// Whether the lane applies changes that it applied before.
     pub fn is_replaying(&self) -> bool {
         self.position < self.highest_position
     }
 
-    /// The latest epoch that the lane has rows of. Whose it was is not known while the lane is set back into one
-    /// before.
+    /// Returns the latest epoch of which the lane has rows, and its server. The server is not known while the lane is
+    /// set back into an earlier epoch.
     pub fn timeline(&self) -> Timeline {
         let highest = self.highest_position.max(self.position);
         if self.position == Lsn::ZERO {
@@ -88,19 +88,20 @@ impl Progress {
         Timeline::of(highest, &ServerIdentity::default())
     }
 
-    /// It may have rows of a later epoch than its position's, which a flush that was cut off has left. What others read
-    /// in an earlier one would count as older.
+    /// Whether the lane may have rows of a later epoch than its position's, left by a flush that was cut off. Changes
+    /// that others read in an earlier epoch would count as older.
     pub fn is_apart(&self) -> bool {
         self.position > Lsn::ZERO && self.position.epoch() < self.highest_position.epoch()
     }
 
-    /// Rewound to nothing: the lane's rows are to be removed before it begins anew.
+    /// Whether the lane was rewound to nothing: its rows are to be removed before it begins anew.
     pub fn is_emptied(&self) -> bool {
         self.position == Lsn::ZERO && self.is_replaying()
     }
 
-    /// Where the lane goes on after it was rewound. Its rows keep their versions, so the replay is harmless. When they
-    /// are removed, those of a refresh must be read again: changes would not bring them back, or not at their versions.
+    /// Returns the progress after a rewind to `position`. The lane's rows keep their versions, so the replay is
+    /// harmless. When they are removed, rows of a refresh must be read again: changes would not bring them back, or not
+    /// at their versions.
     pub fn rewound(&self, position: Lsn, resume: ResumePoint, server: ServerIdentity) -> Self {
         let refresh = match position {
             Lsn::ZERO => self.was_refreshed.then(|| Refresh::new(Scope::Source)),

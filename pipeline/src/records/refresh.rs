@@ -1,7 +1,7 @@
-//! How far the refresh of a lane is: a part of its progress, so each step is stored in one transaction with its rows.
+//! State of a lane's refresh: a part of its progress, so each step is stored in one transaction with its rows.
 //!
 //! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; after the last
-//! chunk comes the sweep. What is stored is always the end of a step, so the process that runs the lane next begins
+//! chunk comes the sweep. The stored state is always the end of a step, so the process that runs the lane next begins
 //! the next one.
 
 use std::collections::BTreeMap;
@@ -14,30 +14,30 @@ use anabranch_schemas::shard::ShardId;
 
 use super::{Cell, Chunk, ChunkKey, Comparison, Condition};
 
-/// Keys of one request: they stand in the progress row, which has 64 KiB for them.
+/// Keys of one request, at most: they are stored in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
 
-/// Tables that may wait to be read again, as each takes some 40 bytes of the progress row. Beyond that all tables of
-/// the source are read.
+/// Tables that may wait to be read again, at most, as each takes some 40 bytes of the progress row. Beyond that all
+/// tables of the source are read.
 const REREADS_MAX: usize = 1_000;
 
-/// What is read.
+/// The rows that a refresh reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// Every captured table of the projection's entity.
     Source,
-    /// Nothing but the tables that wait to be read again.
+    /// Only the tables that wait to be read again.
     Rereads,
     Table(ShardId),
-    /// The rows of these keys, as derived keys have them. Exactly what they claim stands afterwards; of a table that is
-    /// not there, nothing.
+    /// The rows of these keys, in the form of derived keys. Afterwards only their claims remain; for a table that does
+    /// not exist, none.
     Keys(BTreeMap<ShardId, Vec<Cell>>),
-    /// The same of the rows that a condition finds, in one table or in all.
+    /// The rows that a condition finds, in one table or in all; afterwards only their claims remain, as with keys.
     Where(Option<ShardId>, Condition),
 }
 
 impl Scope {
-    /// Why it cannot be asked for.
+    /// Returns the reason for which the scope cannot be requested; `None` if it can.
     pub(crate) fn problem(&self) -> Option<String> {
         let Self::Keys(keys) = self else { return None };
         let all = || keys.values().flatten();
@@ -55,23 +55,23 @@ impl Scope {
     }
 }
 
-/// A refresh that is not through.
+/// A refresh that is not finished.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refresh {
     pub scope: Scope,
-    /// Tables up to this one are through.
+    /// The last finished table; all tables before it are finished too.
     pub done: Option<ShardId>,
     /// The table that is being read.
     pub table: Option<TableRefresh>,
-    /// Source rows read.
+    /// Source rows that were read.
     pub rows: u64,
-    /// The lane had no rows when this began, in this epoch. As long as that lasts, all that stands came by the feed or
-    /// by chunks, so no table has anything to be swept away.
+    /// Epoch in which the refresh began in a lane without rows. As long as that epoch lasts, all stored rows came by
+    /// the feed or by chunks, so no table needs a sweep.
     pub empty_in_epoch: Option<u16>,
-    /// Tables of which rows changed as row events do not show: what each holds at or after its position is to be read.
-    /// An entry ends when the table was read and swept from a first watermark that is not below.
+    /// Tables of which rows changed in a way that row events do not show, each with the position at or after which it
+    /// is to be read. An entry ends when the table was read and swept from a first watermark at or above that position.
     pub rereads: BTreeMap<ShardId, Lsn>,
-    /// Once the repairs of this scope are through, every table is to be read.
+    /// Every table is to be read once the repairs of this scope are finished.
     pub every_waits: bool,
 }
 
@@ -79,12 +79,12 @@ pub struct Refresh {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRefresh {
     pub shard: ShardId,
-    /// Watermark of the first chunk: claims of the shard that are older are withdrawn in the end.
+    /// Watermark of the first chunk: the sweep withdraws older claims of the shard.
     pub first: Lsn,
     pub chunks: u64,
-    /// After which the next chunk begins; `None` = all are written, and the sweep is due.
+    /// Key after which the next chunk begins; `None` = all chunks are written, and the sweep is due.
     pub after: Option<ChunkKey>,
-    /// It is read because it waited among the rereads, before the tables whose turn it is.
+    /// The table is read because it waited among the rereads, before the tables whose turn it is.
     pub is_reread: bool,
 }
 
@@ -101,13 +101,13 @@ impl Refresh {
         }
     }
 
-    /// Every table is to be read: what waits by itself is among them.
+    /// Returns a refresh of every table; it includes the tables that wait by themselves.
     pub fn of_every_table() -> Self {
         Self::new(Scope::Source)
     }
 
-    /// A lane's refresh when every table is to be read. Repairs of single keys are kept and go first, from their
-    /// beginning; what was read and what waited is dropped.
+    /// Returns a lane's refresh when every table is to be read. Repairs of single keys are kept and go first, from
+    /// their beginning; finished and waiting tables are dropped.
     pub fn with_every_table(refresh: Option<Self>) -> Self {
         match refresh {
             Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },
@@ -120,7 +120,7 @@ impl Refresh {
         self.scope == Scope::Source || self.every_waits
     }
 
-    /// A lane's refresh when one more table is to be read at or after a position.
+    /// Returns a lane's refresh when one more table is to be read at or after a position.
     pub fn with_reread(refresh: Option<Self>, shard: ShardId, at: Lsn) -> Self {
         let mut refresh = refresh.unwrap_or_else(|| Self::new(Scope::Rereads));
         let waits = refresh.rereads.entry(shard).or_default();
@@ -128,13 +128,13 @@ impl Refresh {
         if refresh.rereads.len() > REREADS_MAX {
             return Self::with_every_table(Some(refresh));
         }
-        // What stands came by the feed or by chunks, and the source may have lost it since without a row event.
+        // Stored rows came by the feed or by chunks, and the source may have lost them since without a row event.
         refresh.empty_in_epoch = None;
         refresh.table.take_if(|table| table.shard == shard && table.first < at);
         refresh
     }
 
-    /// The same when a table lost all of its rows by row events' own order: it waits no longer for what was before.
+    /// Returns the refresh after a table lost all rows at `at`: the table waits no longer for changes up to there.
     pub(crate) fn without_reread(mut self, shard: ShardId, at: Lsn) -> Self {
         if self.rereads.get(&shard).is_some_and(|waits| *waits <= at) {
             self.rereads.remove(&shard);
@@ -142,7 +142,7 @@ impl Refresh {
         self
     }
 
-    /// What is left when the scope is through: the tables that wait, if there are any.
+    /// Returns the refresh that follows once the scope is finished, for the tables that wait; `None` if no table does.
     pub(crate) fn behind_scope(&self) -> Option<Self> {
         if self.every_waits {
             return Some(Self::of_every_table());
@@ -151,7 +151,7 @@ impl Refresh {
         (!rereads.is_empty()).then(|| Self { rereads, ..Self::new(Scope::Rereads) })
     }
 
-    /// Whether what waits to be read again is read now. Repairs of single keys go first.
+    /// Whether the tables that wait to be read again are read now. Repairs of single keys go first.
     pub(crate) fn reads_rereads(&self) -> bool {
         match self.scope {
             Scope::Source | Scope::Rereads | Scope::Table(_) => true,
@@ -159,7 +159,7 @@ impl Refresh {
         }
     }
 
-    /// Whether a table is meant that is not through.
+    /// Whether the scope includes this table and the table is not finished.
     pub(crate) fn wants(&self, shard: ShardId) -> bool {
         let is_meant = match &self.scope {
             Scope::Source => true,
@@ -171,7 +171,7 @@ impl Refresh {
         is_meant && self.done.is_none_or(|done| done < shard)
     }
 
-    /// The keys that are not through, by table, when keys are meant: one chunk has all of them.
+    /// Returns the keys that are not finished, by table; `None` for another scope. One chunk has all of them.
     pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
         let Scope::Keys(keys) = &self.scope else { return None };
         let left = keys.iter().filter(|(shard, _)| self.wants(**shard));
@@ -184,8 +184,8 @@ impl Refresh {
         Self { rows: self.rows + chunk.rows, done, ..self.clone() }
     }
 
-    /// After one more chunk of a table; of all keys there is one. `is_reread` says of its first chunk whether the table
-    /// was chosen because it waited, for it may wait no longer.
+    /// Returns the refresh after one more chunk of a table; keys have one chunk. For a first chunk, `is_reread` says
+    /// whether the table was chosen because it waited, for it may wait no longer.
     pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk, is_reread: bool) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
@@ -207,14 +207,14 @@ impl Refresh {
         Self { table: Some(table), ..read }
     }
 
-    /// After a table. One that was read again out of its turn leaves the turn where it was.
+    /// Returns the refresh after a table. A table that was read out of its turn leaves the turn where it was.
     pub(crate) fn behind_table(&self, shard: ShardId) -> Self {
         let is_reread = self.table.as_ref().is_some_and(|table| table.is_reread);
         let done = if is_reread { self.done } else { Some(shard) };
         Self { done, table: None, ..self.clone() }
     }
 
-    /// After the sweep of a table whose first watermark was this: it has been read at or after it.
+    /// Returns the refresh after the sweep of a table that was read from this first watermark on.
     pub(crate) fn behind_sweep(&self, shard: ShardId, first: Lsn) -> Self {
         self.behind_table(shard).without_reread(shard, first)
     }
@@ -225,12 +225,15 @@ const REREADS: &str = "rereads:";
 const EVERY_WAITS: &str = "every";
 const IS_REREAD: &str = "again:";
 
-/// `- 4711 20000` (scope, tables through, rows), then `every` when every table is to be read after it, then
-/// `empty_in_epoch:1` (epoch) when the lane had no rows, then `rereads:4713@1:7:160,4714@1:7:480` when tables wait to
-/// be read again, then `4712 1:7:320 3 00ff` (table, first watermark, chunks, place) when a table is being read,
-/// `again:4713 …` when it is one of these; `-` = none. The scope is all tables, `rereads` alone, a table, keys of
-/// tables (`4711=7,9;4712=x3766`), or a condition on all tables or one, each comparison in hexadecimal digits:
-/// `4711?6964203d202737`.
+/// Formats as `- 4711 20000`: scope, last finished table, rows. Further parts follow where they apply, in this order;
+/// `-` = none:
+/// - `every`: every table is to be read after the scope.
+/// - `empty_in_epoch:1`: the lane had no rows when the refresh began, in this epoch.
+/// - `rereads:4713@1:7:160,4714@1:7:480`: tables that wait to be read again.
+/// - `4712 1:7:320 3 00ff`: the table being read, its first watermark, chunks and key; `again:4713 …` if it waited.
+///
+/// The scope is all tables (`-`), `rereads` alone, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on
+/// all tables or one, each comparison in hexadecimal digits (`4711?6964203d202737`).
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
@@ -295,7 +298,7 @@ fn write_bytes(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
     bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
 }
 
-/// The text is not that of a refresh.
+/// Fault of a text that is not the state of a refresh.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("not the state of a refresh")]
 pub struct InvalidRefresh;

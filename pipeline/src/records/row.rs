@@ -1,23 +1,23 @@
-//! Derived tables and their rows: as they stand, or as a source row claims them.
+//! Derived tables and their rows, as they are stored or as a source row claims them.
 
 use anabranch_schemas::shard::ShardId;
 
-/// What tables of one kind look like.
+/// The shape of the tables of one kind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TableShape {
-    /// What set-up makes a table from: in a SQL store its CREATE TABLE statement with `{table}` for the name.
+    /// Text from which set-up makes a table: in a SQL store its CREATE TABLE statement, with `{table}` for the name.
     pub definition: &'static str,
     /// The primary key without `shard_id`, in the order of [`super::Mutation::key`].
     pub key_columns: &'static [&'static str],
     /// In a SQL store the name of an index that begins with `shard_id`: it finds the rows of a shard and no others.
     pub shard_index: &'static str,
-    /// The key columns that follow `shard_id` in that index, as places in `key_columns`.
+    /// The key columns that follow `shard_id` in that index, as indexes into `key_columns`.
     pub shard_order: &'static [usize],
     /// Columns that an upsert sets beside `lsn`, in the order of [`super::MutationAction::Upsert`].
     pub value_columns: &'static [&'static str],
 }
 
-/// A derived table: where it lies and what it looks like.
+/// A derived table: its location and its shape.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DerivedTable {
     pub database: String,
@@ -65,7 +65,7 @@ impl CellRef<'_> {
     }
 }
 
-/// A derived row: as it stands, or as it should.
+/// A derived row, either as it is stored or as a source row claims it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Claimed<'a> {
     /// Index into the projection's list of derived tables.
@@ -76,18 +76,18 @@ pub struct Claimed<'a> {
     pub values: &'a [CellRef<'a>],
 }
 
-/// A row that no lane can have written: its shard is no number of 63 bits, or its id is none of theirs.
+/// A row that no lane can have written: its shard is no number of 63 bits, or its id is not one that a lane writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stray<'a> {
     /// Index into the projection's list of derived tables.
     pub table: u32,
-    /// The number that stands for its shard; `None` = it says none.
+    /// Number of its shard, as the row says it; `None` = the row says none.
     pub shard: Option<u64>,
-    /// What tells it from other rows of that number.
+    /// Key that tells the row from other rows with the same number of a shard.
     pub key: &'a [CellRef<'a>],
 }
 
-/// What stands in a derived table.
+/// A row that a derived table holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DerivedRow<'a> {
     Claimed(Claimed<'a>),
@@ -95,7 +95,7 @@ pub enum DerivedRow<'a> {
 }
 
 impl<'a> DerivedRow<'a> {
-    /// The row, if a lane can have written it.
+    /// Returns the row, if a lane can have written it.
     pub fn claimed(self) -> Option<Claimed<'a>> {
         match self {
             Self::Claimed(claimed) => Some(claimed),

@@ -1,7 +1,7 @@
-//! What a counter of payment documents' identifiers leases, and why it refuses.
+//! Leases of a counter of payment documents' identifiers, and the reasons for which it refuses one.
 //!
-//! [`Lease::of`] is the whole decision. The in-memory sequence uses it as it stands; a server decides by the condition
-//! of one UPDATE, and uses it to say why that UPDATE changed nothing.
+//! [`Lease::of`] is the whole decision. The in-memory sequence uses it directly; a server decides by the condition of
+//! one UPDATE, and uses it to say why that UPDATE changed nothing.
 
 use std::fmt;
 
@@ -11,26 +11,26 @@ use jiff::civil::Date;
 use sha2::{Digest, Sha256};
 
 /// Days before the server's own date that a counter serves. Requests may go back seven days, and the date of a daemon
-/// in another time zone may be another one by a day or two.
+/// in another time zone may differ by a day or two.
 pub const DAYS_BEFORE_MAX: i32 = 9;
-/// Days behind the server's own date that a counter serves.
+/// Days after the server's own date that a counter serves.
 pub const DAYS_BEHIND_MAX: i32 = 2;
 
-/// A lease that is asked for.
+/// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRequest {
     pub counter: Counter,
-    /// The server that gave out the numbers before, as [`crate::ports::Sequence::server`] names it.
+    /// Name of the server that gave out the numbers before, see [`crate::ports::Sequence::server`].
     pub server: String,
-    /// Numbers below it are known to be leased.
+    /// All numbers below this one are known to be leased.
     pub known: u32,
-    /// Fewer numbers are of no use.
+    /// Fewest numbers that are of use.
     pub least: u32,
-    /// As many are wanted; never fewer than `least`.
+    /// Numbers that are wanted, at least `least`.
     pub wanted: u32,
 }
 
-/// Numbers that belong to whoever leased them, and to nobody else ever.
+/// Numbers that belong to the process that leased them, and never to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
     pub first: u32,
@@ -40,7 +40,7 @@ pub struct Lease {
 /// A row of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterRow {
-    /// The day that the row counts for now.
+    /// The day for which the row counts now.
     pub date: Date,
     /// Every number below it was leased.
     pub next: u32,
@@ -49,9 +49,9 @@ pub struct CounterRow {
 /// The server of the counters at the moment of a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceServer {
-    /// As [`crate::ports::Sequence::server`] names it.
+    /// Name of the server, see [`crate::ports::Sequence::server`].
     pub name: String,
-    /// By its own clock, in UTC.
+    /// Date of the server's own clock, in UTC.
     pub today: Date,
 }
 
@@ -81,14 +81,14 @@ pub enum LeaseRefusal {
 }
 
 impl LeaseRequest {
-    /// What is leased where the counter stands at this number.
+    /// Returns the lease of a counter that is at this number.
     pub fn leased_at(&self, next: u32) -> Lease {
         Lease { first: next, count: self.wanted.min(SEQUENCES - next) }
     }
 }
 
 impl Lease {
-    /// What the row leases; then it stands at [`Lease::end`] of the day of the request.
+    /// Returns the lease that the row gives; then the row is at [`Lease::end`] of the day of the request.
     pub fn of(
         request: &LeaseRequest,
         server: &SequenceServer,
@@ -115,19 +115,19 @@ impl Lease {
         Ok(request.leased_at(next))
     }
 
-    /// The number behind the last one.
+    /// Returns the number after the last one.
     pub fn end(self) -> u32 {
         self.first + self.count
     }
 }
 
-/// Whether counters serve a date, by the server's own one.
+/// Whether counters serve a date when the server's own date is `today`.
 fn is_served(date: Date, today: Date) -> bool {
     let days = today.until(date).map_or(i32::MAX, |span| span.get_days());
     (-DAYS_BEFORE_MAX..=DAYS_BEHIND_MAX).contains(&days)
 }
 
-/// Digest of the key that a caller sent with a request: any bytes of any caller.
+/// Digest of the key that a caller sent with a request. A key may be any bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey([u8; 32]);
 
@@ -141,7 +141,7 @@ impl RequestKey {
     }
 }
 
-/// What was given out with a key: identifiers that follow one another.
+/// Identifiers that were given out with a key; they follow one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivenOnce {
     pub first: FluxId,
@@ -149,33 +149,33 @@ pub struct GivenOnce {
 }
 
 impl GivenOnce {
-    /// All of them. `None` when the last one has more than eight digits, which nobody has stored.
+    /// Returns all of the identifiers. `None` when the last one has more than eight digits: none such is stored.
     pub fn identifiers(&self) -> Option<Vec<FluxId>> {
         let first = self.first.parts().sequence;
         (0..self.count).map(|place| self.first.with_sequence(first.checked_add(place)?)).collect()
     }
 }
 
-/// What came of storing a key.
+/// Outcome of storing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remembered {
-    /// This stands with the key now: what was to be stored, or what somebody stored before.
+    /// The identifiers that are stored with the key now: those that were to be stored, or those of an earlier call.
     Stands(GivenOnce),
-    /// There are as many keys as may be, and the oldest are not old enough.
+    /// As many keys are stored as may be, and the oldest are not old enough.
     Full,
 }
 
-/// Everything that the counters of a region say at one moment.
+/// All counters of a region at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceStanding {
     pub server: SequenceServer,
-    /// Each row with the counter that it is of.
+    /// Each counter that was used, with its next number.
     pub counters: Vec<(Counter, u32)>,
     /// Request keys that are kept, at most.
     pub keys: u64,
 }
 
-/// `numbers 1000 to 1999`.
+/// Formats as `numbers 1000 to 1999`.
 impl fmt::Display for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "numbers {} to {}", self.first, i64::from(self.end()) - 1)

@@ -1,4 +1,5 @@
-//! Work under a lease: waited for, done while it is held, given back. Leases only save work; fences protect.
+//! Work under a lease: a task waits for it, works while it is held, and gives it back. Leases save work; fences
+//! protect.
 
 use std::time::Duration;
 
@@ -11,12 +12,12 @@ use super::TaskHandle;
 use crate::error::Fault;
 use crate::ports::{Lease, Leases};
 
-/// A task that has failed is well again after so long at work, if it commits nothing: what fails after the first
-/// answers fails sooner.
+/// Time at work after which a failed task is well again, even if it commits nothing: a failure after the first answers
+/// comes sooner.
 const WELL_AFTER: Duration = Duration::from_secs(5);
 
-/// Waits for the task's lease and works while it is held. The task runs from the first position that the work
-/// reports: then its servers have answered. On `cancel` the work itself comes to an orderly end.
+/// Waits for the task's lease and works while it is held. The task runs from the first position that the work reports,
+/// because its servers have answered by then. On `cancel` the work itself comes to an orderly end.
 pub async fn under_lease<W>(
     leases: &impl Leases,
     handle: &TaskHandle,
@@ -37,8 +38,8 @@ where
     running_under(lease, handle, work).await
 }
 
-/// Works under a lease that is held already. The task has begun at the first position that the work reports, and is
-/// well at the next one: then something was appended or committed.
+/// Works under a lease that is held already. The task has begun at the first position that the work reports. It is well
+/// at the next one, because something was appended or committed by then.
 pub async fn running_under<W>(lease: impl Lease, handle: &TaskHandle, work: W) -> Result<(), Fault>
 where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,

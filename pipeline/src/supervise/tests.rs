@@ -9,7 +9,7 @@ fn supervisor() -> (Supervisor, TaskStates) {
     (Supervisor::new(states.clone(), CancellationToken::new(), Duration::from_secs(60)), states)
 }
 
-/// A task each of whose attempts ends so, after it has begun; how often it was tried.
+/// Spawns a task whose attempts begin and then end with `code`; returns the number of its attempts.
 fn failing(supervisor: &mut Supervisor, name: &str, code: Code, work: Duration) -> Arc<AtomicU32> {
     let tries = Arc::new(AtomicU32::new(0));
     let counted = tries.clone();
@@ -41,7 +41,7 @@ async fn a_code_stops_its_task_only_when_time_does_not_mend_it_and_a_restart_tri
         let (shown, text) = status.fault.unwrap();
         assert!(shown == *code && text.contains("anabranch restart task"), "{text}");
         assert!(supervisor.is_finished() && supervisor.are_stopped(), "{code}");
-        // Each restart is a whole new chance, and no more.
+        // Each restart allows as many attempts again, and no more.
         assert!(states.restart("task") && !states.restart("another"));
         tokio::time::sleep(Duration::from_secs(3600)).await;
         assert_eq!(tries.load(Ordering::SeqCst), 2 * most, "{code}");
@@ -110,7 +110,7 @@ async fn a_damaged_event_stops_its_reader_when_it_is_met_three_times_at_one_plac
     supervisor.spawn("reader", move |handle: TaskHandle, _| {
         let number = counted.fetch_add(1, Ordering::SeqCst);
         async move {
-            // Each of the first ten is damaged on the way, at another place.
+            // Each of the first ten events is damaged on the way, at another position.
             handle.reached(Lsn::from_u64(u64::from(number.min(10) + 1)).unwrap());
             Err(Fault::new(Code::BinlogEventCorrupt, "source a", "an event"))
         }

@@ -1,19 +1,19 @@
-//! Whether the loop of each task still turns: what liveness and the watchdog ask.
+//! Whether the loop of each task still turns, for liveness and the watchdog.
 //!
 //! A task turns while the runtime polls it and each poll returns. Waiting for a server, pausing before the next attempt
 //! and standing by are turns, so an outage of a server looks like work here. A task that blocks its thread or never
-//! gives it back does not turn, and nothing turns when all threads of the runtime are blocked. A task that waits for
-//! ever for another task of this process is not seen.
+//! yields it does not turn, and no task turns when all threads of the runtime are blocked. A task that waits for ever
+//! for another task of this process is not detected.
 
 use std::time::{Duration, Instant};
 
 use super::{TaskHandle, TaskStates, now};
 
-/// Between two turns of a task that waits. Half a minute without one is far beyond any pause of a busy machine.
+/// Time between two turns of a waiting task. Half a minute without a turn is far beyond any pause of a busy machine.
 pub const TURN_INTERVAL: Duration = Duration::from_secs(1);
 
 impl TaskStates {
-    /// The tasks that have not ended and whose loops have not turned within this time.
+    /// Returns the tasks that have not ended and whose loops have not turned within this time.
     pub fn stuck(&self, within: Duration) -> Vec<String> {
         let now = now();
         let is_late = |at: Instant| now.saturating_duration_since(at) > within;
@@ -30,7 +30,7 @@ impl TaskStates {
 }
 
 impl TaskHandle {
-    /// Works, and turns meanwhile as long as the work gives its thread back.
+    /// Runs the work, and turns meanwhile as long as the work yields its thread.
     pub(super) async fn turning<T>(&self, work: impl Future<Output = T>) -> T {
         let turns = async {
             let mut ticks = tokio::time::interval(TURN_INTERVAL);
@@ -55,7 +55,7 @@ impl TaskHandle {
     }
 }
 
-/// A task that is to turn.
+/// The guard of a task whose turns are watched.
 pub(super) struct WatchedTask(TaskHandle);
 
 impl Drop for WatchedTask {

@@ -6,7 +6,7 @@ use crate::capacity::sheet::{Sheet, Store, Unit};
 use crate::capacity::term::Term;
 
 pub const SECTION: &str = "birthdays";
-/// A lunar year has at most so many days that have a name: 12 months of 30 days.
+/// Months and days that bound the named days of a lunar year: 12 months of 30 days.
 const LUNAR_MONTHS: f64 = 12.0;
 const LUNAR_DAYS: f64 = 30.0;
 const TABLES: Unit = Unit::Count("tables");
@@ -30,7 +30,7 @@ pub fn compute(fields: &Fields) -> Result<Sheet, Vec<Invalid>> {
     }
 }
 
-/// Tables of the sharded source, and those that its rule can reach.
+/// Computes the tables of the sharded source, and those that its rule can reach.
 fn source(section: &mut Section<'_>, sheet: &mut Sheet, users: &Term) {
     let databases = section.whole("source_databases", "databases");
     let tables = section.whole("source_tables", "tables in each");
@@ -91,7 +91,7 @@ fn tables(section: &mut Section<'_>, sheet: &mut Sheet, days: &Term, per_day: &T
     per_day
 }
 
-/// The coupons of an average day and of a placeholder date; returns the rows of the latter.
+/// Computes the coupons of an average day and of a placeholder date; returns the rows of the latter.
 fn coupons(section: &mut Section<'_>, sheet: &mut Sheet, users: &Term, per_day: &Term) -> Term {
     let rate = section.above_zero("coupons_per_second", "coupons a second");
     let page = section.whole("page_rows", "rows a page");
@@ -131,7 +131,7 @@ fn growth(section: &mut Section<'_>, sheet: &mut Sheet, users: &Term, days: &Ter
     });
 }
 
-/// Numbers here are whole and below 10^15, which a float holds exactly.
+/// Returns the greatest common divisor. The numbers are whole and below 10^15, which a float holds exactly.
 fn common_divisor(one: f64, two: f64) -> f64 {
     let (mut one, mut two) = (one as u64, two as u64);
     while two > 0 {

@@ -1,4 +1,4 @@
-//! What a document says of a figure, and whether it is so.
+//! Claims: figures of documents, and how they compare with computed ones.
 
 use crate::capacity::fields::{Fields, Invalid, Section};
 use crate::capacity::sheet::{Figure, Unit};
@@ -13,17 +13,17 @@ pub struct Claim {
     pub line: u32,
     /// The document's own words.
     pub says: String,
-    /// In the unit of the figure; bytes and percent as plain numbers.
+    /// Value in the unit of the figure; bytes and percent as plain numbers.
     pub value: Amount,
-    /// Why it differs, or what is odd about it although it does not.
+    /// The reason why the claim differs, or its oddity although it does not.
     pub why: Option<String>,
 }
 
-/// How a claim compares with what was computed.
+/// The result of comparing a claim with the computed figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Equal,
-    /// It is off by less than its last digit and by less than a tenth.
+    /// The claim is off by less than its last digit and by less than a tenth.
     Rounded,
     Differs,
 }
@@ -38,9 +38,9 @@ impl Verdict {
     }
 }
 
-/// Off by so little, a number is the same; floats of the same formula differ less.
+/// Relative difference below which numbers are equal; floats of the same formula differ less.
 const EQUAL: f64 = 1e-9;
-/// Off by more, a number is not the rounded one of a document.
+/// Relative difference above which a document's number is not the rounded one.
 const ROUNDED: f64 = 0.1;
 
 impl Claim {
@@ -86,7 +86,7 @@ fn compare(said: f64, ours: f64) -> Verdict {
     }
 }
 
-/// The place of the last digit that is not zero: 0.1 for 182.5, 100 for 1,200.
+/// Returns the value of the last digit that is not zero: 0.1 for 182.5, 100 for 1,200.
 fn last_place(number: f64) -> f64 {
     let text = format!("{number}");
     match text.split_once('.') {

@@ -1,4 +1,4 @@
-//! Three ways to shard an inventory of serial codes: tables only, by agent, by uuid; what each holds and costs.
+//! Three ways to shard an inventory of serial codes (tables only, by agent, by uuid) with their content and costs.
 
 use crate::capacity::serial_codes::Inventory;
 use crate::capacity::sheet::{Figure, Sheet, Unit};

@@ -1,5 +1,5 @@
-//! The fields of a plan file: each is asked for by name, and what is absent, unknown, zero, negative or no number is
-//! told with its field, its value and what is expected. All faults are told together.
+//! The fields of a plan file. A field that is absent, unknown or out of its range is a fault, with its value and the
+//! expected one. All faults are returned together.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::capacity::term::{Amount, Term, bytes};
 
-/// A value of a plan file, of whatever kind.
+/// A value of a plan file, of any kind.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(untagged)]
 pub enum Setting {
@@ -23,29 +23,29 @@ pub enum Setting {
 /// Fields by name.
 pub type Fields = BTreeMap<String, Setting>;
 
-/// A field that makes no sense.
+/// A fault of one field.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{field}: {found}; expected: {expected}")]
 pub struct Invalid {
-    /// Section and field: `[flux] databases`.
+    /// Section and field, such as `[flux] databases`.
     pub field: String,
     pub found: String,
     pub expected: String,
 }
 
-/// More than any number that a plan can need; what is computed of them stays finite.
+/// A limit above any number that a plan needs; results that are computed of such numbers stay finite.
 const NUMBER_MAX: f64 = 1e15;
 
-/// What a field's numbers may be.
+/// The range of a field's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Range {
     /// A whole number from 1.
     Whole,
-    /// Anything above 0.
+    /// Any number above 0.
     AboveZero,
     ZeroOrMore,
     Percent,
-    /// A percentage by which something may grow in a year.
+    /// A percentage of growth in a year.
     Growth,
 }
 
@@ -71,7 +71,7 @@ impl Range {
     }
 }
 
-/// A section of a plan file while it is read.
+/// The reader of one section of a plan file.
 #[derive(Debug)]
 pub struct Section<'f> {
     name: String,
@@ -85,7 +85,7 @@ impl<'f> Section<'f> {
         Self { name: name.to_owned(), fields, asked: Vec::new(), faults: Vec::new() }
     }
 
-    /// A whole number from 1.
+    /// Reads a whole number from 1.
     pub fn whole(&mut self, field: &'static str, name: &str) -> Term {
         Term::named(self.amount(field, Range::Whole, false), name)
     }
@@ -98,23 +98,23 @@ impl<'f> Section<'f> {
         Term::named(self.amount(field, Range::ZeroOrMore, false), name)
     }
 
-    /// A whole number, or two as `[low, high]`.
+    /// Reads a whole number, or two as `[low, high]`.
     pub fn range(&mut self, field: &'static str, name: &str) -> Term {
         Term::named(self.amount(field, Range::Whole, true), name)
     }
 
-    /// A share of a whole: a percentage, or two as `[low, high]`.
+    /// Reads a share of a whole: a percentage, or two as `[low, high]`.
     pub fn share(&mut self, field: &'static str, name: &str) -> Term {
         let percent = self.amount(field, Range::Percent, true);
         Term::written(percent.scaled(100.0), format!("{percent} % {name}"))
     }
 
-    /// The growth of a year's rows from year to year, as a share of 1.
+    /// Reads the yearly growth of a year's rows, as a share of 1.
     pub fn growth(&mut self) -> f64 {
         self.amount("growth_percent", Range::Growth, false).low / 100.0
     }
 
-    /// Bytes, in the unit that reads best.
+    /// Reads bytes; the formula shows them in the unit that reads best.
     pub fn bytes(&mut self, field: &'static str, name: &str) -> Term {
         let amount = self.amount(field, Range::Whole, false);
         Term::written(amount, format!("{} {name}", bytes(amount)))
@@ -131,7 +131,7 @@ impl<'f> Section<'f> {
         }
     }
 
-    /// A text that is one of the choices; the first stands in for one that is not.
+    /// Reads one of the choices; any other value is a fault, and the first choice takes its place.
     pub fn choice<const N: usize>(
         &mut self,
         field: &'static str,
@@ -149,7 +149,7 @@ impl<'f> Section<'f> {
         })
     }
 
-    /// Any text.
+    /// Reads any text.
     pub fn text(&mut self, field: &'static str) -> String {
         self.asked.push(field);
         match self.fields.get(field) {
@@ -161,18 +161,18 @@ impl<'f> Section<'f> {
         }
     }
 
-    /// A text that may be absent.
+    /// Reads a text that may be absent.
     pub fn optional_text(&mut self, field: &'static str) -> Option<String> {
         self.asked.push(field);
         self.fields.contains_key(field).then(|| self.text(field))
     }
 
-    /// Any number from 0, or two as `[low, high]`.
+    /// Reads any number from 0, or two as `[low, high]`.
     pub fn any_range(&mut self, field: &'static str) -> Amount {
         self.amount(field, Range::ZeroOrMore, true)
     }
 
-    /// All faults; each field that nobody asked for is one.
+    /// Returns all faults; each field that was never read is one.
     pub fn finish(mut self) -> Vec<Invalid> {
         let unknown: Vec<_> =
             self.fields.iter().filter(|(name, _)| !self.asked.contains(&name.as_str())).collect();
@@ -187,7 +187,7 @@ impl<'f> Section<'f> {
         self.faults
     }
 
-    /// What is wrong stands as 1, so that reading goes on and tells all faults.
+    /// Reads a number or two. A faulty value becomes 1, so that reading goes on and finds all faults.
     fn amount(&mut self, field: &'static str, range: Range, may_be_two: bool) -> Amount {
         self.asked.push(field);
         let found = self.fields.get(field);
@@ -209,7 +209,7 @@ impl<'f> Section<'f> {
         })
     }
 
-    /// A field that is read twice is told once.
+    /// Adds a fault of a field, unless the field has one already.
     fn tell(&mut self, field: &str, found: Option<&Setting>, expected: &str) {
         let field = format!("{} {field}", self.name);
         if self.faults.iter().any(|fault| fault.field == field) {
@@ -234,7 +234,7 @@ fn number(setting: &Setting) -> Option<f64> {
     }
 }
 
-/// Characters of a text that are shown.
+/// Characters of a text that faults show, at most.
 const SHOWN_CHARACTERS_MAX: usize = 40;
 
 fn shown(setting: &Setting) -> String {

@@ -11,12 +11,12 @@ const DATABASES: Unit = Unit::Count("databases");
 const TABLES: Unit = Unit::Count("tables");
 const TIMES: Unit = Unit::Count("times");
 const DOCUMENTS: Unit = Unit::Count("documents");
-/// Composites and atoms are two logical tables.
+/// Logical tables: composites and atoms.
 const LOGICAL_TABLES: f64 = 2.0;
-/// A year digit of an identifier names so many years.
+/// Years that the year digit of an identifier tells apart.
 const YEAR_DIGITS: f64 = 10.0;
 
-/// What every figure here begins with.
+/// Rates and sizes from which every figure here is computed.
 struct Rates {
     recharges: Term,
     recharge_atoms: Term,
@@ -87,7 +87,7 @@ fn rates(section: &mut Section<'_>, sheet: &mut Sheet) -> Rates {
     }
 }
 
-/// Tables of today and of more databases; returns today's, and how many tables a database has for a month.
+/// Computes tables of today and of more databases; returns today's layout, and the tables of a database for a month.
 fn layouts(
     section: &mut Section<'_>,
     sheet: &mut Sheet,
@@ -139,7 +139,7 @@ fn layouts(
     (Layout { pairs, month_tables }, tables.times(&months))
 }
 
-/// Recharges of a year and the tables that they fill; returns composites and atoms of a year.
+/// Computes recharges of a year and the tables that they fill; returns composites and atoms of a year.
 fn recharges(sheet: &mut Sheet, rates: &Rates, today: &Layout) -> Term {
     let composites = rates.recharges.times(&rates.days);
     let composites =
@@ -186,7 +186,7 @@ fn refunds(sheet: &mut Sheet, rates: &Rates, today: &Layout) -> Term {
     composites.plus(&atoms)
 }
 
-/// Bytes of disks beside bytes of full tables.
+/// Compares bytes of disks with bytes of full tables.
 fn disks(
     sheet: &mut Sheet,
     rates: &Rates,
@@ -227,7 +227,7 @@ fn disks(
     }
 }
 
-/// Identifiers of a day, and how much of a counter they use.
+/// Computes identifiers of a day, and how much of a counter they use.
 fn counters(sheet: &mut Sheet, rates: &Rates, today: &Layout) {
     let one = Term::number(1.0, "composite");
     let recharge = rates.recharges.times(&one.plus(&rates.recharge_atoms));
@@ -250,7 +250,7 @@ fn counters(sheet: &mut Sheet, rates: &Rates, today: &Layout) {
     sheet.add("counter_used", "share of a counter that a day uses", Unit::Share, &per_counter.per(&size));
 }
 
-/// What stays online, and how many databases it needs.
+/// Computes the rows that stay online, and the databases that they need.
 fn online(
     section: &mut Section<'_>,
     sheet: &mut Sheet,
@@ -299,7 +299,7 @@ fn online(
     sheet.stores.push(store("refunds", refunds, &today.pairs, LOGICAL_TABLES, None));
 }
 
-/// Days until each kind of table, or a disk, is full.
+/// Computes the days until each kind of table, or a disk, is full.
 fn full(sheet: &mut Sheet, rates: &Rates, today: &Layout, databases: &Term) {
     let days = |sheet: &mut Sheet, name: &str, label, rows: &Term| {
         let days = rates.rows_per_table.per(&rows.per(&today.pairs));

@@ -3,22 +3,22 @@
 use crate::capacity::sheet::Store;
 use crate::capacity::term::Amount;
 
-/// Years that a plan looks ahead at most.
+/// Years that a plan looks ahead, at most.
 pub const YEARS_MAX: u32 = 100;
 
 /// A store at the end of a year.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Year {
-    /// 1 is the first year.
+    /// Number of the year; 1 is the first one.
     pub year: u32,
     pub rows: f64,
     pub bytes: f64,
-    /// Share of 1 of the rows that its tables hold; above 1 they do not hold them.
+    /// Share of 1 of the rows that its tables hold; above 1 the rows exceed the tables.
     pub filled: Amount,
     pub databases: f64,
 }
 
-/// The store at the end of each of so many years.
+/// Returns the store at the end of each of so many years.
 pub fn grow(store: &Store, years: u32) -> Vec<Year> {
     let added: Vec<f64> = (0..years.min(YEARS_MAX))
         .map(|year| store.rows_per_year * (1.0 + store.growth).powi(year as i32))
@@ -41,7 +41,7 @@ pub fn grow(store: &Store, years: u32) -> Vec<Year> {
         .collect()
 }
 
-/// What the last years added; the first of them counts in part.
+/// Returns the rows of the last `kept` years; the first of these counts in part.
 fn last(added: &[f64], mut kept: f64) -> f64 {
     let mut rows = 0.0;
     for added in added.iter().rev() {

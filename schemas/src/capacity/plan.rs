@@ -22,7 +22,7 @@ pub struct System {
     pub stores: Vec<Store>,
 }
 
-/// A figure with what documents say of it.
+/// A figure with the claims of documents about it.
 #[derive(Debug)]
 pub struct Judged {
     pub figure: Figure,
@@ -31,11 +31,11 @@ pub struct Judged {
 
 const CLAIMS: &str = "claims";
 const SECTIONS: [&str; 3] = [birthdays::SECTION, serial_codes::SECTION, flux::SECTION];
-/// Names of figures that a wrong name is answered with.
+/// Names of figures that the fault of a wrong name lists.
 const EXAMPLES: usize = 3;
 
 impl Plan {
-    /// Computes every figure of a file; all faults of it are told together.
+    /// Computes every figure of a file; returns all faults of the file together.
     pub fn of(file: &Fields) -> Result<Self, Vec<Invalid>> {
         let mut faults = unknown(file);
         let mut plan = Self { systems: Vec::new(), inventory: None };
@@ -63,12 +63,12 @@ impl Plan {
         if faults.is_empty() { Ok(plan) } else { Err(faults) }
     }
 
-    /// Figures by name, such as `flux.month_tables`.
+    /// Returns a figure by its name, such as `flux.month_tables`.
     pub fn figure(&self, name: &str) -> Option<&Judged> {
         self.systems.iter().flat_map(|system| &system.figures).find(|judged| judged.figure.name == name)
     }
 
-    /// What each way to shard costs; `None` for a plan without serial codes.
+    /// Returns the costs of each way to shard; `None` for a plan without serial codes.
     pub fn shardings(&self) -> Option<[Sharding; 3]> {
         self.inventory.as_ref().map(shardings)
     }
@@ -123,7 +123,7 @@ impl System {
     }
 }
 
-/// Sections that do not exist or are no sections, and a file without any.
+/// Returns faults of unknown sections, of entries that are no sections, and of a file without any section.
 fn unknown(file: &Fields) -> Vec<Invalid> {
     let mut faults = Vec::new();
     for (name, setting) in file {

@@ -8,10 +8,10 @@ pub const SECTION: &str = "serial_codes";
 const ROWS: Unit = Unit::Count("rows");
 const YEARS: Unit = Unit::Count("years");
 const NODES: Unit = Unit::Count("nodes");
-/// By the length of the value: 15, 14, anything else.
+/// Mapping databases by the length of the value: 15, 14, any other.
 const MAPPING_DATABASES: f64 = 3.0;
 
-/// What the sharding of the inventory is compared by.
+/// Inputs for comparing ways to shard the inventory.
 #[derive(Debug, Clone, Copy)]
 pub struct Inventory {
     pub databases: f64,
@@ -19,7 +19,7 @@ pub struct Inventory {
     pub rows_per_table: Amount,
     pub devices_per_year: f64,
     pub agents: f64,
-    /// A share of 1.
+    /// Share of the largest agent's devices, of 1.
     pub largest_agent: f64,
 }
 
@@ -51,7 +51,7 @@ pub fn compute(fields: &Fields) -> Result<(Sheet, Inventory), Vec<Invalid>> {
     }
 }
 
-/// Mapping tables; returns their rows of a year.
+/// Computes mapping tables; returns their rows of a year.
 fn mapping(section: &mut Section<'_>, sheet: &mut Sheet, devices: &Term, rows_max: &Term) -> Term {
     let one_kind = section.whole("devices_of_one_kind_per_year", "devices of one kind a year");
     let lengths = [
@@ -102,7 +102,7 @@ fn mapping(section: &mut Section<'_>, sheet: &mut Sheet, devices: &Term, rows_ma
     per_year
 }
 
-/// Bytes of mapping rows in tables and cache; returns the bytes of a row.
+/// Computes bytes of mapping rows in tables and cache; returns the bytes of a row.
 fn mapping_bytes(section: &mut Section<'_>, sheet: &mut Sheet, max: &Term, per_year: &Term) -> Term {
     let uuid = section.whole("uuid_bytes", "bytes of a uuid");
     let code = section.whole("code_bytes", "bytes of a code");

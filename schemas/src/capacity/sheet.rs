@@ -3,13 +3,13 @@
 use crate::capacity::fields::Section;
 use crate::capacity::term::{Amount, Term, bytes};
 
-/// What an amount counts.
+/// The kind of thing that an amount counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
-    /// A thing with a name.
+    /// Things with a name.
     Count(&'static str),
     Bytes,
-    /// Printed in percent, computed as a share of 1.
+    /// A share, computed of 1 and printed in percent.
     Share,
 }
 
@@ -22,7 +22,7 @@ impl Unit {
         }
     }
 
-    /// An amount with its unit.
+    /// Writes an amount with its unit.
     pub fn text(self, amount: Amount) -> String {
         match self {
             Unit::Count(name) if amount == Amount::of(1.0) => format!("1 {}", name.trim_end_matches('s')),
@@ -36,14 +36,14 @@ impl Unit {
 /// One computed figure.
 #[derive(Debug, Clone)]
 pub struct Figure {
-    /// System and name: `flux.month_tables`. Claims name it.
+    /// System and name, such as `flux.month_tables`. Claims refer to it.
     pub name: String,
-    /// What it is, in words.
+    /// The meaning of the figure in words.
     pub label: &'static str,
     pub unit: Unit,
     pub amount: Amount,
     pub formula: String,
-    /// What the arithmetic alone does not say.
+    /// A fact about the figure that its arithmetic does not show.
     pub note: Option<String>,
 }
 
@@ -61,11 +61,11 @@ pub struct Store {
     pub rows_per_year: f64,
     pub rows_max: Amount,
     pub row_bytes: f64,
-    /// Disk of one database.
+    /// Bytes of one database's disk.
     pub database_bytes: f64,
-    /// Rows leave after so many years; `None` = they stay.
+    /// Years after which rows are removed; `None` = they stay.
     pub kept_years: Option<f64>,
-    /// Growth of `rows_per_year`, a share of 1.
+    /// Yearly growth of `rows_per_year`, as a share of 1.
     pub growth: f64,
 }
 
@@ -82,7 +82,7 @@ impl Sheet {
         Self { system, figures: Vec::new(), stores: Vec::new() }
     }
 
-    /// Notes a figure, and returns it as a term that later formulas print as its value and unit.
+    /// Adds a figure, and returns it as a term that later formulas print as its value and unit.
     pub fn add(&mut self, name: &str, label: &'static str, unit: Unit, term: &Term) -> Term {
         self.figures.push(Figure {
             name: format!("{}.{name}", self.system),
@@ -99,14 +99,14 @@ impl Sheet {
         Term::written(term.amount, text)
     }
 
-    /// Says something of the figure that was added last.
+    /// Attaches a note to the figure that was added last.
     pub fn note(&mut self, text: impl Into<String>) {
         if let Some(figure) = self.figures.last_mut() {
             figure.note = Some(text.into());
         }
     }
 
-    /// The part that is full before the others, by the earliest time at which each may be.
+    /// Adds the time until the first part is full, by the earliest time at which each may be.
     pub fn first_full(&mut self, unit: Unit, parts: &[(&'static str, Term)]) {
         let earliest = parts.iter().min_by(|(_, one), (_, two)| one.amount.low.total_cmp(&two.amount.low));
         let Some((part, time)) = earliest else { return };
@@ -120,7 +120,7 @@ impl Sheet {
         });
     }
 
-    /// Streams, lanes, connections and hours of a derived store of so many rows.
+    /// Adds streams, lanes, connections and hours of a derived store with so many rows.
     pub fn flow(&mut self, section: &mut Section<'_>, rows: &Term) {
         let sources = section.whole("sources", "sources");
         let targets = section.whole("targets", "targets");

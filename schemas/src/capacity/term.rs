@@ -18,16 +18,16 @@ impl Amount {
         Self { low: of(self.low), high: of(self.high) }
     }
 
-    /// Written in a unit of so many.
+    /// Returns the amount divided by `by`, to be written in a unit of that size.
     pub fn scaled(self, by: f64) -> Self {
         self.map(|number| number / by)
     }
 }
 
-/// Decimals of a number that is printed; more would feign knowledge.
+/// Decimals of a printed number; more would feign precision.
 const DECIMALS: usize = 2;
 
-/// `1,234.5`, or `5–10` for a range.
+/// Writes `1,234.5`, or `5–10` for a range.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (low, high) = (grouped(self.low), grouped(self.high));
@@ -38,7 +38,7 @@ impl fmt::Display for Amount {
     }
 }
 
-/// A number with commas between thousands and at most two decimals.
+/// Writes a number with commas between thousands and at most two decimals.
 fn grouped(number: f64) -> String {
     if number.abs() >= 1e18 {
         return format!("{number:.3e}");
@@ -60,7 +60,7 @@ fn grouped(number: f64) -> String {
     format!("{sign}{grouped}{point}{decimals}")
 }
 
-/// Bytes in the largest decimal unit of which there is at least one.
+/// Writes bytes in the largest decimal unit of which there is at least one.
 pub fn bytes(amount: Amount) -> String {
     let units = [(1e15, "PB"), (1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
     let unit = units.into_iter().find(|(size, _)| amount.high >= *size);
@@ -68,7 +68,7 @@ pub fn bytes(amount: Amount) -> String {
     format!("{} {name}", amount.scaled(size))
 }
 
-/// How tightly a text binds, so that parentheses stand only where they are needed.
+/// The binding strength of a formula's text, so that parentheses appear only where they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
     Sum,
@@ -85,7 +85,7 @@ pub struct Term {
 }
 
 impl Term {
-    /// An amount with its name, whose first word is in the plural: `512 tables in each`, `1 table in each`.
+    /// Returns an amount with its name, whose first word is in the plural: `512 tables in each`, `1 table in each`.
     pub fn named(amount: Amount, name: &str) -> Self {
         let (first, rest) = name.split_at(name.find(' ').unwrap_or(name.len()));
         let first = if amount == Amount::of(1.0) { first.trim_end_matches('s') } else { first };
@@ -96,7 +96,7 @@ impl Term {
         Self::named(Amount::of(number), name)
     }
 
-    /// The same amount under a text of its own, such as one in a unit.
+    /// Returns the same amount under another text, such as one in a unit.
     pub fn written(amount: Amount, text: String) -> Self {
         Self { amount, text, binding: Binding::Name }
     }
@@ -139,7 +139,7 @@ impl Term {
         }
     }
 
-    /// The difference, which is never below zero.
+    /// Returns the difference, at least zero.
     pub fn less(&self, other: &Self) -> Self {
         let (one, two) = (self.amount, other.amount);
         let amount = Amount { low: one.low - two.high, high: one.high - two.low };
@@ -167,7 +167,7 @@ impl Term {
         }
     }
 
-    /// What each part holds when whole things are dealt out evenly: some parts one less than others.
+    /// Returns the content of each part when whole things are dealt out evenly: some parts have one less than others.
     pub fn dealt(&self) -> Self {
         let amount = Amount { low: self.amount.low.floor(), high: self.amount.high.ceil() };
         Self { amount, text: format!("{}, in whole numbers", self.text), binding: Binding::Sum }

@@ -1,4 +1,4 @@
-//! Every figure of the source documents beside ours, and what a wrong plan file is answered with.
+//! Tests of every figure of the source documents beside the computed one, and of the faults of wrong plan files.
 
 use super::claim::Verdict::{self, Differs, Equal, Rounded};
 use super::fields::{Fields, Invalid};
@@ -20,10 +20,10 @@ fn judged<'p>(plan: &'p Plan, name: &str) -> &'p Judged {
     plan.figure(name).unwrap_or_else(|| panic!("no figure {name}"))
 }
 
-/// Line of the document, its value, our figure, our value, the verdict, and a part of why it differs or is odd.
+/// Line of the document, its text, the figure, its value, the verdict, and a part of why the claim differs or is odd.
 type Row = (u32, &'static str, &'static str, &'static str, Verdict, &'static str);
 
-/// Checks each row, and that the file claims nothing else.
+/// Checks each row, and that the file makes no further claim.
 fn check(text: &str, rows: &[Row]) {
     let plan = plan(text);
     for (line, says, name, ours, verdict, why) in rows {

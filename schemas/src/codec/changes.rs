@@ -1,9 +1,9 @@
-//! A version, then [`Record`]s in postcard's encoding (varints, length-prefixed bytes), then the CRC-32. Version 2 has
-//! one more record than version 1: `Reread`.
+//! The bytes of a payload: a version, then [`Record`]s in postcard's encoding (varints, length-prefixed bytes), then
+//! the CRC-32. Version 2 has one more record than version 1: `Reread`.
 //!
-//! A table is written once a batch, before its first change, and referred to by its number (0, 1, …); a position is
-//! written once for all changes that share it. Decoding borrows from the payload and never allocates more than
-//! the payload's own length allows.
+//! The encoder writes a table once a batch, before its first change, and then refers to it by its number (0, 1, …). It
+//! writes a position once for all changes that share it. Decoding borrows from the payload and never allocates more
+//! than the payload's own length allows.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,7 @@ const VERSION_1: u8 = 1;
 const VERSION_2: u8 = 2;
 const CHECKSUM_BYTES: usize = 4;
 
-/// The wire form. Variant and field order are the format.
+/// The wire form; the order of variants and fields is the format.
 #[derive(Debug, Deserialize)]
 enum Record<'a> {
     #[serde(borrow)]
@@ -30,11 +30,11 @@ enum Record<'a> {
     Update(u32, #[serde(borrow)] Row<'a>, #[serde(borrow)] Row<'a>),
     Delete(u32, #[serde(borrow)] Row<'a>),
     Withdraw(u32),
-    /// From version 2 on.
+    /// A record of version 2.
     Reread(u32),
 }
 
-/// The same wire form, borrowing for encoding.
+/// The same wire form as [`Record`], borrowing for encoding.
 #[derive(Debug, Serialize)]
 enum RecordRef<'r, 'a> {
     Table(&'r TableIdentity<'r>),
@@ -50,9 +50,9 @@ enum RecordRef<'r, 'a> {
 #[derive(Debug)]
 pub struct Encoder {
     buffer: Vec<u8>,
-    /// The numbers of the tables that were written.
+    /// Numbers of the tables that the payload has already.
     numbers: HashMap<ShardId, u32>,
-    /// The table of the newest change: most changes are of the same one.
+    /// Table of the newest change: most changes are of the same one.
     newest: Option<(ShardId, u32)>,
     at: Option<Lsn>,
     changes: u32,
@@ -65,7 +65,7 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// Payload bytes so far, without the checksum.
+    /// Returns the payload bytes so far, without the checksum.
     pub fn bytes(&self) -> usize {
         self.buffer.len()
     }
@@ -115,7 +115,7 @@ impl Encoder {
         self.changes += 1;
     }
 
-    /// The finished payload; the encoder is empty again.
+    /// Returns the finished payload and empties the encoder.
     pub fn finish(&mut self) -> Bytes {
         let mut payload = std::mem::replace(&mut self.buffer, vec![VERSION_1]);
         self.numbers.clear();
@@ -140,7 +140,7 @@ impl Encoder {
         number
     }
 
-    /// The number of a table, which is written first when it has none.
+    /// Returns the number of a table; writes the table first when it has none.
     fn number(&mut self, table: &TableIdentity<'static>) -> u32 {
         if let Some(number) = self.numbers.get(&table.shard) {
             return *number;
@@ -157,7 +157,7 @@ impl Encoder {
     }
 }
 
-/// Checks version and checksum, and opens the payload for reading.
+/// Checks version and checksum, and returns the reader of the payload.
 pub fn decode(payload: &[u8]) -> Result<Decoder<'_>, CodecError> {
     if payload.len() < 1 + CHECKSUM_BYTES {
         return Err(CodecError::Truncated { length: payload.len() });
@@ -186,7 +186,7 @@ pub struct Decoder<'a> {
 }
 
 impl<'a> Decoder<'a> {
-    /// The next change, or `None` at the end. (Not an `Iterator`: a change borrows the decoder's table list.)
+    /// Returns the next change, or `None` at the end. (Not an `Iterator`: a change borrows the decoder's table list.)
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Change<'_, 'a>>, CodecError> {
         while !self.rest.is_empty() {
@@ -232,7 +232,8 @@ mod tests {
     use crate::change::Entity;
     use crate::shard::ShardId;
 
-    /// Never edited: these bytes are in people's streams. A change of the format is a new version beside this one.
+    /// Bytes of version 1, never edited: streams in use have them. A change of the format is a new version beside this
+    /// one.
     const GOLDEN: &[u8] = include_bytes!("golden/v1.bin");
 
     fn table(name: &str) -> TableIdentity<'static> {
@@ -277,7 +278,7 @@ mod tests {
         encoder.finish()
     }
 
-    /// Never edited either.
+    /// Bytes of version 2, never edited.
     const GOLDEN_2: &[u8] = include_bytes!("golden/v2.bin");
 
     fn sample_2() -> Bytes {
@@ -317,7 +318,7 @@ mod tests {
         assert!(changes[3].contains("Withdraw"), "{}", changes[3]);
     }
 
-    /// The same payload with another version and a right checksum.
+    /// Returns the same payload with another version and a right checksum.
     fn as_version(payload: &[u8], version: u8) -> Vec<u8> {
         let mut payload = payload[..payload.len() - CHECKSUM_BYTES].to_vec();
         payload[0] = version;
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(read(&as_version(GOLDEN, 2)), read(GOLDEN), "version 2 has all of version 1");
     }
 
-    /// Never edited either: a user as captured without the lunar columns, which is what older readers wrote.
+    /// A user as captured without the lunar columns, which older readers wrote; never edited.
     const USER_OF_2_FIELDS: &str = "010000c7b2c8c4bcb588ee3207757365725f303008757365725f303030018a808080a08580080300\
          0202070002020705c60f050493447daf";
     const USER_OF_4_FIELDS: &str = "010000c7b2c8c4bcb588ee3207757365725f303008757365725f303030018a808080a08580080300\
@@ -404,7 +405,7 @@ mod tests {
         }
     }
 
-    /// The number is found by the newest table or by its shard, never by looking through the tables.
+    /// The encoder finds a number by the newest table or by its shard, without a search through the tables.
     #[test]
     fn each_of_a_thousand_tables_written_in_turn_keeps_its_number() {
         let tables: Vec<_> = (0..1_000).map(|number| table(&format!("t{number}"))).collect();

@@ -11,7 +11,7 @@ use thiserror::Error;
 pub use self::changes::{Decoder, Encoder, decode};
 use crate::change::{Row, Value};
 
-/// Why a payload cannot be read. The payload's bytes are not part of the error: they may hold personal data.
+/// The reason why a payload cannot be read. It never includes the payload's bytes: they may hold personal data.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum CodecError {
     #[error("payload of {length} bytes is shorter than a version and a checksum (5 bytes)")]
@@ -28,13 +28,13 @@ pub enum CodecError {
     Malformed { offset: usize, reason: String },
 }
 
-/// Encodes values alone, for callers that store a place in the order of rows. The bytes are no payload: they have no
+/// Encodes values alone, for callers that store a position in the order of rows. The bytes are no payload: they have no
 /// version and no checksum.
 pub fn encode_values(values: &[Value<'_>]) -> Vec<u8> {
     postcard::to_extend(values, Vec::new()).expect("a growing buffer takes any values")
 }
 
-/// Decodes what [`encode_values`] wrote; `None` when the bytes are something else.
+/// Decodes the bytes of [`encode_values`]; `None` for any others.
 pub fn decode_values(bytes: &[u8]) -> Option<Row<'_>> {
     let (values, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(values)

@@ -1,8 +1,8 @@
-//! What the eight digits of a sequence count within, and where the counter's row is.
+//! The counters of identifiers' sequences, and the rows that hold them.
 //!
 //! There is a counter for each date, region, user partition, and main or fail-over. Its row is one of a ring of
-//! [`SLOTS`] days: each day takes the row of the day sixteen days before it. So set-up makes all rows once, and an
-//! account that may only UPDATE them works for ever.
+//! [`SLOTS`] days: each day takes over the row of sixteen days before. So set-up makes all rows once, and an account
+//! that may only UPDATE them works for ever.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use jiff::civil::{Date, date};
 use crate::flux::id::{FluxId, Region, Side};
 use crate::flux::table::PARTITIONS;
 
-/// Days of a ring; far more than a date of a request may lie in the past or in the future.
+/// Days of a ring; far more than a requested date may lie in the past or in the future.
 pub const SLOTS: u8 = 16;
 
 /// One counter. Its numbers begin at 0.
@@ -24,32 +24,32 @@ pub struct Counter {
 /// The counters of all dates for one region, user partition, and main or fail-over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ring {
-    /// 0 or 1, as the digit says it.
+    /// Digit of the region, 0 or 1.
     region: u8,
     side: u8,
     partition: u8,
 }
 
 impl Ring {
-    /// `None` when the partition has more than two digits.
+    /// Builds a ring; `None` when the partition has more than two digits.
     pub fn new(region: Region, side: Side, partition: u8) -> Option<Self> {
         let is_partition = u32::from(partition) < PARTITIONS;
         is_partition.then_some(Self { region: region.digit(), side: side.digit(), partition })
     }
 
-    /// All rings of a region: first main, then fail-over.
+    /// Returns all rings of a region: first main, then fail-over.
     pub fn of_region(region: Region) -> impl Iterator<Item = Self> {
         let of_side =
             move |side| (0..PARTITIONS as u8).filter_map(move |number| Self::new(region, side, number));
         [Side::Main, Side::FailOver].into_iter().flat_map(of_side)
     }
 
-    /// The digit of the region.
+    /// Returns the digit of the region.
     pub fn region(self) -> u8 {
         self.region
     }
 
-    /// The digit of main or fail-over.
+    /// Returns the digit of main or fail-over.
     pub fn side(self) -> u8 {
         self.side
     }
@@ -64,14 +64,14 @@ impl Ring {
 }
 
 impl Counter {
-    /// The counter that the identifier's sequence is a number of.
+    /// Returns the counter that an identifier's sequence belongs to.
     pub fn of(id: &FluxId) -> Self {
         let parts = id.parts();
         let (region, side) = (parts.region.digit(), parts.side.digit());
         Self { date: parts.date, ring: Ring { region, side, partition: parts.partition } }
     }
 
-    /// The row of its ring that this day takes.
+    /// Returns the row of its ring that this day takes.
     pub fn slot(&self) -> u8 {
         let days = date(1970, 1, 1).until(self.date).map_or(0, |span| span.get_days());
         // The remainder of a division by 16 fits.
@@ -79,7 +79,7 @@ impl Counter {
     }
 }
 
-/// `region 0, main, partition 07`.
+/// Writes `region 0, main, partition 07`.
 impl fmt::Display for Ring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let side = if self.side == 0 { Side::Main } else { Side::FailOver };
@@ -87,7 +87,7 @@ impl fmt::Display for Ring {
     }
 }
 
-/// `2026-11-26, region 0, main, partition 07`.
+/// Writes `2026-11-26, region 0, main, partition 07`.
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, {}", self.date, self.ring)

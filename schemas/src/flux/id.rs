@@ -1,8 +1,8 @@
 //! The identifier of a payment document: 31 decimal digits in eleven parts.
 //!
-//! Reading, checking and writing allocate nothing. A [`Defect`] names the digits, what they mean, what was found and
-//! what is expected. Digits are counted from 1. The reserved digits may be anything, and so may the business code,
-//! whose meaning is a setting. Whether a document lies where its identifier says is the question of others.
+//! Reading, checking and writing allocate nothing. A [`Defect`] names the digits with their meaning, the value found
+//! and the one expected. Digits are counted from 1. The reserved digits may be anything, and so may the business code,
+//! whose meaning is a setting. This module does not check whether a document lies where its identifier says.
 
 use std::fmt;
 
@@ -49,7 +49,7 @@ impl Part {
         Self::Sequence,
     ];
 
-    /// First and last digit, counted from 1.
+    /// Returns the first and last digit, counted from 1.
     pub fn digits(self) -> (usize, usize) {
         match self {
             Self::Date => (1, 8),
@@ -82,7 +82,7 @@ impl Part {
         }
     }
 
-    /// The part that holds a digit; `None` above 31.
+    /// Returns the part that holds a digit; `None` above 31.
     fn at(digit: usize) -> Option<Self> {
         Self::ALL.into_iter().find(|part| (part.digits().0..=part.digits().1).contains(&digit))
     }
@@ -93,7 +93,7 @@ impl Part {
     }
 }
 
-/// `digit 9 (data version)` or `digits 1 to 8 (date)`.
+/// Writes `digit 9 (data version)` or `digits 1 to 8 (date)`.
 impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.digits() {
@@ -103,31 +103,31 @@ impl fmt::Display for Part {
     }
 }
 
-/// Whether a document is one of its own or one movement of another.
+/// Whether a document is a composite of its own or one movement (atom) of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
     Composite,
     Atom,
 }
 
-/// Which region's databases hold the document.
+/// The region whose databases hold the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Region {
     UnitedStates,
     Singapore,
 }
 
-/// Whether the main or the fail-over database of a region holds the document.
+/// The main or the fail-over database of a region, which holds the document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Side {
     Main,
     FailOver,
 }
 
-/// What the month digits say.
+/// The meaning of the month digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Month {
-    /// 0 is January, 11 is December.
+    /// A month, from 0 for January to 11 for December.
     Of(u8),
     /// `99`: the document is not stored by month.
     No,
@@ -166,12 +166,12 @@ impl Level {
 }
 
 impl Month {
-    /// The month in which a date lies.
+    /// Returns the month of a date.
     pub fn of_date(date: Date) -> Self {
         Self::Of(date.month().unsigned_abs() - 1)
     }
 
-    /// The two digits as a number: 0 to 11, or 99.
+    /// Returns the two digits as a number: 0 to 11, or 99.
     pub fn digits(self) -> u8 {
         match self {
             Month::Of(month) => month,
@@ -180,11 +180,11 @@ impl Month {
     }
 }
 
-/// The parts of an identifier, each as its own kind of value.
+/// The parts of an identifier, each with its own type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Parts {
     pub date: Date,
-    /// 0 and 1 are normal, 8 is the new reconciliation.
+    /// Data version: 0 and 1 are normal, 8 is the new reconciliation.
     pub version: u8,
     pub region: Region,
     pub system: u16,
@@ -197,26 +197,26 @@ pub struct Parts {
     pub sequence: u32,
 }
 
-/// An identifier that keeps every rule.
+/// An identifier that follows every rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FluxId(Parts);
 
-/// What breaks a rule: which digits, what they are and what is expected.
+/// A broken rule, with its digits, their value and the expected one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Defect {
     #[error("it has {found} digits; expected: 31")]
     Length { found: usize },
-    /// `position` counts characters.
+    /// A character is no digit; `position` counts characters.
     #[error("character {position}{} is `{}`; expected: a digit from 0 to 9", InPart(*position), found.escape_default())]
     NotADigit { position: usize, found: char },
-    /// `position` counts bytes.
+    /// A byte is no text; `position` counts bytes.
     #[error("byte {position} is 0x{found:02x}, which is no text; expected: a digit from 0 to 9")]
     NotText { position: usize, found: u8 },
     #[error("{part} {}; expected: {}", Found(*part, *found), Expected(*part, *system))]
     Part {
         part: Part,
         found: u32,
-        /// The system code that was asked for.
+        /// The expected system code.
         system: u16,
     },
 }
@@ -273,7 +273,8 @@ impl FluxId {
         }
     }
 
-    /// The identifier of these parts, unless a number has more digits than its part, or a part breaks its rule.
+    /// Builds the identifier of these parts; fails when a number has more digits than its part, or a part breaks its
+    /// rule.
     pub fn of(parts: Parts, system: u16) -> Result<Self, Defect> {
         let defect = |part, found| Defect::Part { part, found, system };
         for (part, found, limit) in [
@@ -292,7 +293,7 @@ impl FluxId {
         if !(1..=9999).contains(&parts.date.year()) {
             return Err(defect(Part::Date, 0));
         }
-        // A month between 12 and 98, also 99 as a month of the year, is told by reading.
+        // Reading finds a month between 12 and 98, and 99 as a month of the year.
         let read = Parts::read(&parts.digits(), system)?;
         if read.month != parts.month {
             return Err(defect(Part::Month, u32::from(parts.month.digits())));
@@ -304,12 +305,12 @@ impl FluxId {
         &self.0
     }
 
-    /// The same with another number; `None` when it has more than eight digits.
+    /// Returns the identifier with another sequence; `None` when that has more than eight digits.
     pub fn with_sequence(self, sequence: u32) -> Option<Self> {
         (sequence < SEQUENCES).then_some(Self(Parts { sequence, ..self.0 }))
     }
 
-    /// The 31 digits as ASCII.
+    /// Returns the 31 digits as ASCII.
     pub fn digits(&self) -> [u8; DIGITS] {
         self.0.digits()
     }
@@ -330,8 +331,8 @@ impl std::str::FromStr for FluxId {
 }
 
 impl Parts {
-    /// Each rule is one comparison without a branch of its own: digits of real identifiers vary, and a branch that a
-    /// core cannot foresee costs more than all comparisons together.
+    /// Each rule is one comparison without a branch: digits of real identifiers vary, and a branch that a core cannot
+    /// predict costs more than all comparisons together.
     fn read(digits: &[u8; DIGITS], system: u16) -> Result<Self, Defect> {
         let one = |digit: usize| digits[digit - 1] - b'0';
         let two = |digit: usize| one(digit) * 10 + one(digit + 1);
@@ -365,7 +366,7 @@ impl Parts {
         })
     }
 
-    /// The first rule that the digits break, in the order of the digits.
+    /// Returns the first rule that the digits break, in the order of the digits.
     #[cold]
     fn defect(digits: &[u8; DIGITS], system: u16) -> Defect {
         let is_broken = |part: &Part| {
@@ -417,7 +418,7 @@ fn number(digits: &[u8]) -> u32 {
     digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
 }
 
-/// Whether the calendar has a date. MySQL's year 0 is no year.
+/// Returns whether the calendar has a date. MySQL's year 0 is no year.
 fn is_date((year, month, day): (u16, u8, u8)) -> bool {
     const DAYS: [u8; 100] = {
         let mut days = [0; 100];
@@ -434,12 +435,12 @@ fn is_date((year, month, day): (u16, u8, u8)) -> bool {
     (year > 0) & (day > 0) & (day <= last)
 }
 
-/// All bytes at once: to stop at the first that is none would look at one after the other.
+/// Returns whether all bytes are digits. It checks all at once: a stop at the first other byte would check one by one.
 fn are_digits(text: &[u8; DIGITS]) -> bool {
     text.iter().fold(true, |all, byte| all & byte.is_ascii_digit())
 }
 
-/// Why a text is not 31 digits: the first character that is none, before its length.
+/// Returns why a text is not 31 digits: its first other character, before its length.
 #[cold]
 fn not_digits(text: &[u8]) -> Defect {
     let Some(at) = text.iter().position(|byte| !byte.is_ascii_digit()) else {

@@ -1,15 +1,15 @@
-//! Where a document belongs: twelve rules from the identifier of what it follows.
+//! The place of a document: twelve rules that derive it from the parent's identifier.
 //!
-//! A [`Place`] is what three parts of an identifier say: side (main or fail-over), user partition and month. Captures,
-//! cancellations and refunds never fail over by themselves: a parent in main means main. A [`Misplacement`] compares
-//! an identifier with its rule; what the tables of a source hold is not looked at here.
+//! A [`Place`] is three parts of an identifier: side (main or fail-over), user partition and month. Captures,
+//! cancellations and refunds never fail over by themselves: a parent in main means main. A [`Misplacement`] is a
+//! difference between an identifier and its rule; this module does not check the content of a source's tables.
 
 use jiff::civil::Date;
 use thiserror::Error;
 
 use crate::flux::id::{FluxId, Level, Month, Side};
 
-/// What a document is, as far as its place depends on it.
+/// The kind of a document, as far as its place depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     Recharge,
@@ -27,7 +27,7 @@ pub enum Kind {
     WithdrawalAtom,
 }
 
-/// The three parts of an identifier that say where it is stored.
+/// The three parts of an identifier that say where its document is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     pub side: Side,
@@ -36,18 +36,19 @@ pub struct Place {
 }
 
 impl Place {
-    /// What an identifier says of itself.
+    /// Returns the place that an identifier names.
     pub fn of(id: &FluxId) -> Self {
         let parts = id.parts();
         Self { side: parts.side, partition: parts.partition, month: parts.month }
     }
 
-    /// A recharge begins a chain: it lies in the month of its date, and may enter the fail-over database.
+    /// Returns the place of a recharge: it begins a chain, in the month of its date, and may enter the fail-over
+    /// database.
     pub fn of_recharge(date: Date, partition: u8, side: Side) -> Self {
         Self { side, partition, month: Month::of_date(date) }
     }
 
-    /// A withdrawal has the user partition only: no month, never the fail-over database.
+    /// Returns the place of a withdrawal: the user partition only, without a month, never in the fail-over database.
     pub fn of_withdrawal(partition: u8) -> Self {
         Self { side: Side::Main, partition, month: Month::No }
     }
@@ -84,7 +85,7 @@ pub enum Misplacement {
 }
 
 impl Misplacement {
-    /// The `reason` of a count.
+    /// Returns the `reason` of a count.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Level { .. } => "level",
@@ -133,7 +134,8 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Clearings, chargebacks and their reversals are atoms, as the source document says.
+    /// Returns the level of this kind. Clearings, chargebacks and their reversals are atoms, as the source document
+    /// says.
     pub fn level(self) -> Level {
         match self {
             Self::Recharge | Self::Capture | Self::Cancel | Self::Refund | Self::Withdrawal => {
@@ -149,7 +151,7 @@ impl Kind {
         }
     }
 
-    /// What it follows, in words.
+    /// Returns the kind of its parent in words.
     pub fn parent(self) -> &'static str {
         match self {
             Self::Recharge | Self::Withdrawal => "nothing",
@@ -165,7 +167,7 @@ impl Kind {
         }
     }
 
-    /// The rule in words.
+    /// Returns the rule in words.
     pub fn rule(self) -> &'static str {
         match self {
             Self::Recharge => "main or fail-over, the user's partition, the month of its date",
@@ -188,7 +190,7 @@ impl Kind {
         }
     }
 
-    /// The place of a new document of this kind below a parent.
+    /// Returns the place of a new document of this kind below a parent.
     pub fn place(self, parent: &FluxId) -> Result<Place, UnfitParent> {
         self.check_parent(parent)?;
         let above = Place::of(parent);
@@ -223,8 +225,8 @@ impl Kind {
         }
     }
 
-    /// Everything in which an identifier of this kind differs from its rule. `parent` is that of a kind that follows
-    /// one; without it only what needs no parent is compared.
+    /// Returns all differences between an identifier of this kind and its rule. `parent` is the parent's identifier;
+    /// without it only parts that need no parent are compared.
     pub fn audit(self, id: &FluxId, parent: Option<&FluxId>) -> Result<Vec<Misplacement>, UnfitParent> {
         let (found, level) = (Place::of(id), id.parts().level);
         let mut told = Vec::new();
@@ -251,7 +253,7 @@ impl Kind {
         Ok(told)
     }
 
-    /// What an identifier alone must say, where its own parts decide; the rest is taken as it is.
+    /// Returns the place that the identifier's own parts demand; all other parts are taken as they are.
     fn place_alone(self, id: &FluxId) -> Place {
         let own = Place::of(id);
         let any_month = match own.month {

@@ -1,8 +1,8 @@
 //! From the digits of an identifier to the names of its database and table.
 //!
 //! The first digit of the user partition is the database, both together are the table. Names are [`Template`]s, since
-//! the `00` in `flux_00_0` is not explained by the source document. [`settlement`] is the table of settlements, whose
-//! name the document writes as an expression of its own.
+//! the source document does not explain the `00` in `flux_00_0`. [`settlement`] is the table of settlements, whose name
+//! the document writes as a separate expression.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use thiserror::Error;
 use crate::flux::id::{FluxId, Level, Month};
 use crate::flux::placement::Place;
 
-/// Digits of the user partition: so many pairs of database and table can be named at most.
+/// Values of the user partition, and thus pairs of database and table, at most.
 pub const PARTITIONS: u32 = 100;
-/// Months that have a table of their own.
+/// Months that have their own table.
 pub const MONTHS: u32 = 12;
 
 /// The number that a placeholder stands for.
@@ -22,7 +22,7 @@ enum Placeholder {
     /// The first digit of the user partition.
     Database,
     Partition,
-    /// Two digits: 00 to 11, or 99.
+    /// The month in two digits: 00 to 11, or 99.
     Month,
 }
 
@@ -47,7 +47,7 @@ pub struct InvalidTemplate {
 const EXAMPLE: &str = "atom_{partition:02}_{month:02}";
 
 impl Template {
-    /// Placeholders are `{db}`, `{partition}` and `{month}`; `:02` pads with zeros.
+    /// Parses a template. Placeholders are `{db}`, `{partition}` and `{month}`; `:02` pads with zeros.
     pub fn parse(template: &str) -> Result<Self, InvalidTemplate> {
         let invalid = |reason| InvalidTemplate { template: template.to_owned(), reason };
         if template.is_empty() {
@@ -95,7 +95,7 @@ impl Template {
     }
 }
 
-/// How databases and tables are called.
+/// Templates for the names of databases and tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     pub database: Template,
@@ -116,7 +116,7 @@ impl Names {
         })
     }
 
-    /// Database and table of a place.
+    /// Returns the names of a place's database and table.
     pub fn of(&self, level: Level, place: Place) -> (String, String) {
         let table = match level {
             Level::Atom => &self.atom,
@@ -133,17 +133,17 @@ impl Default for Names {
     }
 }
 
-/// What stands in the place of the month in the name of an atom's settlement table.
+/// The month digits in the name of an atom's settlement table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AtomSettlement {
-    /// `99`, as all documents without a month have it.
+    /// The digits `99`, as in all documents without a month.
     #[default]
     NoMonth,
-    /// `00`, as the source document writes it. That is the table of January, too.
+    /// The digits `00`, as the source document writes them. That is the table of January, too.
     AsWritten,
 }
 
-/// The table of settlements. The document's digits begin at 0 and end before the second number:
+/// Returns the name of the table of settlements. The document's digits begin at 0 and end before the second number:
 /// `'iff_composite_settlement_' + id[19..21] + '_' + (id[13..14] == '0' ? id[17..19] : '00')`.
 pub fn settlement(id: &FluxId, atoms: AtomSettlement) -> String {
     let parts = id.parts();

@@ -1,5 +1,4 @@
-//! The cache's part of a reconciliation, over each cache: every kind of wrong entry is found, and nothing else is
-//! removed.
+//! The cache's part of a reconciliation, for each cache: it finds every kind of wrong entry, and removes no other.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,7 +26,7 @@ on_twin_and_server!(Twin, RedisGround:
 
 const TIME: TimeToLive = TimeToLive { full: LONG, empty: Duration::from_secs(60) };
 
-/// Mapping tables whose codes have these sets, and a cache that holds all of them and is believed.
+/// Mapping tables with these sets, and a believed cache that holds all of them.
 async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
     let mapping = MemoryMapping::new(Weather::calm());
     let flush = mapping.flush(codes.iter().map(|code| (code.clone(), set(1))).collect());
@@ -46,7 +45,7 @@ async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -
     anabranch_tests::audited(&work).await
 }
 
-/// All was read and judged.
+/// Audits the whole cache and expects a judgement.
 async fn complete(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> Audited {
     let (found, fault) = look(ground, mapping, repairs_max).await;
     assert!(fault.is_none() && found.is_judged(), "{found:?}, {fault:?}");
@@ -78,7 +77,7 @@ async fn every_kind_of_wrong_entry_is_found_and_removed_and_no_other(ground: imp
     ground.plant(&longer, encode(&set(1)), Some(LONG + Duration::from_secs(60))).await;
     ground.plant(&damaged, b"damaged".to_vec(), left).await;
     ground.plant(&orphan, encode(&set(1)), left).await;
-    // A set without claims lives shorter.
+    // A set without claims has a shorter time to live.
     ground.plant(&nobody, Vec::new(), left).await;
     ground.block(&blocked).await;
     let expected = BTreeMap::from([
@@ -156,7 +155,7 @@ async fn an_audit_that_is_cut_off_goes_on_where_it_was_in_the_same_life_only(gro
         if work.step(&mut state, &mut pace).await.unwrap() {
             break;
         }
-        // As another process reads it.
+        // Another process reads the state.
         state = serde_json::from_str(&serde_json::to_string(&state).unwrap()).unwrap();
         stored = Some(state.clone());
     }
@@ -165,7 +164,7 @@ async fn an_audit_that_is_cut_off_goes_on_where_it_was_in_the_same_life_only(gro
     let all = 4_001..whole + 1_000;
     assert!(all.contains(&state.audited.entries), "{} of {whole}", state.audited.entries);
 
-    // The place of another life is none of this one.
+    // The cursor of another life is none of this one.
     let stored = stored.expect("it was cut off at least once");
     let mut other = serde_json::to_value(&stored).unwrap();
     other["place"]["life"] = "another".into();

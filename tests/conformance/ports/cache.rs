@@ -1,4 +1,4 @@
-//! The cache of mapping rows: tokens, complete sets, and what happens when filling and writing cross.
+//! The cache of mapping rows: tokens, complete sets, and crossing fills and writes.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ pub trait Ground {
 
     async fn start() -> Self;
     fn cache(&self) -> &Self::Cache;
-    /// Puts an entry there by hand; without a time it lives for ever.
+    /// Plants an entry by hand; without a time to live it lives for ever.
     async fn plant(&self, code: &StoredCode, entry: Vec<u8>, time_to_live: Option<Duration>);
-    /// Lets nobody fill the code again, by hand.
+    /// Blocks every further fill of the code, by hand.
     async fn block(&self, code: &StoredCode);
 }
 
@@ -90,7 +90,7 @@ pub fn code(text: &str) -> StoredCode {
     StoredCode::exact(text.as_bytes()).unwrap()
 }
 
-/// A set whose devices say which version of the mapping tables they are of.
+/// A set whose devices carry this version of the mapping tables.
 pub fn set(version: u64) -> Vec<DeviceClaim> {
     let claim = |uuid: String| DeviceClaim {
         shard: ShardId::from_u64(1).unwrap(),
@@ -113,7 +113,7 @@ impl MappingStore for Same {
     }
 }
 
-/// The cached set, if there is one that can be read.
+/// The cached set; `None` when there is none or it cannot be read.
 pub async fn cached(cache: &impl CodeCache, code: &StoredCode) -> Option<Vec<DeviceClaim>> {
     let cached = cache.get(std::slice::from_ref(code)).await.unwrap();
     cached.entries[0].as_deref().map(|entry| decode(entry).unwrap())
@@ -195,7 +195,7 @@ async fn a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_i
                     drained = present;
                 }
             }
-            // What was written and drained is never followed by what was before.
+            // A version from before a drained one never follows it.
             if let Some(found) = cached(cache, &code).await {
                 let is_fresh = (drained..=present).any(|version| found == set(version));
                 assert!(is_fresh, "{order:?}: {found:?} after {step:?}");

@@ -1,4 +1,4 @@
-//! Derived rows as they stand: each is what its source row claims, visited once, in pages of any size.
+//! Stored derived rows: each is a claim of its source row, visited once, in pages of any size.
 
 mod grounds;
 
@@ -64,12 +64,12 @@ pub fn found(claimed: Claimed<'_>) -> Found {
     (claimed.table, claimed.shard, owned(claimed.key), owned(claimed.values))
 }
 
-/// The same of a row that a lane wrote.
+/// A row that a lane wrote, as a found row.
 pub fn written(row: DerivedRow<'_>) -> Found {
     found(row.claimed().expect("a lane wrote it"))
 }
 
-/// Source rows, and the store that holds what they claim.
+/// Source rows, and the store that holds their claims.
 pub struct Source<S> {
     lanes: Vec<(S, Progress, LaneScope)>,
     pub projection: Projection,
@@ -101,7 +101,7 @@ impl<S: LaneStore> Source<S> {
         }
         let own = format!("BOX-{key}-{variant}").into_bytes();
         let mut device = device(key, &[("box_no", b"SHARED"), ("item_code", &own), ("sku_code", b"\xff'")]);
-        // Text that is no UTF-8, empty text, and the least that is a uuid.
+        // Text that is no UTF-8, empty text, and the shortest uuid.
         match key % 4 {
             0 => device[0] = Value::Bytes([b"\xfe-", key.to_string().as_bytes()].concat().into()),
             1 => device[1] = Value::Bytes(b"490154203237518".as_slice().into()),
@@ -111,7 +111,7 @@ impl<S: LaneStore> Source<S> {
         device
     }
 
-    /// Commits these rows, where `None` is a row that is deleted.
+    /// Commits these rows; `None` deletes a row.
     pub async fn change(&mut self, changes: Vec<(u32, u64, Option<u8>)>) {
         let mut flushes: Vec<Flush> =
             self.lanes.iter().map(|(_, progress, _)| Flush::new(progress.clone())).collect();
@@ -142,7 +142,7 @@ impl<S: LaneStore> Source<S> {
         }
     }
 
-    /// Some rows in some shards.
+    /// Commits random rows in some shards.
     pub async fn fill(&mut self, random: &mut StdRng) {
         let rows = (0..60).map(|key| (random.random_range(0..SHARDS), key, Some(random.random())));
         self.change(rows.collect()).await;
@@ -167,7 +167,7 @@ pub fn whole() -> RangeInclusive<ShardId> {
     ShardId::from_u64(0).unwrap()..=ShardId::from_u64(u64::MAX >> 1).unwrap()
 }
 
-/// All pages of a projection's tables; no row twice.
+/// Reads all pages of a projection's tables; fails when a row comes twice.
 pub async fn pages(
     rows: &impl DerivedRows,
     projection: &Projection,
@@ -207,7 +207,7 @@ async fn pages_of_any_size_and_range_hold_every_row_once(ground: impl Ground) {
     for size in [1, 7, 1000] {
         assert_eq!(pages(&rows, &source.projection, &whole(), size).await, expected, "{size} rows a page");
     }
-    // Ranges that meet at a shard that there is, and beside it.
+    // Ranges that meet at an existing shard, and ranges that meet beside it.
     let cut = expected.iter().nth(random.random_range(0..expected.len())).unwrap().1;
     for cut in [cut.as_u64(), cut.as_u64() - 1] {
         let [last, first] = [cut, cut + 1].map(|number| ShardId::from_u64(number).unwrap());
@@ -230,7 +230,7 @@ async fn all_rows_of_a_source_row_are_found_by_its_key(ground: impl Ground) {
     let mut random = random();
     let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
     source.fill(&mut random).await;
-    // Whoever asks after a commit sees it, also where searches do not yet.
+    // A query after a commit sees its rows, even before a search does.
     for _ in 0..3 {
         let claims: Vec<Found> = source.claims().into_iter().collect();
         let key = |found: &Found| {
@@ -244,10 +244,10 @@ async fn all_rows_of_a_source_row_are_found_by_its_key(ground: impl Ground) {
                 continue;
             }
             some.push(sought(found, found.0));
-            // Another table of the layout, where there may be nothing.
+            // Another table of the layout, which may have no row.
             some.push(sought(found, random.random_range(0..source.projection.tables().len() as u32)));
         }
-        // Nobody has it.
+        // A key without a row.
         some.push(Sought { table: 0, shard: ShardId::of("x", "y", "z", 0), key: some[0].key.clone() });
         some.push(some[0].clone());
         some.shuffle(&mut random);
@@ -267,7 +267,7 @@ async fn what_stands_through_all_pages_is_visited_whatever_comes_and_goes(ground
     let mut random = random();
     let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
     source.fill(&mut random).await;
-    // Keys below this one stay.
+    // Keys below this one are not deleted.
     const STAYS: u64 = 40;
     let keys: Vec<(u32, u64)> = source.rows.keys().copied().collect();
     let goes =
@@ -297,7 +297,7 @@ async fn what_stands_through_all_pages_is_visited_whatever_comes_and_goes(ground
     assert!(once.is_superset(&stays), "{:?}", stays.difference(&once));
 }
 
-/// All rows of shards that are not known, table by table.
+/// Reads all rows of shards that are not known, table by table.
 pub async fn foreign(
     rows: &impl ForeignRows,
     projection: &Projection,
@@ -326,7 +326,7 @@ async fn rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_re
     let mut random = random();
     let (rows, mut source) = (ground.rows(), Source::of(&ground).await);
     source.fill(&mut random).await;
-    // One row of each, at least.
+    // At least one row of each shard.
     source.change((0..SHARDS).map(|shard| (shard, 1_000, Some(1))).collect()).await;
     let known: BTreeSet<ShardId> = (0..SHARDS - 2).map(|number| source.table(number).shard).collect();
     let expected: BTreeSet<_> =
@@ -347,7 +347,7 @@ async fn rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_re
     let whole_store: BTreeSet<ShardId> = (0..SHARDS).map(|number| source.table(number).shard).collect();
     assert!(foreign(&rows, &source.projection, &whole_store, 7).await.is_empty());
 
-    // A lane writes all rows of one of both shards anew before they are removed: it has been made meanwhile.
+    // A lane writes all rows of one of the two shards anew before the removal: its table has been made meanwhile.
     let made = source.table(SHARDS - 2).shard;
     let again: Vec<_> = source.rows.keys().filter(|(number, _)| *number == SHARDS - 2).copied().collect();
     let all = |variant| again.iter().map(|(number, key)| (*number, *key, variant)).collect();
@@ -369,7 +369,7 @@ async fn rows_of_unknown_shards_are_found_and_removed_while_they_are_what_was_re
     }
 }
 
-/// Sources that are asked again: at first they have no table of a shard, and then one was made.
+/// Sources that are asked twice: at first they have no table of a shard, and then one is made.
 #[tokio::test(start_paused = true)]
 async fn rows_of_a_table_that_was_made_while_they_were_read_are_not_removed() {
     let ground = BirthdayTwin::start().await;

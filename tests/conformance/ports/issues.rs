@@ -1,4 +1,4 @@
-//! Issues of a ledger whose rows are new: nothing stands that a transaction could lock.
+//! Issues of a ledger whose rows are new: the ledger has no row that a transaction could lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +42,7 @@ async fn of_two_coupons_of_a_user_that_are_issued_at_once_one_sees_the_other(gro
     }
 }
 
-/// Issues a row that the ledger lacks, once another transaction has decided too or cannot.
+/// Issues a row that the ledger lacks, once another transaction has decided too or is blocked.
 async fn issue_new(
     ledger: impl Ledger,
     candidate: Candidate,
@@ -111,7 +111,7 @@ async fn rows_change_together_while_each_stands_as_expected_or_not_at_all(ground
     assert!(ledger.replace_rows(&run, &changes).await.unwrap());
     let read = ledger.read_users(&run, &users).await.unwrap().users;
     assert!(read.values().all(|user| user.rows[&occurrence] == settled));
-    // Nobody's row is there.
+    // A user without a row.
     let stranger = change(&(5 + PARTS));
     assert!(!ledger.replace_rows(&run, &[stranger]).await.unwrap());
 }

@@ -1,4 +1,4 @@
-//! Leases: one holder, taken over when it is gone, noticed when it is lost.
+//! Leases: one holder at a time, a takeover when the holder is gone, and a notice when a lease is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,18 +15,18 @@ use crate::nats::{Nats, blocking, text, within};
 
 const KEY: &str = "reader/source-a";
 
-/// A bucket of leases, and what others may do to it.
+/// A bucket of leases, and ways to disturb it.
 pub trait Ground {
     type Leases: Leases + Clone + 'static;
 
     async fn start() -> Self;
-    /// As one process sees it.
+    /// The leases of one process.
     async fn process(&self) -> Self::Leases;
-    /// Another process writes the key, whoever holds it.
+    /// Another process writes the key, whatever process holds it.
     async fn steal(&self, key: &str);
-    /// Whether the thief of [`Self::steal`] still has it.
+    /// Whether the key still has the value of [`Self::steal`].
     async fn is_stolen(&self, key: &str) -> bool;
-    /// The server is away, or back.
+    /// Takes the server away, or brings it back.
     fn set_away(&self, away: bool);
 }
 
@@ -110,7 +110,7 @@ async fn of_sixteen_racers_exactly_one_holds_the_lease_at_any_time(ground: impl 
             tokio::spawn(async move {
                 let mut lease = leases.acquire(KEY).await.unwrap();
                 assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two holders");
-                // The first keeps it beyond its time to live, so renewal is what keeps the others out.
+                // The first process keeps it beyond its time to live, so renewal keeps the others out.
                 if turns.fetch_add(1, Ordering::SeqCst) == 0 {
                     assert!(
                         timeout(LEASE_TIME_TO_LIVE * 3 / 2, lease.lost()).await.is_err(),
@@ -152,7 +152,7 @@ async fn an_old_holder_is_refused_and_told(ground: impl Ground) {
     assert!(text(&fault, Code::LeaseLost).contains("another process took it"), "{fault}");
     assert_eq!(fault.class(), Class::Transient);
     assert_eq!(within(lease.lost()).await.code(), Code::LeaseLost);
-    // Its release must not free what another one holds.
+    // Its release must not free another process's lease.
     lease.release().await;
     assert!(ground.is_stolen(KEY).await);
 }
@@ -160,7 +160,7 @@ async fn an_old_holder_is_refused_and_told(ground: impl Ground) {
 async fn a_release_that_comes_too_late_leaves_the_new_holder_alone(ground: impl Ground) {
     let lease = ground.process().await.acquire(KEY).await.unwrap();
     ground.steal(KEY).await;
-    // Before the next renewal could tell.
+    // The release comes before the next renewal.
     lease.release().await;
     assert!(ground.is_stolen(KEY).await);
 }

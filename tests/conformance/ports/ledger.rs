@@ -1,4 +1,4 @@
-//! The coupon ledger: one holder of a row, one issuer after another, and what was written is read again.
+//! The coupon ledger: one holder of a row, one issuer after another, and exact rereading of stored rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::derived::StoreSite;
 use crate::source::DatabaseKind;
 
 pub const FIRST: Unique = Unique(1);
-/// Locks let nobody else read meanwhile: then nobody is waited for any longer.
+/// Longest wait for a second transaction, as locks may keep it from reading.
 const MEETING_MAX: Duration = Duration::from_secs(2);
 
 pub trait Ground {
@@ -61,7 +61,7 @@ impl Server {
         Some(Self::on(StoreSite::further(kind).await?).await)
     }
 
-    /// On a server that no other test uses.
+    /// A ledger on a server that no other test uses.
     pub async fn alone() -> Self {
         Self::on(StoreSite::alone().await).await
     }
@@ -144,7 +144,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     let users: Vec<u64> = hundred().into_iter().chain([u64::MAX >> 1, 5, 6]).collect();
     let run = frozen(&ledger, users.iter().copied().rev()).await;
 
-    // A day that is begun again stays as it is, and the programme goes on behind it.
+    // A day that is begun again stays as it is, and the programme continues after it.
     let programme = programme();
     let (next, open, leap_days) = ledger
         .of_programme(&run.programme, |l| {
@@ -159,7 +159,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     assert_eq!((next, open), (Some(run.day.tomorrow().unwrap()), vec![run.day]));
     assert_eq!(leap_days, BTreeMap::from([(run.day.year(), programme.leap_day)]));
 
-    // A page that is offered again is there already, and its shards are united.
+    // A page that is offered again is already there, and its shards are united.
     let user = users[0];
     let member = Member { user, calendar: Calendar::Solar };
     let again = [(member, vec![shard(9)]), (Member { calendar: Calendar::Lunar, ..member }, vec![])];
@@ -185,7 +185,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     );
     assert_eq!(claims[&Calendar::Lunar], []);
 
-    // Who has a row of the day without being a member is found between the members.
+    // A user who has a row of the day and is no member is found between the members.
     let (stranger, occurrence) = (users[1] + PARTS / 2, Occurrence::of(Calendar::Solar, run.day).unwrap());
     ledger
         .of_users(&run, &[stranger], |l| put(l.users.get_mut(&stranger).unwrap(), occurrence, row(run.day)))
@@ -293,7 +293,7 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
     assert_eq!((&read[&9].rows, read[&9].refusals.len()), (&changed, 1));
     assert_eq!((&read[&3].rows, read[&3].refusals.len()), (&written, 2));
 
-    // Two letters of each user.
+    // Each user has two letters.
     let letters = all_letters(&ledger, &run).await;
     assert_eq!(letters.len(), 2 * users.len());
     assert!(letters.is_sorted_by(|(one, _), (two, _)| one < two));
@@ -310,7 +310,7 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
     assert_eq!(left.len(), 2 * users.len() - 1);
 }
 
-/// Rows are read alone, and what is refused then stands beside what was refused. All is read without a lock.
+/// Rows are read alone, and new refusals join earlier ones. All of it is read without a lock.
 async fn rows_alone(
     ledger: &impl Ledger,
     run: &RunKey,
@@ -338,7 +338,7 @@ async fn rows_alone(
     assert_eq!((&read.users[&(4 + PARTS)].rows, &read.users[&(4 + PARTS)].refusals), (written, &refusals));
 }
 
-/// A row of each state, of several years and both calendars.
+/// A row in each state, of several years and both calendars.
 fn rows_of_every_state(first: Date, at: Timestamp) -> BTreeMap<Occurrence, LedgerRow> {
     let failed = [FailedOutcome::NothingGiven, FailedOutcome::Unknown { first_called_at: at }];
     let states = [RowState::Reserved, RowState::Issued { first_called_at: at }, RowState::Settled];
@@ -378,7 +378,7 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
     let run = frozen(&ledger, users.clone()).await;
     assert_eq!(race(&ledger, &run, 100).await, (users.len(), 5 * users.len()), "of rows that nobody had");
 
-    // The same of rows that were abandoned.
+    // The same race for abandoned rows.
     ledger
         .of_users(&run, &users, |l| {
             for row in l.users.values_mut().flat_map(|user| user.rows.values_mut()) {
@@ -390,7 +390,7 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
     assert_eq!(race(&ledger, &run, 200).await, (users.len(), 5 * users.len()), "of abandoned rows");
 }
 
-/// Waits for a second one. The twin's runtime has one thread, on which nobody meets.
+/// Waits for a second transaction, except on the twin's runtime, whose one thread cannot run two.
 pub fn meet(read: &AtomicUsize) {
     if Handle::current().runtime_flavor() == RuntimeFlavor::CurrentThread {
         return;
@@ -403,14 +403,14 @@ pub fn meet(read: &AtomicUsize) {
     });
 }
 
-/// Six granters reserve the same users; how many rows they hold, and how many they were too late for. The first waits
-/// with what it has read until another has read too, or cannot.
+/// Six granters reserve the same users; returns how many rows they hold, and how many they were too late for. The first
+/// waits after its read until another has read too, or is blocked.
 async fn race(ledger: &(impl Ledger + Clone + 'static), run: &RunKey, attempts: u128) -> (usize, usize) {
     let read = Arc::new(AtomicUsize::new(0));
     let granters = (0..6).map(|granter| {
         let (ledger, run, read) = (ledger.clone(), run.clone(), Arc::clone(&read));
         tokio::spawn(async move {
-            // Half of them go the other way round.
+            // Half of the granters take the reverse order.
             let mut order = hundred();
             if granter % 2 == 0 {
                 order.reverse();

@@ -1,4 +1,4 @@
-//! The log: order, the fence, and what a reader is told when the stream is not what it was.
+//! The log: order, the fence, and the faults of a reader whose stream has changed.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,15 +24,15 @@ pub trait Ground {
 
     async fn start() -> Self;
     fn log(&self) -> &Self::Log;
-    /// The same log as another process sees it.
+    /// The log as another process sees it.
     async fn other(&self) -> Self::Log;
-    /// Only the newest messages stay, as when the stream has reached its size.
+    /// Keeps only the newest messages, as when the stream has reached its size.
     async fn keep_newest(&self, messages: u64);
-    /// All messages grow too old.
+    /// Lets all messages grow too old.
     async fn empty_by_age(&self);
-    /// The stream is deleted and made anew.
+    /// Deletes the stream and makes it anew.
     async fn replace(&self);
-    /// Remembers the present state of the disk, to which [`Self::roll_back`] returns.
+    /// Saves the present state of the disk, for [`Self::roll_back`].
     async fn save(&mut self);
     async fn roll_back(&self);
 }
@@ -185,7 +185,7 @@ async fn refusal(log: &impl Log, from: ReadFrom) -> Fault {
     }
 }
 
-/// The next message, or the next fault that is not "the server is away".
+/// The next message, or the next fault that is not a server's absence.
 async fn settled(reader: &mut impl LogReader) -> Result<u64, Fault> {
     loop {
         match within(reader.next()).await {
@@ -228,7 +228,7 @@ async fn messages_are_read_back_as_they_were_appended(ground: impl Ground) {
     let middle = &entries[149];
     let mut reader = log.reader(SOURCE, after(middle)).await.unwrap();
     assert_eq!(number(&read(&mut reader, 1).await[0].entry.envelope), 151);
-    // At a position: the message that reaches it; at one that no message reaches yet: the next to come.
+    // At a position the reader gets the message that reaches it; if none does yet, the next one to come.
     let mut reader = log.reader(SOURCE, ReadFrom::At(middle.envelope.position)).await.unwrap();
     assert_eq!(read(&mut reader, 1).await[0].entry, *middle);
     assert_eq!(log.first_at(SOURCE, middle.envelope.position).await.unwrap().as_ref(), Some(middle));
@@ -258,8 +258,8 @@ async fn an_empty_payload_and_empty_or_long_texts_survive(ground: impl Ground) {
     assert_eq!(log.end(SOURCE).await.unwrap().unwrap().envelope, envelopes[1]);
 }
 
-/// With predicted sequences only the first of the pipelined messages would be refused: the others fit again behind
-/// the one message of the second writer.
+/// With predicted sequences only the first pipelined message would be refused: the others would fit again after the one
+/// message of the second writer.
 async fn a_second_writer_fences_all_that_the_first_has_on_the_way(ground: impl Ground) {
     let (log, other) = (ground.log(), ground.other().await);
     let mut first = log.writer(SOURCE, None).await.unwrap();
@@ -274,7 +274,7 @@ async fn a_second_writer_fences_all_that_the_first_has_on_the_way(ground: impl G
     assert_eq!(fault.class(), Class::Transient);
     assert!(first.append(envelope(105), payload(105)).await.is_err(), "an attempt goes on after its end");
     assert!(first.acknowledged().await.is_err(), "an attempt goes on after its end");
-    // Sent on the first writer's connection, so after all that it had on the way.
+    // The message takes the first writer's connection, so it comes after all messages in flight.
     let third = append(log, [200]).await;
     assert_eq!(numbers(log).await, [1, 2, 3, 4, 200]);
     assert_eq!((second[0].sequence, third[0].sequence), (4, 5));
@@ -306,7 +306,7 @@ async fn a_stream_emptied_by_age_goes_on_counting(ground: impl Ground) {
     assert_eq!(entries.iter().map(|entry| entry.sequence).collect::<Vec<_>>(), [4, 5]);
     send(&mut late, 4..=5).await;
     text(&within(late.acknowledged()).await.unwrap_err(), Code::LogFenced);
-    // Without an end, in spite of messages: whoever appended since is found out by the first append.
+    // A writer opened without an end, in spite of messages: its first append finds other writers.
     let mut blind = log.writer(SOURCE, None).await.unwrap();
     send(&mut blind, 4..=5).await;
     text(&within(blind.acknowledged()).await.unwrap_err(), Code::LogFenced);
@@ -321,7 +321,7 @@ async fn a_reader_waits_at_the_end_and_loses_nothing_when_it_is_not_awaited(grou
     append(log, 2..=50).await;
     for expected in 2..=50 {
         let message = loop {
-            // Polled once and dropped, again and again.
+            // Each call is polled once and dropped.
             match reader.next().now_or_never() {
                 Some(message) => break message.unwrap(),
                 None => sleep(Duration::from_millis(1)).await,
@@ -335,7 +335,7 @@ async fn a_reader_is_refused_where_the_stream_does_not_hold_what_it_read_last(gr
     refusals(&ground).await;
 }
 
-/// Refused beyond the end, at a message written anew, and where retention has passed.
+/// Expects refusals beyond the end, at a message written anew, and before the oldest message; returns the faults.
 pub async fn refusals(ground: &impl Ground) -> [Fault; 3] {
     let log = ground.log();
     let entries = append(log, 1..=10).await;
@@ -356,14 +356,14 @@ async fn a_reader_that_retention_overtakes_finds_the_gap(ground: impl Ground) {
     overtaken(&ground).await;
 }
 
-/// What a reader is told, and told again, that retention has overtaken.
+/// Expects a reader that retention has overtaken to get a fault, twice; returns the faults.
 pub async fn overtaken(ground: &impl Ground) -> [Fault; 2] {
     let log = ground.log();
     let entries = append(log, 1..=10).await;
-    // It asks for nothing before it is awaited.
+    // The reader asks for nothing before it is awaited.
     let mut reader = log.reader(SOURCE, after(&entries[1])).await.unwrap();
     ground.keep_newest(4).await;
-    // Asked again it never delivers what lies after the gap.
+    // A second call does not deliver a message after the gap.
     let faults = [within(reader.next()).await.unwrap_err(), within(reader.next()).await.unwrap_err()];
     assert!(faults.iter().all(|fault| fault.code() == Code::LogHole), "{faults:?}");
     faults
@@ -379,8 +379,8 @@ async fn a_reader_notices_that_its_messages_were_replaced_by_others(ground: impl
     text(&settled(&mut reader).await.unwrap_err(), Code::LogHole);
 }
 
-/// A power cut with a lazily synchronised disk: the server comes back without its newest messages, and their
-/// sequences are used again.
+/// A power cut with a lazily synchronised disk: the server comes back without its newest messages, and uses their
+/// sequences again.
 async fn a_reader_notices_a_rollback_during_an_outage(mut ground: impl Ground) {
     append(ground.log(), 1..=5).await;
     ground.save().await;
@@ -395,7 +395,7 @@ async fn a_reader_notices_a_rollback_during_an_outage(mut ground: impl Ground) {
     append(log, 106..=110).await;
 
     text(&settled(&mut ahead).await.unwrap_err(), Code::LogHole);
-    // What this one has read is still there: it reads on, and never the lost messages that it had fetched.
+    // The last message of this reader still exists: it reads on, and never the lost messages that it had fetched.
     let mut rest = Vec::new();
     while rest.len() < 6 {
         rest.push(settled(&mut behind).await.unwrap());
@@ -403,7 +403,7 @@ async fn a_reader_notices_a_rollback_during_an_outage(mut ground: impl Ground) {
     assert_eq!(rest, [5, 106, 107, 108, 109, 110]);
 }
 
-/// The new stream counts from one: a sequence of the old one would be waited for, perhaps for ever.
+/// The new stream counts from one, so a wait for a sequence of the old one might never end.
 async fn a_reader_that_waits_at_a_position_finds_it_in_a_stream_made_anew(ground: impl Ground) {
     let log = ground.log();
     append(log, 1..=20).await;
@@ -420,7 +420,7 @@ async fn who_asks_for_a_position_is_heard_by_every_reader_of_that_source(ground:
     let mut heard = log.position_requests(SOURCE).await.unwrap();
     let mut elsewhere = log.position_requests("source-b").await.unwrap();
     assert!(heard.next().now_or_never().is_none(), "only from now on");
-    // A question may be lost: whoever waits asks again.
+    // A request may be lost, so it is repeated.
     let asked = async {
         loop {
             other.ask_for_position(SOURCE).await;

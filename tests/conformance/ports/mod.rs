@@ -1,7 +1,7 @@
-//! What each port promises, checked on the in-memory twin and on the real server by the same functions.
+//! The promises of each port, checked on the in-memory twin and on the real server by the same functions.
 //!
-//! So the simulation, which runs on the twins, says something about the servers. What only a real server can show
-//! stands beside this folder.
+//! So the simulation, which runs on the twins, also proves something about the servers. Tests that need a real server
+//! are beside this folder.
 
 /// Makes two tests of each function: on the twin, in virtual time, and on the server.
 macro_rules! on_twin_and_server {
@@ -71,8 +71,8 @@ macro_rules! on_further_server {
     };
 }
 
-/// Makes four tests of each function, of what differs by server: on the twin, on MariaDB, and, where the machine can
-/// have them, on MariaDB 11.8 and on MySQL.
+/// Makes four tests of each function whose result depends on the server: on the twin, on MariaDB, and, where the
+/// machine can have them, on MariaDB 11.8 and on MySQL.
 macro_rules! on_twin_and_every_server {
     ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
         on_twin_and_both_kinds_of_server!($twin, $server: $($test),+);

@@ -1,4 +1,4 @@
-//! The outbox of mapping tables: what is pending, who has a say, what a new life of the cache finds.
+//! The outbox of mapping tables: pending entries, the lanes that count, and a new life of the cache.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use crate::derived::StoreSite;
 use crate::source::DatabaseKind;
 use crate::store_mapping::{TABLES, apply, boxed, lane};
 
-/// Mapping tables of one target, with a lane that notes what it touches and one that does not.
+/// Mapping tables of one target, with a lane that notes touched codes and one that does not.
 pub trait Ground {
     type Outbox: Outbox;
 
     async fn start() -> Self;
     fn outbox(&self) -> &Self::Outbox;
-    /// One flush that touches this code alone.
+    /// Commits one flush that touches this code alone.
     async fn flush(&mut self, code: &StoredCode);
     async fn flush_without_cache(&mut self, code: &StoredCode);
 }
@@ -65,7 +65,7 @@ impl Server {
         Self { place, outbox, positions: 0 }
     }
 
-    /// By a lane as a new process has it.
+    /// Inserts by a lane of a new process.
     async fn insert(&mut self, is_cached: bool, code: &StoredCode) {
         self.positions += 1;
         self.place.is_cached = is_cached;

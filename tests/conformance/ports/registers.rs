@@ -1,4 +1,4 @@
-//! Registers: they rise, they stay, and only who knows the last revision raises them.
+//! Registers: they rise, they stay, and only a writer with the last revision raises them.
 
 use anabranch_connectors::memory::{MemoryRegisters, Weather};
 use anabranch_connectors::nats::NatsLog;
@@ -16,7 +16,7 @@ pub trait Ground {
     type Registers: Registers;
 
     async fn start() -> Self;
-    /// As one process sees it.
+    /// The registers of one process.
     async fn process(&self) -> Self::Registers;
 }
 
@@ -85,7 +85,7 @@ async fn who_asks_with_the_same_key_again_is_given_the_same_uuids_by_anybody(gro
     assert!(given.iter().chain(&between).all(|uuid| !again.contains(uuid)), "another key");
 }
 
-/// The bucket is made small, so that the test need not write for a day.
+/// The bucket is small, so that the test need not write for a day.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_that_fill_their_bucket_are_refused_and_nothing_else_is() {
     const ENOUGH: u32 = 2_000;

@@ -1,4 +1,4 @@
-//! Tables as they are: chunks of rows at a watermark.
+//! Rows of source tables: chunks at a watermark.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -57,7 +57,7 @@ pub async fn table_of(source: &impl RowSource, name: &str) -> TableIdentity<'sta
     tables.into_iter().find(|table| table.table == name).unwrap()
 }
 
-/// All chunks of a table.
+/// Reads all chunks of a table.
 pub async fn whole(
     source: &impl RowSource,
     table: &TableIdentity<'static>,
@@ -97,7 +97,7 @@ async fn chunks_hold_every_row_once_in_the_order_of_the_key(ground: impl Ground)
     }
 }
 
-/// What the binlog says up to a position.
+/// The rows of a table by the binlog, up to a position.
 fn replayed(seen: &[Seen], table: &str, up_to: Lsn) -> BTreeMap<u64, String> {
     let mut rows = BTreeMap::new();
     for seen in seen.iter().filter(|seen| seen.lsn <= up_to) {
@@ -231,7 +231,7 @@ async fn a_chunk_holds_what_lies_up_to_its_watermark_and_nothing_else(ground: im
             };
             match chunk {
                 Ok(chunk) => chunks.push(chunk),
-                // The table was truncated after the watermark: a lane reads again.
+                // The table was truncated after the watermark: a lane would read again.
                 Err(fault) => assert_eq!(fault.class(), Class::Transient, "{fault}"),
             }
             tokio::task::yield_now().await;
@@ -253,13 +253,13 @@ fn is_withdrawn_next(seen: &[Seen], table: &str, after: Lsn) -> bool {
     later.next().is_some_and(|what| !is_of_a_row(what))
 }
 
-/// Each chunk of the whole table is what the binlog says at a place between its watermarks.
+/// Expects each chunk of a whole table to equal the binlog's rows at a position between its watermarks.
 pub fn are_between_their_watermarks(seen: &[Seen], table: &TableIdentity<'_>, chunks: &[Chunk]) {
     for chunk in chunks {
         let (found, Chunk { low, high, .. }) = (texts(table, chunk), chunk);
         let between = seen.iter().map(|seen| seen.lsn).filter(|lsn| low < lsn && lsn <= high);
         let is_found = |place| replayed(seen, &table.table, place).into_values().eq(found.iter().cloned());
-        // A server empties a table that it truncates a moment before it writes the statement into its binlog.
+        // A server that truncates a table empties it a moment before it writes the statement into its binlog.
         let is_emptied = || found.is_empty() && is_withdrawn_next(seen, &table.table, *high);
         assert!(
             [*low].into_iter().chain(between).any(is_found) || is_emptied(),
@@ -278,7 +278,7 @@ async fn a_table_without_rows_is_one_chunk_with_a_watermark(ground: impl Ground)
     assert!(chunks[0].low > Lsn::ZERO);
 }
 
-/// Else a lane would wait for ever to pass it.
+/// Otherwise a lane would wait for ever to pass it.
 async fn the_watermark_of_a_quiet_source_is_reached(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
@@ -291,9 +291,9 @@ async fn the_watermark_of_a_quiet_source_is_reached(ground: impl Ground) {
         assert!(chunk.low <= chunk.high);
         let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
         reading.until("the high watermark", |reading| reading.position() >= chunk.high).await;
-        // Whoever is at the end already has nothing to read.
+        // The watermark is not above the end: a lane there has nothing left to read.
         assert!(chunk.high <= source.head().await.unwrap());
-        // A refresh waits for a watermark that is not below where its lane is. Others write to the server too.
+        // A refresh waits for a watermark that is not below its lane. Other tests write to the server too.
         anabranch_tests::until("a watermark that is as far as the reading", async || {
             let later = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap().low;
             later >= reading.position()

@@ -1,4 +1,4 @@
-//! The counters of payment documents: numbers are leased once, and a counter that went back is told by name.
+//! The counters of payment documents: numbers are leased once, and a counter that went back is refused by name.
 
 use std::collections::BTreeSet;
 
@@ -31,11 +31,11 @@ pub trait Ground {
     type Sequence: Sequence + Clone + 'static;
 
     async fn start() -> Self;
-    /// As one process sees it.
+    /// The sequence of one process.
     fn process(&self) -> Self::Sequence;
-    /// What stands in a counter's row is another number from now on; `None` = the row is gone.
+    /// Sets a counter's row to another number; `None` removes the row.
     async fn set(&self, counter: Counter, next: Option<u32>);
-    /// Every key was stored so many days earlier.
+    /// Makes every key this number of days older.
     async fn age_keys(&self, days: i32);
 }
 
@@ -77,7 +77,7 @@ pub struct Server {
     pub config: FluxConfig,
 }
 
-/// The documented grants, for a database of this test's own.
+/// The documented grants, for a database of this test.
 fn grants(database: &str, password: &str) -> Vec<String> {
     const GRANTS: &str = include_str!("../../../deploy/grants/mariadb-flux-sequence.sql");
     const OF_MYSQL: &str = include_str!("../../../deploy/grants/mysql-flux-sequence.sql");
@@ -218,7 +218,7 @@ async fn each_refusal_says_why_and_changes_nothing(ground: impl Ground) {
     }
     assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 10, count: 10 }));
 
-    // A clock that steps back goes on behind what that day has leased already, and a later day's row is no other's.
+    // After a clock has stepped back, that day's counter goes on after its leased numbers; a later day has its own.
     assert_eq!(lease(request(&server, ring(0).on(day(1)), 3)).await, Ok(Lease { first: 0, count: 3 }));
     assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 20, count: 10 }));
     assert_eq!(lease(request(&server, ring(0).on(day(1)), 3)).await, Ok(Lease { first: 3, count: 3 }));
@@ -266,7 +266,7 @@ async fn a_key_stands_for_what_was_stored_first_and_there_are_not_too_many(groun
             "{number}"
         );
     }
-    // There is room for one more, unless the server counts the key that came twice at once twice.
+    // There is room for one more key, if the server counts a key that came twice at once only once.
     let full_of_three = async || {
         let mut full = 0;
         for number in KEYS_MAX..KEYS_MAX + 3 {
@@ -328,7 +328,7 @@ async fn processes_give_out_each_identifier_once_and_a_restart_skips(ground: imp
     });
     join_all(racing).await.into_iter().for_each(&mut keep);
     drop(one);
-    // A restart, and a clock that stands a day back.
+    // A restart, and a clock that is a day late.
     for day in [today, today.yesterday().unwrap(), today] {
         keep(process().issue(&registers, &recharge(7, 2_000), day).await.unwrap());
     }
@@ -371,7 +371,7 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     let issue = async |partition| process().issue(&registers, &recharge(partition, 5), today).await;
     let mut given: BTreeSet<String> = texts(issue(7).await.unwrap());
     given.extend(texts(issue(7).await.unwrap()));
-    // The server is restored from a copy that was made before.
+    // The server is restored from an earlier copy.
     ground.set(ring(7).on(today), Some(1_000)).await;
     let fault = told(issue(7).await, Code::FluxSequenceBehind);
     assert!(fault.contains("it stands at 1000, and numbers up to 2000 were given out"), "{fault}");
@@ -394,13 +394,13 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     let left = state(&registers, &sequence, Region::UnitedStates).await.unwrap().behind();
     assert!(left.iter().all(|(counter, ..)| counter.ring == ring(9)), "only the row that is gone: {left:?}");
 
-    // What stands in a source and was never leased here is known too.
+    // Numbers that only a source has, and that were never leased here, are known too.
     let odd = issue(6).await.unwrap()[0].with_sequence(50_000_000).unwrap();
     seen(&registers, &odd).await.unwrap();
     let fault = told(issue(6).await, Code::FluxSequenceBehind);
     assert!(fault.contains("numbers up to 50000001 were given out"), "{fault}");
 
-    // A counter that is used up says so, and the day after has another one.
+    // A counter that is used up is refused by name, and the next day has another one.
     let full = ring(4).on(today);
     issue(4).await.unwrap();
     sequence.raise(&[(full, SEQUENCES - 3)]).await.unwrap();
@@ -434,7 +434,7 @@ async fn a_server_that_changed_is_refused_by_name_until_a_person_accepts_it(grou
     raise(&registers, &sequence, Region::UnitedStates, 1).await.unwrap();
     assert_eq!(issue().await.unwrap()[0].parts().sequence, 1);
 
-    // A log that lost its registers takes the server as it is: its counters know everything.
+    // A log that lost its registers accepts the server as it is: its counters know all numbers.
     registers.wipe();
     assert_eq!(issue().await.unwrap()[0].parts().sequence, 1_001);
 }

@@ -1,4 +1,4 @@
-//! A source: order, positions, where a reading may begin, and what becomes of it when the server changes.
+//! A source: order, positions, entries of a stream, and the effect of another server.
 
 use anabranch_connectors::memory::{Group, MemorySource, ScriptedRow, Weather};
 use anabranch_connectors::mysql::source::MysqlSource;
@@ -11,7 +11,7 @@ use anabranch_schemas::timeline::Timeline;
 
 use crate::source::{BATCH_BYTES, Database, DatabaseKind, Seen, SourceProbe};
 
-/// A row change of table 0 or 1: what it was and becomes, as (user id, day of January 2000).
+/// A row change of table 0 or 1: the row before and after, as (user id, day of January 2000).
 #[derive(Debug, Clone, Copy)]
 pub struct Change {
     table: u32,
@@ -32,21 +32,21 @@ pub fn delete(table: u32, user: u64, before: u8) -> Change {
     Change { table, user, before: Some(before), after: None }
 }
 
-/// A server with two captured tables, and what happens to it.
+/// A server with two captured tables, and ways to disturb it.
 pub trait Ground {
     type Connector: SourceConnector + RowSource;
 
     async fn start() -> Self;
     fn connector(&self) -> Self::Connector;
-    /// Each event of a transaction has a position of its own.
+    /// Whether each event of a transaction has a position of its own.
     fn has_positions_inside(&self) -> bool;
-    /// One transaction with one event for each change.
+    /// Commits one transaction with one event for each change.
     async fn commit(&self, changes: &[Change]);
     async fn truncate(&self, table: u32);
     async fn rotate(&self);
     /// Removes all files but the present one.
     async fn purge(&self);
-    /// The binlog is gone, and counts from the beginning; then as much happens as before.
+    /// Resets the binlog, which then counts from the beginning, and commits as much as there was.
     async fn reset(&self);
 }
 
@@ -130,7 +130,7 @@ impl Server {
 
     async fn of(database: Database) -> Self {
         let server = Self(database.with_tables().await);
-        // From here on, as the twin begins: with nothing before.
+        // The binlog begins here, without a past, as the twin's does.
         server.0.run(&[FORGET_BINLOG]).await;
         server
     }
@@ -279,7 +279,7 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
     }
 }
 
-/// Else a lane that is fed would not learn that it is at the end, and would keep its feed.
+/// Otherwise a lane on a direct feed would not learn that it is at the end, and would keep its feed.
 async fn a_reading_of_a_quiet_source_tells_its_place(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
@@ -321,7 +321,7 @@ async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: imp
     assert_eq!(fault.code(), Code::BinlogPurged, "{fault}");
 }
 
-/// Else a lane that was there once, and is set back, would not get there again, and count as replaying.
+/// Otherwise a lane that has been there and is set back would not get there again, and would count as replaying.
 async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
@@ -338,7 +338,7 @@ async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground
     let mut from_nothing =
         SourceProbe::open_replica_slot(&source, Entry::Earliest, READER_REPLICA_SLOT + 1).await.unwrap();
     from_nothing.until_end_of(&source).await;
-    // MariaDB notes in a new file, a moment later, that it needs no older one.
+    // A moment later, MariaDB notes in a new file that it needs no older one.
     reading.until("the same end", |reading| reading.position() >= from_nothing.position()).await;
     from_nothing.until("the same end", |other| other.position() >= reading.position()).await;
     assert_eq!((from_nothing.position(), from_nothing.resume()), (reading.position(), reading.resume()));
@@ -401,7 +401,7 @@ async fn rows_of_a_branch_come_where_it_is_committed_and_resuming_reads_it_again
     assert_eq!(again.seen[0].lsn, again.seen[1].lsn, "the position of XA COMMIT");
     assert!(again.seen[0].lsn > reading.position());
     assert_eq!(again.resume().gtid_set, "1-5");
-    // The branch's commit is above the position, and its rows stand before the entry: every table is read again.
+    // The branch's commit is above the position, and its rows are before the entry: every table is read again.
     let mut late = ground.read(Entry::Gtid("1-2".to_owned())).await;
     late.until_seen(1).await;
     assert_eq!(late.texts(), [" again"]);
@@ -425,17 +425,17 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     assert_eq!(next.texts(), ["t0 + 2 2000-01-01", "t0 + 3 2000-01-01"]);
     assert!(next.seen[0].lsn > old && next.seen[0].lsn.epoch() == 2);
     assert_ne!(*next.stream.server(), old_server);
-    // The resume point of every batch is one of the server that the batch names.
+    // The resume point of every batch belongs to the server that the batch names.
     let mut again = ground.read(next.entry_after(0)).await;
     ground.commit(&[insert(0, 4, 1)]).await;
     again.until_seen(1).await;
     assert_eq!(again.texts().last(), Some(&"t0 + 4 2000-01-01"));
-    // Back again: the same server as at first, and not its old positions.
+    // Back again: the first server, and not its old positions.
     assert!(ground.0.fail_back(&[]));
     let mut back = ground.read(next.entry_after(next.batches.len() - 1)).await;
     back.until_seen(1).await;
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
-    // A direct feed is told the epoch.
+    // The caller gives a direct feed its epoch.
     let timeline = Timeline { epoch: 3, server: back.stream.server().clone() };
     let mut told = SourceProbe::open_behind(&ground.0, entry, timeline, BATCH_BYTES).await.unwrap();
     told.until_seen(3).await;
@@ -478,7 +478,7 @@ async fn a_server_that_lacks_a_transaction_of_which_a_part_was_read_is_not_follo
     reading.until_end_of(&ground.0).await;
     assert_eq!(reading.resume().partial, None, "it was read whole");
     ground.0.fail_over();
-    // The whole comes again.
+    // The whole transaction comes again.
     let mut followed = ground.read(part.clone()).await;
     followed.until_seen(10).await;
     assert_eq!(followed.resume().partial, None);

@@ -26,7 +26,7 @@ pub trait Ground {
     type Store: LaneStore;
 
     async fn start() -> Self;
-    /// The lane as one process has it, and its progress.
+    /// The lane of one process, and its progress.
     async fn lane(&self) -> (Self::Store, Progress);
     fn projection(&self) -> Projection;
     /// `database.table`, shard, user id → birthday, version.
@@ -47,7 +47,7 @@ impl Twin {
     }
 }
 
-/// As the twin, with documents.
+/// The twin that keeps documents.
 pub struct DocumentsTwin(Twin);
 
 impl Ground for DocumentsTwin {
@@ -145,14 +145,14 @@ impl Ground for Server {
     }
 }
 
-/// `(table, birthday, lsn)` of one user's rows.
+/// `(table, birthday, lsn)` of each row of a user.
 async fn rows_of(ground: &impl Ground, user_id: u64) -> Vec<(String, String, u64)> {
     let name = |table: &str| table.split_once('.').unwrap().1.to_owned();
     let rows = ground.rows().await.into_iter().filter(|((_, _, user), _)| *user == user_id);
     rows.map(|((table, ..), (birthday, lsn, _))| (name(&table), birthday, lsn)).collect()
 }
 
-/// One lane and the flushes that take it on.
+/// One lane, and the flushes that advance it.
 struct Writer<S> {
     store: S,
     progress: Progress,
@@ -289,7 +289,7 @@ async fn an_older_mutation_neither_overwrites_nor_deletes_a_newer_row(ground: im
         let found = rows_of(&ground, 1).await;
         assert_eq!(found, [("birthday_0101".into(), "01-01".into(), 10)], "after {number}");
     }
-    // The same version is the same event: within it the log's order decides.
+    // One version is one event: within it the log's order decides.
     for (number, action, expected) in [
         (10, Action::Delete { before: user(1, 1, 1) }, 0),
         (10, insert(user(1, 1, 1)), 1),
@@ -348,7 +348,7 @@ async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_la
         .collect();
     changes.push((7, 0, insert(user(99, 6, 6))));
     writer.commit(changes).await;
-    // TRUNCATE at 5, and one row that came after it in the same flush.
+    // TRUNCATE at 5, and one row after it in the same flush.
     writer.commit(vec![(5, 0, Action::Withdraw), (6, 0, insert(user(50, 2, 2)))]).await;
     let rows = ground.rows().await;
     let of_shard = |number| {
@@ -359,8 +359,8 @@ async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_la
     assert_eq!(of_shard(1).len(), 12, "the other shard's all");
 }
 
-/// Documents have no transaction, so a flush that was cut off may be written when another one has taken its place.
-/// A lane withdraws many shards at once, and leaves out those of which no row stands.
+/// A lane withdraws many shards at once, and leaves out those without a row. Documents have no transaction, so an
+/// interrupted flush may still be written after another process has taken the lane.
 async fn every_shard_that_has_rows_is_named_whoever_wrote_them(ground: impl Ground) {
     let mut writer = Writer::open(&ground).await;
     let shards = BTreeSet::from([0, 1, 2].map(|number| table(number).shard));
@@ -374,7 +374,7 @@ async fn every_shard_that_has_rows_is_named_whoever_wrote_them(ground: impl Grou
     let named = writer.store.may_stand(shards.clone()).await.unwrap();
     assert!(named.contains(&table(0).shard) && named.contains(&table(1).shard), "{named:?}");
 
-    // Another process has the lane for a while.
+    // Another process has the lane for some time.
     let mut other = Writer::open(&ground).await;
     other.commit(vec![(3, 2, insert(user(3, 7, 8)))]).await;
     let named = other.store.may_stand(shards.clone()).await.unwrap();
@@ -419,7 +419,7 @@ async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_
     let at = |version, shard, id, month, day| (version, shard, insert(user(id, month, day)));
     writer
         .commit(vec![
-            // Right but old, far too new, in another table too; gone; of another shard; not meant.
+            // Rows: right but old, far too new, doubled in another table, to be deleted, of another shard, not named.
             at(3, 0, 1, 1, 1),
             at(99, 0, 2, 1, 2),
             at(3, 0, 3, 1, 3),
@@ -455,7 +455,7 @@ async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_
     ];
     let others = [row("0102", false, 2, 99), row("0106", true, 6, 99)];
     assert_eq!(found, own.into_iter().chain(others).collect());
-    // It may be done twice, and changes after it count again.
+    // The replacement may be repeated, and changes after it count again.
     let flush = replaced(&writer, 50);
     writer.commit_flush(flush).await;
     writer.commit(vec![(51, 0, Action::Delete { before: user(2, 1, 2) }), at(52, 0, 5, 6, 5)]).await;

@@ -1,4 +1,4 @@
-//! How a run ends: no more faults, and the store becomes equal to its sources and stays so.
+//! The end of a run: faults cease, and the store becomes equal to its sources and stays so.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ use crate::script::{SOURCES, TARGETS};
 use crate::seeds::Verdict;
 use crate::stage::{LANES, SOURCE_NAMES};
 
-/// Time in which whatever is still on its way arrives.
+/// Time in which everything under way arrives.
 const AFTERMATH: Duration = Duration::from_millis(200);
 /// Virtual time after which a run that has not become equal is stuck. A take-over takes up to five seconds of it.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// Between two empty transactions while lanes are not there yet.
+/// Pause between two empty transactions while lanes are still on direct feeds.
 const CHANGE_INTERVAL: Duration = Duration::from_secs(3);
 
 impl World {
-    /// No more faults.
+    /// Ends all faults.
     async fn calm(&mut self) {
         self.stage.tell(|| "quiet".to_owned());
         self.stage.weather.clear();
         self.stage.targets.iter().for_each(|target| target.set_down(false));
         SOURCE_NAMES.iter().for_each(|name| self.stage.log.set_full(name, false));
         if self.stage.is_lunar {
-            // All have the new configuration in the end.
+            // In the end all daemons have the new configuration.
             self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
         }
         self.daemons.iter().for_each(|daemon| daemon.set_frozen(false));
         self.wait(1..60).await;
         if !self.lawful {
-            // They would hinder each other for ever.
+            // Without leases, two daemons would hinder each other for ever.
             self.daemons.truncate(1);
         }
     }
 
-    /// No more faults: reconciliations find all drift, and the store is equal after each.
+    /// Ends all faults: reconciliations find all drift, and the store is equal after each.
     pub(super) async fn settle_reconciliations(&mut self) -> Verdict {
         self.calm().await;
         let Some(mut reconciliations) = self.reconciliations.take() else { return Verdict::Equal };
@@ -59,7 +59,7 @@ impl World {
         Verdict::Equal
     }
 
-    /// No more faults: within [`WAIT_MAX`] the store must be equal, and stay so.
+    /// Ends all faults: within [`WAIT_MAX`] the store must be equal, and stay so.
     pub(super) async fn settle(&mut self) -> Verdict {
         self.calm().await;
         if self.stage.has_disasters {
@@ -67,7 +67,7 @@ impl World {
                 self.script.fill(number).into_iter().for_each(|group| source.commit(group));
             }
         }
-        // First without another change: what is stuck must not be set going by one.
+        // At first without another change, which could set a stuck lane going.
         if let Some(stuck) = self.until_reached(false).await {
             return stuck;
         }
@@ -85,10 +85,10 @@ impl World {
         }
     }
 
-    /// Faults after the last change: nobody writes any more, so nobody learns of them by being fenced.
+    /// Causes faults after the last change: no process writes any more, so none learns of them by being fenced.
     async fn disturb_the_quiet(&mut self) {
         let (source, target) = (self.random.random_range(0..SOURCES), self.random.random_range(0..TARGETS));
-        // Its lanes do not have what the log loses.
+        // The target's lanes lack the messages that the log loses.
         self.stage.targets[target].set_down(true);
         (0..3).for_each(|_| self.change());
         tokio::time::sleep(AFTERMATH).await;
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    /// Waits until every lane is at the end, and then also back on the stream: `Some` when they do not get there.
+    /// Waits until every lane is at the end, and `by_the_stream` also back on it; returns a verdict when one is stuck.
     async fn until_reached(&self, by_the_stream: bool) -> Option<Verdict> {
         let deadline = Instant::now() + WAIT_MAX;
         let mut next_at = Instant::now();
@@ -121,7 +121,7 @@ impl World {
             if behind.is_empty() {
                 return None;
             }
-            // A lane that was fed from the binlog is back on the stream when the next message comes from there.
+            // A lane on a direct feed returns to the stream with the next message there.
             if by_the_stream && next_at < Instant::now() {
                 next_at += CHANGE_INTERVAL;
                 self.stage.sources.iter().for_each(|source| source.commit(Group::Rows(Vec::new())));

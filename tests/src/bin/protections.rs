@@ -1,8 +1,8 @@
 //! `cargo protections`: takes out each protection in turn and shows that the suite notices.
 //!
-//! Works on a copy of the sources under `target/protections/` with a target directory of its own, so nothing here
-//! changes. (In a shared one cargo would take the copy's packages for the checkout's.) The first run builds everything.
-//! Each test is first run on the whole copy: one that is red anyway notices nothing.
+//! It works on a copy of the sources under `target/protections/` and leaves the checkout alone. The copy has a target
+//! directory of its own, as cargo would take its packages for the checkout's in a shared one. The first run builds
+//! everything. Each test first runs on the whole copy: a test that is red anyway notices nothing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use anabranch_demo::daemon;
 use anabranch_tests::protections::Protection;
 use clap::Parser;
 
-/// Enough for each protection of the list; the whole copy must pass them too.
+/// Worlds in which each protection of the list is noticed; the whole copy must pass them too.
 const SEEDS: u64 = 400;
 const COPIED: [&str; 6] = [".cargo", "schemas", "pipeline", "connectors", "deploy", "tests"];
 const COPIED_FILES: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rust-toolchain.toml"];
@@ -23,12 +23,12 @@ const COPIED_FILES: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rus
 #[derive(Parser)]
 #[command(name = "cargo protections")]
 struct Arguments {
-    /// Words of names; without any, all that need no real servers
+    /// Words of names; without any word, all protections that need no real servers
     words: Vec<String>,
-    /// Those that need real servers too
+    /// Run the protections that need real servers too
     #[arg(long)]
     all: bool,
-    /// One of so many equal parts of the list, such as 2/5
+    /// Part of the list to run: its number and the number of equal parts, such as 2/5
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     part: Part,
     /// Worlds that each simulation runs
@@ -36,7 +36,7 @@ struct Arguments {
     seeds: u64,
 }
 
-/// Every `of`-th protection, from the `number`-th on.
+/// The share of one run: every `of`-th protection, from the `number`-th on.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     number: usize,
@@ -55,7 +55,7 @@ impl FromStr for Part {
     }
 }
 
-/// What a test command said.
+/// The result of a test command.
 enum Outcome {
     Noticed(String),
     Unnoticed(String),
@@ -104,9 +104,9 @@ fn main() -> ExitCode {
     if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Takes the protection out, runs its test and puts it back.
+/// Takes the protection out, runs its test and puts the protection back.
 fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Outcome {
-    // What stands in the copy, and not what the checkout holds by now: somebody may work there meanwhile.
+    // The texts of the copy, as the checkout may have been edited meanwhile.
     let mut saved: Vec<(PathBuf, String)> = Vec::new();
     let mut broken = None;
     for edit in &protection.edits {
@@ -119,7 +119,7 @@ fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Out
         saved.push((file, text));
     }
     let outcome = broken.map_or_else(|| test(root, copy, &protection.test, seeds), Outcome::Broken);
-    // Backwards, since a file may have been edited twice; written anew, so newer than what was built without it.
+    // In reverse order, as a file may be edited twice. The new time of the file makes cargo build it again.
     for (file, text) in saved.into_iter().rev() {
         std::fs::write(file, text).expect("the copy can be written");
     }
@@ -158,7 +158,7 @@ fn test(root: &Path, copy: &Path, arguments: &[String], seeds: u64) -> Outcome {
     }
 }
 
-/// Copies what differs, so that cargo builds only what must be built, and removes what is gone.
+/// Copies the files that differ, so that cargo builds only those, and removes the files that are gone.
 fn copy_changed(from: &Path, to: &Path) {
     if from.is_dir() {
         std::fs::create_dir_all(to).expect("the target folder can be written");

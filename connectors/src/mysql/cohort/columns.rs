@@ -1,6 +1,6 @@
-//! The three columns that follow the ledger, read and mended row by row: what a reconciliation compares.
+//! Reads and repairs the three columns that follow the ledger row by row, for reconciliations.
 //!
-//! A row is changed only while it says what was read of it, so a granter that writes meanwhile is not undone.
+//! A row is changed only while it still has the values that were read, so a concurrent write of a granter stays.
 
 use anabranch_coupons::columns::{LastCoupon, SentColumns};
 use anabranch_pipeline::error::Fault;
@@ -12,11 +12,11 @@ use mysql_async::Row;
 use super::{MysqlCohort, execute, number, odd, rows, text};
 use crate::mysql::pool::Pool;
 
-/// Rows of one statement that names them, and of one transaction that changes them.
+/// Rows in one statement that names them, and in one transaction that changes them.
 const STATEMENT_ROWS: usize = 1_000;
 const TRANSACTION_ROWS: usize = 200;
 
-/// User and shard, as they stand in the row.
+/// User and shard of a row.
 pub type RowKey = (u64, u64);
 
 /// A row of a birthday table with its columns.
@@ -35,7 +35,7 @@ pub struct ColumnsTable {
 }
 
 impl MysqlCohort {
-    /// The physical tables of a birthday.
+    /// Returns the physical tables of a birthday.
     pub fn columns_tables(&self, birthday: Birthday) -> Result<Vec<ColumnsTable>, Fault> {
         let layer = self.layer(birthday)?;
         let table = |place: super::Place| ColumnsTable {
@@ -52,7 +52,7 @@ impl ColumnsTable {
         self.birthday.calendar()
     }
 
-    /// The next rows behind a key, in the order of keys.
+    /// Returns the next rows after a key, in the order of keys.
     pub async fn page(&self, after: Option<RowKey>, limit: usize) -> Result<Vec<ColumnsRow>, Fault> {
         let condition = after.map_or(String::new(), |(user, shard)| {
             format!("WHERE `user_id` >= {user} AND (`user_id` > {user} OR `shard_id` > {shard}) ")
@@ -60,7 +60,7 @@ impl ColumnsTable {
         self.read(&format!("{condition}ORDER BY `user_id`, `shard_id` LIMIT {limit}")).await
     }
 
-    /// Those of these rows that stand.
+    /// Returns those of these rows that exist.
     pub async fn of(&self, keys: &[RowKey]) -> Result<Vec<ColumnsRow>, Fault> {
         let mut found = Vec::new();
         for keys in keys.chunks(STATEMENT_ROWS) {
@@ -80,7 +80,7 @@ impl ColumnsTable {
         rows.iter().map(|row| columns_row(row).ok_or_else(|| odd(self.birthday))).collect()
     }
 
-    /// Lets rows say the user's newest coupon, or none, as long as they say what was read of them.
+    /// Sets rows to the user's newest coupon, or to none, while they still have the values that were read.
     pub async fn mend(&self, wrong: &[(ColumnsRow, Option<LastCoupon>)]) -> Result<(), Fault> {
         for wrong in wrong.chunks(TRANSACTION_ROWS) {
             let statements: Vec<String> =
@@ -106,7 +106,7 @@ fn mend(table: &str, row: &ColumnsRow, last: Option<LastCoupon>) -> String {
     let ((user, shard), SentColumns { is_sent, has_time, occurrence }) = (row.key, row.columns);
     let set = match last {
         None => "`is_sent` = 0, `send_time` = NULL, `sent_occurrence` = NULL".to_owned(),
-        // Assignments are made from left to right: `send_time` looks at what stood before.
+        // Assignments run from left to right: `send_time` sees the previous values.
         Some(LastCoupon { year, settled_at }) => format!(
             "`send_time` = IF(`sent_occurrence` <=> {year} AND `send_time` IS NOT NULL, `send_time`, {}), \
              `is_sent` = 1, `sent_occurrence` = {year}",
@@ -122,7 +122,7 @@ fn mend(table: &str, row: &ColumnsRow, last: Option<LastCoupon>) -> String {
     )
 }
 
-/// UTC, to the microsecond as the column has it.
+/// Returns a moment as a literal, in UTC and to the microsecond, as the column has it.
 fn moment(at: Timestamp) -> String {
     at.strftime("'%Y-%m-%d %H:%M:%S%.6f'").to_string()
 }

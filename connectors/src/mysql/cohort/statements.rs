@@ -4,8 +4,8 @@ use anabranch_schemas::celebration::{Birthday, Calendar};
 
 use crate::mysql::connection::push_number;
 
-/// The next rows of a table in the order of users, each with a number in front. Of whole rows the calendar of the table
-/// is given, and else the index has all that is read.
+/// Selects the next rows of a table in the order of users, each preceded by a number. `whole` is the table's calendar
+/// if whole rows are selected; `None` = only columns of the index.
 pub(super) fn page(
     number: usize,
     (table, whole): (&str, Option<Calendar>),
@@ -24,21 +24,21 @@ pub(super) fn page(
     )
 }
 
-/// Rows of a table that say another birthday than its own.
+/// Selects rows of a table whose birthday differs from the table's.
 pub(super) fn misplaced(table: &str, birthday: Birthday, limit: usize) -> String {
     format!(
         "SELECT `user_id`, `shard_id`, `birthday` FROM {table} WHERE `birthday` <> '{birthday}' LIMIT {limit}"
     )
 }
 
-/// Who claims rows of these users.
+/// Selects the claims of these users.
 pub(super) fn claims(table: &str, users: &[u64]) -> String {
     format!("SELECT `user_id`, `shard_id` FROM {table} FORCE INDEX (`user_id`) WHERE {}", are(users))
 }
 
-/// The columns of these users as after a grant. The time of the first writing stays.
+/// Sets the columns of these users as after a grant. The time of the first write stays.
 pub(super) fn follow(table: &str, users: &[u64], year: i16) -> String {
-    // Assignments are made from left to right: `send_time` looks at what stood before.
+    // Assignments run from left to right: `send_time` sees the previous values.
     format!(
         "UPDATE {table} SET `send_time` = IF(`is_sent` = 1 AND `sent_occurrence` <=> {year}, `send_time`, \
          UTC_TIMESTAMP(6)), `is_sent` = 1, `sent_occurrence` = {year} WHERE {} \

@@ -1,4 +1,4 @@
-//! Rows of the ledger's tables as values of the core, and values as SQL literals.
+//! Converts rows of the ledger's tables to values of the core, and values to SQL literals.
 //!
 //! Answers are text. A function returns `None` for a row that no granter and no dispatcher writes.
 
@@ -59,7 +59,7 @@ impl Cells {
         reason(&self.text()?)
     }
 
-    /// The columns of [`LEDGER_COLUMNS`].
+    /// Reads the columns of [`LEDGER_COLUMNS`].
     pub(super) fn ledger_row(&mut self) -> Option<(u64, Occurrence, LedgerRow)> {
         let (user, occurrence): (_, Occurrence) = (self.parsed()?, self.parsed()?);
         let (day, state, refused) = (self.parsed()?, self.text()?, self.optional::<String>()?);
@@ -90,7 +90,7 @@ impl Cells {
     }
 }
 
-/// Columns of a ledger row in the order in which they are read and written.
+/// Columns of a ledger row, in the order of reads and writes.
 pub(super) const LEDGER_COLUMNS: [&str; 12] = [
     "user_id",
     "occurrence",
@@ -106,7 +106,7 @@ pub(super) const LEDGER_COLUMNS: [&str; 12] = [
     "absent_since",
 ];
 
-/// Appends `(…)`: a ledger row in the order of [`LEDGER_COLUMNS`], and the programme behind it.
+/// Appends `(…)`: a ledger row in the order of [`LEDGER_COLUMNS`], then the programme.
 pub(super) fn push_ledger_row(
     sql: &mut String,
     user: u64,
@@ -126,7 +126,7 @@ pub(super) fn push_ledger_row(
     sql.push_str(&format!(",{},{absent_since},{programme})", u8::from(row.by_hand)));
 }
 
-/// The assignments that make a row of the ledger what it is now; none where nothing differs.
+/// Returns the assignments that change a row of the ledger from `before` to `after`; empty if nothing differs.
 pub(super) fn assignments(before: &LedgerRow, after: &LedgerRow) -> String {
     let mut set = String::new();
     let mut assign = |column: &str, value: &str| {
@@ -167,8 +167,8 @@ pub(super) fn assignments(before: &LedgerRow, after: &LedgerRow) -> String {
     set
 }
 
-/// What is true of a row while it stands as it did. Columns that a row cannot change without another attempt or another
-/// time are left out.
+/// Returns the condition that a row is unchanged. It leaves out columns that change only together with the attempt or
+/// the time.
 pub(super) fn conditions(row: &LedgerRow) -> String {
     let StateCells { state, reason, first_called_at } = StateCells::of(row.state);
     format!(
@@ -183,7 +183,7 @@ pub(super) fn conditions(row: &LedgerRow) -> String {
     )
 }
 
-/// The columns that hold a state.
+/// Values of the columns that hold a state.
 struct StateCells {
     state: &'static str,
     reason: Option<Reason>,
@@ -214,7 +214,7 @@ fn optional_moment_literal(moment: Option<Timestamp>) -> String {
     moment.map_or("NULL".to_owned(), moment_literal)
 }
 
-/// A date and time in UTC, to the microsecond as the server has it.
+/// Returns a moment in UTC, to the microsecond as the server has it.
 pub(super) fn moment_literal(moment: Timestamp) -> String {
     moment.strftime("'%Y-%m-%d %H:%M:%S%.6f'").to_string()
 }
@@ -233,7 +233,7 @@ pub(super) fn programme_literal(run: &RunKey) -> String {
     name_literal(&run.programme)
 }
 
-/// A name as the server's ASCII columns hold it.
+/// Returns a name as the server's ASCII columns hold it.
 pub(super) fn name_literal(name: &str) -> String {
     let mut sql = String::from("_ascii ");
     push_bytes(&mut sql, name.as_bytes());
@@ -247,16 +247,16 @@ pub(super) fn calendar_number(calendar: Calendar) -> u8 {
     }
 }
 
-/// The rows of a run, where the statement also names some of their users.
+/// Returns the condition for the rows of a run, in a statement that also names some of their users.
 ///
-/// With `=` MariaDB 10.11 sometimes takes the two columns alone for the better access, and reads the run's whole cohort
-/// to find a hundred users. A `BETWEEN` leaves it the range of all three columns only.
+/// With `=` MariaDB 10.11 sometimes prefers access by the two columns alone, and reads the run's whole cohort to find a
+/// hundred users. A `BETWEEN` leaves it only the range of all three columns.
 pub(super) fn of_run_and_users(run: &RunKey) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
     format!("`programme` BETWEEN {programme} AND {programme} AND `day` BETWEEN {day} AND {day}")
 }
 
-/// What comes behind a member in the order of members.
+/// Returns the condition for members after `after`, in the order of members.
 pub(super) fn behind(after: Option<Member>) -> String {
     after.map_or(String::new(), |Member { user, calendar }| {
         let calendar = calendar_number(calendar);

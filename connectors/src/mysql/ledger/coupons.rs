@@ -1,4 +1,4 @@
-//! The newest coupons of users, of all programmes: what the columns of birthday tables follow.
+//! The newest coupons of users, of all programmes; the columns of birthday tables follow them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::cells::Cells;
 use super::transaction::{Decided, READING};
 
 impl MySqlLedger {
-    /// The newest coupon of each of these users by calendar. Who has none is left out.
+    /// Returns the newest coupon of each of these users by calendar. Users without a coupon are left out.
     pub async fn last_coupons(
         &self,
         users: &BTreeSet<u64>,

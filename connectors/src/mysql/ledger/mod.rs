@@ -1,13 +1,14 @@
 //! The coupon ledger on a MySQL/MariaDB server.
 //!
-//! A method of the port is one transaction: `transaction.rs` runs it in two packets. The first locks and reads, the
-//! core decides, the second writes and commits. `users.rs`, `runs.rs` and `standings.rs` are the SQL of what is read
-//! and written, `cells.rs` its values, `tables.rs` the tables, `coupons.rs` what columns follow. No rule is here.
+//! A method of the port is one transaction, which `transaction.rs` runs in two packets: the first locks and reads, the
+//! core decides, the second writes and commits. `users.rs`, `runs.rs` and `standings.rs` are the SQL of reads and
+//! writes, `cells.rs` converts values, `tables.rs` has the tables, `coupons.rs` reads coupons for columns. No rule is
+//! here.
 //!
-//! Isolation is READ COMMITTED. Rows that stand are locked with `FOR UPDATE` in the order of their keys, tables in the
-//! order of parts, so two batches wait for one another instead of dying. A row that does not stand cannot be locked:
-//! the unique insert decides, and the loser reads again. The last token is compared and replaced in the same
-//! transaction, as its last statement, so two batches that issue wait for one another at the end only.
+//! Isolation is READ COMMITTED. Existing rows are locked with `FOR UPDATE` in the order of their keys, tables in the
+//! order of parts, so two batches wait for one another without a deadlock. A missing row cannot be locked: the unique
+//! insert decides, and the loser reads again. The transaction's last statement compares and replaces the last token, so
+//! two batches that issue wait for one another only at the end.
 
 mod cells;
 mod coupons;
@@ -42,16 +43,16 @@ pub struct MySqlLedger {
     subject: Arc<str>,
     tables: Arc<Tables>,
     pool: Pool,
-    /// The rules of the run that was read last.
+    /// Rules of the run that was read last.
     rules: Arc<Mutex<Option<KnownRules>>>,
 }
 
 impl MySqlLedger {
-    /// The ledger of a target whose tables have the shape that this version needs.
+    /// Opens the ledger of a target whose tables have the shape that this version needs.
     ///
     /// # Errors
     ///
-    /// The first difference; `setup` makes what is missing.
+    /// Returns the first difference; `setup` creates missing tables.
     pub async fn open(target: &MysqlTarget, connections: usize) -> Result<Self, Fault> {
         match check(target).await.into_iter().next() {
             Some(fault) => Err(fault),
@@ -68,7 +69,7 @@ impl MySqlLedger {
         }
     }
 
-    /// A transaction about users that reads so much of them.
+    /// Runs a transaction about users that reads `read` of them.
     async fn change_users<T: Send>(
         &self,
         read: Reading<'_>,

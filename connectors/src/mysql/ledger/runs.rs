@@ -1,4 +1,4 @@
-//! What transactions about a run or a programme read and write.
+//! Reads and writes of transactions about a run or a programme, as SQL.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -19,31 +19,31 @@ use super::cells::{
 use super::tables::Tables;
 use crate::mysql::connection::{push_bytes, push_digits, push_number};
 
-/// The rules of a run, as text and parsed.
+/// Rules of a run, as text and parsed.
 #[derive(Debug)]
 pub(super) struct KnownRules {
     text: String,
     rules: Programme,
 }
 
-/// Columns of a run in the order in which they are read.
+/// Columns of a run, in the order of reads.
 pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`frozen`, r.`cursor_table`, \
      r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_behind_barrier`, r.`is_closed`";
 
-/// A member as JSON, where one shard table says it.
+/// Bytes of a member as JSON, with one shard table.
 const MEMBER_BYTES: usize = 44;
 
-/// Hexadecimal digits of a shard table.
+/// Hexadecimal digits of a shard table's id.
 const SHARD_DIGITS: usize = 2 * size_of::<u64>();
 
-/// Members of a cohort, with the shard tables that say so.
+/// Members of a cohort, with the shard tables that claim them.
 pub(super) type KnownMembers = BTreeMap<Member, Vec<ShardId>>;
 
 pub(super) fn read_run(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<ShardId>)]) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
     let of_run = format!("`programme` = {programme} AND `day` = {day}");
     let users = || offered.iter().map(|(member, _)| member.user);
-    // A page of a table names users in a row: the range of them holds few others.
+    // The users of a page of a table are close to each other: their range holds few others.
     let range = match (users().min(), users().max()) {
         (Some(first), Some(last)) => format!("`user_id` BETWEEN {first} AND {last}"),
         _ => "FALSE".to_owned(),
@@ -60,7 +60,7 @@ pub(super) fn read_run(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<Sh
 }
 
 impl MySqlLedger {
-    /// What [`read_run`] read.
+    /// Parses the answer to [`read_run`].
     pub(super) fn run_ledger(
         &self,
         offered: &[(Member, Vec<ShardId>)],
@@ -89,7 +89,7 @@ impl MySqlLedger {
         Ok((RunLedger { now, run, tokens, present: present.collect(), added: Vec::new() }, known))
     }
 
-    /// The run whose columns come next.
+    /// Parses the run whose columns come next.
     pub(super) fn day_run(&self, cells: &mut Cells) -> Result<DayRun, Fault> {
         let odd = || self.odd("a run");
         let rules = self.rules_of(cells.text().ok_or_else(odd)?)?;
@@ -110,7 +110,7 @@ impl MySqlLedger {
         read(cells).ok_or_else(odd)
     }
 
-    /// Parses rules, unless they are those of the run before.
+    /// Parses rules, unless they are equal to the last ones.
     fn rules_of(&self, text: String) -> Result<Programme, Fault> {
         let mut known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.as_ref().filter(|known| known.text == text) {
@@ -126,7 +126,7 @@ impl MySqlLedger {
         tokens_of(&mut Cells::of(row)).ok_or_else(|| self.odd("tokens"))
     }
 
-    /// What [`read_programme`] read.
+    /// Parses the answer to [`read_programme`].
     pub(super) fn programme_ledger(&self, sets: Vec<Vec<Row>>) -> Result<ProgrammeLedger, Fault> {
         let odd = || self.odd("a programme");
         let mut sets = sets.into_iter();
@@ -153,7 +153,7 @@ fn tokens_of(cells: &mut Cells) -> Option<LedgerTokens> {
     Some(LedgerTokens { latest: Unique(latest), before: before.map(Unique) })
 }
 
-/// The statements that write what the core changed of a run.
+/// Returns the statements that write the core's changes of a run.
 pub(super) fn run_changes(
     tables: &Tables,
     key: &RunKey,
@@ -168,8 +168,8 @@ pub(super) fn run_changes(
         if rows.is_empty() {
             continue;
         }
-        // The server reads a list of JSON for three quarters of what as many rows of `VALUES` cost it, if a row has no
-        // column that all share, and no column is wider than it must be.
+        // For the server a list of JSON costs three quarters of as many rows of `VALUES`, if its rows have no column
+        // that all share and no column is wider than needed.
         statements.push(format!(
             "INSERT INTO {} (`programme`,`day`,`user_id`,`calendar`,`shards`) \
              SELECT {programme}, {day}, j.`user`, {}, UNHEX(j.`shards`) FROM JSON_TABLE('[{rows}]', '$[*]' COLUMNS ( \
@@ -190,8 +190,8 @@ pub(super) fn run_changes(
     statements
 }
 
-/// The members of a calendar that a transaction adds or whose shard tables it extends: user and shard tables as JSON,
-/// and the most digits that shard tables of one have.
+/// Returns the members of a calendar that a transaction adds, or whose shard tables it extends: users and shard tables
+/// as JSON, and the most digits of one member's shard tables.
 ///
 /// A freeze writes millions of them: nothing is formatted and little is allocated for each.
 fn member_rows(
@@ -223,7 +223,7 @@ fn member_rows(
     (rows, digits.max(1))
 }
 
-/// The columns of a run that change, with their values.
+/// Returns the columns of a run that change, with their values.
 fn run_columns(run: &DayRun) -> [(&'static str, String); 10] {
     let after = run.cursor.after.map_or("NULL".to_owned(), |after| after.to_string());
     [
@@ -250,7 +250,7 @@ pub(super) fn read_programme(tables: &Tables, programme: &Arc<str>) -> String {
     )
 }
 
-/// The statements that begin runs. A run that is there stays as it is.
+/// Returns the statements that begin runs. An existing run stays as it is.
 pub(super) fn programme_changes(
     tables: &Tables,
     programme: &Arc<str>,
@@ -279,7 +279,7 @@ pub(super) fn programme_changes(
     })?;
     let (table, next) = (&tables.programmes, after.next.map_or("NULL".to_owned(), date_literal));
     let leap_days = name_literal(&leap_days);
-    // The first insert decides: whoever comes second reads again.
+    // The first insert decides: the second transaction reads again.
     if before.next == after.next && before.leap_days == after.leap_days {
         return Ok(statements);
     }

@@ -1,4 +1,4 @@
-//! Pages of what a sweep and a person read: members beside their ledger rows, and dead letters.
+//! Pages for sweeps and operators: members with their ledger rows, and dead letters.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::cells::{
 };
 use super::tables::Tables;
 
-/// Members of a page, with the shard tables that the cohort names; `None` = it does not have the user.
+/// Members of a page, with the shard tables in the cohort; `None` = the cohort does not have the user.
 pub(super) type Page = BTreeMap<Member, Option<Vec<ShardId>>>;
 
-/// The next members of the cohort, and the users between them with a row of the day whom the cohort lacks.
+/// Selects the next members of the cohort, and the users between them that have a row of the day but no membership.
 ///
-/// Of the latter there are few, so a limit would never end their reading: the last member of a full page does.
+/// There are few of the latter, so a limit would never end their scan; the last member of a full page ends it.
 pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>, limit: usize) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
     let after = behind(after);
@@ -50,7 +50,7 @@ pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>,
     )
 }
 
-/// The page that [`read_members`] read, with the server's clock.
+/// Parses the page of [`read_members`], with the server's clock.
 pub(super) fn members(sets: Vec<Vec<Row>>, limit: usize) -> Option<(Timestamp, Page)> {
     let [clock, members, strangers] = <[Vec<Row>; 3]>::try_from(sets).ok()?;
     let now = Cells::of(clock.into_iter().next()?).moment()?;
@@ -63,14 +63,14 @@ pub(super) fn members(sets: Vec<Vec<Row>>, limit: usize) -> Option<(Timestamp, P
             page.entry(member).or_insert(shards);
         }
     }
-    // Both lists go on behind the last of a full page.
+    // Both lists continue after the last member of a full page.
     if let Some(next) = page.keys().nth(limit).copied() {
         page.split_off(&next);
     }
     Some((now, page))
 }
 
-/// Rows and refusals of a page of members.
+/// Selects ledger rows and refusals of a page of members.
 pub(super) fn read(tables: &Tables, run: &RunKey, page: &Page) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
     let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
@@ -97,7 +97,7 @@ pub(super) fn read(tables: &Tables, run: &RunKey, page: &Page) -> String {
     if statements.is_empty() { "DO 0".to_owned() } else { statements.join("; ") }
 }
 
-/// The members as they stand.
+/// Joins the members of a page with their rows and refusals.
 pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Option<Vec<Standing>> {
     let (mut rows, mut refusals) = (BTreeMap::new(), BTreeMap::new());
     let mut sets = sets.into_iter();
@@ -125,7 +125,7 @@ pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Optio
     page.iter().map(standing).collect()
 }
 
-/// The next open letters; the tables of all parts are joined, of which one has each row.
+/// Selects the next open letters: joins them with the ledger tables of all parts, one of which has the row.
 pub(super) fn read_letters(
     tables: &Tables,
     programme: &Arc<str>,
@@ -134,7 +134,7 @@ pub(super) fn read_letters(
 ) -> String {
     let programme = name_literal(programme);
     let after = after.map_or(String::new(), |after| {
-        // In the order of keys: solar is before lunar.
+        // In the order of keys solar precedes lunar.
         let (user, calendar) = (after.user, calendar_number(after.occurrence.calendar));
         let occurrence = after.occurrence;
         format!(

@@ -1,7 +1,7 @@
-//! The tables of the ledger: names, set-up, and the check of what stands.
+//! The tables of the ledger: names, set-up, and the check of existing tables.
 //!
-//! They are in a database of their own, beside the target's control database: accounts get rights on it as a whole, and
-//! the daemon's account can delete nothing in it.
+//! They are in a database of their own, beside the target's control database. Accounts get rights on the whole
+//! database, and the daemon's account can delete nothing in it.
 
 use anabranch_coupons::records::{PARTS, Unique};
 use anabranch_pipeline::error::Fault;
@@ -11,7 +11,7 @@ use super::cells::number_literal;
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::store::{MysqlTarget, NeededTable, SetupReport};
 
-/// Quoted names.
+/// Quoted names of the database and its tables.
 #[derive(Debug, Clone)]
 pub(super) struct Tables {
     database: String,
@@ -20,7 +20,7 @@ pub(super) struct Tables {
     pub(super) members: String,
     pub(super) letters: String,
     pub(super) tokens: String,
-    /// By part.
+    /// Ledger tables by part.
     pub(super) ledger: Vec<String>,
     pub(super) refusals: Vec<String>,
 }
@@ -42,7 +42,7 @@ impl Tables {
         }
     }
 
-    /// Each table with the statement that makes it.
+    /// Returns each table with the statement that creates it.
     fn needed(&self) -> Vec<NeededTable> {
         let mut needed = Vec::new();
         let mut add = |table: String, statement: &'static str| {
@@ -65,9 +65,9 @@ impl Tables {
     }
 }
 
-/// Makes what is missing of the ledger's tables on a target, and their first token. Safe to repeat.
+/// Creates missing tables of the ledger on a target, and its first token. Safe to repeat.
 ///
-/// A token that is made beside rows of an older ledger is one that the register does not know: nothing is granted then.
+/// The register does not know a token that is created beside rows of an older ledger: nothing is granted then.
 pub async fn setup(target: &MysqlTarget, first: Unique) -> Result<SetupReport, Fault> {
     let tables = Tables::of(target);
     let database = quote_identifier(&tables.database);

@@ -1,8 +1,8 @@
-//! A transaction in two packets: what it reads and locks, and, once the core has decided, what it writes and COMMIT.
+//! A transaction in two packets: the first reads and locks; after the core's decision the second writes and commits.
 //!
-//! Before the second packet is sent nothing can have happened, so a lost connection begins again. After it a refusal by
-//! number is a rollback, so a deadlock, a lock time-out, a duplicate key and a moved token begin again too. If the
-//! connection is lost then, the outcome is unknown, and the fault says nothing about it.
+//! Nothing is changed before the second packet is sent, so after a lost connection the transaction begins again. After
+//! it, a server error is a rollback: a deadlock, a lock time-out, a duplicate key and a moved token begin again too. If
+//! the connection is lost at that point, the outcome is unknown, and the fault does not show it.
 
 use std::time::Duration;
 
@@ -16,22 +16,22 @@ use crate::mysql::error::{Side, from_async};
 use crate::mysql::remedy::with_remedy;
 
 /// Statements at the beginning of each connection, in one text. Strict mode makes a moved token an error. Each list of
-/// users has its index named, so the server need not look into the index once for each of them to choose one.
+/// users names its index, so the server need not dive into the index once for each of them to choose one.
 pub(super) const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
      time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 10, eq_range_index_dive_limit = 1; \
      SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-/// Whoever was here before may have been cut off within a transaction.
+/// Begins a transaction; ROLLBACK ends one that a cancelled call may have left open.
 pub(super) const WRITING: &str = "ROLLBACK; START TRANSACTION; ";
-/// One statement that only reads.
+/// Begins a single statement that only reads.
 pub(super) const READING: &str = "ROLLBACK; ";
-/// All that is read is of one moment.
+/// Begins a transaction whose reads are all of one moment.
 const SNAPSHOT: &str = "ROLLBACK; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
      START TRANSACTION WITH CONSISTENT SNAPSHOT; ";
-/// Longer than some waits for locks in turn.
+/// Limit of an attempt: longer than several waits for locks in turn.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Two granters of one user meet twice at most; an issuer meets each other process.
+/// Two granters of one user collide twice at most; an issuer collides with each other process.
 const ATTEMPTS: u32 = 12;
-/// A pause grows by this with each attempt.
+/// The pause grows by this with each attempt.
 const PAUSE: Duration = Duration::from_millis(3);
 
 const NOT_NULL_VIOLATED: u16 = 1048;
@@ -40,14 +40,14 @@ const CHANGED_SINCE_READ: u16 = 1020;
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 
-/// What the core made of what was read.
+/// The core's decision: its result, and the statements to write.
 pub(super) struct Decided<T> {
     pub(super) result: T,
     pub(super) writes: Vec<String>,
 }
 
 impl<T> Decided<T> {
-    /// Nothing is written.
+    /// Makes a decision that writes nothing.
     pub(super) fn read(result: T) -> Self {
         Self { result, writes: Vec::new() }
     }
@@ -61,8 +61,8 @@ enum Failed {
 }
 
 impl MySqlLedger {
-    /// Runs one transaction. `decide` gets a list of rows for each SELECT of `read`. `read` learns whether an attempt
-    /// failed before.
+    /// Runs one transaction. `decide` gets a list of rows for each SELECT of `read`; the argument of `read` is whether
+    /// an attempt has failed before.
     pub(super) async fn transact<T: Send>(
         &self,
         begin: &str,
@@ -79,7 +79,7 @@ impl MySqlLedger {
         }
     }
 
-    /// Changes so many rows by these statements, or none at all.
+    /// Changes exactly `rows` rows by these statements, or none at all; returns whether it changed them.
     pub(super) async fn change(&self, statements: &str, rows: u64) -> Result<bool, Fault> {
         let sql = format!("{WRITING}{statements}");
         let mut attempt = 1;
@@ -106,7 +106,7 @@ impl MySqlLedger {
         }
     }
 
-    /// Reads twice in one snapshot: `next` says from the first rows what is read then.
+    /// Reads twice in one snapshot: `next` makes the second query from the first rows.
     pub(super) async fn read_twice<M: Send>(
         &self,
         first: &str,
@@ -151,7 +151,7 @@ impl MySqlLedger {
         })
     }
 
-    /// Pauses before the next attempt, unless there is none.
+    /// Pauses before the next attempt; returns the fault if there is none.
     async fn again(&self, failed: Failed, attempt: &mut u32) -> Result<(), Fault> {
         match failed {
             Failed::Again(fault) if *attempt < ATTEMPTS => {
@@ -181,7 +181,7 @@ impl MySqlLedger {
                 return Err(Failed::Final(fault));
             }
         };
-        // Statements outside of a transaction have ended.
+        // A single statement outside of a transaction needs no COMMIT.
         if !read.starts_with(WRITING) && decided.writes.is_empty() {
             return Ok(decided.result);
         }
@@ -193,7 +193,7 @@ impl MySqlLedger {
         }
     }
 
-    /// `is_unwritten`: nothing was sent that could have happened.
+    /// Classifies an error and ends the transaction. `is_unwritten` = no sent packet could have changed a row.
     async fn failed(&self, connection: Conn, error: mysql_async::Error, is_unwritten: bool) -> Failed {
         let number = match &error {
             mysql_async::Error::Server(server) => Some(server.code),
@@ -209,7 +209,7 @@ impl MySqlLedger {
         if number.is_some() {
             rollback(connection).await;
         } else {
-            // What is left of the connection is in an unknown state.
+            // The connection is in an unknown state.
             _ = connection.disconnect().await;
         }
         let fault = with_remedy(from_async(Side::Target, &self.subject, error));
@@ -217,17 +217,17 @@ impl MySqlLedger {
     }
 }
 
-/// Ends the transaction, so that the locks are free; where that fails the server has ended it.
+/// Ends the transaction, so that its locks are free; if this fails, the server has ended it.
 async fn rollback(mut connection: Conn) {
     _ = connection.query_drop("ROLLBACK").await;
 }
 
-/// How many rows all statements changed.
+/// Returns the number of rows that all statements changed.
 async fn affected(connection: &mut Conn, sql: &str) -> Result<u64, mysql_async::Error> {
     let mut result = connection.query_iter(sql).await?;
     let mut changed = result.affected_rows();
     while !result.is_empty() {
-        // Then it stands at the next statement's.
+        // This moves on to the next statement's result.
         result.collect::<Row>().await?;
         changed += result.affected_rows();
     }

@@ -1,4 +1,4 @@
-//! What a transaction about users reads and writes: multi-row statements, one for each part that the users are of.
+//! Reads and writes of a transaction about users: multi-row statements, one for each part of the users.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
 use crate::mysql::connection::push_number;
 
-/// How much is read of some users.
+/// The extent of a read of some users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
-    /// All of it, without a lock.
+    /// Everything, without a lock.
     Unlocked,
-    /// All of it.
+    /// Everything, with locks on the rows.
     Whole,
-    /// Rows, and neither refusals nor claims nor the run.
+    /// Rows only, with locks; neither refusals nor claims nor the run.
     Rows,
 }
 
-/// The statements that read some users.
+/// Statements that read some users.
 pub(super) struct Reading<'a> {
     tables: &'a Tables,
     run: &'a RunKey,
     extent: Extent,
-    /// In the order in which they are locked.
+    /// Users by part, in the order of locks.
     parts: BTreeMap<u64, BTreeSet<u64>>,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Reading<'a> {
         Self { tables, run, extent, parts }
     }
 
-    /// `is_again`: the transaction lost before. So it also waits for others that issue, and holds the token.
+    /// Returns the statements. After a lost attempt (`is_again`) they lock the token and wait for other issuers.
     pub(super) fn sql(&self, is_again: bool) -> String {
         let Self { tables, run, extent, parts } = self;
         let programme = programme_literal(run);
@@ -90,7 +90,7 @@ impl<'a> Reading<'a> {
         sql
     }
 
-    /// The ledger of these users.
+    /// Parses the ledger of these users.
     pub(super) fn ledger(&self, ledger: &MySqlLedger, mut sets: Vec<Vec<Row>>) -> Result<UsersLedger, Fault> {
         let row = sets.pop().and_then(|mut rows| rows.pop()).ok_or_else(|| ledger.without_tokens())?;
         let mut cells = Cells::of(row);
@@ -119,8 +119,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Puts what was read where it belongs. `sets` are the rows of each part in turn, each with its refusals behind it
-/// where these were read.
+/// Adds the answers to their users. `sets` are the rows of each part in turn, each followed by its refusals if
+/// `has_refusals`.
 fn fill(
     users: &mut BTreeMap<u64, UserLedger>,
     claims: Vec<Row>,
@@ -149,7 +149,7 @@ fn fill(
     Some(())
 }
 
-/// The statements that write what the core changed, the token last: its lock is held for the shortest time.
+/// Returns the statements that write the core's changes, the token last: its lock is held for the shortest time.
 pub(super) fn changes(
     tables: &Tables,
     run: &RunKey,
@@ -170,11 +170,11 @@ pub(super) fn changes(
     statements
 }
 
-/// Lists of rows as SQL, for one part.
+/// Lists of rows of one part, as SQL.
 #[derive(Default)]
 struct PartChanges {
     new_rows: String,
-    /// Users whose row of an occurrence gets these assignments: a step does the same to most rows of a message.
+    /// Users whose row of an occurrence gets these assignments: a step changes most rows of a message alike.
     changed: BTreeMap<(Occurrence, String), Vec<u64>>,
     refusals: String,
     letters: String,
@@ -227,7 +227,7 @@ impl PartChanges {
         let Self { new_rows, changed, refusals, letters } = self;
         let ledger = &tables.ledger[part as usize];
         let mut statements = Vec::new();
-        // A row that somebody else has inserted meanwhile is a duplicate, and the transaction begins again.
+        // A row that another process has inserted meanwhile is a duplicate, and the transaction begins again.
         if !new_rows.is_empty() {
             let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
             statements.push(format!("INSERT INTO {ledger} ({columns},`programme`) VALUES {new_rows}"));
@@ -258,7 +258,7 @@ impl PartChanges {
     }
 }
 
-/// The statements that change rows, each only while it is what it is expected to be.
+/// Returns the statements that change rows, each only while it has its expected content.
 pub(super) fn replacements(tables: &Tables, run: &RunKey, rows: &[RowChange]) -> String {
     let programme = programme_literal(run);
     let mut alike: BTreeMap<(u64, Occurrence, String, String), Vec<u64>> = BTreeMap::new();
@@ -277,7 +277,7 @@ pub(super) fn replacements(tables: &Tables, run: &RunKey, rows: &[RowChange]) ->
     statements.collect::<Vec<_>>().join("; ")
 }
 
-/// Fails when the last token is not the expected one.
+/// Returns the statement that replaces the tokens; it fails when the last token is not the expected one.
 pub(super) fn replace_tokens(tables: &Tables, expected: LedgerTokens, tokens: LedgerTokens) -> String {
     let before = tokens.before.map_or("NULL".to_owned(), |before| number_literal(before.0));
     format!(
@@ -294,7 +294,7 @@ fn separate(sql: &mut String) {
     }
 }
 
-/// Users as a list; an empty one names nobody.
+/// Returns users as a list; an empty list matches no user.
 fn list<'u>(users: impl IntoIterator<Item = &'u u64>) -> String {
     let mut list = String::new();
     for user in users {

@@ -1,4 +1,4 @@
-//! The SQL of counters and request keys. Nothing in it comes from a caller but numbers, dates and digests.
+//! The SQL of counters and request keys. From callers it takes only numbers, dates and digests.
 
 use anabranch_pipeline::config::FluxConfig;
 use anabranch_pipeline::records::{DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, LeaseRequest, RequestKey};
@@ -12,28 +12,28 @@ use crate::mysql::connection::{push_bytes, quote_table};
 
 /// The date of a row that no day has taken yet.
 pub(super) const UNUSED: Date = date(1000, 1, 1);
-/// Keys that one sweep looks at.
+/// Keys that one sweep examines.
 const SWEPT: u32 = 500;
 
-/// Names of the tables, and what the statements need of the settings.
+/// Names of the tables, and settings that the statements use.
 #[derive(Debug)]
 pub(super) struct Statements {
     region: u8,
-    /// By user partition, quoted.
+    /// Tables of counters by user partition, quoted.
     counters: Vec<String>,
     requests: String,
     keys_max: u64,
     keys_kept_seconds: u64,
 }
 
-/// The table of the counters of a user partition.
+/// Returns the table of a user partition's counters.
 pub(super) fn counter_table(partition: u32) -> String {
     format!("flux_sequence_{partition:02}")
 }
 
 pub(super) const REQUEST_TABLE: &str = "flux_request";
 
-/// The expression that names a server of this version. Each server of MySQL has a uuid, those of MariaDB a number.
+/// Returns the expression for a server's name: each server of MySQL has a uuid, those of MariaDB a number.
 pub(super) fn name(version: &str) -> &'static str {
     match version.contains("MariaDB") {
         true => "CONCAT('mariadb:', @@GLOBAL.server_id)",
@@ -41,7 +41,7 @@ pub(super) fn name(version: &str) -> &'static str {
     }
 }
 
-/// The server's name and its own date.
+/// Selects the server's name and its own date.
 pub(super) fn server(name: &str) -> String {
     format!("SELECT {name}, UTC_DATE()")
 }
@@ -70,13 +70,13 @@ impl Statements {
         &self.counters[usize::from(counter.ring.partition())]
     }
 
-    /// The row of a counter, whichever day it counts for.
+    /// Returns the condition for the row of a counter, whichever day it counts for.
     fn row(counter: &Counter) -> String {
         let (ring, slot) = (counter.ring, counter.slot());
         format!("`region` = {} AND `side` = {} AND `slot` = {slot}", ring.region(), ring.side())
     }
 
-    /// The UPDATE leases, and the SELECT answers the number of changed rows and the first number + 1. In the first
+    /// The UPDATE leases; the SELECT returns the number of changed rows and the first number + 1. In the first
     /// assignment the columns have their old values.
     pub(super) fn lease(&self, request: &LeaseRequest, name: &str) -> String {
         let LeaseRequest { counter, server, known, least, wanted } = request;
@@ -92,7 +92,7 @@ impl Statements {
         sql
     }
 
-    /// The server, and the row of a counter.
+    /// Selects the server and the row of a counter.
     pub(super) fn look(&self, counter: &Counter, name: &str) -> String {
         let (table, row) = (self.table(counter), Self::row(counter));
         format!("{}; SELECT `date`, `next` FROM {table} WHERE {row}", server(name))
@@ -105,7 +105,7 @@ impl Statements {
         sql
     }
 
-    /// Stores a key that does not stand, if there is room, and reads what stands.
+    /// Stores a key unless it exists, if there is room, and selects the stored one.
     pub(super) fn remember(&self, key: &RequestKey, given: &GivenOnce) -> String {
         let (table, max) = (&self.requests, self.keys_max);
         let mut sql = format!(
@@ -122,7 +122,7 @@ impl Statements {
         sql
     }
 
-    /// How many keys are kept, at most: some of these numbers are of keys that stood already.
+    /// Selects an upper limit of the number of keys: an insert of an existing key takes a number too.
     fn kept(&self) -> String {
         format!("SELECT COALESCE(MAX(`number`) - MIN(`number`) + 1, 0) FROM {} AS `kept`", self.requests)
     }
@@ -137,7 +137,7 @@ impl Statements {
         )
     }
 
-    /// Every counter of the region, and the number of keys.
+    /// Selects every counter of the region, and the number of keys.
     pub(super) fn standing(&self) -> String {
         let region = self.region;
         let of_table = |(partition, table): (usize, &String)| {
@@ -147,7 +147,7 @@ impl Statements {
         format!("{}; {}", tables.join(" UNION ALL "), self.kept())
     }
 
-    /// The number of counters that stand, of all that set-up makes.
+    /// Selects the number of existing counters; set-up creates [`Self::rows_needed`].
     pub(super) fn rows(&self) -> String {
         let region = self.region;
         let of_table =
@@ -156,12 +156,12 @@ impl Statements {
         format!("SELECT SUM(`rows`) FROM ({}) AS `counted`", tables.join(" UNION ALL "))
     }
 
-    /// As many rows as [`Self::rows`] should count.
+    /// Returns the number of rows that [`Self::rows`] should count.
     pub(super) fn rows_needed() -> u32 {
         PARTITIONS * 2 * u32::from(SLOTS)
     }
 
-    /// One transaction for each table.
+    /// Raises counters, in one transaction for each table.
     pub(super) fn raise(&self, numbers: &[(Counter, u32)]) -> Vec<String> {
         let of_table = |table: &String| {
             let own = numbers.iter().filter(|(counter, _)| self.table(counter) == table);
@@ -171,7 +171,7 @@ impl Statements {
         self.counters.iter().filter_map(of_table).collect()
     }
 
-    /// The rows of the region that are missing.
+    /// Inserts the region's missing rows.
     pub(super) fn fill(&self) -> String {
         let (region, unused) = (self.region, date_literal(UNUSED));
         let row = |side, slot| format!("({region}, {side}, {slot}, {unused}, 0)");
@@ -185,7 +185,7 @@ impl Statements {
         self.counters.iter().map(of_table).collect::<Vec<_>>().join("; ")
     }
 
-    /// Statements that need every privilege of what runs, and touch no row.
+    /// Returns statements that need every privilege of the daemon, and touch no row.
     pub(super) fn probes(&self) -> Vec<(&'static str, String)> {
         let requests = &self.requests;
         let columns = "`request_key`, `first_identifier`, `count`, `asked_at`";

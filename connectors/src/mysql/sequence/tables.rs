@@ -1,4 +1,4 @@
-//! The tables of the sequence: set-up, and the check of what stands.
+//! The tables of the sequence: set-up, and the check of existing tables.
 
 use anabranch_pipeline::config::FluxConfig;
 use anabranch_pipeline::error::{Code, Fault};
@@ -13,10 +13,10 @@ use crate::mysql::connection::quote_identifier;
 use crate::mysql::remedy::SETUP_COMMAND;
 use crate::mysql::store::{MysqlTarget, NeededTable, SetupReport};
 
-/// As faults name the server.
+/// The server's name in faults.
 pub(super) const SUBJECT: &str = "server of flux.sequence_url";
 
-/// What repairs a server that refuses something: its grants have a file of their own.
+/// Adds the remedy for a server that refuses a statement: its grants have a file of their own.
 pub(super) fn own_remedy(fault: Fault) -> Fault {
     match fault.code() {
         Code::TargetGrantMissing => fault
@@ -25,7 +25,7 @@ pub(super) fn own_remedy(fault: Fault) -> Fault {
     }
 }
 
-/// As faults of its tables name it, behind the word `target`.
+/// The server's name in faults of its tables, after the word `target`.
 const TARGET: &str = "flux.sequence_url";
 
 fn target(config: &FluxConfig) -> MysqlTarget {
@@ -42,8 +42,8 @@ fn needed(config: &FluxConfig) -> Vec<NeededTable> {
 }
 
 impl MysqlSequence {
-    /// Makes what is missing of the tables and of the counters' rows. Safe to repeat. A counter that is made anew
-    /// stands at 0; the registers of the log know how far it was.
+    /// Creates missing tables and rows of counters. Safe to repeat. A counter that is created anew is at 0; the
+    /// registers of the log know its last number.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
         let (config, statements) = (&self.0.config, &self.0.statements);
         let database = quote_identifier(&config.database);
@@ -90,7 +90,7 @@ impl MysqlSequence {
         Vec::new()
     }
 
-    /// What should be known of the server and is no fault.
+    /// Returns what an operator should know of the server although it is no fault.
     pub async fn warnings(&self) -> Vec<String> {
         let asked = self.row("SELECT @@innodb_flush_log_at_trx_commit".to_owned()).await;
         let setting = asked.ok().flatten().and_then(|row| Cells::of(row).text());

@@ -1,7 +1,7 @@
-//! What exists on a target: tables, columns and unique keys of the databases it uses, read in one query.
+//! Reads, in one query, which tables, columns and unique keys exist in the databases that a target uses.
 //!
-//! Each part of the query names its database by equality: with anything else the server would open every table that
-//! it has, which takes minutes on servers with 100,000 of them.
+//! Each part of the query names its database by equality. With any other condition the server would open every table
+//! that it has, which takes minutes on servers with 100,000 of them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,7 +12,7 @@ use super::ddl::{PROGRESS_TABLE, plain_type};
 use super::progress::literal;
 use super::session::{Session, TextRow};
 
-/// A table as it is.
+/// A table in the catalog.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct FoundTable {
     pub(super) engine: String,
@@ -24,14 +24,14 @@ pub(super) struct FoundTable {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct FoundColumn {
     pub(super) name: String,
-    /// Without display width.
+    /// Type without the display width.
     pub(super) column_type: String,
     pub(super) nullable: bool,
-    /// Whether a row can be inserted without naming it.
+    /// Whether a row can be inserted without a value for the column.
     pub(super) fills_itself: bool,
 }
 
-/// Databases and tables by name.
+/// Existing databases and tables, by name.
 #[derive(Debug, Default)]
 pub(super) struct Catalog {
     databases: HashSet<String>,
@@ -104,7 +104,7 @@ impl Catalog {
     }
 }
 
-/// Rows of (kind, database, table, …): one query whatever the number of tables.
+/// Returns the query for rows of (kind, database, table, …); it is one query whatever the number of tables.
 fn query(databases: &[&str]) -> String {
     // Both sides of a UNION must be of one character set, and the catalog's differ between servers.
     let text = |column: &str| format!("CONVERT({column} USING utf8mb4)");
@@ -135,7 +135,7 @@ fn query(databases: &[&str]) -> String {
             text("is_nullable"),
             text(fills_itself)
         ));
-        // Parts of a UNION have no order of their own: key columns are sorted as a whole.
+        // Parts of a UNION have no order of their own: this part sorts the key columns itself.
         parts.push(format!(
             "SELECT * FROM (SELECT 'key', {}, {}, {}, {}, '' AS five, '' AS six FROM information_schema.statistics \
              WHERE table_schema = {database} AND non_unique = 0 \

@@ -1,4 +1,4 @@
-//! The text of a cell, which means the same in any SQL mode and character set.
+//! Writes a cell as SQL text that means the same in any SQL mode and character set.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
-//! Pre-flight of a target: everything that applying depends on, each failure with what repairs it.
+//! Pre-flight of a target: checks everything that applying depends on; each fault has its remedy.
 //!
-//! Nothing is changed: privileges are tried out with statements that touch no row. What a lane would otherwise meet
-//! in the middle of a flush is said before the first one.
+//! Nothing is changed: privileges are tried with statements that touch no row. A lane's obstacles are reported before
+//! its first flush instead of in the middle of one.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
@@ -16,17 +16,17 @@ use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::remedy::SETUP_COMMAND;
 use crate::progress::Enrolment;
 
-/// Oldest servers that the SQL of set-up and flushes is known to work on.
+/// The oldest server on which the SQL of set-up and flushes is known to work.
 const MARIADB_MIN: (u32, u32) = (10, 6);
 const MYSQL_MIN: (u32, u32) = (8, 0);
-/// 366 tables of the same wrong shape are one mistake: so many faults show it.
+/// Faults that are shown for tables of a wrong shape: 366 tables of the same wrong shape are one mistake.
 const SHAPE_FAULTS_MAX: usize = 20;
 
-/// What is looked at.
+/// The scope of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     Everything,
-    /// What lanes use: without the history of reconciliations, which must not stop them.
+    /// Everything that lanes use; the history of reconciliations, which must not stop them, is left out.
     Lanes,
 }
 
@@ -73,7 +73,7 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
         false => Enrolment::at(target.progress_table()),
     };
     for assignment in target.0.assignments.iter() {
-        // Progress of another layout means other tables: what is missing then is no mistake of its own.
+        // Progress of another layout means other tables: those that are missing then are no mistake of their own.
         if control_is_usable && let Some(fault) = progress_fault(target, assignment, &enrolment) {
             faults.push(fault);
         } else {
@@ -87,7 +87,7 @@ async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> 
     Ok(())
 }
 
-/// Version and strict mode.
+/// Checks version and strict mode.
 async fn check_server(
     session: &mut Session,
     target: &MysqlTarget,
@@ -119,7 +119,7 @@ async fn check_server(
     Ok(())
 }
 
-/// `10.11.19-MariaDB-log` is (10, 11).
+/// Parses `10.11.19-MariaDB-log` as (10, 11).
 fn version_number(version: &str) -> (u32, u32) {
     let mut parts = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
@@ -174,7 +174,7 @@ pub(super) fn missing(target: &MysqlTarget, absent: &[String], tables: usize) ->
     )
 }
 
-/// The first lane of the projection without a progress row that fits: the others share its mistake.
+/// Returns the fault of the projection's first lane without a matching progress row: the others share its mistake.
 fn progress_fault(target: &MysqlTarget, assignment: &Assignment, enrolment: &Enrolment) -> Option<Fault> {
     let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
     lanes.into_iter().find_map(|lane| {
@@ -190,7 +190,7 @@ fn progress_fault(target: &MysqlTarget, assignment: &Assignment, enrolment: &Enr
     })
 }
 
-/// What differs between a table and its needed shape.
+/// Returns the differences between a table and its needed shape.
 pub(super) fn differences(
     target: &MysqlTarget,
     quoted: &str,
@@ -259,7 +259,7 @@ fn key_differences(found: &FoundTable, needed: &Shape, add: &mut impl FnMut(Stri
         ),
     }
     for (name, columns) in found.unique_keys.iter().filter(|(name, _)| *name != "PRIMARY") {
-        // ON DUPLICATE KEY UPDATE would change the row that this key finds: another shard's claim.
+        // ON DUPLICATE KEY UPDATE would change the row that this key finds, which may be another shard's claim.
         add(
             format!("a second unique key {} ({})", quote_identifier(name), columns.join(", ")),
             "no unique key beside the primary key: several shards may claim one row",
@@ -280,10 +280,10 @@ fn limit(shapes: &mut Vec<Fault>, target: &MysqlTarget) {
     }
 }
 
-/// Statements that need the privileges of what runs and touch no row.
+/// Statements that need the privileges of lanes and reconciliations, and touch no row.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Probe {
-    /// What is granted on: a database with all its tables, or one table.
+    /// The object of the grant: a database with all its tables, or one table.
     on: String,
     privileges: &'static str,
     statements: String,
@@ -300,14 +300,14 @@ impl Probe {
         Self { on, privileges: "SELECT, INSERT, UPDATE, DELETE", statements }
     }
 
-    /// Its rows are made by set-up.
+    /// Probes the progress table, whose rows set-up inserts.
     fn of_progress(target: &MysqlTarget) -> Self {
         let on = target.progress_table();
         let statements = format!("UPDATE {on} SET `lane` = `lane` WHERE FALSE");
         Self { on, privileges: "SELECT, UPDATE", statements }
     }
 
-    /// What it holds is never changed.
+    /// Probes a table of history, whose rows are never changed.
     fn of_history(target: &MysqlTarget, table: &str, statement: &'static str) -> Self {
         let on = quote_table(&target.0.control_database, table);
         let (columns, _) = columns(&Shape::of(statement));
@@ -317,13 +317,13 @@ impl Probe {
     }
 }
 
-/// All columns of a table, and its first.
+/// Returns all columns of a table, and the first one.
 fn columns(shape: &Shape) -> (String, String) {
     let columns: Vec<String> = shape.columns.iter().map(|column| quote_identifier(column.name)).collect();
     (columns.join(", "), columns[0].clone())
 }
 
-/// Tries the privileges out, for all that is granted together at once: a missing one is usually missing for all of it.
+/// Tries the privileges on each object at once: usually a missing one is missing on the whole object.
 async fn check_privileges(
     session: &mut Session,
     target: &MysqlTarget,
@@ -348,7 +348,7 @@ async fn check_privileges(
             }
             _ => faults.push(fault),
         }
-        // An error leaves the transaction open, and a lost connection has nothing more to say.
+        // An error leaves the transaction open; after a lost connection nothing more can be checked.
         if session.run("ROLLBACK".to_owned()).await.is_err() {
             return;
         }

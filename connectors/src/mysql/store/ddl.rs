@@ -1,33 +1,33 @@
 //! The needed shape of each table, read from its CREATE TABLE statement.
 //!
-//! The statements stand in `schemas/src/sql`, one column a line. So there is no second list of columns that could
-//! differ from what set-up creates.
+//! The statements are in `schemas/src/sql`, one column a line. So there is no second list of columns that could differ
+//! from the tables that set-up creates.
 
 pub(super) const PROGRESS_TABLE: &str = "progress";
 pub(super) const ENROLLED_TABLE: &str = "enrolled";
 pub(super) const RECONCILIATIONS_TABLE: &str = "reconciliations";
 pub(super) const COUPON_REPORTS_TABLE: &str = "coupon_reports";
 
-/// A table as it must be.
+/// The needed shape of a table.
 #[derive(Debug)]
 pub(super) struct Shape {
     pub(super) columns: Vec<Column>,
     pub(super) primary_key: Vec<&'static str>,
 }
 
-/// A column as it must be.
+/// The needed form of a column.
 #[derive(Debug)]
 pub(super) struct Column {
     pub(super) name: &'static str,
-    /// As the catalog says it, without display width: `bigint unsigned`.
+    /// Type as in the catalog, without display width: `bigint unsigned`.
     pub(super) column_type: &'static str,
     pub(super) nullable: bool,
-    /// What stands after the name in CREATE and ALTER TABLE.
+    /// The text after the name in CREATE and ALTER TABLE.
     pub(super) definition: &'static str,
 }
 
 impl Shape {
-    /// The shape of the table that the statement creates.
+    /// Reads the shape of the table that the statement creates.
     pub(super) fn of(statement: &'static str) -> Self {
         let lines = || statement.lines().map(|line| line.trim().trim_end_matches(','));
         let columns = lines().filter_map(Column::of).collect();
@@ -39,14 +39,14 @@ impl Shape {
     }
 }
 
-/// The statement that creates a table under that (quoted) name unless it exists.
+/// Returns the statement that creates a table of this (quoted) name unless it exists.
 pub(super) fn create(statement: &str, quoted_table: &str) -> String {
     let lines: Vec<&str> = statement.lines().filter(|line| !line.starts_with("--")).collect();
     lines.join("\n").replace("{table}", quoted_table)
 }
 
 impl Column {
-    /// From a line such as `` `user_id` bigint unsigned NOT NULL COMMENT '…' ``.
+    /// Parses a line such as `` `user_id` bigint unsigned NOT NULL COMMENT '…' ``; `None` for any other line.
     fn of(line: &'static str) -> Option<Self> {
         let (name, definition) = line.strip_prefix('`')?.split_once("` ")?;
         let end = [" CHARACTER SET", " NOT NULL", " NULL", " COMMENT"]
@@ -59,8 +59,8 @@ impl Column {
     }
 }
 
-/// A column type of the catalog without the display width of integers, which means nothing: `bigint(20) unsigned`
-/// is `bigint unsigned`.
+/// Removes the display width of integers, which has no meaning, from a column type: `bigint(20) unsigned` becomes
+/// `bigint unsigned`.
 pub(super) fn plain_type(column_type: &str) -> String {
     let lower = column_type.to_ascii_lowercase();
     match (lower.find("int("), lower.find(')')) {

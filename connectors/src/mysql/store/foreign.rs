@@ -1,9 +1,9 @@
-//! Derived rows of shards that nobody knows: found between the shards that are known, and removed while they are what
-//! was read.
+//! Derived rows of unknown shards: finds them between the known shards, and removes them while they are the ones that
+//! were read.
 //!
-//! Rows of a shard lie together, so the gaps between known shards are ranges of an index, and no other row is read.
-//! What a lane has written over a row since has another version, and stays. The values of removed mapping rows are
-//! noted for their cache in the same transaction, as a lane does it.
+//! Rows of a shard are adjacent, so the gaps between known shards are ranges of an index, and no other row is read. A
+//! row that a lane has written since has another version, and stays. The same transaction stores the values of removed
+//! mapping rows in the outbox, as a lane's flush does.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -23,9 +23,9 @@ use super::rows::{MysqlRows, Part, cells};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::place;
 
-/// A transaction of few rows, which may wait for a lane's.
+/// Limit of a transaction of few rows, which may wait for a lane's.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Rows a transaction: the server weighs each condition as a range, and a lane waits for its locks.
+/// Rows in a transaction: the server weighs each condition as a range, and a lane waits for its locks.
 const STATEMENT_ROWS: usize = 60;
 
 impl ForeignRows for MysqlRows {
@@ -90,7 +90,7 @@ impl MysqlRows {
         let notes = self.notes(&table, &condition);
         let mut connection = self.pool.connection().await?;
         let work = async {
-            // Dropped before its end it is rolled back.
+            // A transaction that is dropped before its end is rolled back.
             let mut transaction = connection.start_transaction(TxOpts::default()).await?;
             for note in notes {
                 transaction.query_drop(note).await?;
@@ -103,7 +103,7 @@ impl MysqlRows {
         self.pool.within(TIMEOUT, work).await
     }
 
-    /// What tells the cache of mapping rows that some of them go.
+    /// Returns the statements that report the removal of mapping rows to their cache.
     fn notes(&self, table: &str, condition: &str) -> Vec<String> {
         let (target, projection) = (&self.target, &self.assignment.name);
         if self.assignment.is_cached {
@@ -120,7 +120,7 @@ impl MysqlRows {
     }
 }
 
-/// What lies beside the known shards, in order; the last one has no end.
+/// Returns the ranges between the known shards, in order; the last one has no end.
 fn gaps(known: &BTreeSet<ShardId>) -> Vec<(u64, Option<u64>)> {
     let (mut gaps, mut first) = (Vec::new(), 0);
     for shard in known.iter().map(|shard| shard.as_u64()) {
@@ -133,7 +133,7 @@ fn gaps(known: &BTreeSet<ShardId>) -> Vec<(u64, Option<u64>)> {
     gaps
 }
 
-/// These rows as they were read, in brackets.
+/// Returns the condition, in brackets, for these rows as they were read.
 fn condition(key_columns: &[&str], rows: &[ForeignRow]) -> String {
     let of_row = |row: &ForeignRow| {
         let mut sql = format!("(`shard_id` = {}", row.shard.unwrap_or_default());

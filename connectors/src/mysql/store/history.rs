@@ -1,4 +1,4 @@
-//! The history of reconciliations and that of coupon days, each in a table of the control database of one target.
+//! The history of reconciliations and that of coupon days: each is a table of one target's control database.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use crate::mysql::pool::Pool;
 const COLUMNS: &str = "`number`, `id`, CAST(FLOOR(UNIX_TIMESTAMP(`ended_at`) * 1000) AS UNSIGNED), `verdict`, \
      `report`, `previous`, `signature`";
 
-/// A report may have a megabyte, and a lane's large transaction may be in front of it on a slow disk.
+/// Limit of an append: a report may have a megabyte, and on a slow disk a lane's large transaction may precede it.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Statements at the beginning of each connection: `ended_at` is written and read in UTC.
 const SESSION: &str = "SET SESSION autocommit = 1, time_zone = '+00:00'";
 
-/// Reconciliations as one target keeps them. One connection is kept between two questions, since every daemon asks
-/// all the time.
+/// The history of reconciliations of one target. One connection stays open between queries, since every daemon queries
+/// it all the time.
 #[derive(Debug, Clone)]
 pub struct MysqlHistory {
     target: MysqlTarget,
@@ -36,7 +36,7 @@ impl MysqlHistory {
         Self::of_table(target, ddl::RECONCILIATIONS_TABLE)
     }
 
-    /// The reports of coupon days, which are a chain of their own.
+    /// Makes the history of coupon days, which is a chain of its own.
     pub fn of_coupon_days(target: &MysqlTarget) -> Self {
         Self::of_table(target, ddl::COUPON_REPORTS_TABLE)
     }

@@ -1,10 +1,10 @@
-//! The store of one lane: its own connection, one fenced transaction a flush.
+//! The store of one lane: its own connection, and one fenced transaction a flush.
 //!
-//! A flush is packets `START TRANSACTION; <fence and progress>; <rows>` and then `COMMIT` alone. Before COMMIT is
-//! sent nothing can have happened, so a deadlock, a lock time-out or a lost connection repeats the whole flush: the
-//! fence still holds. When the connection is lost at COMMIT the outcome is unknown; [`LaneStore::load`] waits for the
-//! server to settle it and then shows whether the revision moved. A paused lane loses its transaction before its
-//! lease ends. A dropped call drops the connection: it is in an unknown state.
+//! A flush is packets `START TRANSACTION; <fence and progress>; <rows>` and then `COMMIT` alone. Until COMMIT is sent
+//! nothing is changed, so after a deadlock, a lock time-out or a lost connection the whole flush is repeated: the fence
+//! still holds. When the connection is lost at COMMIT the outcome is unknown. [`LaneStore::load`] then waits until the
+//! server has settled it, and shows whether the revision moved. A paused lane loses its transaction before its lease
+//! ends. A dropped call drops the connection, whose state is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,20 +34,20 @@ use crate::mysql::remedy::{SETUP_COMMAND, with_remedy};
 use crate::progress::StoredProgress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// A withdrawal of a shard with millions of users takes so long; a server that answers nothing is given up then.
+/// Limit of a packet: enough to withdraw a shard of millions of users; a server that does not answer is given up.
 const PACKET_TIMEOUT: Duration = Duration::from_secs(120);
-/// Deadlocks are rare with one order of locks; a flush that fails this often is better begun from progress.
+/// Deadlocks are rare with one order of locks; after so many failures the flush is better begun again from progress.
 const ATTEMPTS: u32 = 5;
-/// Few packets, bounded memory. Below the server's `max_allowed_packet` (16 MB by default) in any case.
+/// Bytes of a packet: few packets, bounded memory, and always below the server's `max_allowed_packet` (default 16 MB).
 const PACKET_BYTES: usize = 4 * 1024 * 1024;
 /// Room for the protocol's header.
 const PACKET_SLACK_BYTES: usize = 1024;
 
-/// Each statement on its own, at every connect. Strict mode is what makes the fence an error.
+/// Runs at every connect, each statement on its own. Strict mode makes the fence an error.
 const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
      autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const SESSION_FACTS: &str = "SELECT CAST(@@max_allowed_packet AS CHAR), @@SESSION.sql_mode";
-/// Place of the fence in the first packet.
+/// Index of the fence in the first packet.
 const FENCE: usize = 2;
 /// Server error: a column cannot be null. Only the fence sets a NULL into such a column.
 const NOT_NULL_VIOLATED: u16 = 1048;
@@ -60,11 +60,11 @@ pub struct MysqlLane {
     target: MysqlTarget,
     assignment: Arc<Assignment>,
     id: LaneId,
-    /// Indexes of its tables in the projection's list.
+    /// Indexes of the lane's own tables in the projection's list.
     owned: Vec<u32>,
-    /// Taken out while it is used, so a dropped call leaves none.
+    /// It is taken out while it is used, so a dropped call leaves none.
     connection: Option<Connected>,
-    /// Shards of which rows may stand in its tables. It may name too many, and never too few.
+    /// Shards of which rows may exist in the lane's tables. It may name too many, and never too few.
     present: Present,
 }
 
@@ -72,14 +72,14 @@ pub struct MysqlLane {
 struct Connected {
     connection: Conn,
     packet_bytes: usize,
-    /// A statement of every flush.
+    /// A statement of every flush, see [`MysqlLane::forgets_cache`].
     forgets_cache: Option<String>,
 }
 
-/// Why one attempt of a flush failed.
+/// The failure of one attempt of a flush.
 struct Failed {
     fault: Fault,
-    /// The transaction is known not to have happened, and doing it again may succeed.
+    /// The transaction is known not to have happened, and a repetition may succeed.
     again: bool,
 }
 
@@ -101,7 +101,7 @@ impl MysqlLane {
         format!("lane {}", self.id)
     }
 
-    /// The open connection, or a new one.
+    /// Takes the open connection, or makes a new one.
     async fn connected(&mut self) -> Result<Connected, Fault> {
         match self.connection.take() {
             Some(connected) => Ok(connected),
@@ -134,9 +134,9 @@ impl MysqlLane {
         Ok(Connected { connection, packet_bytes, forgets_cache })
     }
 
-    /// A lane without a cache notes nothing in the outbox. So each of its flushes takes away what is known of a cache:
-    /// a process that has one beside it, or gets one later, must begin with an empty one. `None` = there is no such
-    /// table.
+    /// A lane without a cache writes nothing to the outbox. So each of its flushes deletes the record of the cache: a
+    /// process that has a cache beside it, or gets one later, must begin with an empty one. `None` = the lane has a
+    /// cache, its projection never has one, or there is no table of caches.
     async fn forgets_cache(&self, connection: &mut Conn) -> Result<Option<String>, Fault> {
         if self.assignment.is_cached || !self.assignment.projection.is_cached() {
             return Ok(None);
@@ -152,7 +152,7 @@ impl MysqlLane {
         Ok(exists.map(|_| format!("DELETE FROM {table} WHERE `projection` = {projection}")))
     }
 
-    /// One attempt: everything up to and with COMMIT.
+    /// Makes one attempt, COMMIT included.
     async fn attempt(&mut self, flush: &Flush) -> Result<(), Failed> {
         let mut connected = self.connected().await.map_err(|fault| Failed { fault, again: false })?;
         let limits =
@@ -175,7 +175,7 @@ impl MysqlLane {
         let standing = standing.map_err(|fault| Failed { fault, again: false })?;
         let withdrawn = self.occupied(&mut connected, &mut present, &layout, flush).await;
         let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
-        // Whatever becomes of the flush: the fence refuses the next one if another process has written since.
+        // Even if the flush fails: the fence refuses the next one if another process has written since.
         self.present = present;
         let layout = FlushLayout { standing: &standing, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
@@ -239,7 +239,7 @@ impl MysqlLane {
         Ok(census.into_present())
     }
 
-    /// Where rows stand of what a flush withdraws. What it writes counts as present from here on.
+    /// Finds the tables with rows of the withdrawn shards. The flush's own rows count as present from here on.
     async fn occupied(
         &self,
         connected: &mut Connected,
@@ -253,7 +253,7 @@ impl MysqlLane {
         Ok(search.into_found())
     }
 
-    /// Asks round after round, until there is nothing more to ask.
+    /// Runs round after round of queries, until a round has no statements.
     async fn ask<T>(
         &self,
         connected: &mut Connected,
@@ -290,7 +290,7 @@ impl MysqlLane {
         (Failed { fault, again }, Rollback::Possible)
     }
 
-    /// Ends a failed transaction and keeps the connection, if it still works.
+    /// Rolls a failed transaction back, and keeps the connection if it still works.
     async fn roll_back(&mut self, mut connected: Connected) {
         let statement = format!("ROLLBACK; {}", no_pause_limit());
         let ended = tokio::time::timeout(CONNECT_TIMEOUT, connected.connection.query_drop(statement)).await;
@@ -334,7 +334,7 @@ impl LaneStore for MysqlLane {
     }
 
     async fn load(&mut self) -> Result<Progress, Fault> {
-        // Another process may have written since.
+        // Another process may have written since the last call.
         self.present = Present::default();
         let mut connected = self.connected().await?;
         let sql = progress::select(&self.target.progress_table(), Some(&self.id));
@@ -381,13 +381,13 @@ impl LaneStore for MysqlLane {
     }
 }
 
-/// Whether the connection lives and its transaction must be ended.
+/// Whether the connection is alive, so that its transaction must be ended.
 enum Rollback {
     Possible,
     Done,
 }
 
-/// All rows are sent, and COMMIT is not.
+/// Reaches the failpoints at which all rows are sent, and COMMIT is not.
 async fn reach_before_commit(flush: &Flush) {
     if !flush.withdrawals.is_empty() {
         failpoints::reach("lane-withdrawal-sent").await;
@@ -395,16 +395,16 @@ async fn reach_before_commit(flush: &Flush) {
     failpoints::reach("lane-rows-sent").await;
 }
 
-/// Sends a packet of statements; how many rows each has changed.
+/// Sends a packet of statements; returns how many rows each has changed.
 async fn send(connection: &mut Conn, packet: String) -> Result<Vec<u64>, mysql_async::Error> {
     let mut result = connection.query_iter(packet).await?;
-    // The result is "empty" as soon as the last statement's answer is there, not after it.
+    // The result is "empty" as soon as the last statement's answer has come, not after it.
     let mut affected = vec![result.affected_rows()];
     while !result.is_empty() {
         result.next().await?;
         affected.push(result.affected_rows());
     }
-    // The client library keeps an error of a later statement until it is asked once more.
+    // The client library keeps an error of a later statement until it is polled once more.
     result.next().await?;
     Ok(affected)
 }
@@ -423,12 +423,12 @@ fn pause_limit_seconds() -> u64 {
     LEASE_TIME_TO_LIVE.as_secs().saturating_sub(1).max(1)
 }
 
-/// From here on a client that sends nothing for so long loses its connection, and with it its transaction and locks.
+/// A client that then sends nothing for this time loses its connection, and with it its transaction and locks.
 fn pause_limit() -> String {
     format!("SET SESSION wait_timeout = {}", pause_limit_seconds())
 }
 
-/// An idle lane may keep its connection.
+/// Lets an idle lane keep its connection.
 fn no_pause_limit() -> &'static str {
     "SET SESSION wait_timeout = @@GLOBAL.wait_timeout"
 }

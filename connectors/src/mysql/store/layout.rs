@@ -1,4 +1,4 @@
-//! What the statements of a flush are made of beside the flush: the lane's tables, and what was found to stand.
+//! Inputs of a flush's statements besides the flush: the lane's tables, and the rows that exist in them.
 
 use anabranch_pipeline::projections::ProjectedTable;
 use anabranch_pipeline::records::Cell;
@@ -6,28 +6,28 @@ use anabranch_schemas::shard::ShardId;
 
 use super::outbox::OutboxText;
 
-/// What a lane writes.
+/// Tables that a lane writes, and rows found in them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FlushLayout<'l> {
-    /// Those of the projection.
+    /// Tables of the projection.
     pub(super) tables: &'l [ProjectedTable],
-    /// Indexes of the lane's own in `tables`.
+    /// Indexes of the lane's own tables in `tables`.
     pub(super) owned: &'l [u32],
-    /// Where touched values are noted, if there is a cache.
+    /// The outbox for touched values, if there is a cache.
     pub(super) outbox: Option<&'l OutboxText>,
-    /// What was found of what the flush replaces.
+    /// Existing rows that the flush replaces.
     pub(super) standing: &'l [StoredVersion],
-    /// Where rows were found of what the flush withdraws.
+    /// Tables with rows that the flush withdraws.
     pub(super) withdrawn: &'l [Occupied],
 }
 
-/// A row as it was found.
+/// A derived row that was found.
 #[derive(Debug)]
 pub(super) struct StoredVersion {
     pub(super) table: u32,
     pub(super) shard: ShardId,
     pub(super) key: Box<[Cell]>,
-    /// A hand may have written any number.
+    /// The stored version; a manual write may have stored any number.
     pub(super) version: u64,
 }
 

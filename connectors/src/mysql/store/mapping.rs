@@ -1,4 +1,4 @@
-//! Reading mapping tables by value, wherever their databases lie.
+//! Reads mapping tables by value, on whatever targets their databases are.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -16,23 +16,23 @@ use super::MysqlTarget;
 use crate::mysql::connection::{push_bytes, quote_table};
 use crate::mysql::pool::Pool;
 
-/// Codes a statement: its text stays small, and its answer is soon there.
+/// Codes in a statement: its text stays small, and its answer comes soon.
 const STATEMENT_CODES: usize = 200;
 
-/// Rows of a table that are read at once where all are read: well below a second.
+/// Rows that one step of a whole read takes: well below a second.
 const STEP_ROWS: usize = 100_000;
 
 /// The mapping tables of one projection.
 #[derive(Debug, Clone)]
 pub struct MysqlMapping {
     mapping: SerialMapping,
-    /// By the place of the target among the projection's targets.
+    /// Connections by the index of the target in the projection's list.
     pools: Vec<Pool>,
 }
 
 impl MysqlMapping {
-    /// `None` when there is no such projection, or it is of another kind. `connections` bounds the questions that are
-    /// asked of one target at the same time.
+    /// Returns `None` when there is no such projection, or it is of another kind. `connections` limits the concurrent
+    /// queries of one target.
     pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
         let configured = config.projections.iter().find(|known| known.name == projection)?;
         let mapping = SerialMapping::configured(configured)?;
@@ -44,7 +44,7 @@ impl MysqlMapping {
         self.mapping.tables()[self.mapping.table_of(code) as usize].target as usize
     }
 
-    /// One more than the limit is read: it says that there are more. The primary key has the rows in this order.
+    /// Selects one row more than the limit, to show that more exist. The primary key has the rows in this order.
     fn push_select(
         &self,
         sql: &mut String,
@@ -60,7 +60,7 @@ impl MysqlMapping {
             .expect(expectation);
         push_bytes(sql, code.as_bytes());
         if let Some(DeviceClaim { shard, uuid, kind }) = after {
-            // Spelt out: of (a, b, c) > (x, y, z) the server makes no range.
+            // The condition is spelt out: the server makes no range of (a, b, c) > (x, y, z).
             let mut text = String::new();
             push_bytes(&mut text, uuid);
             let kind = kind.number();

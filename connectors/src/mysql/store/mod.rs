@@ -1,10 +1,9 @@
 //! A MySQL/MariaDB server as a store of derived rows.
 //!
-//! [`MysqlTarget`] is one configured target with the projections that have tables on it: `setup.rs` makes the tables,
-//! `check.rs` is the pre-flight (both through `session.rs`, what exists is read by `catalog.rs`), [`MysqlLane`] in
-//! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads what stands. The SQL of a flush is built in
-//! `statements.rs` and `progress.rs` from `layout.rs` and `cells.rs`; `ddl.rs` knows the needed shape of each table.
-//! Rows are only ever deleted by a lane.
+//! [`MysqlTarget`] is one configured target with the projections that have tables on it. `setup.rs` creates the tables
+//! and `check.rs` is the pre-flight; both use `session.rs`, and `catalog.rs` reads which tables exist. [`MysqlLane`] in
+//! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads derived rows. `statements.rs` and `progress.rs` build
+//! the SQL of a flush from `layout.rs` and `cells.rs`; `ddl.rs` knows the needed shape of each table.
 
 mod catalog;
 mod cells;
@@ -64,16 +63,16 @@ struct StoreSettings {
     control_database: String,
     statement_rows: usize,
     assignments: Assignments,
-    /// It holds the ledger of coupons, and the reports of its days.
+    /// The target holds the ledger of coupons, and the reports of its days.
     has_coupon_reports: bool,
-    /// A lane has committed what its outbox is told of.
+    /// Notified when a lane has committed rows of the outbox.
     touched: Notify,
-    /// Kept open between readings of progress, which come once a second.
+    /// Stays open between reads of progress, which come once a second.
     progress_session: Mutex<Option<Session>>,
 }
 
 impl MysqlTarget {
-    /// The target of that name, if the configuration has it as such a server.
+    /// Makes the target of that name; `None` if the configuration has no such MySQL or MariaDB server.
     pub fn new(config: &Config, name: &str) -> Option<Self> {
         let target = config.target(name).filter(|target| target.store == TargetStore::Mysql)?;
         Some(Self(Arc::new(StoreSettings {
@@ -93,7 +92,7 @@ impl MysqlTarget {
         })))
     }
 
-    /// All targets of a configuration.
+    /// Returns all MySQL and MariaDB targets of a configuration.
     pub fn all(config: &Config) -> Vec<Self> {
         config.targets.iter().filter_map(|target| Self::new(config, &target.name)).collect()
     }
@@ -102,24 +101,24 @@ impl MysqlTarget {
         &self.0.name
     }
 
-    /// Every lane of this target: projections × sources × lanes.
+    /// Returns every lane of this target: projections × sources × lanes.
     pub fn lane_ids(&self) -> Vec<LaneId> {
         self.0.assignments.lane_ids()
     }
 
-    /// The store of one lane; `None` when this target has no such lane. Nothing is connected yet.
+    /// Makes the store of one lane; `None` when this target has no such lane. It does not connect yet.
     pub fn lane(&self, id: &LaneId) -> Option<MysqlLane> {
         let assignment = self.0.assignments.of_lane(id)?;
         Some(MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
     }
 
-    /// The outbox of a projection that has tables here and a cache.
+    /// Returns the outbox of a projection; `None` unless it has tables here and a cache.
     pub fn outbox(&self, projection: &str) -> Option<MysqlOutbox> {
         let assignment = self.0.assignments.of_projection(projection)?;
         assignment.is_cached.then(|| MysqlOutbox::new(self, projection))
     }
 
-    /// The derived rows of a projection that has tables here, over so many connections of their own.
+    /// Derived rows of a projection, over `connections` of their own; `None` when it has no tables here.
     pub fn rows(&self, projection: &str, connections: usize) -> Option<MysqlRows> {
         let assignment = self.0.assignments.of_projection(projection)?;
         Some(MysqlRows::new(self.clone(), Arc::clone(assignment), self.pool(connections)))
@@ -135,7 +134,7 @@ impl MysqlTarget {
         Pool::with_session(named, &self.0.url, self.0.ca_file.as_deref(), connections, session)
     }
 
-    /// Name and statement of each control table.
+    /// Returns name and statement of each control table.
     fn control_tables(&self) -> Vec<(&'static str, &'static str)> {
         let mut tables = vec![
             (ddl::PROGRESS_TABLE, sql::PROGRESS),
@@ -145,21 +144,21 @@ impl MysqlTarget {
         if self.0.has_coupon_reports {
             tables.push((ddl::COUPON_REPORTS_TABLE, sql::COUPON_REPORTS));
         }
-        // Without a cache too: lanes that know of none tell those that do.
+        // The tables are made without a cache too: lanes that know of none inform those that do.
         if self.0.assignments.iter().any(|assignment| assignment.projection.is_cached()) {
             tables.extend([(OUTBOX_TABLE, sql::OUTBOX), (CACHE_TABLE, sql::CACHE)]);
         }
         tables
     }
 
-    /// Creates what is missing: control tables, derived databases and tables, first progress rows. Safe to repeat.
+    /// Creates missing control tables, derived databases and tables, and first progress rows. Safe to repeat.
     ///
-    /// Stops before it creates anything when progress was lost or belongs to another layout or number of lanes.
+    /// It creates nothing when progress was lost or belongs to another layout or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
         setup::setup(&self.as_setup_account()).await
     }
 
-    /// The same target as its other account sees it, if there is one.
+    /// Returns the target with its set-up account, if it has one.
     fn as_setup_account(&self) -> Self {
         let Some(url) = self.0.setup_url.clone() else { return self.clone() };
         Self(Arc::new(StoreSettings {
@@ -181,16 +180,16 @@ impl MysqlTarget {
         check::check(self, Extent::Everything).await
     }
 
-    /// The same of what lanes use only.
+    /// Checks only what lanes use, as [`Self::check`] does.
     pub async fn check_for_lanes(&self) -> Vec<Fault> {
         check::check(self, Extent::Lanes).await
     }
 
-    /// All progress rows that this target holds, also of lanes that are not configured any more. Waits for no lock.
+    /// Returns all progress rows of this target, also of lanes that are not configured any more. Waits for no lock.
     pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
         let mut kept = self.0.progress_session.lock().await;
-        // Taken out, so that a cancelled or failed question never leaves a half-used session behind. A session that
-        // was kept may be dead: only a new one's failure counts.
+        // The session is taken out, so that a cancelled or failed query never leaves a half-used session behind. A kept
+        // session may be dead: only a new one's failure counts.
         if let Some(mut session) = kept.take()
             && let Ok(rows) = session.progress(self).await
         {
@@ -230,7 +229,7 @@ impl MysqlTarget {
 }
 
 impl MysqlLane {
-    /// The tables that this lane owns, as the projection wants them named.
+    /// Returns the tables that this lane owns, in the form that the projection takes.
     pub fn scope(&self) -> LaneScope {
         LaneScope { target: self.assignment().target, lane: self.id().lane }
     }

@@ -1,4 +1,4 @@
-//! Tables on a target beside its projections': they are made and checked by the same rules.
+//! Tables on a target besides those of its projections; the same rules create and check them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use super::setup::SetupReport;
 use super::{MysqlTarget, StoreSettings};
 use crate::mysql::connection::quote_table;
 
-/// A table that something beside the lanes needs.
+/// A table that a part of Anabranch other than the lanes needs.
 #[derive(Debug)]
 pub struct NeededTable {
     pub(in crate::mysql) database: String,
     pub(in crate::mysql) table: String,
-    /// The statement that makes it, with `{table}` for its name.
+    /// The statement that creates the table, with `{table}` for its name.
     pub(in crate::mysql) statement: &'static str,
 }
 
 impl MysqlTarget {
-    /// A server that holds such tables only, as faults name it.
+    /// Makes a target that holds such tables only; faults show `name`.
     pub(in crate::mysql) fn of_tables(
         name: &str,
         url: &ServerUrl,
@@ -51,7 +51,7 @@ impl MysqlTarget {
         &self.0.control_database
     }
 
-    /// Makes a database (quoted) and what is missing of these tables in it, and then runs a statement.
+    /// Creates a database (quoted) and its missing tables, and then runs a statement.
     pub(in crate::mysql) async fn make(
         &self,
         database: &str,
@@ -79,7 +79,7 @@ impl MysqlTarget {
         Ok(report)
     }
 
-    /// What is missing of these tables, and how they differ from what is needed.
+    /// Returns faults of missing tables and of differences from the needed ones.
     pub(in crate::mysql) async fn check_tables(&self, needed: &[NeededTable]) -> Result<Vec<Fault>, Fault> {
         let mut session = Session::open(self).await?;
         let catalog = Catalog::of_databases(&mut session, &databases(needed)).await?;

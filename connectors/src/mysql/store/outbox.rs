@@ -1,7 +1,7 @@
-//! The outbox of mapping tables: in SQL as a part of each flush, and as a port for the drain.
+//! The outbox of mapping tables: as SQL in each flush, and as a port for the drain.
 //!
-//! A flush adds the values that it touches as rows of up to [`ROW_BYTES`]; a withdrawal, whose values nobody knows
-//! beforehand, lets the server pack those that it is about to remove.
+//! A flush adds the values that it touches as rows of up to [`ROW_BYTES`]. The values of a withdrawal are not known
+//! beforehand, so the server packs those that it is about to remove.
 
 use std::time::Duration;
 
@@ -20,14 +20,14 @@ pub(super) const OUTBOX_TABLE: &str = "outbox";
 pub(super) const CACHE_TABLE: &str = "cache";
 /// Bytes of one row's values: some ten thousand codes.
 const ROW_BYTES: usize = 256 * 1024;
-/// Values of a row that the server packs: [`PACKED_BYTES_MAX`] at most.
+/// Values in a row that the server packs: [`PACKED_BYTES_MAX`] bytes at most.
 const WITHDRAWN_CODES: usize = 1000;
-/// What the server must be allowed to pack into one text; it would cut it off there.
+/// Bytes that the server must be allowed to pack into one text; it would cut a longer one.
 pub(super) const PACKED_BYTES_MAX: usize = WITHDRAWN_CODES * (STORED_BYTES_MAX + 1);
 /// Rows removed by one statement, so that no lock is held for long.
 const FORGOTTEN_ROWS: usize = 10_000;
 
-/// Where the flushes of one projection note what they touch.
+/// The outbox into which the flushes of one projection write touched values.
 #[derive(Debug, Clone)]
 pub(super) struct OutboxText {
     table: String,
@@ -40,7 +40,7 @@ impl OutboxText {
         Self { table, projection: literal(projection) }
     }
 
-    /// Notes the values of the rows that `condition` finds in a mapping table.
+    /// Returns the statement that stores the values of the rows that `condition` finds in a mapping table.
     pub(super) fn withdrawn(&self, mapping_table: &str, condition: &str) -> String {
         let Self { table, projection } = self;
         format!(
@@ -52,17 +52,17 @@ impl OutboxText {
         )
     }
 
-    /// Notes the values of these mutations.
+    /// Returns the statements that store the values of these mutations.
     pub(super) fn touched(&self, mutations: &[OrderedMutation<'_>]) -> Vec<String> {
         let mut rows = vec![Vec::new()];
         let mut before: Option<&[u8]> = None;
         for mutation in mutations {
             let Some(Cell::Bytes(value)) = mutation.key.first() else { continue };
-            // A hand wrote it: nobody looks for it, and it would be no entry of a row.
+            // An empty value is a manual write: no lookup asks for it, and a row of the outbox cannot hold it.
             if value.is_empty() {
                 continue;
             }
-            // In the order of table and shard: most repetitions follow one another, the others are harmless.
+            // Mutations come in the order of table and shard: most repetitions are adjacent, the others are harmless.
             if before.replace(value) == Some(&**value) {
                 continue;
             }
@@ -87,7 +87,7 @@ impl OutboxText {
     }
 }
 
-/// The values of a row; `None` when it was not written by a flush.
+/// Parses the values of a row; `None` when no flush wrote it.
 fn codes(mut bytes: &[u8]) -> Option<Vec<StoredCode>> {
     let mut codes = Vec::new();
     while let [length, rest @ ..] = bytes {
@@ -115,7 +115,7 @@ impl MysqlOutbox {
         let control = &target.0.control_database;
         Self {
             target: target.clone(),
-            // One statement after the other.
+            // One connection: statements run one after another.
             pool: target.pool(1),
             outbox: quote_table(control, OUTBOX_TABLE),
             cache: quote_table(control, CACHE_TABLE),
@@ -161,7 +161,7 @@ impl Outbox for MysqlOutbox {
         let ids: Vec<String> = ids.iter().map(u64::to_string).collect();
         let Self { outbox, cache, projection, .. } = self;
         let (ids, incarnation) = (ids.join(","), literal(incarnation));
-        // The lock lets no other round begin between the look and the change.
+        // The lock keeps another round from beginning between the check and the change.
         self.run(format!(
             "UPDATE {outbox} SET `drained_at` = UTC_TIMESTAMP(6) WHERE `id` IN ({ids}) AND EXISTS (SELECT 1 FROM {cache} \
              WHERE `projection` = {projection} AND `incarnation` = {incarnation} LOCK IN SHARE MODE)"

@@ -1,7 +1,7 @@
-//! The progress row as SQL: reading, first writing, and the fenced update that begins each flush.
+//! The progress row as SQL: select, first insert, and the fenced update that begins each flush.
 //!
 //! The fence is `revision = IF(revision = old, new, NULL)` on a NOT NULL column: in strict mode a stale writer's
-//! statement fails with error 1048, and nothing of its transaction happens.
+//! statement fails with error 1048, and its transaction changes nothing.
 
 use std::str::FromStr;
 
@@ -15,7 +15,7 @@ use super::session::{Session, TextRow};
 use crate::mysql::connection::push_bytes;
 use crate::progress::{StoredProgress, checksum, refresh_of, refresh_text};
 
-/// Columns in the order in which rows are read.
+/// Columns in the order in which rows are selected.
 const COLUMNS: &[&str] = &[
     "projection",
     "source",
@@ -40,14 +40,14 @@ const COLUMNS: &[&str] = &[
 ];
 
 impl Session {
-    /// All progress rows of a target.
+    /// Reads all progress rows of a target.
     pub(super) async fn progress(&mut self, target: &MysqlTarget) -> Result<Vec<StoredProgress>, Fault> {
         let rows = self.rows(select(&target.progress_table(), None)).await?;
         rows.iter().map(|row| StoredProgress::from_row(&self.subject, row)).collect()
     }
 }
 
-/// A string literal that means this text whatever the connection's character set.
+/// Returns a string literal that means this text whatever the connection's character set.
 pub(super) fn literal(text: &str) -> String {
     let mut sql = String::from("_utf8mb4 ");
     push_bytes(&mut sql, text.as_bytes());
@@ -63,10 +63,10 @@ fn key(lane: &LaneId) -> String {
     )
 }
 
-/// Reads all rows, or one lane's.
+/// Selects all rows, or the row of one lane.
 ///
-/// One lane's row is read with a lock: a commit of unknown outcome that is still under way is waited for, so what is
-/// read is settled.
+/// One lane's row is selected with a lock, which waits for a commit in progress of unknown outcome: the answer is
+/// final.
 pub(super) fn select(table: &str, lane: Option<&LaneId>) -> String {
     let columns: Vec<String> = COLUMNS.iter().map(|column| format!("CAST(`{column}` AS CHAR)")).collect();
     let columns = columns.join(", ");
@@ -76,7 +76,7 @@ pub(super) fn select(table: &str, lane: Option<&LaneId>) -> String {
     }
 }
 
-/// Makes the row of a new lane, unless it is there.
+/// Inserts the row of a new lane unless it exists.
 pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> String {
     format!(
         "INSERT INTO {table} (`projection`, `source`, `lane`, `lanes`, `layout`, `revision`, `position`, \
@@ -92,8 +92,8 @@ pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> St
     )
 }
 
-/// The fence and the new progress in one statement: fails with error 1048 when the stored revision is not the one
-/// before, changes no row when the row is gone.
+/// Checks the fence and stores the new progress in one statement. It fails with error 1048 when the stored revision is
+/// not the one before, and changes no row when the row is gone.
 pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String {
     let (sequence, id) = match &progress.message {
         Some((sequence, id)) => (sequence.to_string(), literal(id)),
@@ -123,7 +123,7 @@ pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String 
 }
 
 impl StoredProgress {
-    /// From a row of [`select`]. A checksum of NULL is an operator's word that the row is right.
+    /// Parses a row of [`select`]. An operator sets the checksum to NULL to confirm that the row is right.
     pub(super) fn from_row(subject: &str, row: &TextRow) -> Result<Self, Fault> {
         let mut cells = Cells { subject, row };
         let message = match (cells.optional("message_sequence"), cells.optional("message_id")) {
@@ -165,7 +165,7 @@ impl StoredProgress {
     }
 }
 
-/// Named access to a row.
+/// A row whose cells are read by name.
 struct Cells<'r> {
     subject: &'r str,
     row: &'r TextRow,

@@ -1,7 +1,7 @@
-//! What stands for source rows that a flush replaces: found before its transaction, and undone in it.
+//! Replacement of derived rows: finds the existing rows before the flush's transaction, and undoes them in it.
 //!
-//! Nobody but the lane writes its tables, and the fence refuses it when another process of it came in between; so what
-//! was found still stands. A row that the flush writes only loses a version that is too high: columns of others stay.
+//! Only the lane writes its tables, and the fence refuses the flush if another process of it came in between: so the
+//! found rows still exist. A row that the flush writes only loses a version that is too high: columns of others stay.
 
 use std::collections::HashSet;
 
@@ -15,20 +15,20 @@ use super::layout::{FlushLayout, StoredVersion};
 use super::select::Select;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
-/// Tables that one statement looks into: each is joined with the list of what is replaced.
+/// Tables that one statement queries: each is joined with the list of replaced rows.
 const TABLES_MAX: usize = 100;
 
-/// Statements that find every row of the lane's tables for what is replaced.
+/// Returns statements that find all existing rows of the replaced source rows in the lane's tables.
 ///
-/// A row may stand in any table, so each is asked for all keys: a join with a list of them costs a lookup a key, and
-/// the list is written once a statement. A SELECT for each table and shard took twenty seconds for a hundred keys.
+/// A row may be in any table, so each table is queried for all keys. A join with a list of them costs a lookup a key,
+/// and each statement holds the list once. A SELECT for each table and shard took twenty seconds for a hundred keys.
 pub(super) fn selects(layout: &FlushLayout<'_>, replacement: &Replacement) -> Vec<String> {
     if replacement.rows.is_empty() {
         return Vec::new();
     }
     let mut list = String::new();
     for (shard, key) in &replacement.rows {
-        // Without the type, numbers beyond a signed one would make the list one of decimals.
+        // Without the type, numbers above the signed range would turn the list into decimals.
         list.push_str(if list.is_empty() {
             "WITH `l` (`s`,`k`) AS (SELECT CAST("
         } else {
@@ -61,7 +61,7 @@ pub(super) fn selects(layout: &FlushLayout<'_>, replacement: &Replacement) -> Ve
 }
 
 impl StoredVersion {
-    /// `None` = the row is not one of [`selects`].
+    /// Parses a row; `None` = it is not one of [`selects`].
     pub(super) fn from_row(row: Row) -> Option<Self> {
         let columns = row.columns();
         let cell = |(value, is_number): (Value, bool)| match value {
@@ -84,12 +84,12 @@ impl StoredVersion {
     }
 }
 
-/// What the flush must undo of what stands.
+/// Changes that remove existing rows, or their versions, before the flush writes.
 #[derive(Debug, Default)]
 pub(super) struct Undoing<'s> {
-    /// Rows that it does not write, by versions that are not too high any more.
+    /// Deletes of rows that the flush does not write, up to the low watermark; `lowers` precedes them.
     pub(super) deletes: Vec<OrderedMutation<'s>>,
-    /// Statements that take versions away which are too high, each with its table.
+    /// Statements that lower versions which are too high, each with its table.
     pub(super) lowers: Vec<(u32, String)>,
 }
 

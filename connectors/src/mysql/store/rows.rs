@@ -1,9 +1,9 @@
-//! Derived rows as they stand, for their comparison with the source.
+//! Reads derived rows, for their comparison with the source.
 //!
-//! Every page is one statement over the index in which the rows of a shard lie together, which has all that is
-//! selected: no other part of the table is read, no read view outlives the statement, nothing is locked. Rows are
-//! handed on while they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait
-//! for it.
+//! Every page is one statement over the index in which the rows of a shard are adjacent and which covers all selected
+//! columns. No other part of the table is read, no read view outlives the statement, nothing is locked. Rows are
+//! visited as they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for
+//! it.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -26,14 +26,14 @@ use crate::mysql::keyset::behind;
 use crate::mysql::pool::Pool;
 use crate::place;
 
-/// What is to be done with a row: its shard, key and values.
+/// Visitor of a row's shard, key and values.
 pub(super) type Visit<'v> = dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]) + 'v;
-/// A place in a derived table: shard and key.
+/// Address of a row in a derived table: shard and key.
 type RowAddress = (u64, Box<[Cell]>);
 
-/// A page of a table that is not in memory, on a busy server.
+/// Limit of a page of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Keys a statement: the server weighs each as a range, and its text stays small.
+/// Keys in a statement: the server weighs each as a range, and its text stays small.
 const STATEMENT_KEYS: usize = 200;
 /// Columns of the widest derived table without the shard.
 const CELLS_MAX: usize = 8;
@@ -46,13 +46,13 @@ pub struct MysqlRows {
     pub(super) pool: Pool,
 }
 
-/// A part of a table's rows, in the order of its shards.
+/// A part of a table's rows, in the order of shards.
 #[derive(Debug)]
 pub(super) struct Part {
     pub(super) first: u64,
-    /// `None` = to the end, whatever stands there.
+    /// `None` = to the end, shards that no lane writes included.
     pub(super) last: Option<u64>,
-    /// After this row.
+    /// The part begins after this row.
     pub(super) after: Option<(u64, Box<[Cell]>)>,
 }
 
@@ -80,7 +80,7 @@ impl MysqlRows {
             .needs("the columns that set-up makes")
     }
 
-    /// The place that a page of this table gave.
+    /// Parses the position that a page of this table returned.
     pub(super) fn place(
         &self,
         table: &DerivedTable,
@@ -93,7 +93,7 @@ impl MysqlRows {
         after.map(read).transpose()
     }
 
-    /// At most `limit` rows of a part, with these columns after the key, by the index of its shards.
+    /// Selects at most `limit` rows of a part, with these columns after the key, by the index of its shards.
     pub(super) fn part_sql(&self, table: &DerivedTable, values: &[&str], part: Part, limit: usize) -> String {
         let Part { first, last, after } = part;
         let index = Some(table.shape.shard_index);
@@ -120,7 +120,7 @@ impl MysqlRows {
         sql + &format!(" ORDER BY {} LIMIT {limit}", order.join(","))
     }
 
-    /// The rows of these keys, each with its table in front. `sought` is in order.
+    /// Selects the rows of these keys, each with its table's number in front. `sought` is sorted.
     fn rows_sql(&self, sought: &[Sought]) -> Result<String, Fault> {
         let mut sql = String::new();
         for of_table in sought.chunk_by(|one, next| one.table == next.table) {
@@ -128,7 +128,7 @@ impl MysqlRows {
             sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
             let (columns, index) = (table.shape.value_columns, Some(table.shape.shard_index));
             Select { number: Some(of_table[0].table), table, columns, index }.push(&mut sql);
-            // The source's key stands right after the shard.
+            // The source's key follows the shard directly.
             let column = table.shape.key_columns[table.shape.shard_order[0]];
             for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
                 sql.push_str(if number > 0 { " OR " } else { "" });
@@ -143,7 +143,7 @@ impl MysqlRows {
         Ok(sql)
     }
 
-    /// Hands on each row of a statement; how many there were, and the last one. `Err` inside: a row is odd.
+    /// Visits each row of a statement; returns their number and the last one. The inner `Err` = a row has other types.
     pub(super) async fn read(
         &self,
         sql: String,
@@ -179,7 +179,7 @@ impl DerivedRows for MysqlRows {
         let keys = derived.shape.key_columns.len();
         let after = self.place(derived, after)?;
         let (first, last) = (shards.start().as_u64(), shards.end().as_u64());
-        // Above the last shard there are only rows that no lane wrote: they shall be met.
+        // Only rows that no lane wrote lie above the last shard: the page includes them.
         let last = ShardId::from_u64(last + 1).map(|_| last);
         let sql =
             self.part_sql(derived, derived.shape.value_columns, Part { first, last, after }, limit.get());
@@ -213,7 +213,7 @@ impl DerivedRows for MysqlRows {
             let take = |row: &Row| {
                 let table = u32::try_from(number(row.as_ref(0)?)?).ok()?;
                 let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
-                    // Nobody seeks what no lane writes.
+                    // A row that no lane writes is never sought.
                     if let Some(shard) = ShardId::from_u64(shard) {
                         visit(Claimed { table, shard, key, values });
                     }
@@ -226,8 +226,8 @@ impl DerivedRows for MysqlRows {
     }
 }
 
-/// Visits shard, key and values of a row whose shard is the column `first`, and whose key columns follow; `None` when
-/// its columns are of other types than set-up gave them.
+/// Visits shard, key and values of a row: column `first` is the shard, and the key columns follow. Returns `None` when
+/// the columns have other types than set-up gave them.
 pub(super) fn cells(row: &Row, first: usize, keys: usize, visit: &mut Visit<'_>) -> Option<()> {
     let shard = number(row.as_ref(first)?)?;
     let mut cells = [CellRef::Null; CELLS_MAX];
@@ -248,7 +248,7 @@ pub(super) fn cells(row: &Row, first: usize, keys: usize, visit: &mut Visit<'_>)
     Some(())
 }
 
-/// Text of digits.
+/// Parses a text of digits.
 fn number(value: &Value) -> Option<u64> {
     let Value::Bytes(digits) = value else { return None };
     std::str::from_utf8(digits).ok()?.parse().ok()

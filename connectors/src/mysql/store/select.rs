@@ -1,4 +1,4 @@
-//! Derived rows of given source rows, as SQL: for who compares them, and for the lane that replaces them.
+//! SQL that selects derived rows of given source rows, for their comparison and for the lane that replaces them.
 
 use anabranch_pipeline::records::{Cell, DerivedTable};
 use anabranch_schemas::shard::ShardId;
@@ -6,14 +6,14 @@ use anabranch_schemas::shard::ShardId;
 use super::cells::push_cell;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
-/// What is selected of a table. A condition follows.
+/// The table and columns of a SELECT; a condition follows.
 pub(super) struct Select<'t> {
-    /// Stands in front of each row, so that rows of several tables can be told apart.
+    /// Precedes each row, so that rows of several tables can be told apart.
     pub(super) number: Option<u32>,
     pub(super) table: &'t DerivedTable,
-    /// After the shard and the key.
+    /// Columns after the shard and the key.
     pub(super) columns: &'t [&'t str],
-    /// The index to go by; `None` = as the server thinks.
+    /// The index to use; `None` = the server chooses.
     pub(super) index: Option<&'static str>,
 }
 
@@ -24,7 +24,7 @@ impl Select<'_> {
         sql.push_str(" WHERE ");
     }
 
-    /// Joined with a list `l` of shards (`s`) and keys (`k`): the rows whose column is the key.
+    /// Joins the table with a list `l` of shards (`s`) and keys (`k`): selects the rows whose column is the key.
     pub(super) fn push_joined(&self, sql: &mut String, column: &str) {
         self.push_columns(sql);
         sql.push_str("`l` STRAIGHT_JOIN ");
@@ -54,7 +54,7 @@ impl Select<'_> {
     }
 }
 
-/// A condition: rows of a shard whose column is one of these.
+/// Appends a condition for the rows of a shard whose column is one of these keys.
 pub(super) fn push_condition<'k>(
     sql: &mut String,
     shard: ShardId,

@@ -1,4 +1,4 @@
-//! A short connection for set-up, checks and status: text in, rows of text out.
+//! A short connection for set-up, checks and status; statements and rows are text.
 //!
 //! Lanes do not use it: they apply through `mysql_async`.
 
@@ -14,13 +14,13 @@ use crate::mysql::error::{Side, from_sqlx};
 use crate::mysql::refusals::Account;
 use crate::mysql::remedy::with_remedy;
 
-/// Well above a TLS handshake on a slow link.
+/// Limit of connecting: well above a TLS handshake on a slow link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Hundreds of CREATE TABLE on a slow disk are the longest thing that a session does in one call.
+/// Limit of a call: its longest work is hundreds of CREATE TABLE on a slow disk.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Each statement is a transaction of its own, whatever the server's default is: else what is written would be rolled
-/// back at the end, and a session that is kept would read one old snapshot for ever.
+/// Makes each statement a transaction of its own, whatever the server's default is. Otherwise writes would be rolled
+/// back at the end, and a kept session would read one old snapshot for ever.
 const SESSION: &str = "SET SESSION autocommit = 1";
 
 /// A row as text; `None` = NULL.
@@ -46,9 +46,9 @@ impl Session {
         Ok(session)
     }
 
-    /// Executes statements separated by semicolons; rows of all of them.
+    /// Executes statements separated by semicolons; returns the rows of all of them.
     pub(super) async fn rows(&mut self, sql: String) -> Result<Vec<TextRow>, Fault> {
-        // Text of ours: identifiers are quoted and values are hexadecimal literals.
+        // The text is Anabranch's own: identifiers are quoted and values are hexadecimal literals.
         let query = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut self.connection);
         let rows = within(&self.subject, STATEMENT_TIMEOUT, query).await?;
         rows.iter().map(text).collect::<Result<_, _>>().map_err(|error| self.fault(error))
@@ -60,7 +60,7 @@ impl Session {
     }
 
     pub(super) async fn close(self) {
-        // The answers are in; a failed good-bye changes nothing.
+        // The answers have come; a failed close changes nothing.
         let _ = tokio::time::timeout(CONNECT_TIMEOUT, self.connection.close()).await;
     }
 
@@ -83,7 +83,7 @@ async fn within<T>(
     }
 }
 
-/// The protocol is text, so each value is text whatever its column's type.
+/// Returns a row as text: the protocol is text, whatever a column's type.
 fn text(row: &MySqlRow) -> Result<TextRow, sqlx::Error> {
     (0..row.len()).map(|index| row.try_get_unchecked::<Option<String>, _>(index)).collect()
 }

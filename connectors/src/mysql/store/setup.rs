@@ -1,8 +1,8 @@
 //! Set-up of a target: control tables, derived databases and tables, first progress rows.
 //!
-//! Safe to repeat and to run twice at once: it only ever adds what is missing. It never guesses: a progress row that
-//! is gone beside filled tables, or a table that is gone beside moved progress, is a loss that a person must decide
-//! on. So everything is looked at before anything is created.
+//! Set-up is safe to repeat and to run twice at once: it only adds missing things. It never guesses: an operator must
+//! decide on a loss, which is a missing progress row beside filled tables, or a missing table beside moved progress. So
+//! everything is checked before anything is created.
 
 use std::collections::HashSet;
 
@@ -18,22 +18,22 @@ use super::{MysqlTarget, ddl};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::progress::{Enrolment, START_ANEW};
 
-/// Statements a packet: hundreds of tables in a few round trips, each far below every packet limit.
+/// Statements in a packet: hundreds of tables in a few round trips, each far below every packet limit.
 const STATEMENTS_PER_PACKET: usize = 100;
-/// Sessions that create tables at the same time. One table after the other waits some 30 ms each for the server's
-/// own housekeeping; four at once take a fifth of the time, eight no less (MariaDB 10.11).
+/// Sessions that create tables at the same time. In one session each table takes some 30 ms of the server's own
+/// housekeeping. Four sessions take a fifth of the time, and eight take no less (MariaDB 10.11).
 const CREATING_SESSIONS: usize = 4;
 
-/// What set-up created; all zero when nothing was missing.
+/// Numbers of things that set-up created; all zero when nothing was missing.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct SetupReport {
     pub databases: usize,
-    /// Control tables included.
+    /// Tables, control tables included.
     pub tables: usize,
     pub progress_rows: usize,
 }
 
-/// Reads what the control tables know.
+/// Reads the lanes that the control tables know.
 pub(super) async fn read_enrolment(
     session: &mut Session,
     target: &MysqlTarget,
@@ -71,7 +71,7 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     Ok(report)
 }
 
-/// Stops on everything that set-up must not paper over.
+/// Fails on every loss that set-up must not hide.
 async fn look(
     session: &mut Session,
     target: &MysqlTarget,
@@ -115,7 +115,7 @@ async fn look(
     Ok(())
 }
 
-/// A table that vanished after rows were applied to it: set-up would bring it back without them.
+/// Returns the fault of a table that vanished after lanes applied rows to it: set-up would create it without them.
 pub(super) fn gone(target: &MysqlTarget, table: &str) -> Fault {
     let found = "it does not exist, although lanes have applied rows before";
     Fault::new(Code::TargetTableMissing, format!("{}, table {table}", target.subject()), found)
@@ -123,7 +123,7 @@ pub(super) fn gone(target: &MysqlTarget, table: &str) -> Fault {
         .remedy(format!("restore the derived tables together with the control database, or {START_ANEW}"))
 }
 
-/// The first of the tables that holds a row.
+/// Returns the first of the tables that holds a row.
 async fn first_filled(session: &mut Session, tables: &[String]) -> Result<Option<String>, Fault> {
     for some in tables.chunks(STATEMENTS_PER_PACKET) {
         let parts: Vec<String> = some
@@ -181,7 +181,7 @@ async fn create_tables(target: &MysqlTarget, statements: &[String]) -> Result<()
     Ok(())
 }
 
-/// Makes the progress rows of sources that never had any, and notes that they were made: one transaction.
+/// Inserts the progress rows of new sources and stores their enrolment, in one transaction.
 async fn enrol(
     session: &mut Session,
     target: &MysqlTarget,

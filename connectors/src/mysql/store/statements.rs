@@ -1,8 +1,8 @@
 //! The text of a flush: multi-row statements, cut into packets that the server accepts.
 //!
-//! Text only, numbers and `x'…'` literals: it means the same in any SQL mode and character set, and statements of
-//! varying shape cost nothing to prepare. Order is fixed: table by table its withdrawals, deletes and upserts, keys
-//! rising. So two lanes that write the same tables come to them in one order, and none waits for a table that it left.
+//! Numbers and `x'…'` literals mean the same in any SQL mode and character set, and statements of varying shape cost
+//! nothing to prepare. The order is fixed: table by table its withdrawals, deletes and upserts, with rising keys. So
+//! two lanes that write the same tables reach them in one order, and none waits for a table that it has left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,11 +18,11 @@ use super::replace::Undoing;
 use super::withdraw;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
-/// Rows a DELETE by a list of conditions: the server weighs each `OR` as a range, which at 1000 rows costs three times
-/// as much a row as at 60.
+/// Rows in a DELETE by a list of conditions: the server weighs each `OR` as a range, which costs three times as much a
+/// row at 1000 rows as at 60.
 const DELETE_ROWS_MAX: usize = 60;
-/// Rows a DELETE by a join with a list of keys: looking up each key costs the server a quarter of what weighing it as a
-/// condition does (MariaDB 10.11: 9 µs of CPU a row and 35 µs).
+/// Rows in a DELETE by a join with a list of keys: a lookup of a key costs the server a quarter of a condition (MariaDB
+/// 10.11: 9 µs of CPU a row instead of 35 µs).
 const JOINED_DELETE_ROWS_MAX: usize = 300;
 /// For fewer rows the join costs more than conditions do (MariaDB 10.11, CPU a statement: 75 and 135 µs for one row,
 /// 187 and 173 µs for eight).
@@ -32,18 +32,18 @@ const JOINED_DELETE_ROWS_MIN: usize = 8;
 /// more than the few rows that it finds of each.
 const WITHDRAWN_SHARDS_MAX: usize = 100;
 
-/// Bounds of the text.
+/// Limits of the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TextLimits {
     pub(super) statement_rows: usize,
-    /// A packet exceeds it only by a single row that is longer.
+    /// A packet exceeds this only by a single row that is longer.
     pub(super) packet_bytes: usize,
 }
 
-/// The statements of a flush behind `head`, as packets of statements separated by semicolons.
+/// Returns the statements of a flush after `head`, as packets of statements separated by semicolons.
 ///
-/// Withdrawals are one DELETE for each table that has rows of the shards, all in the flush's transaction: a shard of a
-/// million users keeps it open for some ten seconds, and progress only moves after.
+/// Withdrawals are one DELETE for each table that has rows of the shards, all in the flush's transaction. A shard of a
+/// million users keeps it open for some ten seconds, and progress moves only afterwards.
 pub(super) fn packets(
     head: &[String],
     flush: &Flush,
@@ -68,7 +68,7 @@ pub(super) fn packets(
         let table = &tables[index as usize].derived;
         let mut shards_of = BTreeMap::<Lsn, Vec<ShardId>>::new();
         for Occupied { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
-            // A row that was found of no withdrawal of this flush stays.
+            // A found row of a shard that this flush does not withdraw stays.
             if let Some(lsn) = versions.get(shard) {
                 shards_of.entry(*lsn).or_default().push(*shard);
             }
@@ -89,7 +89,7 @@ pub(super) fn packets(
     packets.finish()
 }
 
-/// The rows of shards in one derived table that are not above a version.
+/// Returns the condition for the rows of shards that are not above a version.
 fn withdrawn_up_to(lsn: Lsn, shards: &[ShardId]) -> String {
     let mut condition = String::from("`shard_id` IN (");
     for (place, shard) in shards.iter().enumerate() {
@@ -100,21 +100,21 @@ fn withdrawn_up_to(lsn: Lsn, shards: &[ShardId]) -> String {
     condition
 }
 
-/// The part of a list, which is in the order of tables, that is of one table.
+/// Returns the part of a list, sorted by table, that belongs to one table.
 fn part_of<T>(sorted: &[T], table_of: impl Fn(&T) -> u32, table: u32) -> &[T] {
     let first = sorted.partition_point(|entry| table_of(entry) < table);
     let end = sorted.partition_point(|entry| table_of(entry) <= table);
     &sorted[first..end]
 }
 
-/// The head of a DELETE that reads what an index finds and nothing else. Of a small table the server would read every
-/// row, and wait for those that another source's lane has locked. Only a DELETE of several tables takes a hint on both
-/// kinds of server (MariaDB 10.11, CPU a statement: 31 in place of 24 µs for one row, 96 in place of 75 µs for four).
+/// Begins a DELETE that reads only rows that an index finds. Otherwise the server would read every row of a small
+/// table, and wait for those that another source's lane has locked. Only a DELETE of several tables takes a hint on
+/// both servers (MariaDB 10.11, CPU a statement: 31 in place of 24 µs for one row, 96 in place of 75 µs for four).
 fn delete_by(table: &str, index: &str) -> String {
     format!("DELETE {table} FROM {table} FORCE INDEX ({})", quote_identifier(index))
 }
 
-/// Deletes what a condition finds, and notes its values first if there is a cache.
+/// Deletes the rows that a condition finds; stores their values in the outbox first, if there is a cache.
 fn withdrawal(packets: &mut Packets, table: &DerivedTable, outbox: Option<&OutboxText>, condition: &str) {
     let name = quote_table(&table.database, &table.table);
     if let Some(outbox) = outbox {
@@ -123,7 +123,7 @@ fn withdrawal(packets: &mut Packets, table: &DerivedTable, outbox: Option<&Outbo
     packets.push(&format!("{} WHERE {condition}", delete_by(&name, table.shape.shard_index)));
 }
 
-/// The deletes and upserts of one table.
+/// Adds the deletes and upserts of one table.
 fn rows(packets: &mut Packets, table: &DerivedTable, of_table: &[OrderedMutation<'_>], limits: TextLimits) {
     let is_delete = |mutation: &&OrderedMutation<'_>| *mutation.action == MutationAction::Delete;
     let deletes = || of_table.iter().filter(is_delete);
@@ -186,9 +186,9 @@ fn multi_row<'m, 'f: 'm, T: RowsText>(
     packets.push(&statement);
 }
 
-/// Whether a list of such cells is compared with a column as the cell itself is. A list of signed numbers is one of
-/// signed numbers, but with larger ones among them it is one of decimals. Bytes are binary text, as key columns of text
-/// are; with another collation the list would be compared in that.
+/// Whether a list of such cells compares with a column as the cell itself does. Signed numbers make a list of signed
+/// numbers; larger numbers among them turn it into decimals. Bytes are binary text, as key columns of text are; with
+/// another collation the list would be compared in that collation.
 fn is_joinable(cell: &Cell) -> bool {
     match cell {
         Cell::UInt(number) => i64::try_from(*number).is_ok(),
@@ -200,14 +200,14 @@ fn is_joinable(cell: &Cell) -> bool {
 /// Deletes rows by a join with a list of their whole keys, in the list's order, each only up to its own version.
 struct JoinedDeleteText<'t> {
     table: &'t DerivedTable,
-    /// A key of such rows: it tells the types of the columns.
+    /// A key of such rows, which shows the types of the columns.
     key: &'t [Cell],
 }
 
 impl RowsText for JoinedDeleteText<'_> {
     const SEPARATOR: &'static str = " UNION ALL ";
 
-    /// The first part of the list has no rows: it names the columns.
+    /// Begins the list with a part without rows, which names the columns.
     fn head(&self) -> String {
         let typed = |cell: &Cell| if matches!(cell, Cell::Bytes(_)) { "x''" } else { "0" };
         let keys: String = self
@@ -231,8 +231,8 @@ impl RowsText for JoinedDeleteText<'_> {
         push_number(sql, mutation.lsn.as_u64());
     }
 
-    /// The table goes by its own name, because an alias would need a default database, and by its primary key always:
-    /// of a small table the server would read, and lock, every row.
+    /// Names the table itself, because an alias would need a default database, and always forces the primary key:
+    /// otherwise the server would read and lock every row of a small table.
     fn tail(&self) -> String {
         let table = quote_table(&self.table.database, &self.table.table);
         let keys: String = (self.table.shape.key_columns.iter().enumerate())

@@ -1,16 +1,16 @@
-//! Where rows stand of the shards that a flush withdraws: found before its transaction, and deleted in it.
+//! Withdrawal of shards: finds the tables with their rows before the flush's transaction, and deletes the rows in it.
 //!
-//! A statement such as `DROP DATABASE` withdraws every table that the configuration could mean, most of which never had
-//! a row, and a DELETE for each of them and each derived table costs a statement. So the lane asks each of its tables
-//! for the first shard that stands there at or after a withdrawn one, and again from the next withdrawn shard on: that
-//! costs what stands. A table in which many shards stand is asked for the rest of the list at once. Nobody but the lane
-//! writes its tables, and the fence refuses the flush when another process of it came in between; so what was found
-//! still stands.
+//! A statement such as `DROP DATABASE` withdraws every table that the configuration could mean. Most of them never had
+//! a row, and a DELETE for each of them in each derived table costs a statement. So the lane queries each of its tables
+//! for the first existing shard at or after a withdrawn one, then from the next withdrawn shard on: the cost is that of
+//! the existing shards. After [`ROUNDS_MAX`] rounds a table is queried for the rest of the list at once. Only the lane
+//! writes its tables, and the fence refuses the flush if another process of the lane came in between: so the found rows
+//! still exist.
 //!
-//! A statement may withdraw thousands of shards, of which few have rows. When the lane is first asked which of so many
-//! may stand, it takes a [`Census`]: which shards stand in which of its tables. It adds what it writes itself, and
-//! forgets all of it when it loads its progress again. The census may name too many, and never too few, so a lane that
-//! has one asks its tables nothing more.
+//! A statement may withdraw thousands of shards, few of which have rows. When the lane is first asked which of so many
+//! may have rows, it takes a [`Census`]: the shards in each of its tables. It adds the shards that it writes, and drops
+//! the census when it loads its progress again. The census may name too many shards, and never too few, so a lane with
+//! a census queries its tables no more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -21,23 +21,23 @@ use anabranch_schemas::shard::ShardId;
 use super::layout::{FlushLayout, Occupied};
 use crate::mysql::connection::{push_number, quote_table};
 
-/// Tables that one statement asks.
+/// Tables that one statement queries.
 const TABLES_MAX: usize = 100;
 /// Shards that one statement looks up in each of its tables.
 const SHARDS_MAX: usize = 500;
-/// How often a table is asked for its next shard. A question costs the server about 25 µs, a shard of a list 6 µs
-/// (MariaDB 10.11).
+/// Queries of a table for its next shard. Such a query costs the server about 25 µs, a shard in a list 6 µs (MariaDB
+/// 10.11).
 const ROUNDS_MAX: u32 = 16;
 
-/// More shards in one table make a census dearer than to look for each withdrawn shard of a statement of thousands.
+/// Shards of one table above which a census costs more than a search for each of a statement's thousands of shards.
 const CENSUS_MAX: u32 = 2_000;
 
-/// What a lane knows of the shards of which rows may stand in its tables.
+/// Shards of which rows may exist in a lane's tables, as far as the lane knows.
 #[derive(Debug, Default)]
 pub(super) enum Present {
     #[default]
     Unknown,
-    /// They are too many to be listed.
+    /// The shards are too many to be listed.
     Many,
     Shards(HashMap<ShardId, Tables>),
 }
@@ -78,10 +78,10 @@ impl Present {
     }
 }
 
-/// The shards that stand in the tables of a lane: it gives statements, and takes their rows, as [`Search`] does.
+/// Lists the shards in the tables of a lane: it returns statements and takes their rows, as [`Search`] does.
 #[derive(Debug)]
 pub(super) struct Census {
-    /// Tables that may have more of them, each with the shard that was found last.
+    /// Tables that may have more shards, each with the last shard that was found.
     open: BTreeMap<u32, Option<u64>>,
     shards: HashMap<ShardId, Tables>,
     rounds: u32,
@@ -93,7 +93,7 @@ impl Census {
         Self { open, shards: HashMap::new(), rounds: 0 }
     }
 
-    /// The statements of the next round; none = the census is over.
+    /// Returns the statements of the next round; none = the census is over.
     pub(super) fn ask(&mut self, layout: &FlushLayout<'_>) -> Vec<String> {
         self.rounds += 1;
         if self.rounds > CENSUS_MAX {
@@ -125,7 +125,7 @@ impl Census {
     }
 }
 
-/// The version up to which each withdrawn shard loses its rows: the highest, when a flush withdraws a shard twice.
+/// Returns the version up to which each shard loses its rows: the highest, when a flush withdraws a shard twice.
 pub(super) fn versions(flush: &Flush) -> BTreeMap<ShardId, Lsn> {
     let mut versions = BTreeMap::new();
     for (shard, lsn) in &flush.withdrawals {
@@ -135,19 +135,19 @@ pub(super) fn versions(flush: &Flush) -> BTreeMap<ShardId, Lsn> {
     versions
 }
 
-/// The search for withdrawn shards in the tables of a lane: it gives statements, and takes their rows.
+/// Searches withdrawn shards in the tables of a lane: it returns statements and takes their rows.
 #[derive(Debug)]
 pub(super) struct Search {
     /// Withdrawn shards, in rising order.
     shards: Vec<ShardId>,
-    /// Tables that may have more of them, each with the place in the list from which it is asked.
+    /// Tables that may have more shards, each with the index in the list from which it is queried next.
     open: BTreeMap<u32, usize>,
     occupied: BTreeSet<Occupied>,
     rounds: u32,
 }
 
 impl Search {
-    /// A census answers without a question.
+    /// Begins a search; with a census it is over without a query.
     pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &Present) -> Self {
         let shards: Vec<ShardId> = versions(flush).into_keys().collect();
         let tables = || layout.owned.iter().copied().filter(|table| flush.withdraws_from(*table));
@@ -167,14 +167,14 @@ impl Search {
         Self { shards, open, occupied, rounds: 0 }
     }
 
-    /// The statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
+    /// Statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
     pub(super) fn ask(&mut self, layout: &FlushLayout<'_>) -> Vec<String> {
         self.rounds += 1;
         if self.rounds <= ROUNDS_MAX {
             return self.nexts(layout);
         }
         let lists = self.lists(layout);
-        // A list is the last question: what it does not name does not stand.
+        // A list is the last query: shards that it does not return have no rows.
         self.open.clear();
         lists
     }
@@ -195,12 +195,12 @@ impl Search {
         }
     }
 
-    /// What was found, in the order in which it is locked: by table, then by shard.
+    /// Returns the occupied tables in the order of locks: by table, then by shard.
     pub(super) fn into_found(self) -> Vec<Occupied> {
         self.occupied.into_iter().collect()
     }
 
-    /// The server answers a MIN over the head of an index by one lookup.
+    /// Queries the next shards: the server answers a MIN over the head of an index by one lookup.
     fn nexts(&self, layout: &FlushLayout<'_>) -> Vec<String> {
         let question = |(index, place): (u32, usize)| {
             let (table, shard) = (name(layout, index), self.shards[place]);
@@ -209,8 +209,8 @@ impl Search {
         in_statements(self.open.iter().map(|(index, place)| (*index, *place)), question)
     }
 
-    /// The subquery has a LIMIT, which keeps the server from joining the whole table with the list: it looks each shard
-    /// up in the index that begins with the shard.
+    /// Queries the rest of the list. The subquery's LIMIT keeps the server from joining the whole table with the list:
+    /// it looks up each shard in the index that begins with the shard.
     fn lists(&self, layout: &FlushLayout<'_>) -> Vec<String> {
         let open: Vec<u32> = self.open.keys().copied().collect();
         let first = self.open.values().min().copied().unwrap_or_default();
@@ -230,7 +230,7 @@ impl Search {
     }
 }
 
-/// One question for each table, a hundred of them a statement.
+/// Joins one query for each table, up to [`TABLES_MAX`] of them in a statement.
 fn in_statements<T>(tables: impl Iterator<Item = T>, question: impl Fn(T) -> String) -> Vec<String> {
     let questions: Vec<String> = tables.map(question).collect();
     questions.chunks(TABLES_MAX).map(|questions| questions.join(" UNION ALL ")).collect()
@@ -241,7 +241,7 @@ fn name(layout: &FlushLayout<'_>, index: u32) -> String {
     quote_table(&table.database, &table.table)
 }
 
-/// A list `l` of shards (`s`).
+/// Returns a list `l` of shards (`s`) as SQL.
 fn list(shards: &[ShardId]) -> String {
     let mut list = String::from("WITH `l` (`s`) AS (");
     for (place, shard) in shards.iter().enumerate() {
@@ -280,7 +280,7 @@ mod tests {
         census.into_present()
     }
 
-    /// Answers what a server that holds these shards in each table would.
+    /// Answers as a server that holds these shards in each table would.
     fn found(
         standing: &[BTreeSet<u64>],
         withdrawn: &BTreeSet<u64>,

@@ -1,6 +1,6 @@
 //! A message of the work queue as bytes: a version, then `postcard`.
 //!
-//! Whoever may publish to the subject may send any bytes, so everything is bounded before it is believed.
+//! Any client that may publish to the subject may send any bytes, so every length is checked before it is used.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use anabranch_schemas::celebration::Calendar;
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-/// A hundred members take a kilobyte and a half at most.
+/// Largest message: a hundred members take a kilobyte and a half at most.
 pub(super) const MESSAGE_BYTES_MAX: usize = 16 * 1024;
 const VERSION: u8 = 1;
-/// As for names of programmes.
+/// The limit for names of programmes.
 const NAME_BYTES_MAX: usize = 32;
 
-/// Why bytes are no message. Nothing of them is repeated.
+/// The reason why bytes are no message. It repeats none of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Malformed {
     #[error("it has more than {MESSAGE_BYTES_MAX} bytes")]

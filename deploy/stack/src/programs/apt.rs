@@ -1,4 +1,4 @@
-//! Debian packages unpacked into a folder, without root and without touching the system's package state.
+//! Debian packages, unpacked into a folder without root and without a change of the system's package state.
 //!
 //! apt is given an empty status file and private state and cache folders: it then resolves and downloads the whole
 //! closure of dependencies from the system's configured sources, with their signatures checked, and `dpkg-deb -x`
@@ -13,7 +13,7 @@ use super::run;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{make_folder, remove_folder};
 
-/// Debian's own keys. Where the file is not, apt goes by the keys that it trusts for all sources.
+/// Debian's own keys. If the file is missing, apt uses the keys that it trusts for all sources.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Unpacks packages and their dependencies below `<folder>/root`.
@@ -27,7 +27,7 @@ pub(super) fn unpack(folder: &Path, what: &str, packages: &[&str]) -> Result<()>
     apt.unpack(packages, |file| !file.starts_with("libc6_"))
 }
 
-/// As [`unpack`], from another release of Debian, with its C library: these programs must be run by its loader.
+/// Unpacks packages of another Debian release with its C library, whose loader must then run these programs.
 pub(super) fn unpack_release(
     folder: &Path,
     release: &str,
@@ -41,7 +41,7 @@ pub(super) fn unpack_release(
     apt.unpack(packages, |_| true)
 }
 
-/// An apt that keeps all it knows and fetches below a folder.
+/// An apt that keeps its state and downloads below a folder.
 struct PrivateApt<'a> {
     folder: &'a Path,
     help: &'a str,
@@ -87,11 +87,11 @@ impl<'a> PrivateApt<'a> {
         command
     }
 
-    /// The mirror of Debian that the system's own sources name.
+    /// Returns the mirror of Debian that the system's own sources name.
     fn debian_mirror(&self, what: &str) -> Result<String> {
         let mut found = self.debian_mirrors(Command::new("apt-get"))?;
         if found.is_empty() {
-            // A fresh container knows no more than the addresses of its sources.
+            // A fresh container knows only the addresses of its sources.
             run(self.get().arg("update"), self.help)?;
             found = self.debian_mirrors(self.get())?;
         }
@@ -102,14 +102,14 @@ impl<'a> PrivateApt<'a> {
         })
     }
 
-    /// Addresses of Debian's own sources, one a line; its security updates carry another label.
+    /// Returns the addresses of Debian's own sources, one a line; its security updates have another label.
     fn debian_mirrors(&self, mut apt_get: Command) -> Result<String> {
         apt_get.args(["indextargets", "--format", "$(REPO_URI)"]);
         apt_get.args(["Created-By: Packages", "Origin: Debian", "Label: Debian", "Component: main"]);
         run(&mut apt_get, self.help)
     }
 
-    /// Knows nothing but this release from here on.
+    /// Makes apt know only this release from here on.
     fn use_release_of(&mut self, mirror: &str, release: &str) -> Result<()> {
         let keys =
             if Path::new(KEYRING).is_file() { format!("[signed-by={KEYRING}] ") } else { String::new() };
@@ -118,17 +118,17 @@ impl<'a> PrivateApt<'a> {
         self.options.extend([
             format!("Dir::Etc::sourcelist={}", list.display()),
             "Dir::Etc::sourceparts=/dev/null".to_owned(),
-            // The system's preferences are about its own sources.
+            // The system's preferences concern its own sources.
             "Dir::Etc::preferences=/dev/null".to_owned(),
             "Dir::Etc::preferencesparts=/dev/null".to_owned(),
             "APT::Default-Release=".to_owned(),
-            // A mirror may stand still at some day, and unstable is signed for a week. The signature is checked.
+            // A mirror may stop being updated, and unstable is signed for a week. The signature is checked.
             "Acquire::Check-Valid-Until=false".to_owned(),
         ]);
         Ok(())
     }
 
-    /// Unpacks those packages of the closure whose file names are wanted.
+    /// Unpacks those packages of the closure whose file names `is_wanted` accepts.
     fn unpack(&self, packages: &[&str], is_wanted: impl Fn(&str) -> bool) -> Result<()> {
         let root = self.folder.join("root");
         make_folder(&root)?;
@@ -148,8 +148,8 @@ impl<'a> PrivateApt<'a> {
     }
 }
 
-/// Makes links to places of the system (`/etc/maven`) relative links to the same places below the unpacked root, where
-/// they are; the root is moved later.
+/// Makes links to paths of the system (`/etc/maven`) relative links to the same paths below the unpacked root, if they
+/// exist there; the root is moved later.
 fn point_links_into(root: &Path, folder: &Path) -> Result<()> {
     for file in files(folder)? {
         if file.is_symlink() {
@@ -169,8 +169,8 @@ fn point_links_into(root: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The certificates to trust, in one file: the user's choice, else the system's, else those of the unpacked package
-/// `ca-certificates`, whose script would have joined them.
+/// Returns one file with the certificates to trust: the user's choice, or the system's, or those of the unpacked
+/// package `ca-certificates`, joined as its script would have done.
 pub(super) fn certificate_bundle(root: &Path) -> Result<String> {
     const SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
     for variable in ["REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"] {
@@ -190,7 +190,7 @@ pub(super) fn certificate_bundle(root: &Path) -> Result<String> {
     Ok(bundle.display().to_string())
 }
 
-/// `LD_LIBRARY_PATH` of programs below an unpacked root.
+/// Returns `LD_LIBRARY_PATH` for programs below an unpacked root.
 pub(super) fn library_path(root: &Path) -> Result<String> {
     let mut folders = Vec::new();
     for parent in [root.join("usr/lib"), root.join("lib")] {
@@ -198,7 +198,7 @@ pub(super) fn library_path(root: &Path) -> Result<String> {
             continue;
         }
         for folder in files(&parent)? {
-            // Multiarch folders such as x86_64-linux-gnu.
+            // These are multiarch folders such as x86_64-linux-gnu.
             if folder.is_dir() && folder.to_string_lossy().ends_with("-linux-gnu") {
                 folders.push(folder.display().to_string());
             }
@@ -214,7 +214,7 @@ pub(super) fn library_path(root: &Path) -> Result<String> {
     Ok(folders.join(":"))
 }
 
-/// The entries of a folder, sorted.
+/// Returns the entries of a folder, sorted.
 pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).file("read the folder", folder)? {

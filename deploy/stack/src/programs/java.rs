@@ -1,6 +1,6 @@
-//! Java with its compiler and Maven: from PATH, else from Debian's packages in a folder.
+//! Java with its compiler and Maven: from PATH, or from Debian's packages in a folder.
 //!
-//! No package script runs there, so the file of trusted certificates, which such a script would make, is made here.
+//! No package script runs there, so this module makes the file of trusted certificates that such a script would make.
 
 use std::env;
 use std::fs;
@@ -10,9 +10,9 @@ use std::process::Command;
 use super::{apt, run};
 use crate::error::{FileContext, Result, StackError};
 
-/// Debian's packages for both.
+/// Debian's packages for Java and Maven.
 const PACKAGES: [&str; 3] = ["default-jdk-headless", "maven", "ca-certificates"];
-/// What OpenSearch 2.19 runs on.
+/// Versions of Java on which OpenSearch 2.19 runs: from the first, below the second.
 const MINIMUM: (u32, u32) = (17, 0);
 const BEHIND: (u32, u32) = (22, 0);
 
@@ -21,7 +21,7 @@ const TRUST_STORE: &str = include_str!("java/TrustStore.java");
 pub(super) const HELP: &str = "install Java 17 to 21 (with javac and jar) and Maven yourself so that they are on \
     PATH, on Debian and Ubuntu: apt-get install --no-install-recommends default-jdk-headless maven";
 
-/// Where Java's programs lie, and what they need.
+/// Paths of Java's programs, and their environment.
 #[derive(Debug, Clone)]
 pub(super) struct Java {
     java: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Java {
 }
 
 impl Java {
-    /// The programs of this machine, if all are there and of a version that OpenSearch runs on.
+    /// Returns the programs of this machine if all exist and have a version on which OpenSearch runs.
     pub(super) fn on_path(find: impl Fn(&str) -> Option<PathBuf>) -> Option<Self> {
         let java = find("java")?;
         let version = super::version(&java, &["--version"])?;
@@ -51,7 +51,7 @@ impl Java {
         let root = folder.join("root");
         let java = Self::in_prefix(&root)?;
         let trusted = home(&root)?.join("lib/security/cacerts");
-        // A link to where the package's script would have put it.
+        // The package has a link here to the path where its script would put the file.
         match fs::remove_file(&trusted) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).file("remove", trusted);
@@ -104,7 +104,7 @@ impl Java {
     }
 }
 
-/// The folder of the Java below an unpacked root, such as `usr/lib/jvm/java-17-openjdk-amd64`.
+/// Returns the folder of the Java below an unpacked root, such as `usr/lib/jvm/java-17-openjdk-amd64`.
 fn home(root: &Path) -> Result<PathBuf> {
     let folders = apt::files(&root.join("usr/lib/jvm"))?;
     folders.into_iter().find(|folder| folder.join("bin/java").is_file()).ok_or_else(|| {

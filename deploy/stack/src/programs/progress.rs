@@ -1,4 +1,4 @@
-//! One progress line on stderr while something is installed.
+//! One progress line on stderr during an installation.
 
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, SyncSender};
@@ -28,7 +28,7 @@ impl Progress {
                     eprint!("\r{text} {} s ", started.elapsed().as_secs());
                     let _not_shown = std::io::stderr().flush();
                     if stopped.recv_timeout(Duration::from_secs(1)) != Err(RecvTimeoutError::Timeout) {
-                        // Clears the line for what comes next.
+                        // This clears the line for the next output.
                         eprint!("\r\x1b[K");
                         return;
                     }

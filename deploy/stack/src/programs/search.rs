@@ -1,7 +1,7 @@
-//! OpenSearch from its jars in Maven's registry: there is no package, and the distribution is a download of 900 MB.
+//! OpenSearch from its jars in Maven's registry: no package exists, and the distribution is a download of 900 MB.
 //!
-//! Maven checks the checksums. What it fetches stays in our folder, where a program of a few lines is put beside it
-//! that starts a node with the plugins that are needed here.
+//! Maven checks the checksums. Its downloads stay in the stack's folder, beside a program of a few lines that starts a
+//! node with the needed plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::{apt, run};
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{make_folder, remove_folder};
 
-/// As in the project file.
+/// The version that the project file names.
 pub(super) const VERSION: &str = "2.19.4";
 
 const PROJECT: &str = include_str!("java/pom.xml");
@@ -66,7 +66,7 @@ pub(super) fn install(java: &Java, folder: &Path) -> Result<()> {
     run(java.archiver().arg("cf").arg(&node).arg("-C").arg(&classes).arg("."), java::HELP).map(drop)
 }
 
-/// All jars of an installation, in a fixed order; those of the security plugin last.
+/// Returns all jars of an installation, in a fixed order; those of the security plugin come last.
 fn class_path(folder: &Path) -> Result<String> {
     let mut jars = Vec::new();
     for part in ["jars", "security"] {
@@ -86,7 +86,7 @@ impl SearchPrograms {
         })
     }
 
-    /// The security plugin's own files, of which a node needs a whole set.
+    /// Returns the security plugin's own files, of which a node needs a whole set.
     pub(crate) fn security_files(&self) -> Result<Vec<PathBuf>> {
         let is_used = |file: &PathBuf| file.extension().is_some_and(|end| end == "yml");
         Ok(apt::files(&self.security)?.into_iter().filter(is_used).collect())

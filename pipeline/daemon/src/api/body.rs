@@ -1,4 +1,4 @@
-//! Bodies of requests: one JSON object, read key by key, so that what is wrong with it is told in words of this API.
+//! Bodies of requests: one JSON object, read key by key, so that errors are reported in words of this API.
 
 use anabranch_pipeline::error::Code;
 use axum::Json;
@@ -14,7 +14,7 @@ use super::problem::Problem;
 /// Length to which a key of a client is cut when an answer names it.
 const KEY_CHARACTERS_MAX: usize = 40;
 
-/// What can be read out of a body.
+/// A type that can be read from the keys of a body.
 pub trait FromFields: Sized {
     /// All keys that the body may have.
     const KEYS: &'static [&'static str];
@@ -22,7 +22,7 @@ pub trait FromFields: Sized {
     fn from_fields(fields: &mut Fields) -> Result<Self, Problem>;
 }
 
-/// The keys of a body that were not read yet. `null` is as good as absent.
+/// The keys of a body that were not read yet. `null` counts as absent.
 #[derive(Debug)]
 pub struct Fields(Map<String, Value>);
 
@@ -68,7 +68,7 @@ impl Fields {
     }
 }
 
-/// The value of a key that a body must have.
+/// Returns the value of a key that a body must have.
 pub fn required<T>(key: &str, value: Option<T>) -> Result<T, Problem> {
     value.ok_or_else(|| wrong(format!("`{key}` is missing")))
 }
@@ -101,7 +101,7 @@ fn wrong(detail: String) -> Problem {
     Problem::new(Code::BodyNotUnderstood, detail, SEE_DESCRIPTION)
 }
 
-/// A JSON body; whatever is wrong with it is a [`Problem`].
+/// A JSON body. Every error in it becomes a [`Problem`].
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
@@ -114,7 +114,7 @@ impl<T: FromFields, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// Its text names line and column.
+/// Keeps the text of the rejection, which names line and column.
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Self {
         let (code, remedy) = match &rejection {

@@ -19,13 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 /// Thousands of lanes fit; a foreign service on that port cannot fill the memory.
 const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// `None` when nobody answers there, or somebody else.
+/// Returns the status of a daemon; `None` when none answers in time or another service does.
 pub async fn status(listen: SocketAddr) -> Option<StatusAnswer> {
     let (code, body) = get(listen, "/v1/status", TIMEOUT).await?;
     (code == 200).then(|| serde_json::from_str(&body).ok()).flatten()
 }
 
-/// Status and body of what stands at a path; `None` when nobody answers in time.
+/// Returns the status code and body of a path; `None` when no answer comes in `time`.
 pub async fn get(listen: SocketAddr, path: &str, time: Duration) -> Option<(u16, String)> {
     // Port 0 was replaced by a port that only the daemon's log knows.
     if listen.port() == 0 {
@@ -34,7 +34,7 @@ pub async fn get(listen: SocketAddr, path: &str, time: Duration) -> Option<(u16,
     tokio::time::timeout(time, ask(reachable(listen), path)).await.ok()?
 }
 
-/// A listener on all addresses is reached through the loopback one.
+/// Replaces the address of a listener on all addresses by the loopback address.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let address = match listen.ip() {
         IpAddr::V4(address) if address.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

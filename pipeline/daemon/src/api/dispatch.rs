@@ -1,7 +1,7 @@
 //! `POST /v1/dispatch/{programme}/{day}`: begins a coupon day, as its schedule does.
 //!
-//! The run is begun in the ledger, and a dispatcher goes on with it within seconds. So it may be asked for again, and a
-//! day that has not come is refused.
+//! The handler begins the run in the ledger, and a dispatcher continues it within seconds. So a client may repeat the
+//! request. A day that has not come is refused.
 
 use anabranch_pipeline::error::Code;
 use axum::Json;

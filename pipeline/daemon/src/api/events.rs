@@ -1,8 +1,8 @@
 //! `GET /v1/events`: the status once a second, as server-sent events.
 //!
-//! One producer makes each document, once for all streams, and only while somebody listens. A stream holds one of
-//! [`STREAMS_MAX`] places until its client goes away, or until `unread.rs` drops a client that does not read. A
-//! client that sends no token gets the document without the texts of faults, which name hosts and accounts.
+//! One producer makes each document, once for all streams, and only while a stream is open. A stream holds one of
+//! [`STREAMS_MAX`] places until its client goes away, or until `unread.rs` drops a client that does not read. A client
+//! that sends no token gets the document without the texts of faults, which name hosts and accounts.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,11 +19,11 @@ use tokio_util::sync::CancellationToken;
 use super::problem::Problem;
 use super::{Served, Shared, StatusAnswer};
 
-/// Places for pages that are open at once; other requests find room beside them among `serve.rs`'s connections.
+/// Streams that may be open at once, fewer than the connections of `serve.rs`, so that other requests find room.
 pub(super) const STREAMS_MAX: usize = 100;
-/// The observations are polled about as often.
+/// Pause between two documents; the observations are polled about as often.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Without a document for so long, a comment shows the client that its connection lives.
+/// Time without a document after which a comment shows the client that its connection lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 
 /// One second's document, ready to be sent.
@@ -33,7 +33,7 @@ struct Tick {
     short: Bytes,
 }
 
-/// What the producer and all streams share.
+/// State that the producer and all streams share.
 #[derive(Debug)]
 pub(super) struct Events {
     newest: watch::Sender<Option<Arc<Tick>>>,
@@ -89,7 +89,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// What is sent next; `None` when the daemon stops.
+    /// Returns the next bytes to send; `None` when the daemon stops.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
             return Some(self.part(&first));
@@ -126,7 +126,7 @@ pub(super) async fn stream(
         .with_header(header::CONNECTION, "close")
     })?;
     let cancel = events.cancel.clone();
-    // Beside other streams the newest document is a second old at most, and is sent at once. Else it may be of any age.
+    // With other streams open, the newest document is at most a second old and is sent at once; else it may be old.
     let is_fresh = events.newest.receiver_count() > 0;
     let newest = events.newest.subscribe();
     let first = if is_fresh { newest.borrow().clone() } else { None };

@@ -1,7 +1,7 @@
 //! `POST /v1/flux/identifiers`: new identifiers of payment documents, each given out once.
 //!
-//! The caller says what the document is and what it follows; where it is stored follows from that. Whatever is wrong
-//! with a wish is told before a number is used.
+//! The caller names the document's kind and its parent; its database and table follow from them. A wrong request is
+//! refused before a number is used.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{FluxOrder, VERSION};
@@ -20,7 +20,7 @@ use super::problem::Problem;
 use super::uuids::sent_key;
 use crate::wiring::FluxIdentifiers;
 
-/// An answer of about 340 KB.
+/// Identifiers of one request, at most: an answer of about 340 KB.
 const COUNT_MAX: u32 = 10_000;
 /// Length to which a text of a client is cut when an answer names it.
 const SHOWN_CHARACTERS: usize = 40;

@@ -1,7 +1,7 @@
-//! What every request to an endpoint for applications must pass: token, size, number at once, time.
+//! Checks of every request to an endpoint for applications: token, size, number at once, time.
 //!
-//! Tokens are compared as digests and to the last one, so that time tells nothing of them. Connections are plain HTTP,
-//! bounded by `serve.rs`: TLS is a proxy's (nginx, Envoy, HAProxy) in front of it.
+//! The guard compares digests of tokens, and always all of them, so that time tells nothing about a token. Connections
+//! are plain HTTP, bounded by `serve.rs`; TLS belongs to a proxy in front (nginx, Envoy, HAProxy).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use tokio::time::Instant;
 
 use super::problem::Problem;
 
-/// A thousand codes of 64 bytes.
+/// Bytes of a body, at most: a thousand codes of 64 bytes.
 pub const BODY_BYTES_MAX: usize = 64 * 1024;
 /// Requests that are being answered at once; each may hold an answer of some hundred kilobytes.
 const REQUESTS_MAX: usize = 256;
-/// From the head of a request to its answer; longer than any bounded wait inside it.
+/// Time from the head of a request to its answer; longer than any bounded wait inside it.
 pub const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// The checks, shared by all requests.
@@ -38,13 +38,13 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// `body_time` is what the body of a request may take.
+    /// Makes a guard that accepts these tokens; a body must arrive within `body_time`.
     pub fn new(tokens: &[Secret], body_time: Duration) -> Self {
         let tokens = tokens.iter().map(|token| digest(token.expose().as_bytes())).collect();
         Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)), body_time }
     }
 
-    /// Requests that are being answered.
+    /// Returns the number of requests that are being answered.
     pub fn in_flight(&self) -> usize {
         REQUESTS_MAX.saturating_sub(self.requests.available_permits())
     }
@@ -65,7 +65,7 @@ impl Guard {
         }
     }
 
-    /// Whether a request came with a token. One without is none that fails; a wrong token does.
+    /// Returns whether the request came with a valid token. No token is no error; a wrong token is one.
     pub fn knows_sender(&self, headers: &HeaderMap) -> Result<bool, Problem> {
         match headers.contains_key(header::AUTHORIZATION) {
             true => self.authorise(headers).map(|()| true),
@@ -73,7 +73,7 @@ impl Guard {
         }
     }
 
-    /// Looks at every byte of every digest.
+    /// Returns whether a configured token equals this one; compares every byte of every digest.
     fn knows(&self, token: &[u8]) -> bool {
         let given = digest(token);
         let differs = |known: &[u8; 32]| known.iter().zip(given).fold(0, |all, (one, two)| all | (one ^ two));
@@ -134,14 +134,14 @@ async fn admitted(guard: &Guard, request: Request, next: Next) -> Result<Respons
     })
 }
 
-/// The request with all of its body. What is on its way holds none of the places of [`REQUESTS_MAX`].
+/// Reads the body. The request takes a place of [`REQUESTS_MAX`] only afterwards, so a slow body holds none.
 async fn with_body(request: Request, time: Duration) -> Result<Request, Problem> {
     if request.body().is_end_stream() {
         return Ok(request);
     }
     let (parts, body) = request.into_parts();
     let mut reading = Request::new(body);
-    // For bodies that do not say how long they are.
+    // This bounds bodies without a content-length.
     DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut reading);
     let bytes =
         tokio::time::timeout(time, Bytes::from_request(reading, &())).await.map_err(|_| late(time))?;

@@ -1,4 +1,4 @@
-//! Whether the process lives and is ready, for probes: `/healthz`, `/livez`, `/readyz`, `/readyz/{role}`.
+//! Answers probes whether the process lives and is ready: `/healthz`, `/livez`, `/readyz`, `/readyz/{role}`.
 //!
 //! A process is alive while its tasks turn, whatever its servers do: a probe that restarts it must not do so because a
 //! server is away. A process is ready while it does its work, or while another process does its part.
@@ -33,7 +33,7 @@ struct ReadyAnswer {
     reasons: Vec<Reason>,
 }
 
-/// The listener answers.
+/// Answers whenever the listener works.
 pub(super) async fn healthy() -> &'static str {
     "ok\n"
 }
@@ -47,7 +47,7 @@ pub(super) async fn ready(State(shared): State<Shared>) -> Response {
     readiness(&shared, |_| true)
 }
 
-/// The tasks of one role alone; a process without the role says so.
+/// Answers for the tasks of one role; a process without that role answers with a problem.
 pub(super) async fn ready_in_role(
     State(shared): State<Shared>,
     Path(name): Path<String>,

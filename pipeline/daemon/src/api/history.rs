@@ -1,6 +1,6 @@
 //! `GET /v1/reconciliations`: the past reconciliations by pages, and those that are under way.
 //!
-//! The list is kept by `reconciliations/book.rs`, so any number of requests is one look at the servers. A client that
+//! `reconciliations/book.rs` keeps the list, so any number of requests costs one query of the servers. A client that
 //! sends no token gets no reasons, which name hosts and tables.
 
 use std::collections::HashMap;
@@ -16,23 +16,23 @@ use super::problem::Problem;
 use super::{SEE_DESCRIPTION, Shared};
 use crate::reconciliations::{Entry, Progress};
 
-/// Reconciliations a page, unless the request says fewer.
+/// Reconciliations a page, unless the request asks for fewer.
 const PAGE_MAX: u64 = 100;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Answer {
     /// This daemon's clock, so that a page needs none of its own.
     now_ms: u64,
-    /// When the history was read last; `None` = never.
+    /// Time of the last read of the history; `None` = never.
     read_at_ms: Option<u64>,
-    /// Why it could not be read now.
+    /// Code of the fault when the history cannot be read now.
     code: Option<&'static str>,
     /// A `reconcile.signing_key` is configured; without one, a seal shows accidents only.
     is_signed: bool,
     underway: Vec<Progress>,
     /// The newest first.
     reconciliations: Vec<Entry>,
-    /// `before` of the next page.
+    /// Value of `before` for the next page; `None` on the last one.
     next: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
-//! The HTTP listener: metrics, health, readiness, status, the live page; behind tokens, the endpoints for applications.
+//! The HTTP listener: metrics, health, readiness, status, the live page and, with tokens, endpoints for applications.
 //!
-//! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `health.rs` answers probes. `guard.rs` is what
-//! stands before the endpoints for applications, `body.rs` reads their bodies, `problem.rs` is every error,
-//! `openapi.json` their description: written by hand, compared with the routes by a test.
+//! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `health.rs` answers probes. `guard.rs` checks
+//! requests to the endpoints for applications, `body.rs` reads their bodies, and `problem.rs` holds every error.
+//! `openapi.json` describes them; it is written by hand, and a test compares it with the routes.
 
 mod body;
 pub mod client;
@@ -55,16 +55,16 @@ use crate::telemetry;
 use crate::wiring::{Documents, FluxIdentifiers};
 
 const OPENAPI: &str = include_str!("openapi.json");
-/// What helps against most wrong requests.
+/// Remedy for most wrong requests.
 const SEE_DESCRIPTION: &str = "see GET /v1/openapi.json";
 
-/// What the handlers show and use.
+/// State of the process that the handlers show and use.
 pub struct ApiContext {
     /// The configuration's name.
     pub name: String,
     pub observatory: Observatory,
     pub tasks: TaskStates,
-    /// What this process does.
+    /// Roles of this process.
     pub roles: Vec<Role>,
     pub metrics: PrometheusHandle,
     /// Tokens of applications; without any, their endpoints are closed.
@@ -80,7 +80,7 @@ pub struct ApiContext {
     pub days: CouponDays,
 }
 
-/// What the handlers show, and what streams and pages share.
+/// The context of the handlers, with the guard and the events that all requests share.
 struct Served {
     context: ApiContext,
     guard: Guard,
@@ -95,7 +95,7 @@ impl Served {
     }
 }
 
-/// The same for all requests: each has a clone.
+/// State of the router, one for all requests; each has a clone.
 #[derive(Clone)]
 struct Shared(Arc<Served>);
 
@@ -141,7 +141,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Port 0 takes any free port; [`Listener::address`] has the one taken.
+    /// Binds the address. Port 0 takes any free port, and [`Listener::address`] holds the one taken.
     pub async fn bind(address: SocketAddr) -> Result<Self, Fault> {
         let failed = |error: std::io::Error| {
             Fault::new(Code::ListenFailed, "http.listen", format!("{address} cannot be bound"))
@@ -166,7 +166,7 @@ impl Listener {
     }
 }
 
-/// Everything that is served: path, method, handler.
+/// Served routes: path, method, handler.
 type Routes = Vec<(&'static str, Method, MethodRouter<Shared>)>;
 
 fn open_routes() -> Routes {
@@ -186,7 +186,7 @@ fn open_routes() -> Routes {
     ]
 }
 
-/// For those who send a token.
+/// Returns the routes that require a token.
 fn application_routes() -> Routes {
     vec![
         ("/v1/uuids", Method::POST, post(uuids::give)),
@@ -203,7 +203,7 @@ fn router(shared: Shared) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
     };
-    // Not described: it is the empty code of a path, and refused as such.
+    // `openapi.json` does not describe this route: it is a path with an empty code, and the handler refuses it.
     let guarded = with(application_routes())
         .route("/v1/serials/", get(serials::without_code))
         .route_layer(from_fn_with_state(shared.0.guard.clone(), guard::admit));

@@ -1,7 +1,7 @@
-//! The live page: its files, which stand in the binary, and the runbook's sections that it shows.
+//! The live page: its files, which are part of the binary, and the runbook's sections that it shows.
 //!
-//! The page is read-only and asks for nothing outside this listener; its headers forbid it to. `page/model.js` is the
-//! one place in it that knows the field names of the status.
+//! The page is read-only, and its headers forbid it to load anything from outside this listener. `page/model.js` alone
+//! knows the field names of the status.
 
 use anabranch_pipeline::error::Code;
 use axum::extract::Path;
@@ -11,7 +11,7 @@ use axum::response::IntoResponse;
 use super::problem::Problem;
 use crate::runbook;
 
-/// Nothing but this listener's own files is loaded or asked, and nobody frames the page.
+/// Lets the page load and request paths of this listener only (and images of its own text), and forbids frames.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                                        img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const HTML: &str = "text/html; charset=utf-8";
@@ -44,7 +44,7 @@ pub(super) async fn asset(Path(name): Path<String>) -> Result<impl IntoResponse,
     Ok(file(content_type, text))
 }
 
-/// The browser asks again each time, so that a new version's page is never mixed from two.
+/// Answers with a file that the browser validates each time, so that no page mixes files of two versions.
 fn file(content_type: &'static str, text: &'static str) -> impl IntoResponse {
     let head = [
         (header::CONTENT_TYPE, content_type),
@@ -56,7 +56,7 @@ fn file(content_type: &'static str, text: &'static str) -> impl IntoResponse {
     (head, text)
 }
 
-/// The section of a code in the runbook of this build, as Markdown.
+/// Returns the section of a code in the runbook of this build, as Markdown.
 pub(super) async fn runbook_section(Path(code): Path<String>) -> Result<impl IntoResponse, Problem> {
     let section = Code::from_text(&code).and_then(runbook::section).ok_or_else(|| {
         Problem::new(Code::CodeUnknown, "this build has no such code", "GET /v1/openapi.json lists all codes")
@@ -69,7 +69,7 @@ pub(super) async fn runbook_section(Path(code): Path<String>) -> Result<impl Int
 mod tests {
     use super::*;
 
-    /// The rest of the page's promises need a browser: `tests/end_to_end/page.rs`.
+    /// The page's other promises need a browser: `tests/end_to_end/page.rs` checks them.
     #[test]
     fn the_page_is_small_and_refers_to_nothing_outside() {
         let texts = || ASSETS.iter().map(|(_, _, text)| *text).chain([INDEX]);

@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Seconds after which asking again may help.
 const RETRY_AFTER: &str = "1";
 
-/// What is answered instead of a result.
+/// The answer to a request that failed.
 #[derive(Debug)]
 pub struct Problem {
     code: Code,
@@ -48,7 +48,7 @@ impl Problem {
     }
 }
 
-/// The status that goes with a code.
+/// Returns the HTTP status of a code.
 fn status(code: Code) -> StatusCode {
     match code {
         Code::BodyNotJson | Code::BodyUnreadable => StatusCode::BAD_REQUEST,

@@ -1,7 +1,7 @@
 //! `GET /v1/serials?…`: devices by any part of any code, and by agent, warehouse, account, SKU.
 //!
-//! What is asked for is compared as it is; nothing of it is a query language. Answers come from the search documents,
-//! which are a second or so after the exact lookup, and are merged by uuid.
+//! Texts of the request are compared as they are; no part of them is a query language. Answers come from the search
+//! documents, which lag about a second after the exact lookup, and are merged by uuid.
 
 use anabranch_pipeline::error::Code;
 use axum::Json;
@@ -13,10 +13,10 @@ use super::problem::Problem;
 use super::serials::malformed;
 use crate::wiring::{Document, DocumentQuery, Documents, PART_CHARACTERS_MIN, PageEnd};
 
-/// Documents a page, at most; as many as people look at.
+/// Documents a page, at most: as many as a person reads.
 const LIMIT_MAX: usize = 100;
 const LIMIT: usize = 20;
-/// Longer than any code that is kept whole in search.
+/// Bytes of a searched text, at most: longer than any code that search keeps whole.
 const TEXT_BYTES_MAX: usize = 512;
 
 #[derive(Debug, Deserialize)]
@@ -34,7 +34,7 @@ pub struct SearchRequest {
 #[derive(Debug, Serialize)]
 pub struct SearchAnswer {
     devices: Vec<Device>,
-    /// Where the next page begins; absent on the last one.
+    /// Start of the next page; absent on the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next: Option<String>,
 }
@@ -42,7 +42,7 @@ pub struct SearchAnswer {
 #[derive(Debug, Serialize)]
 struct Device {
     uuid: String,
-    /// One for each table that has the device; more than one while it is being moved.
+    /// One document for each table that has the device; more than one while it is being moved.
     documents: Vec<Document>,
 }
 
@@ -109,7 +109,7 @@ pub async fn find(
     let page =
         documents.find(&question, after.as_ref(), limit).await.map_err(|fault| Problem::from(&fault))?;
     let next = page.next.map(|place| format!("{}:{}", place.shard_id, place.uuid));
-    // In the order of uuid: the documents of a device follow one another.
+    // Documents are ordered by uuid, so those of one device follow one another.
     let of_device = page.found.chunk_by(|one, other| one.uuid == other.uuid);
     let device =
         |documents: &[Document]| Device { uuid: documents[0].uuid.clone(), documents: documents.to_vec() };

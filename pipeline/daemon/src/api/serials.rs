@@ -18,9 +18,9 @@ use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
 use crate::lookup::{Answers, AtLeast, Lookup, LookupAnswer, LookupQuestion, Refusal, code};
 
-/// Codes of one request: few enough for one reading of each target.
+/// Codes of one request, at most: few enough for one query of each target.
 const CODES_MAX: usize = 1000;
-/// Claims that a batch shows of each code, so that its answer stays below some megabytes.
+/// Claims of each code that a batch shows, at most, so that its answer stays below some megabytes.
 const BATCH_LIMIT: usize = 20;
 const PREFIX: &str = "/v1/serials/";
 const CODE_KEY: &[u8] = b"code";
@@ -39,7 +39,7 @@ pub struct SerialRequest {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WantedByQuery {
-    /// Read out of the query itself: here it would have lost the bytes that are not UTF-8.
+    /// Ignored here, where bytes that are not UTF-8 are lost; `code_of` reads it from the query itself.
     #[serde(rename = "code")]
     _code: Option<IgnoredAny>,
     kind: Option<String>,
@@ -54,7 +54,7 @@ pub struct WantedByQuery {
 pub struct Batch {
     codes: Vec<String>,
     kind: Option<String>,
-    /// Claims a code.
+    /// Claims of each code, at most.
     limit: Option<u64>,
     at_least: Option<String>,
 }
@@ -97,7 +97,7 @@ pub async fn by_query(
     one(lookup, code, SerialRequest { kind, limit, after, rows, at_least }).await
 }
 
-/// The path of no code at all, also of what clients make of `.`.
+/// Refuses a path without a code; clients also make it of a path that ends with `.`.
 pub async fn without_code() -> Problem {
     match code(Vec::new()) {
         Ok(_) => malformed("the code is empty".to_owned()),
@@ -105,7 +105,7 @@ pub async fn without_code() -> Problem {
     }
 }
 
-/// The bytes of `code`, percent-encoded and with `+` for a blank, as forms send it.
+/// Returns the bytes of `code`, percent-encoded and with `+` for a blank, as forms send it; `None` without it.
 fn code_of(query: &str) -> Option<Vec<u8>> {
     let decoded = |text: &str| percent_decode_str(&text.replace('+', " ")).collect::<Vec<u8>>();
     let mut pairs = query.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));

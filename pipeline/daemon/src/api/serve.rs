@@ -1,8 +1,8 @@
-//! Serves connections within bounds: how many at once, and how long a client may take for the head of a request.
+//! Serves connections within bounds: how many at once, and the time that a client has for the head of a request.
 //!
-//! The listener's descriptors are those of the whole process: a client that may open any number of connections, or
-//! keep one open without a word, would take them from sources, log and targets. After the bound, the kernel's queue
-//! holds who comes. Bounds of one request are `guard.rs`'s.
+//! All connections share the descriptors of the process. A client that may open any number of connections, or keep one
+//! open without a request, would take them from sources, log and targets. Beyond the bound, connections wait in the
+//! kernel's queue. `guard.rs` bounds single requests.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use super::unread::WriteBound;
 
 /// Twice the requests that are answered at once, so that probes and scrapes find room beside them.
 const CONNECTIONS_MAX: u32 = 512;
-/// A head is one packet, or a few; a connection that is kept open without a request ends after this too.
+/// Time for the head of a request, which is one packet or a few; an idle connection ends after it too.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
-/// 64 KiB over a slow line, and short enough that the answer has its time too.
+/// Time for a body: enough for 64 KiB over a slow line, and short enough to leave the answer its time.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
-/// A client that takes nothing for so long reads no more.
+/// Time that a write may wait: a client that takes nothing for so long reads no more.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause before the next try when the process or machine has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What one listener grants its clients.
+/// Bounds that one listener sets its clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ConnectionBounds {
     pub connections: u32,
@@ -54,7 +54,7 @@ pub(super) async fn serve(
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(bounds.head_time);
     loop {
-        // The place is taken before the connection is, so that no descriptor is held without one.
+        // A place is taken before a connection is accepted, so that no descriptor is held without a place.
         let accepted = async {
             let place = room.clone().acquire_owned().await.expect("nobody closes it");
             (place, accept(&listener).await)
@@ -84,7 +84,7 @@ pub(super) async fn serve(
     _ = room.acquire_many(bounds.connections).await;
 }
 
-/// The next connection; what hinders it is waited out.
+/// Accepts the next connection; waits while an error prevents it.
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {

@@ -1,4 +1,4 @@
-//! The endpoints for applications: their bounds, their answers, and their description.
+//! Tests of the endpoints for applications: their bounds, their answers, and their description.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ async fn health_readiness_status_and_metrics_are_served() {
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// An API with these tokens, without any task after it.
+/// A served API with these tokens, without a task that carries out its orders.
 struct Api {
     address: SocketAddr,
     cancel: CancellationToken,
@@ -119,7 +119,7 @@ impl Api {
         Self { address, cancel, orders }
     }
 
-    /// Sends what stands there and reads to the end: the head, and the body as JSON.
+    /// Sends the request as it is and reads to the end; returns the head, and the body as JSON.
     async fn raw(&self, request: &str) -> (String, serde_json::Value) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -169,7 +169,7 @@ async fn an_application_needs_one_of_the_configured_tokens() {
         assert!(!answer.1.to_string().contains(TOKEN), "{}", answer.1);
     }
     expect(&api.raw("POST /v1/uuids HTTP/1.0\r\n\r\n").await, 401, "token-refused");
-    // Known: refused for what it asks.
+    // The token is accepted; the request is refused for its count.
     expect(&api.post(&format!("bearer {TOKEN}"), r#"{"count": 0}"#).await, 422, "count-out-of-range");
 
     let closed = Api::with(&[]).await;
@@ -204,7 +204,7 @@ async fn a_wrong_body_is_refused_with_the_place() {
         expect(&answer, status, code);
         let detail = answer.1["detail"].as_str().unwrap();
         assert!(detail.contains(place), "{place} is not in {detail}");
-        // Words of our types and of the library that reads JSON.
+        // An answer has no words of our types or of the library that reads JSON.
         for foreign in ["struct", "invalid type", "u32", "deserialize"] {
             assert!(!detail.contains(foreign), "{detail}");
         }
@@ -230,7 +230,7 @@ async fn a_huge_body_is_refused_before_it_is_read_and_one_without_length_at_the_
     assert_eq!(body["code"], "body-too-large");
 }
 
-/// As many as requests that are answered at once, and others are answered beside them.
+/// More half bodies wait than requests are answered at once, and other requests are answered beside them.
 #[tokio::test]
 async fn half_bodies_hold_up_nobody_and_are_told_that_they_are_late() {
     let head =
@@ -269,7 +269,7 @@ async fn a_code_that_a_path_cannot_carry_is_told_so() {
     expect(&api.raw("GET /v1/serials/ HTTP/1.0\r\n\r\n").await, 401, "token-refused");
 }
 
-/// Far longer than an answer takes: what has not come by then does not come.
+/// Far longer than an answer takes: an answer that has not come by then does not come.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 const KEPT_OPEN: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -369,7 +369,7 @@ fn the_description_names_exactly_what_is_served_and_to_whom() {
     assert!(open.is_empty() && guarded.is_empty(), "not described: {open:?} {guarded:?}");
 }
 
-/// Who reads the description learns every code that can come, and `explain` knows each (`error.rs` has that test).
+/// The description lists every code that can come, and `explain` knows each (`error.rs` has that test).
 #[test]
 fn the_description_lists_exactly_the_codes_of_this_build() {
     let document: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();

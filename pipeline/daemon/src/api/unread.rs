@@ -1,7 +1,7 @@
-//! Drops a client that does not read what it is sent.
+//! Drops a client that does not read its answer.
 //!
-//! hyper bounds how long the head of a request may take, and not how long an answer may. A stream of events never ends
-//! by itself, so a client that stands still would keep its place for ever.
+//! hyper bounds the time for the head of a request, but not the time for an answer. A stream of events never ends by
+//! itself, so a client that stops reading would keep its place for ever.
 
 use std::io::{Error, ErrorKind, IoSlice, Result};
 use std::pin::Pin;

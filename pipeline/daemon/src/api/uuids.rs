@@ -1,7 +1,7 @@
 //! `POST /v1/uuids`: new uuids, each given out once in the world.
 //!
-//! A list and no range: consecutive numbers are not what the layout gives (`identifiers` says why). Text, because many
-//! JSON readers lose digits of numbers above 2⁵³.
+//! The answer is a list and no range: the layout gives no consecutive numbers (`identifiers` says why). Uuids are text,
+//! because many JSON readers lose digits of numbers above 2⁵³.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use tokio::sync::{Mutex, mpsc, oneshot};
 use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
 
-/// An answer of about 200 KB, given out within 3 ms of a machine's sequence.
+/// Uuids of one request, at most: an answer of about 200 KB, given out within 3 ms of a machine's sequence.
 const COUNT_MAX: u32 = 10_000;
 /// Header with the caller's key, as the IETF's draft of that name calls it.
 const KEY_HEADER: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 255;
-/// Requests that wait for their turn.
+/// Requests that wait for their turn, at most.
 const ORDERS_MAX: usize = 64;
 
 #[derive(Debug)]
@@ -42,22 +42,22 @@ pub struct IssuedUuids {
     uuids: Vec<String>,
 }
 
-/// A request for the one who holds a machine number.
+/// A request to the task that holds a machine number.
 #[derive(Debug)]
 pub struct UuidOrder {
     pub count: u32,
-    /// A client that orders with the same one again gets the same uuids.
+    /// Key of the client: an order with the same key gets the same uuids again.
     pub key: Option<String>,
-    /// Dropped when it cannot be carried out; `None`: the key was used for another count; a fault: the key cannot be
-    /// remembered.
+    /// The uuids; `None` if the key was used for another count; a fault if the key cannot be stored. It is dropped when
+    /// the order cannot be carried out.
     pub answer: oneshot::Sender<Result<Option<Vec<u64>>, Fault>>,
 }
 
-/// Where requests wait. Cheap to clone.
+/// The queue of requests. Clones share it and are cheap.
 #[derive(Debug, Clone)]
 pub struct Orders {
     sender: mpsc::Sender<UuidOrder>,
-    /// For one attempt of the minting task after the other.
+    /// Receiver that one attempt of the minting task after the other locks.
     pub receiver: Arc<Mutex<mpsc::Receiver<UuidOrder>>>,
 }
 
@@ -68,13 +68,13 @@ impl Default for Orders {
     }
 }
 
-/// The caller's key, as a digest: any bytes of any caller make a name of a register.
+/// Returns the caller's key as a digest, because any bytes must make a name of a register; `None` without a key.
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let digits = |key| Sha256::digest(key).iter().map(|byte| format!("{byte:02x}")).collect();
     Ok(sent_key(headers)?.map(digits))
 }
 
-/// The key that the caller sent, byte for byte.
+/// Returns the key that the caller sent, byte for byte; `None` without a key.
 pub(super) fn sent_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Problem> {
     let Some(key) = headers.get(KEY_HEADER).map(HeaderValue::as_bytes) else { return Ok(None) };
     if !(1..=KEY_BYTES_MAX).contains(&key.len()) {

@@ -1,4 +1,4 @@
-//! How a change is shown.
+//! Tests of changes as JSON.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ fn bytes(bytes: &'static [u8]) -> Value<'static> {
     Value::Bytes(Cow::Borrowed(bytes))
 }
 
-/// Every kind of value, every action.
+/// Returns every kind of value and every action.
 fn samples() -> Vec<Action<'static>> {
     let date = Value::Date { year: 2000, month: 2, day: 30 };
     let datetime =
@@ -122,7 +122,7 @@ fn filters_select_by_table_key_and_position() {
     assert!(from(8192).passes(&rename) && !from(8208).passes(&rename));
 }
 
-/// As much of JSON Schema as this schema uses; a keyword that it does not know fails the test.
+/// Validates by the part of JSON Schema that this schema uses; an unknown keyword fails the test.
 fn validate(root: &Json, schema: &Json, value: &Json) -> Result<(), String> {
     let fail = |why: &str| Err(format!("{why} at {value}"));
     for (keyword, rule) in schema.as_object().expect("a schema is an object") {
@@ -179,7 +179,7 @@ fn is_type(name: &str, value: &Json) -> bool {
     }
 }
 
-/// The patterns of this schema: digits in groups between separators.
+/// Matches the patterns of this schema: digits in groups between separators.
 fn matches(pattern: &str, text: &str) -> bool {
     let digits = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
         lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())

@@ -1,7 +1,7 @@
-//! `begin-anew`: has the reading of a source begin anew at the server's present end, when nothing else mends it.
+//! `begin-anew`: begins a source anew at the server's present end, when no other way mends it.
 //!
-//! It writes one register and asks for restarts. The reader goes on from there by itself, and each lane reads its
-//! tables again beside the changes; what stands meanwhile is served. A request that is cut off is repeated.
+//! It writes one register and asks for restarts. The reader continues from there by itself, and each lane reads its
+//! tables again beside the changes; existing rows are served meanwhile. A request that was cut off can be repeated.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, stderr, stdin};
@@ -23,12 +23,12 @@ use crate::observe::{lanes, reader_task};
 use crate::wiring::Wiring;
 use crate::{operator, output, restarts};
 
-/// A reader that runs somewhere is restarted, and has sent its first message, within it.
+/// Time within which a running reader restarts and sends its first message.
 const READER_WAIT: Duration = Duration::from_secs(30);
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Go on at the server's present end and read all tables again, where a source was reset or restored, lacks what was
-/// read, or has a binlog that nobody can read
+/// Continue at the server's present end and read all tables again, for a source that was reset or restored, lacks
+/// changes that were read, or has a binlog that cannot be read
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The source that begins anew
@@ -37,7 +37,7 @@ pub struct Arguments {
     /// The source's name once more, for scripts: without it the command asks for it
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
-    /// Id of this request: with the same one nothing begins anew again, however often it is sent
+    /// Id of this request: requests with the same id begin the source anew only once
     #[arg(long, value_name = "TEXT")]
     id: Option<String>,
     /// Say what would be done, and change nothing
@@ -48,7 +48,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What was, or would be, done.
+/// The beginning that was, or would be, made.
 #[derive(Debug, Serialize)]
 struct Done<'a> {
     source: &'a str,
@@ -56,9 +56,9 @@ struct Done<'a> {
     /// Number of the beginning.
     beginning: u64,
     server: String,
-    /// Why the source cannot be read on; none of a request that is repeated.
+    /// Reason why the source cannot be read on; `None` for a repeated request.
     why: Option<&'a str>,
-    /// Everything up to here was read; nobody reads what lies between this and the next.
+    /// Position up to which everything was read; no reader reads the changes between it and `goes_on_at`.
     read_up_to: Option<String>,
     goes_on_at: String,
     /// Projections that read their tables again, and how many lanes of each do.
@@ -66,7 +66,7 @@ struct Done<'a> {
     /// Targets that did not answer: their lanes begin anew when they are back.
     away: Vec<String>,
     dry_run: bool,
-    /// The same request was written before, and nothing is now.
+    /// The same request was written before, so this one wrote nothing.
     repeated: bool,
 }
 
@@ -99,7 +99,7 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         }
         confirm(arguments)?;
     }
-    // The server may have gone on meanwhile: the place is its end at this moment.
+    // The server may have written more meanwhile, so the beginning is at its end of this moment.
     let gap = again(async || ask(wiring, source, &id, &known, false).await).await?;
     tracing::warn!(source, id, position = %gap.beginning.position, why = gap.why, "the source begins anew");
     if arguments.json || gap.is_repeated {
@@ -109,11 +109,11 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     Ok(Exit::Success)
 }
 
-/// An address that leads to the server of another source would load that source's rows as this one's.
+/// Refuses an address that leads to the server of another source, whose rows would be loaded as this source's.
 async fn require_own_server(wiring: &Wiring, source: &str) -> Result<(), Fault> {
     let own = wiring.source(source)?.instance().await?;
     for other in wiring.config().sources.iter().filter(|other| other.name != source) {
-        // One that does not answer has nothing to do with it.
+        // A server that does not answer is another one: the source's own server has answered.
         if wiring.source(&other.name)?.instance().await.is_ok_and(|instance| instance == own) {
             let found = format!("its address leads to the server of source {}", other.name);
             return Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), found)
@@ -152,18 +152,18 @@ async fn ask(
     let log = wiring.log().await?;
     let connector = wiring.source(source)?;
     let command = BeginAnew { source, connector, log, registers: log, request };
-    // A lane whose row is missing or damaged is not among them.
+    // A lane whose progress row is missing or damaged is not in `progress`.
     let are_all = known.progress.len() == known.lanes.len();
     command.run(&known.progress, are_all, is_rehearsal).await
 }
 
-/// Who asks, from where and when: the register keeps it.
+/// Returns an id with operator, host and time, which the register keeps.
 fn new_id() -> String {
     let who = operator::user_at_host();
     format!("{who} {} {:08x}", jiff::Timestamp::now(), rand::random::<u32>())
 }
 
-/// Derived rows that the server lacks go, so a person says the name again.
+/// Has the operator repeat the source's name, because derived rows that the server lacks will go.
 fn confirm(arguments: &Arguments) -> Result<(), Fault> {
     let source = &arguments.source;
     let said = match &arguments.confirm {
@@ -174,7 +174,7 @@ fn confirm(arguments: &Arguments) -> Result<(), Fault> {
                 format!("Type the name of the source to begin anew ({source}): ").as_bytes(),
             );
             let mut line = String::new();
-            // Nothing is said where nobody is asked.
+            // Without an operator at standard input the line stays empty.
             _ = stdin().lock().read_line(&mut line);
             line.trim().to_owned()
         }

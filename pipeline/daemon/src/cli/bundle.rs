@@ -1,7 +1,7 @@
-//! `bundle`: what somebody who helps from afar needs to see, in one archive, without secrets.
+//! `bundle`: one archive, without secrets, for a person who helps from afar.
 //!
-//! Each part is gathered on its own: a server that is down, or a configuration that is wrong, is what such an archive
-//! is made for.
+//! Each part is gathered on its own, because such an archive is needed when a server is down or the configuration is
+//! wrong.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -22,11 +22,11 @@ use crate::output::{self, FaultView};
 use crate::wiring::Wiring;
 use crate::{redacted, wall_clock};
 
-/// A busy daemon answers late.
+/// Time for the daemon's answer; a busy daemon answers late.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
 /// Folder of the files within the archive.
 const FOLDER: &str = "anabranch-bundle";
-/// Only its maker may read an archive: it names hosts, accounts, tables.
+/// Rights of the archive: only its owner may read it, since it names hosts, accounts, tables.
 const MODE: u32 = 0o600;
 
 /// Write an archive (.tar.gz) for somebody who helps: versions, configuration, check, status, metrics, reconciliations
@@ -35,7 +35,7 @@ const MODE: u32 = 0o600;
 /// be gathered say why.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to write it; a file that is there stays as it is
+    /// File to write; an existing file stays as it is
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -47,7 +47,7 @@ struct Part {
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
-    // Before minutes of waiting for servers that are down.
+    // The file is created before the minutes that servers cost that are down.
     let file = create(&arguments.file, MODE).map_err(|fault| vec![fault])?;
     let mut parts = vec![
         Part { name: "about.json", text: about() },
@@ -58,7 +58,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
                 .map_or_else(|faults| unavailable(&faults), |report| report.json()),
         },
     ];
-    // Without a configuration `check.json` says why, and nobody can be asked.
+    // Without a configuration, `check.json` says why, and no server can be asked.
     if let Ok(config) = cli.configuration() {
         let wiring = Wiring::new(config);
         parts.extend(block_on(asked(&wiring))?);
@@ -69,7 +69,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// What servers and the daemon of this machine say.
+/// Gathers the answers of servers and of the daemon of this machine.
 async fn asked(wiring: &Wiring) -> Vec<Part> {
     let reconciliations =
         async { reconcile::status_as_json(wiring).await.unwrap_or_else(|fault| unavailable(&[fault])) };
@@ -95,7 +95,7 @@ async fn asked(wiring: &Wiring) -> Vec<Part> {
     ]
 }
 
-/// The answer of the daemon on `http.listen`.
+/// Returns the answer of the daemon on `http.listen`, or why there is none.
 async fn daemon(wiring: &Wiring, path: &str) -> String {
     let Some(listen) = wiring.config().http.listen else {
         return "not gathered: the configuration has no http.listen\n".to_owned();

@@ -25,11 +25,11 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What a day celebrates.
+/// A day with the tables that are read on it.
 #[derive(Debug, Serialize)]
 struct DayView {
     date: String,
-    /// The lunar day; none outside of 1901 to 2100.
+    /// The lunar day; `None` outside of 1901 to 2100.
     lunar_date: Option<String>,
     /// Another calendar may begin this lunar month one day later.
     is_disputed: bool,
@@ -44,7 +44,7 @@ struct TableView {
     calendar: Calendar,
     occurrence: Option<String>,
     reason: CelebrationReason,
-    /// The rule for 29 February under which the table is read; none where it is read under both.
+    /// The rule for 29 February under which the table is read; `None` where it is read under both.
     leap_day: Option<LeapDayRule>,
 }
 

@@ -1,6 +1,6 @@
 //! `check`: the pre-flight of everything, without changing anything.
 //!
-//! Every fault is reported, not just the first; one thing that cannot be reached does not hinder the others.
+//! Every fault is reported, not just the first; a server that cannot be reached does not hinder the other checks.
 
 use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
@@ -27,13 +27,13 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What was checked, and what is wrong with it.
+/// A checked thing with its faults and warnings.
 #[derive(Debug)]
 struct Checked {
-    /// `source source-a`, `log`, `target main`.
+    /// Name of the thing, such as `source source-a`, `log` or `target main`.
     thing: String,
     faults: Vec<Fault>,
-    /// What is no fault and yet should be known, each in a sentence that names its thing.
+    /// Facts that are no faults and yet matter, each in a sentence that names its thing.
     warnings: Vec<String>,
 }
 
@@ -43,7 +43,7 @@ impl Checked {
     }
 }
 
-/// How many of its tables an entity's rule can put a row into.
+/// The number of an entity's tables, and of those that its rule can put a row into.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Reach {
     entity: &'static str,
@@ -51,7 +51,7 @@ struct Reach {
     reachable: u64,
 }
 
-/// The folder that readings spill into.
+/// The folder that reads spill into.
 #[derive(Debug, Serialize)]
 struct SpillView {
     folder: String,
@@ -103,7 +103,7 @@ pub(super) fn report(cli: &Cli, offline: bool) -> Result<Report, Vec<Fault>> {
     Ok(report)
 }
 
-/// Files that the configuration names and that cannot be opened.
+/// Returns a fault for each file that the configuration names and that cannot be opened.
 fn unreadable_files(config: &Config) -> Vec<Fault> {
     let log = ("log.ca_file".to_owned(), &config.log.ca_file);
     let sources =
@@ -131,7 +131,7 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
     unreadable.collect()
 }
 
-/// Every server, all at once: one that does not answer costs its own time-out only.
+/// Checks every server, all at once: one that does not answer costs its own time-out only.
 async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     let sources = wiring.config().sources.iter().map(async |source| Checked {
         thing: format!("source {}", source.name),
@@ -174,7 +174,7 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     checked
 }
 
-/// What a reconciliation asks of a replica: its captured tables, its load and its lag.
+/// Checks the abilities that a reconciliation needs of a replica: its captured tables, its load and its lag.
 async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
     let thing = format!("replica of source {}", source.name);
     let replica = reconciliations::whole_tables(config, source);
@@ -198,7 +198,7 @@ async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
     checked
 }
 
-/// All that was checked.
+/// The results of all checks.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     offline: bool,
@@ -257,7 +257,7 @@ impl Report {
         }
     }
 
-    /// One JSON object.
+    /// Returns the report as one JSON object.
     pub(super) fn json(&self) -> String {
         let view = ReportView {
             exit_code: Exit::worst(self.faults()).number(),

@@ -17,7 +17,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Exit {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "anabranch", &mut script);
-    // A reader that went away has what it wanted.
+    // A closed pipe is no fault: the reader has all that it wanted.
     let _ = output::line(String::from_utf8_lossy(&script).trim_end());
     Exit::Success
 }

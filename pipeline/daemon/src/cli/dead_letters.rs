@@ -1,8 +1,7 @@
 //! `dead-letters`: documents that a search index rejected. Only their ids are shown, never their values.
 //!
-//! A letter goes by itself once the index has taken the document in the same or a newer version. `retry` sets the lanes
-//! back to before their oldest letter, which is what `replay` does; `drop` forgets letters, and the index stays as it
-//! is.
+//! A letter disappears once the index has taken the document in the same or a newer version. `retry` sets the lanes
+//! back to before their oldest letter, as `replay` does; `drop` forgets letters, and the index stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +19,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::{DeadLetter, Documents, Wiring};
 
-/// Letters that one command looks at: the oldest.
+/// Letters that one command reads, at most: the oldest.
 const LETTERS_MAX: usize = 10_000;
 
 /// Show, try again or forget documents that a search index rejected
@@ -28,7 +27,7 @@ const LETTERS_MAX: usize = 10_000;
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Only of this projection
+    /// Only letters of this projection
     #[arg(long, global = true)]
     projection: Option<String>,
 }
@@ -41,7 +40,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Apply everything again since the oldest letter of each lane, as `replay` does; what is taken leaves the list
+    /// Apply everything again since the oldest letter of each lane, as `replay` does; accepted documents leave the list
     Retry {
         /// Say what would be done, and change nothing
         #[arg(long)]

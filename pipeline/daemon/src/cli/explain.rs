@@ -1,4 +1,4 @@
-//! `explain`: what an error code means and what repairs it, from the runbook of this very build.
+//! `explain`: prints the meaning and the remedy of an error code, from the runbook of this build.
 
 use anabranch_pipeline::error::{Code, Fault};
 use clap::Args;
@@ -7,14 +7,14 @@ use super::Outcome;
 use crate::exit::Exit;
 use crate::{output, runbook};
 
-/// Codes that are named when none was asked for.
+/// Similar codes that are named, at most, when the given one is unknown.
 const NEAR_MAX: usize = 3;
-/// Below this likeness (1 is the same text) a code is not what was meant: a letter lost in a short word stays above.
+/// Least likeness of a code that may be meant (1 is the same text); a short word that lost a letter stays above.
 const LIKENESS_MIN: f64 = 0.6;
-/// A shorter text is a part of too many codes to say which was meant.
+/// Bytes, at least, of a text that is searched within codes: a shorter one is a part of too many.
 const PART_BYTES_MIN: usize = 3;
 
-/// Print what an error code means and what repairs it
+/// Print the meaning of an error code and its remedy
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A code as shown in [brackets], or as `code` of a problem of the HTTP API, such as binlog-purged; without it all
@@ -46,7 +46,7 @@ fn unknown(text: &str) -> Fault {
     }
 }
 
-/// Codes that are written alike or have the text as a part, the likest first.
+/// Returns codes that are written alike or contain the text, the likest first.
 fn near(text: &str) -> Vec<Code> {
     let likeness = |code: Code| {
         let is_part = text.len() >= PART_BYTES_MIN && code.as_str().contains(text);

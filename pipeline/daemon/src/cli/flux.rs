@@ -1,5 +1,5 @@
-//! `flux`: what an identifier of a payment document says, and where a new document belongs. That asks no server; `next`
-//! and `sequence` do.
+//! `flux`: explains identifiers of payment documents, and names the table of a new document, without a server. `next`
+//! and `sequence` ask servers.
 
 mod next;
 mod sequence;
@@ -31,15 +31,15 @@ enum Command {
     Sequence(sequence::Arguments),
 }
 
-/// Print each part of an identifier, its database and table, its rule, and what would be odd
+/// Print each part of an identifier, its database and table, its rule, and unusual facts
 #[derive(Debug, Args)]
 struct Explain {
     /// The 31 digits
     id: String,
-    /// What the document is: its place is compared with the rule of this kind
+    /// Kind of the document: its database and table are compared with the rule of this kind
     #[arg(long, value_parser = kind, help = kinds_help())]
     kind: Option<Kind>,
-    /// The identifier of what it follows; a document that stands elsewhere ends with `flux-misplaced`
+    /// Identifier of the document that it follows; a document that lies elsewhere ends with `flux-misplaced`
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ struct Explain {
 struct New {
     #[arg(value_parser = kind, help = kinds_help())]
     kind: Kind,
-    /// The identifier of what it follows; recharges and withdrawals follow nothing
+    /// Identifier of the document that it follows; recharges and withdrawals follow none
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     /// User partition of a recharge or withdrawal, 00 to 99
@@ -101,7 +101,7 @@ fn kinds_help() -> String {
     format!("What the document is: {}", kinds())
 }
 
-/// What was told of an identifier or of a place.
+/// The explanation of an identifier, or the table of a new document.
 #[derive(Debug, Default, Serialize)]
 struct Told {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,7 @@ struct Told {
     parts: Vec<PartView>,
     side: &'static str,
     partition: String,
-    /// 00 to 11, or 99.
+    /// Month of the table, 00 to 11, or 99.
     month: String,
     database: String,
     table: String,
@@ -157,7 +157,7 @@ fn tell(answer: Result<(Told, Option<Fault>), Fault>, names: &NameArguments) -> 
     misplaced.map_or(Ok(Exit::Success), |fault| Err(vec![fault]))
 }
 
-/// What an identifier says, and the fault of one that stands elsewhere than it should.
+/// Explains an identifier; also returns a fault if the document lies elsewhere than it should.
 fn explain(arguments: &Explain) -> Result<(Told, Option<Fault>), Fault> {
     let names = arguments.names.parse()?;
     let id = arguments.names.read("identifier", &arguments.id)?;
@@ -263,7 +263,7 @@ impl From<&Misplacement> for MisplacementView {
     }
 }
 
-/// The rule of the kind, or those of every kind that the digits allow.
+/// Returns the rule of the kind, or the rules of every kind that the digits allow.
 fn rules(id: &FluxId, kind: Option<Kind>) -> Vec<RuleView> {
     let allowed = |kind: &Kind| kind.audit(id, None).is_ok_and(|told| told.is_empty());
     match kind {
@@ -314,7 +314,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// What breaks no rule and is still unusual.
+/// Lists facts that break no rule and are still unusual.
 fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
     let parts = id.parts();
     let mut odd = Vec::new();

@@ -9,10 +9,10 @@ use crate::output;
 use crate::reconciliations::{self, Named};
 use crate::wiring::Wiring;
 
-/// Shown for rows that say no shard id.
+/// Text shown for rows without a shard id.
 const NONE: &str = "none";
 
-/// Remove derived rows that belong to no table of any source, which reconciliations tell of and never remove
+/// Remove derived rows that belong to no table of any source, which reconciliations report and never remove
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The projection
@@ -46,7 +46,7 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
     };
     let removed =
         reconciliations::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, tell).await?;
-    // Standard output has rows only, where a program reads it.
+    // With `--json`, standard output has rows only, because a program reads it.
     let text = match arguments.dry_run {
         true => format!("{} rows would be removed", removed.found),
         false => format!("{} of {} rows were removed", removed.removed, removed.found),

@@ -11,7 +11,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::roles::Role;
 
-/// A busy daemon answers late; a container's own limit is longer.
+/// Time for the daemon's answer: a busy daemon answers late, and a container's own limit is longer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Ask the daemon on http.listen whether it lives (or is ready): exit code 0, else 1
@@ -37,7 +37,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Some((200, answer)) => (Exit::Success, answer),
         Some((_, answer)) => (Exit::Definite, answer),
     };
-    // A reader that went away has the exit code.
+    // A closed pipe is no fault: the caller has the exit code.
     _ = output::line(&text);
     Ok(exit)
 }

@@ -1,4 +1,4 @@
-//! `init`: asks sources what they have, and writes a configuration that fits.
+//! `init`: surveys sources and writes a configuration that fits them.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -19,12 +19,12 @@ use crate::proposal::recognised::{Recognised, recognise};
 use crate::proposal::{Addresses, FoundSource, Placement, Proposal, Proposed};
 use crate::wiring::{Survey, SurveyedColumn};
 
-/// Tables of a family that rows are taken from, to find its rule.
+/// Tables of a family, at most, whose rows are read to find its rule.
 const SAMPLED_TABLES: usize = 16;
 const ROWS_A_TABLE: usize = 40;
-/// A configuration holds names of variables in place of secrets.
+/// Rights of the file: a configuration holds names of variables in place of secrets.
 const MODE: u32 = 0o644;
-/// Columns of text that a rule may read, beside the key.
+/// Columns of text that a rule may read beside the key, at most.
 const RULE_COLUMNS_MAX: usize = 8;
 
 /// Ask sources what they have, and write a commented configuration; changes nothing on any server
@@ -47,7 +47,7 @@ pub struct Arguments {
     /// CA certificate of all these servers, for TLS
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Where to write it; a file that is there stays as it is. Default: standard output
+    /// File to write; an existing file stays as it is. Default: standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -87,7 +87,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     ])
 }
 
-/// A source's name and its variable.
+/// Returns the name and the variable of each source.
 fn named_sources(given: &[String]) -> Result<Vec<(String, String)>, Vec<Fault>> {
     let mut seen = BTreeSet::new();
     given
@@ -111,13 +111,13 @@ fn named_sources(given: &[String]) -> Result<Vec<(String, String)>, Vec<Fault>> 
         .collect()
 }
 
-/// `source-a` of `ANABRANCH_SOURCE_A_URL`.
+/// Returns `source-a` for `ANABRANCH_SOURCE_A_URL`.
 fn name_of(variable: &str) -> String {
     let bare = variable.strip_prefix("ANABRANCH_").unwrap_or(variable);
     bare.strip_suffix("_URL").unwrap_or(bare).to_ascii_lowercase().replace('_', "-")
 }
 
-/// Refuses what is no variable's name without repeating it: it may be an address with its password.
+/// Refuses a text that is no name of a variable without repeating it: it may be an address with its password.
 fn variable_name(text: &str) -> Result<(), Vec<Fault>> {
     let is_sound = !text.is_empty()
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -174,7 +174,7 @@ async fn survey(
     Ok(Proposal { addresses, sources, proposed, others })
 }
 
-/// What the rows of a family are, and by which rule they are shared out; `None` = neither users nor devices.
+/// Returns the entity of a family and the rule that shares out its rows; `None` = neither users nor devices.
 async fn look(
     servers: &mut [Survey],
     family: &Family,
@@ -202,7 +202,7 @@ async fn look(
     Ok(Some((recognised, placement)))
 }
 
-/// The columns that a rule may read: the key, and for users what may be a name.
+/// Returns the columns that a rule may read: the key, and for users the columns that may hold a name.
 fn rule_columns(recognised: &Recognised, columns: &[SurveyedColumn]) -> Vec<String> {
     let key = recognised.columns.first().map(|(_, column)| column.clone());
     let is_captured = |name: &str| recognised.columns.iter().any(|(_, column)| column == name);

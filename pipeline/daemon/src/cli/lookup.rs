@@ -1,6 +1,6 @@
-//! `lookup`: the devices that have a code, for people. The same code as the HTTP API's; it needs no running daemon.
+//! `lookup`: finds the devices that have a code as the HTTP API does, but without a running daemon.
 //!
-//! When the daemon of this configuration answers, its lag is shown, which knows the past.
+//! If the daemon of this configuration answers, its lag is shown, because the daemon knows earlier heads of the source.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub struct Arguments {
     /// Claims shown at once
     #[arg(long)]
     limit: Option<usize>,
-    /// Go on after a page: what it said as `next`
+    /// Continue after a page: the value of its `next`
     #[arg(long, value_name = "NEXT")]
     after: Option<String>,
     /// Print one JSON object
@@ -68,7 +68,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// One line an IMEI, as it is found.
+/// Prints one line for each IMEI as soon as it is found.
 fn duplicates(config: Config, is_json: bool) -> Outcome {
     let wiring = Wiring::new(config);
     let show = |Duplicate { value, devices }: Duplicate| {
@@ -112,7 +112,7 @@ fn fault(refusal: Refusal) -> Fault {
     }
 }
 
-/// One line a claim, and the rows beneath.
+/// Returns one line for each claim, with its rows beneath.
 fn text(answer: &LookupAnswer) -> String {
     let unknown = || "?".to_owned();
     let mut lines = vec![["DEVICE", "KIND", "SOURCE", "TABLE", ""].map(str::to_owned)];

@@ -1,7 +1,7 @@
 //! The command line: one file a command.
 //!
-//! A command returns its exit code, or the faults that ended it; printing them and choosing the code from them is
-//! done here once. A panic ends the process with 70.
+//! A command returns its exit code, or the faults that ended it. This module prints the faults and chooses the exit
+//! code from them. A panic ends the process with 70.
 
 mod begin_anew;
 mod bundle;
@@ -50,7 +50,7 @@ pub struct Cli {
     /// Configuration file (deploy/anabranch.example.toml explains every key)
     #[arg(long, global = true, value_name = "FILE", env = "ANABRANCH_CONFIG")]
     config: Option<PathBuf>,
-    /// How logs and errors are written to standard error
+    /// Format of logs and errors on standard error
     #[arg(long, global = true, value_enum, default_value = "text", env = "ANABRANCH_LOG_FORMAT")]
     log_format: LogFormat,
     /// off, error, warn, info, debug, trace; or directives such as anabranch=debug,hyper=info
@@ -88,7 +88,7 @@ enum Command {
     Explain(explain::Arguments),
 }
 
-/// What a command ends with: its exit code, or the faults that ended it.
+/// Result of a command: its exit code, or the faults that ended it.
 type Outcome = Result<Exit, Vec<Fault>>;
 
 /// Runs the command of this process's arguments.
@@ -139,7 +139,7 @@ impl Cli {
         }
     }
 
-    /// The parsed configuration; without `--config` the process ends as clap ends it for a missing argument.
+    /// Returns the parsed configuration; without `--config` the process ends as clap ends it for a missing argument.
     fn configuration(&self) -> Result<Config, Vec<Fault>> {
         match &self.config {
             Some(file) => settings::load(file),

@@ -1,4 +1,4 @@
-//! Files that commands write: never in place of one that is there.
+//! Files that commands write, never over an existing one.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anabranch_pipeline::error::{Code, Fault};
 
-/// Makes a file that is not there yet, with these rights less those that the process takes away.
+/// Creates a file with these rights, less the umask of the process; an existing file is a fault.
 pub(super) fn create(path: &Path, mode: u32) -> Result<File, Fault> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
     opened.map_err(|error| unwritable(path, error))

@@ -1,4 +1,4 @@
-//! `pause` and `resume`: lanes of a projection stop moving rows, and go on where they stopped.
+//! `pause` and `resume`: stop the lanes of a projection, and let them continue where they stopped.
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
@@ -16,18 +16,18 @@ use crate::{output, wall_clock};
 /// Have the lanes of a projection stop until `resume`: for work on its target
 ///
 /// Each lane commits what it has and gives its lease back, in whichever process it is. Readers, other projections and
-/// lookups go on. What changes meanwhile waits in the log, and after that in the binlogs of the sources. A lane that
-/// finds it in neither reads its tables again.
+/// lookups go on. Changes meanwhile wait in the log, and after that in the binlogs of the sources. A lane that finds
+/// them in neither reads its tables again.
 #[derive(Debug, Args)]
 pub struct PauseArguments {
     #[command(flatten)]
     lanes: Lanes,
-    /// Why, for those who see it
+    /// Reason that is shown with the pause
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 }
 
-/// Have paused lanes go on
+/// Let paused lanes continue
 #[derive(Debug, Args)]
 pub struct ResumeArguments {
     #[command(flatten)]
@@ -50,7 +50,7 @@ struct Lanes {
 #[derive(Debug, Serialize)]
 struct PausedView<'p> {
     pause: &'p Pause,
-    /// They were not paused in the same way before.
+    /// The lanes were not paused in the same way before.
     is_new: bool,
     lanes: Vec<String>,
 }
@@ -93,7 +93,7 @@ pub fn resume(cli: &Cli, ResumeArguments { lanes }: &ResumeArguments) -> Outcome
 }
 
 impl Lanes {
-    /// The lanes that are meant, as `status` names them.
+    /// Returns the lanes of this selection, as `status` names them.
     fn held(&self, wiring: &Wiring) -> Result<Vec<String>, Vec<Fault>> {
         let held = held(wiring.config(), &self.projection, self.source.as_deref());
         let held = held.map_err(|fault| vec![fault])?;
@@ -101,7 +101,7 @@ impl Lanes {
     }
 }
 
-/// The configured lanes that a pause would hold; a projection or source that is not there is refused by name.
+/// Returns the configured lanes that a pause would hold; refuses an unknown projection or source by name.
 fn held(config: &Config, projection: &str, source: Option<&str>) -> Result<Vec<LaneId>, Fault> {
     let unknown = |kind: &str, name: &str, known: Vec<&str>| {
         let found = format!("the configuration has no {kind} of this name");
@@ -123,7 +123,7 @@ fn held(config: &Config, projection: &str, source: Option<&str>) -> Result<Vec<L
     Ok(lanes(config).into_iter().filter(is_meant).collect())
 }
 
-/// `paused for 5 min by ann@db-1: new disks`, for tables of lanes.
+/// Returns `paused for 5 min by ann@db-1: new disks`, for tables of lanes.
 pub(super) fn told(pause: &Pause) -> String {
     let minutes = wall_clock::now_ms().saturating_sub(pause.since_ms) / 60_000;
     let reason = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));

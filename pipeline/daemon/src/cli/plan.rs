@@ -1,4 +1,4 @@
-//! `plan`: what a set-up of so many rows needs, from a file alone. It asks no server.
+//! `plan`: computes the needs of a set-up from a file alone. It asks no server.
 //!
 //! `view.rs` is the plan as JSON, `text.rs` and `page.rs` print the same view for a terminal and for paper.
 
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// The computed plan, or every fault of its file.
+/// Returns the computed plan, or every fault of its file.
 fn read(subject: &str, text: &str) -> Result<Plan, Vec<Fault>> {
     let fields: Fields = toml::from_str(text).map_err(|error| {
         let line =

@@ -1,8 +1,8 @@
-//! `reconcile`: compares both sides of every store, and has repaired what differs.
+//! `reconcile`: compares both sides of every store, and has the lanes repair differences.
 //!
-//! `--now` does a reconciliation in this process; repairs are done by the daemons that run the lanes. `status` shows
-//! the reconciliation that is under way and those that are over, `show` one of them, `verify` that nobody has changed
-//! the history, `remove-foreign` removes what no reconciliation does (`foreign.rs`).
+//! `--now` reconciles in this process; the daemons that run the lanes do the repairs. `status` lists the reconciliation
+//! that is under way and past ones, `show` prints one of them, and `verify` checks that the history is unchanged.
+//! `remove-foreign` removes rows that no reconciliation removes (`foreign.rs`).
 
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::{Code, Fault};
@@ -20,16 +20,16 @@ use crate::reconciliations::{self, Order, ReconciliationEnd, Underway};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// Reconciliations that `status` lists.
+/// Past reconciliations that `status` lists, at most.
 const LISTED: usize = 10;
-/// A report that is printed as text shows so many lines of each of its lists.
+/// Lines of each list that a report as text shows, at most.
 const LINES_MAX: usize = 10;
-/// Reconciliations that are read at a time to be verified.
+/// Reconciliations that `verify` reads at a time.
 const VERIFIED_AT_ONCE: usize = 500;
-/// The newest reconciliation.
+/// Id that means the newest reconciliation.
 const LAST: &str = "LAST";
 
-/// Compare sources with derived stores row by row, and repair what differs
+/// Compare sources with derived stores row by row, and repair differences
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -41,13 +41,13 @@ pub struct Arguments {
     /// Only this projection, or cache/NAME; may be repeated
     #[arg(long = "store", value_name = "NAME")]
     stores: Vec<String>,
-    /// What is done about drift. Default: as configured
+    /// Treatment of drift. Default: as configured
     #[arg(long, value_enum)]
     mode: Option<ModeArgument>,
     /// Repair also when more differs than the gate lets pass
     #[arg(long)]
     open_gate: bool,
-    /// Read as fast as it goes, also while lanes or a replica are behind
+    /// Read as fast as it goes, also while lanes or a replica lag
     #[arg(long)]
     unthrottled: bool,
     /// Give up a reconciliation that was asked for by hand in another way, and cut off
@@ -88,9 +88,9 @@ struct Show {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ModeArgument {
-    /// Say what differs, and change nothing
+    /// Report differences, and change nothing
     Report,
-    /// Have the lanes read again what differs
+    /// Have the lanes read rows again that differ
     Repair,
 }
 
@@ -142,7 +142,7 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     }
 }
 
-/// What a script may rely on.
+/// Returns the exit code of a verdict, on which scripts may rely.
 fn exit(verdict: Verdict) -> Exit {
     match verdict {
         Verdict::Clean | Verdict::Repaired => Exit::Success,
@@ -161,7 +161,7 @@ fn print(report: &ReconciliationReport, json: bool) {
     report.stores.iter().flat_map(lines_of).for_each(|line| _ = output::line(&line));
 }
 
-/// What decides the verdict stands first, and of a long list only its beginning.
+/// Returns a report's lines: facts that decide the verdict come first, and long lists are cut.
 fn lines_of(store: &StoreReport) -> Vec<String> {
     let rate = (store.rows_source + store.rows_derived) as f64 / store.seconds.max(0.001);
     let mut lines = vec![format!("{}: {}", store.store, store.outcome().name())];
@@ -223,7 +223,7 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
     lines
 }
 
-/// The first of a list, and how many more there are.
+/// Returns the lines of the first entries of a list, and one with the number of the others.
 fn cut<T>(list: &[T], line: impl Fn(&T) -> String) -> Vec<String> {
     let mut lines: Vec<String> = list.iter().take(LINES_MAX).map(line).collect();
     match list.len().saturating_sub(LINES_MAX) {
@@ -257,12 +257,12 @@ struct Listed {
     is_signature_right: bool,
 }
 
-/// What `reconcile status --json` prints.
+/// Returns the output of `reconcile status --json`.
 pub(super) async fn status_as_json(wiring: &Wiring) -> Result<String, Fault> {
     Ok(output::json(&listed(wiring).await?))
 }
 
-/// The newest report, as it was signed.
+/// Returns the newest report as it was signed.
 pub(super) async fn newest_as_json(wiring: &Wiring) -> Result<String, Fault> {
     let (newest, _) = reconciliations::past(wiring, None).await?;
     Ok(newest.report)
@@ -270,7 +270,7 @@ pub(super) async fn newest_as_json(wiring: &Wiring) -> Result<String, Fault> {
 
 async fn listed(wiring: &Wiring) -> Result<Status, Fault> {
     let (underway, underway_by_hand) = reconciliations::underway(wiring).await?;
-    // One more, so that the oldest that is shown is seen beside the one before it.
+    // One more is read, because the seal of each reconciliation is checked against the one before it.
     let newest = wiring.history()?.newest(LISTED + 1).await?;
     let reconciliations = newest.iter().take(LISTED).zip(0..).map(|(reconciliation, place)| Listed {
         id: reconciliation.id.clone(),

@@ -1,8 +1,8 @@
 //! `refresh`: has the lanes of a projection read their rows from the source again.
 //!
-//! Only progress rows are written. The daemon that runs the lanes notices and reads the tables beside its feed; a
-//! daemon that starts later does. `status` shows how far it is. A condition is tried on the source first: what no lane
-//! could read is refused here.
+//! The command writes progress rows only. The daemon that runs the lanes, or one that starts later, notices and reads
+//! the tables beside its feed; `status` shows how far it is. The command first tries a condition on the source, and
+//! refuses one that no lane could read.
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -33,11 +33,11 @@ pub struct Arguments {
     /// Only this table of the source, which must then be named
     #[arg(long, value_name = "DATABASE.TABLE")]
     table: Option<String>,
-    /// Only the row of this user id or uuid of the table, and whatever stands for it. May be repeated
+    /// Only the row of this user id or uuid of the table, and its derived rows. May be repeated
     #[arg(long = "key", value_name = "KEY", requires = "table")]
     keys: Vec<String>,
-    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and whatever stands for
-    /// them. Times are UTC. May be repeated: then all must hold
+    /// Only rows of the source for which this holds, `COLUMN >= VALUE`, with =, <, <=, > or >=, and their derived
+    /// rows. Times are UTC. May be repeated: then all must hold
     #[arg(long = "where", value_name = "CONDITION", conflicts_with = "keys")]
     conditions: Vec<String>,
     /// Print one JSON object a lane
@@ -45,7 +45,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// What was asked of one lane.
+/// The refresh that one lane was asked for.
 #[derive(Debug, Serialize)]
 struct Asked<'a> {
     lane: String,
@@ -97,7 +97,7 @@ async fn scope(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> Resu
     Ok(Scope::Keys([(shard, arguments.keys.iter().map(key).collect::<Result<_, _>>()?)].into()))
 }
 
-/// The one table that is named must be captured from the one source.
+/// Returns the shard id of the table, which must be captured from the one source of the lanes.
 fn table(wiring: &Wiring, lanes: &[LaneId], name: &str) -> Result<ShardId, Fault> {
     let refused = |found: &str| Fault::new(Code::RefreshRefused, format!("table {name}"), found);
     let source = &lanes[0].source;
@@ -137,7 +137,7 @@ fn condition(texts: &[String]) -> Result<Option<Condition>, Fault> {
     }
 }
 
-/// On a table of each source: a lane would try for ever what its source does not understand.
+/// Tries the condition on a table of each source: a lane would try for ever a condition that its source refuses.
 async fn try_out(
     wiring: &Wiring,
     lanes: &[LaneId],

@@ -1,7 +1,7 @@
 //! `replay`: sets the lanes of a projection back, without touching the others.
 //!
-//! Only progress rows are written. The daemon that runs the lanes notices and goes on from there by itself, from the
-//! stream where that still holds the past, else from the binlog.
+//! The command writes progress rows only. The daemon that runs the lanes notices and resumes from there by itself: from
+//! the stream where that still holds the past, else from the binlog.
 
 use anabranch_pipeline::deliver::{Past, Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
@@ -71,13 +71,13 @@ impl From {
     }
 }
 
-/// What was, or would be, done to one lane.
+/// The change that was, or would be, made to one lane.
 #[derive(Debug, Serialize)]
 struct Done {
     lane: String,
-    /// Position before; `0:0:0` = it had not begun.
+    /// Position before; `0:0:0` = the lane had not begun.
     before: String,
-    /// Position now; `0:0:0` = it begins anew.
+    /// Position now; `0:0:0` = the lane begins anew.
     after: String,
     dry_run: bool,
 }
@@ -107,7 +107,7 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> 
     Ok(lanes)
 }
 
-/// The past of a source, which a replay goes back into.
+/// Returns the past of a source, into which a replay goes back.
 pub(super) async fn past<'w>(
     wiring: &'w Wiring,
     source: &'w str,

@@ -1,10 +1,10 @@
 //! `run`: the daemon. Starts the tasks of its roles, serves HTTP, and stops in order.
 //!
-//! The stop in one sitting: at a signal `/readyz` says 503. Then it stops the readers, which append what they have read
-//! and wait until the log holds it; then the lanes, which commit what they have with their progress; all of it within
-//! `limits.shutdown`; what has not ended then is cut off and loses nothing. Requests are answered meanwhile; then HTTP
-//! takes no more, the running ones get their time, and the mint, which they may need, ends last. A second signal ends
-//! the process at once.
+//! The stop, in order; a second signal ends the process at once:
+//! 1. At a signal, `/readyz` answers 503. HTTP answers all other requests until step 4.
+//! 2. The readers append the rows that they have read, and wait until the log holds them.
+//! 3. The lanes commit their rows with their progress. Tasks are cut off after `limits.shutdown` and lose nothing.
+//! 4. HTTP accepts no more requests; running ones get their time. The mint, which they may need, ends last.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +35,7 @@ use crate::{coupons, output, reconciliations, restarts, sharing, tasks, telemetr
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What this process does; may be repeated. Default: everything
+    /// Role of this process; may be repeated. Default: all roles
     #[arg(long = "role", value_enum)]
     roles: Vec<Role>,
 }
@@ -86,7 +86,7 @@ fn nothing_to_grant() -> Fault {
         .remedy("see both sections in deploy/anabranch.example.toml")
 }
 
-/// What woke the daemon.
+/// The reason why the daemon stops.
 enum Event {
     Signal(&'static str),
     AllEnded,
@@ -142,13 +142,13 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         };
         servants.spawn(listener.serve(shown, served.child_token()));
     }
-    // Fed to the last: a stop has its own limit.
+    // The watchdog is fed to the end of the process, because a stop has its own limit.
     tokio::spawn(watchdog::run(states.clone(), root.child_token()));
     watchdog::started().await;
 
     let ended = async {
         all_finished(&readers, &projectors).await;
-        // Applications are answered also when every reader and lane has stopped, and reconciliations need none in
+        // Applications are answered also when every reader and lane has stopped, and reconciliations need no task of
         // this process.
         if serves || !moves_changes {
             std::future::pending::<()>().await;
@@ -178,7 +178,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     Ok((exit, states))
 }
 
-/// Readings need it only when it is late: so it is looked at before the first one.
+/// Checks the spill folder at the start, because reads need it only when it is late.
 fn look_at_spill_folder(config: &Config) -> Result<(), Fault> {
     for warning in SpillRoom::of(&config.spill_dir)?.warnings(&config.spill_dir) {
         tracing::warn!("{warning}");
@@ -194,8 +194,8 @@ async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
     }
 }
 
-/// Readers; lanes and caches; and those who never end by themselves, so that nobody waits for it. In this order they
-/// are stopped.
+/// Spawns three groups, which are stopped in this order: readers; lanes and caches; tasks that never end by themselves,
+/// for whose end the daemon does not wait.
 fn spawn_tasks(
     wiring: &Wiring,
     requests: &Requests,
@@ -230,7 +230,7 @@ fn spawn_tasks(
     [readers, projectors, others]
 }
 
-/// Asks servers what there is to see, and keeps what lookups know of lanes, if there are lookups.
+/// Spawns the upkeep of metrics, the poll of the servers and, for lookups, the watch of cache, lanes and tables.
 fn observe(
     servants: &mut JoinSet<()>,
     (wiring, metrics): (&Wiring, &PrometheusHandle),
@@ -255,7 +255,7 @@ async fn end_servants(mut servants: JoinSet<()>) {
     }
 }
 
-/// The mint has nothing to do any more but to free its lease.
+/// Time for the mint to free its lease, the only thing left for it to do.
 const MINT_GRACE: Duration = Duration::from_secs(2);
 
 async fn stop(event: Event, groups: [&mut Supervisor; 3], limit: Duration) -> Exit {
@@ -265,7 +265,7 @@ async fn stop(event: Event, groups: [&mut Supervisor; 3], limit: Duration) -> Ex
     }
     let deadline = Instant::now() + limit;
     let mut ended = true;
-    // The others never end by themselves.
+    // Tasks of the third group never end by themselves.
     let are_stopped = groups[..2].iter().all(|group| group.are_stopped());
     for group in groups {
         ended &= group.stop(deadline).await;
@@ -309,7 +309,7 @@ fn announce(config: &Config, roles: &[Role], listener: Option<&Listener>) {
     }
 }
 
-/// Folds the samples of histograms, also when nobody scrapes.
+/// Folds the samples of histograms, also when no scrape comes.
 async fn upkeep(metrics: PrometheusHandle, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(telemetry::UPKEEP_INTERVAL);
     loop {
@@ -338,7 +338,7 @@ impl Signals {
         Ok(Self { terminate: take(SignalKind::terminate())?, interrupt: take(SignalKind::interrupt())? })
     }
 
-    /// The next one's name. Cancel safe.
+    /// Returns the name of the next signal. Cancel safe.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => TERMINATE,
@@ -346,7 +346,7 @@ impl Signals {
         }
     }
 
-    /// 128 + the signal's number, as a shell shows it.
+    /// Returns 128 + the signal's number, as a shell shows it.
     fn exit_number(&self, name: &str) -> i32 {
         let kind = if name == TERMINATE { SignalKind::terminate() } else { SignalKind::interrupt() };
         128 + kind.as_raw_value()

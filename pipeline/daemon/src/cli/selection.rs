@@ -1,4 +1,4 @@
-//! Which lanes a command means.
+//! Selects the lanes that a command means.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::LaneId;
@@ -22,7 +22,7 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Those of the configuration; `refused` is the code when there are none.
+    /// Returns the selected lanes of the configuration; a fault with the code `refused` if there are none.
     pub fn lanes(&self, wiring: &Wiring, refused: Code) -> Result<Vec<LaneId>, Fault> {
         wiring.projection(&self.projection)?;
         for source in &self.sources {

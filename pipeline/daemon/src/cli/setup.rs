@@ -1,6 +1,6 @@
-//! `setup`: creates what the configuration needs and does not find. Nothing is ever dropped or emptied.
+//! `setup`: creates the streams, buckets, tables and indexes that servers lack. It never drops or empties any.
 //!
-//! Each server is set up on its own: what can be made is made, and every fault is reported.
+//! Each server is set up on its own: a fault at one does not hinder the others, and every fault is reported.
 
 use std::future::Future;
 

@@ -1,7 +1,7 @@
 //! `status`: every source, lane, cache and index with position, lag, rate and state.
 //!
-//! It asks the servers themselves, twice, so it needs no running daemon. When the daemon of this configuration
-//! answers on `http.listen`, its task states are shown too, and its lag, which knows the past.
+//! It asks the servers themselves, twice, so it needs no running daemon. If the daemon of this configuration answers on
+//! `http.listen`, its task states and its lag are shown too, because it knows earlier heads of the sources.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -33,7 +33,7 @@ pub struct Arguments {
     watch: bool,
 }
 
-/// A task's state in which nobody tries again.
+/// State of a task that does not try again by itself.
 const STOPPED: &str = "stopped";
 
 #[derive(Debug, Serialize)]
@@ -63,7 +63,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     })?
 }
 
-/// What `status --json` prints now.
+/// Returns the output of `status --json`.
 pub(super) async fn now_as_json(wiring: &Wiring) -> String {
     let (status, daemon) = look(wiring).await;
     json(wiring, &status, daemon)
@@ -73,7 +73,7 @@ fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
     output::json(&StatusOutput { name: &wiring.config().name, daemon, status })
 }
 
-/// Two looks at every server, a second apart: two make a rate.
+/// Polls every server twice, a second apart, because a rate needs two answers; returns also whether a daemon answered.
 async fn look(wiring: &Wiring) -> (StatusView, bool) {
     let observatory = Observatory::new(wiring.config());
     poll::once(wiring, &observatory).await;
@@ -92,7 +92,7 @@ async fn look(wiring: &Wiring) -> (StatusView, bool) {
     (status, daemon)
 }
 
-/// Adds what only the daemon knows: tasks, and lag from before this command began.
+/// Adds the facts that only the daemon knows: tasks, and lag from before this command began.
 fn merge(status: &mut StatusView, daemon: StatusView) {
     for source in &mut status.sources {
         if let Some(known) = daemon.sources.iter().find(|known| known.source == source.source) {
@@ -109,7 +109,7 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
         if let Some(known) = daemon.lanes.iter().find(|known| known.id() == lane.id()) {
             lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
             if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
-                // Over more than a second.
+                // The daemon measures the rate over more than a second.
                 lane.refreshed_rows_per_second =
                     known.refreshed_rows_per_second.or(lane.refreshed_rows_per_second);
                 lane.refresh_rows = known.refresh_rows.or(lane.refresh_rows);
@@ -144,12 +144,12 @@ fn is_failed(task: &TaskView) -> bool {
     task.state == "retrying" || task.state == STOPPED
 }
 
-/// The task of that name, if it has failed.
+/// Returns the task of that name, if it has failed.
 fn failed<'t>(tasks: &'t [TaskView], name: &str) -> Option<&'t TaskView> {
     tasks.iter().find(|task| task.task == name && is_failed(task))
 }
 
-/// The worst fault shown decides; a stopped task goes on only when somebody acts, whatever its fault is.
+/// Returns the exit code of the worst fault shown. A stopped task is definite: it goes on only when an operator acts.
 fn exit(status: &StatusView) -> Exit {
     let tasks = || status.tasks.iter().filter(|task| is_failed(task));
     if tasks().any(|task| task.state == STOPPED) {
@@ -172,7 +172,7 @@ fn exit(status: &StatusView) -> Exit {
         .unwrap_or(Exit::Success)
 }
 
-/// Tasks that work on none of the sources, lanes and caches shown: reconciliations, spot checks, sweeps, uuids.
+/// Returns tasks of none of the sources, lanes and caches shown: reconciliations, spot checks, sweeps, uuids.
 fn other_tasks(status: &StatusView) -> impl Iterator<Item = &TaskView> {
     let is_shown = |name: &str| {
         status.sources.iter().any(|source| reader_task(&source.source) == name)
@@ -182,8 +182,8 @@ fn other_tasks(status: &StatusView) -> impl Iterator<Item = &TaskView> {
     status.tasks.iter().filter(move |task| !is_shown(&task.task))
 }
 
-/// For people: a table of sources, one of lanes, of caches, indexes and further tasks if there are any, then the
-/// faults.
+/// Returns text for people: a table of sources, one of lanes, of caches, indexes and further tasks if there are any,
+/// then the faults.
 fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let mut out = String::new();
     let heads =
@@ -276,7 +276,7 @@ fn lane_row(lane: &LaneView, now_us: u64) -> [String; 9] {
     ]
 }
 
-/// `12000 of about 300000 rows, 9800/s, 29 s left`, as far as it is known.
+/// Returns `12000 of about 300000 rows, 9800/s, 29 s left`, as far as it is known.
 fn refresh(lane: &LaneView) -> String {
     let Some(rows) = lane.refreshed_rows else { return "-".to_owned() };
     let mut text = rows.to_string();
@@ -325,7 +325,7 @@ fn programme_row(view: &ProgrammeView) -> [String; 9] {
     ]
 }
 
-/// Columns as wide as their widest cell, two blanks between.
+/// Appends a table: columns as wide as their widest cell, two blanks between.
 fn table<const N: usize>(out: &mut String, heads: [&str; N], rows: impl Iterator<Item = [String; N]>) {
     let mut lines = vec![heads.map(str::to_owned)];
     lines.extend(rows);
@@ -348,7 +348,7 @@ fn seconds(lag: Option<f64>) -> String {
     lag.map_or("-".to_owned(), |lag| format!("{lag:.1} s"))
 }
 
-/// How long ago the newest change was committed at its source.
+/// Returns the time since the newest change was committed at its source.
 fn age(committed_at_us: Option<u64>, now_us: u64) -> String {
     let Some(at) = committed_at_us else { return "-".to_owned() };
     format!("{} ago", duration(now_us.saturating_sub(at) / 1_000_000))
@@ -447,7 +447,7 @@ mod tests {
             let stopped = TaskView {
                 task: task.to_owned(),
                 state: "stopped".to_owned(),
-                // One that may pass: what stops does not.
+                // This code may pass by itself, but a stopped task does not.
                 code: Some("target-unreachable".to_owned()),
                 fault: Some("[target-unreachable] x".to_owned()),
                 ..TaskView::default()

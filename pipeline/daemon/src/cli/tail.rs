@@ -88,7 +88,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     block_on(tail(&wiring, sources, arguments))?
 }
 
-/// The sources asked for; sequences and positions mean something within one source only.
+/// Returns the selected sources, only one with a sequence or position: these mean something within one source.
 fn sources(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<String>, Vec<Fault>> {
     let known: Vec<String> = wiring.config().sources.iter().map(|source| source.name.clone()).collect();
     let usage = |subject: &str, found: String| {

@@ -1,4 +1,4 @@
-//! A dispatcher and a granter on the connectors of this configuration.
+//! Builds a dispatcher and a granter on the connectors of this configuration.
 
 use std::sync::Arc;
 
@@ -19,12 +19,12 @@ pub type DayDispatcher = Dispatcher<CouponLedger, DayTables, CouponQueue, Ledger
 /// A granter on the real servers.
 pub type DayGranter = Granter<CouponLedger, CouponSources, CouponCaller, DayTables, LedgerRegister, Process>;
 
-/// The birthday tables of the configuration.
+/// Returns the birthday tables of the configuration.
 pub fn cohort(wiring: &Wiring) -> Result<DayTables, Fault> {
     DayTables::new(wiring)
 }
 
-/// The dispatcher of this configuration.
+/// Returns the dispatcher of this configuration.
 pub async fn dispatcher(wiring: &Wiring) -> Result<DayDispatcher, Fault> {
     Ok(Dispatcher {
         ledger: wiring.coupon_ledger().await?,
@@ -35,7 +35,7 @@ pub async fn dispatcher(wiring: &Wiring) -> Result<DayDispatcher, Fault> {
     })
 }
 
-/// The granter of this configuration, with the breaker of its process.
+/// Returns the granter of this configuration, with the breaker of its process.
 pub async fn granter(wiring: &Wiring, breaker: Arc<Breaker>) -> Result<DayGranter, Fault> {
     let key_memory = wiring.coupon_system()?.key_memory;
     Ok(Granter {

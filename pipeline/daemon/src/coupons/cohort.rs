@@ -1,4 +1,4 @@
-//! The birthday tables of a day: the connector's pages, behind the daemon's barrier.
+//! The birthday tables of a day: the connector's pages, after the daemon's barrier.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use super::lane_lag::LaneLag;
 use crate::reconciliations::{self, LastGood, ReliedOn};
 use crate::wiring::{CouponTables, Wiring};
 
-/// A freeze waits so long for lanes. Midnight and noon go on without them then, and say so.
+/// Time that a freeze waits for lanes; midnight and noon then go on without them, and say so.
 const BARRIER_WAIT: Duration = Duration::from_secs(60);
-/// After a page that was read beside lanes that lag: about the time in which its rows are written.
+/// Pause after a page that was read while lanes lag, at least: about the time in which its rows are written.
 const PAGE_PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// The birthday tables of the projections that coupons are granted by.
@@ -41,12 +41,12 @@ impl DayTables {
         })
     }
 
-    /// Whether lanes lag, so that a coupon day does less at once.
+    /// Returns whether lanes lag, so that a coupon day does less at once.
     pub fn are_lanes_late(&self) -> bool {
         self.lane_lag.is_late()
     }
 
-    /// The last whole reconciliation that left nothing wrong.
+    /// Returns the last whole reconciliation that left nothing wrong.
     pub async fn last_good(&self) -> Result<Option<ReliedOn>, Fault> {
         self.last_good.read().await
     }

@@ -1,7 +1,7 @@
-//! The newest day of a programme as its dispatcher last saw it: what `status`, metrics and the live page show.
+//! The newest day of a programme as its dispatcher last saw it, for `status`, metrics and the live page.
 //!
-//! The dispatcher keeps it in a register of the log, so every process shows the same without reading the ledger. It
-//! decides nothing: the ledger does.
+//! The dispatcher keeps it in a register of the log, so every process shows the same without reading the ledger. Only
+//! the ledger decides.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
-/// A day, its phase, and how its members stand.
+/// A day with its phase and the counts of its members.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct DayView {
     /// `None` before the first day.
     pub day: Option<String>,
-    /// When the day began by the programme's rules, seconds since the Unix epoch.
+    /// Start of the day by the programme's rules, seconds since the Unix epoch.
     pub starts_at: i64,
     /// Waves that are frozen: midnight, noon, catch-up.
     pub frozen: u8,
-    /// When each of them was first seen frozen, seconds since the Unix epoch.
+    /// Time at which each wave was first seen frozen, seconds since the Unix epoch.
     pub frozen_at: Vec<i64>,
     pub is_closed: bool,
-    /// Every wave so far was frozen behind the barrier.
+    /// Every wave so far was frozen after the barrier.
     pub is_behind_barrier: bool,
     /// Rows of the day's tables that say another birthday than their table.
     pub misplaced: u64,
@@ -37,10 +37,10 @@ pub struct DayView {
     pub failed: u64,
     pub in_flight: u64,
     pub missed: u64,
-    /// Those of `missed` whose source row could not be read by the latest hour.
+    /// Members of `missed` whose source row could not be read by the latest hour.
     #[serde(default)]
     pub unreadable: u64,
-    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    /// Members of `missed` who wait for a reconciliation that compares their source tables.
     #[serde(default)]
     pub held: u64,
     /// Dead letters of all days of the programme.
@@ -48,12 +48,12 @@ pub struct DayView {
     pub dead_letters: u64,
     /// Earlier days that are not closed yet.
     pub open_before: u64,
-    /// When the dispatcher saw it, seconds since the Unix epoch.
+    /// Time at which the dispatcher saw the day, seconds since the Unix epoch.
     pub seen_at: i64,
 }
 
 impl DayView {
-    /// The day as a pass found it.
+    /// Returns the view of a day as a pass found it.
     pub fn of(day: Date, run: &DayRun, report: &Report, open_before: u64, now: Timestamp) -> Self {
         Self {
             day: Some(day.to_string()),
@@ -82,7 +82,7 @@ impl DayView {
         }
     }
 
-    /// What the day waits for or does: `waiting`, `midnight`, `noon`, `catch-up`, `closed`.
+    /// Returns the phase of the day: `waiting`, `midnight`, `noon`, `catch-up`, `closed`.
     pub fn phase(&self) -> &'static str {
         match self.frozen {
             _ if self.is_closed => "closed",
@@ -97,7 +97,7 @@ impl DayView {
         self.refused.values().sum()
     }
 
-    /// Takes over when waves were frozen from what was seen before of the same day, and adds those that are new.
+    /// Keeps the freeze times of an earlier view of the same day, and adds one for each wave that is new.
     fn remember(&mut self, before: Self) {
         if before.day == self.day {
             self.frozen_at = before.frozen_at;
@@ -110,13 +110,13 @@ fn key(programme: &str) -> String {
     format!("coupon-day/{programme}")
 }
 
-/// The newest day of a programme; nothing where no dispatcher has seen one, or another version wrote it.
+/// Returns the newest day of a programme; an empty view if no dispatcher has seen one, or another version wrote it.
 pub async fn read(registers: &impl Registers, programme: &str) -> Result<DayView, Fault> {
     let register = registers.read(&key(programme)).await?;
     Ok(serde_json::from_str(&register.value).unwrap_or_default())
 }
 
-/// Keeps what a dispatcher saw. One that was overtaken is refused, which is no harm.
+/// Stores the view of a dispatcher. An overtaken dispatcher is refused, which does no harm.
 pub async fn keep(registers: &impl Registers, programme: &str, mut seen: DayView) -> Result<(), Fault> {
     let register = registers.read(&key(programme)).await?;
     seen.remember(serde_json::from_str(&register.value).unwrap_or_default());

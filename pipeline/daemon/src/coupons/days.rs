@@ -1,4 +1,4 @@
-//! Days that are begun by hand: in the ledger, by the rule of the schedule.
+//! Begins days by hand: in the ledger, by the rule of the schedule.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ impl CouponDays {
         Self { wiring: wiring.clone(), ledger: Arc::default() }
     }
 
-    /// Whether a programme of this name is configured and grants coupons.
+    /// Returns whether a programme of this name is configured and grants coupons.
     pub fn knows(&self, programme: &str) -> bool {
         let config = self.wiring.config();
         config.coupon_system.is_some() && super::programme(config, programme).is_ok()
@@ -42,7 +42,7 @@ impl CouponDays {
     }
 }
 
-/// A day without a run, and why its schedule has begun none.
+/// Returns the fault for a day without a run, with the reason why its schedule has begun none.
 pub fn no_run(programme: &Programme, day: Date) -> Fault {
     let subject = format!("programme {}, day {day}", programme.name);
     let refused = |found: String| Fault::new(Code::DispatchRefused, subject, found);

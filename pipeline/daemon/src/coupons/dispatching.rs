@@ -1,4 +1,4 @@
-//! The task of a dispatcher, one for each programme: a pass every few seconds, and what is shown and signed after it.
+//! The task of a dispatcher, one for each programme: a pass every few seconds, then a day view and signed reports.
 //!
 //! A lease only saves work: passes of several processes, late ones too, do no harm.
 
@@ -25,17 +25,17 @@ use super::day_view::{self, DayView};
 use super::reports::{self, SignedReport};
 use crate::wiring::Wiring;
 
-/// Between two passes that have little to do.
+/// Pause between two passes that have little to do.
 const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A pass over a large cohort takes its time; the pauses are so many times longer, so that granters have the ledger.
+/// Length of a pause in times of its pass: a pass over a large cohort takes long, and granters need the ledger.
 const PAUSE_FACTOR: u32 = 9;
-/// A pass publishes again what the ledger lacks. It waits for messages that wait already, but for no longer.
+/// Time that a pass waits for queued messages, at most: it publishes again the messages that the ledger lacks.
 const QUEUE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Dead letters that are counted.
+/// Dead letters that are counted, at most.
 const LETTERS_MAX: usize = 10_000;
 
-/// The name of the task that dispatches a programme.
+/// Returns the name of the task that dispatches a programme.
 pub fn dispatcher_task(programme: &str) -> String {
     format!("dispatcher/{programme}")
 }
@@ -102,7 +102,7 @@ async fn pause(dispatcher: &DayDispatcher, programme: &Programme, pass_took: Dur
     }
 }
 
-/// The next moment at which the programme begins a day, reads its tables again, or stops to wait for a reconciliation.
+/// Returns when the programme next begins a day, reads its tables again, or stops to wait for a reconciliation.
 fn next_time(programme: &Programme, now: Timestamp) -> Option<Timestamp> {
     let today = now.to_zoned(programme.time_zone.clone()).date();
     let days = [Some(today), today.tomorrow().ok()];
@@ -119,7 +119,7 @@ pub struct DayPass {
     pub report: Report,
 }
 
-/// One pass over a programme; keeps what it found for those who show it, and signs what is to be signed.
+/// Does one pass over a programme, stores its newest day, and signs the reports that are due.
 pub async fn pass(
     wiring: &Wiring,
     dispatcher: &DayDispatcher,
@@ -170,7 +170,7 @@ async fn sign(
     Ok(())
 }
 
-/// Keeps the newest day for `status`, metrics and the page.
+/// Stores the newest day for `status`, metrics and the page.
 async fn keep(
     wiring: &Wiring,
     dispatcher: &DayDispatcher,

@@ -1,10 +1,10 @@
 //! The task of a granter: takes messages of every part of the work queue and carries each through the ledger, the
 //! sources and the coupon system.
 //!
-//! Any number of processes do it beside one another, without a lease: the ledger decides. A message that a worker
-//! has taken is carried to its end also when the task ends, because an attempt that is cut off waits half an hour.
-//! Messages of few users are carried together, and columns of birthday tables are written beside the next messages.
-//! While lanes lag, one batch at a time is carried (`lane_lag.rs`).
+//! Any number of processes do it at once, without a lease: the ledger decides. A worker carries a message that it has
+//! taken to its end also when the task ends, because an attempt that is cut off waits half an hour. Messages of few
+//! users are carried together, and columns of birthday tables are written during the next messages. While lanes lag,
+//! one batch at a time is carried (`lane_lag.rs`).
 
 use std::collections::HashMap;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -30,15 +30,15 @@ use super::Process;
 use super::assembly::{self, DayGranter};
 use crate::wiring::{CouponDelivery, CouponQueuePart, Wiring};
 
-/// The name of the task.
+/// Name of the task.
 pub const GRANTER_TASK: &str = "granter";
-/// Members that a part has at hand: a second batch is there when the first is through.
+/// Members that a part has at hand, about: a second batch is there when the first is through.
 const MEMBERS_AT_HAND: usize = 2 * MEMBERS_MAX;
-/// After so long a message comes again whose members could not all be carried.
+/// Time after which a message comes again when not all of its members could be carried.
 const LATER: Duration = Duration::from_secs(30);
-/// So many messages in a row that end with a fault are no matter of their users.
+/// Messages in a row whose faults end the task: so many failures are not due to the users of the messages.
 const FAULTS_MAX: u32 = 8;
-/// The rate of a programme is kept over so long.
+/// Time over which the rate of a programme is kept.
 const RATE_PART: Duration = Duration::from_millis(100);
 
 /// Starts the granter of this process, unless nothing is granted.
@@ -63,11 +63,11 @@ pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring) {
 const DONE: &str = "done";
 const COMES_AGAIN: &str = "later";
 
-/// What all workers share.
+/// State that all workers share.
 struct Workers {
     granter: DayGranter,
     breaker: Arc<Breaker>,
-    /// Messages that are carried at once.
+    /// Permits for messages that are carried at once.
     calls: Semaphore,
     calls_max: u32,
     rates: HashMap<Arc<str>, SharedThrottle>,
@@ -154,7 +154,7 @@ impl Workers {
         Ok(())
     }
 
-    /// While the breaker is open the task is tried again like any other, and `status` says why.
+    /// Returns a fault while the breaker is open: the task is then tried again, and `status` shows the fault.
     fn require_closed_breaker(&self) -> Result<(), Fault> {
         let is_open = self.breaker.is_open(Process.now());
         gauge!(names::COUPON_BREAKER).set(f64::from(u8::from(is_open)));
@@ -168,7 +168,7 @@ impl Workers {
         }
     }
 
-    /// Carries messages of one run together, and ends each; what was carried is followed by columns.
+    /// Carries messages of one run together, and ends each; `None` if they come again. Columns follow later.
     async fn deliver(&self, deliveries: Vec<CouponDelivery>) -> Result<Option<MessagesCarried>, Fault> {
         let permits = if self.granter.cohort.are_lanes_late() { self.calls_max } else { 1 };
         let Ok(_permits) = self.calls.acquire_many(permits).await else { return Ok(None) };
@@ -232,7 +232,7 @@ fn count(messages: &[Message], carried: &MessagesCarried) {
     }
 }
 
-/// Messages that are carried together. One that comes again is carried alone: it may be why others failed.
+/// Groups messages that are carried together. One that comes again is carried alone: it may be why others failed.
 fn batches(deliveries: Vec<CouponDelivery>) -> Vec<Vec<CouponDelivery>> {
     let mut batches: Vec<Vec<CouponDelivery>> = Vec::new();
     for delivery in deliveries {

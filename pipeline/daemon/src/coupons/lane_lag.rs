@@ -1,4 +1,4 @@
-//! Whether the lanes of the birthday tables lag, so that a coupon day leaves them the servers that it shares with them.
+//! Measures whether the lanes of birthday tables lag, so that a coupon day leaves them the servers that both share.
 //!
 //! A granter and a freeze write to the lanes' target as fast as it takes rows. A coupon can wait for a second; a change
 //! of a user should not. So granters carry one batch at a time while the lanes lag, and a freeze pauses after each page
@@ -19,11 +19,11 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::wiring::Wiring;
 
-/// Between two samples, for each source: few enough that a source does not feel them.
+/// Pause between two samples of a source: long enough that the source does not feel them.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Sampling ends when no work has asked for so long.
+/// Time without a question from work after which sampling ends.
 const IDLE_AFTER: Duration = Duration::from_secs(5);
-/// A server that does not answer in time says nothing about the lanes.
+/// Time for an answer; a server that takes longer says nothing about the lanes.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
 /// The lag of the lanes that write birthday tables. Clones share the samples.
@@ -35,7 +35,7 @@ struct Sampler {
     projections: Vec<String>,
     lag_max: Duration,
     is_late: AtomicBool,
-    /// When work asked last; `None` while nothing is sampled.
+    /// Time of the last question from work; `None` while no samples are taken.
     asked_at: Mutex<Option<Instant>>,
 }
 
@@ -45,7 +45,7 @@ impl LaneLag {
         Self(Arc::new(Sampler { wiring: wiring.clone(), projections, lag_max, is_late, asked_at }))
     }
 
-    /// Whether a lane lags by more than the configured time. The first call begins to sample, and says no.
+    /// Returns whether a lane lags by more than configured. The first call starts sampling and returns `false`.
     pub fn is_late(&self) -> bool {
         let mut asked_at = self.0.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
         if asked_at.replace(Instant::now()).is_none() {
@@ -62,7 +62,7 @@ impl Sampler {
         while self.is_asked() {
             let is_late = match timeout(ANSWER_WAIT, self.lag(&mut heads)).await {
                 Ok(Ok(lag)) => lag > self.lag_max,
-                // The servers' own tasks tell of it.
+                // The servers' own tasks report the fault.
                 Ok(Err(_)) | Err(_) => false,
             };
             self.show(is_late);
@@ -71,7 +71,7 @@ impl Sampler {
         self.show(false);
     }
 
-    /// Whether work has asked within [`IDLE_AFTER`]; ends the sampling otherwise.
+    /// Returns whether work has asked within [`IDLE_AFTER`]; ends the sampling otherwise.
     fn is_asked(&self) -> bool {
         let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_asked = asked_at.is_some_and(|at| at.elapsed() < IDLE_AFTER);
@@ -86,7 +86,7 @@ impl Sampler {
         gauge!(names::COUPON_HELD).set(f64::from(u8::from(is_late)));
     }
 
-    /// The longest lag of a lane. A lane that has not begun, or follows another server, lags by nothing here.
+    /// Returns the longest lag of a lane. A lane that has not begun, or follows another server, counts as zero.
     async fn lag(&self, heads: &mut BTreeMap<String, HeadSamples>) -> Result<Duration, Fault> {
         let mut slowest: BTreeMap<String, Lsn> = BTreeMap::new();
         let projections = self.wiring.config().projections.iter();

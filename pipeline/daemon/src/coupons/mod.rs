@@ -1,9 +1,9 @@
 //! The coupon day in the daemon: `anabranch_coupons` decides, the connectors of `wiring/coupons.rs` carry out.
 //!
 //! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter.
-//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, `lane_lag.rs` says
-//! when a day leaves the servers to the lanes. `register.rs` holds the ledger's
-//! token, `day_view.rs` the newest day as it is shown, `days.rs` begins days by hand, `reports.rs` signs them.
+//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, and `lane_lag.rs` says when a day
+//! leaves the servers to the lanes. `register.rs` holds the ledger's token, `day_view.rs` holds the newest day for
+//! display, `days.rs` begins days by hand, and `reports.rs` signs reports of days.
 
 mod assembly;
 mod cohort;
@@ -32,7 +32,7 @@ pub use self::register::LedgerRegister;
 pub use self::reports::{Signed, SignedReport, signed};
 pub use anabranch_coupons::dispatching::count;
 
-/// The programmes of a configuration.
+/// Returns the programmes of a configuration.
 pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {
     Programme::parse_all(&config.programmes).map_err(|faults| {
         let first = faults.into_iter().next();
@@ -40,7 +40,7 @@ pub fn programmes(config: &Config) -> Result<Vec<Programme>, Fault> {
     })
 }
 
-/// Programmes with a cool-off, where the source tables do not say when a birthday was changed: it would have no effect.
+/// Returns a fault for each programme whose cool-off has no effect, because no column says when a birthday was changed.
 pub fn without_times_of_changes(config: &Config, programmes: &[Programme]) -> Vec<Fault> {
     let lacks = |entity: &&EntityConfig| entity.entity == Entity::User && entity.changed_at_column.is_none();
     let Some(lacking) = config.entities.iter().find(lacks) else { return Vec::new() };
@@ -56,7 +56,7 @@ pub fn without_times_of_changes(config: &Config, programmes: &[Programme]) -> Ve
     with_cool_off.map(fault).collect()
 }
 
-/// The programme of this name.
+/// Returns the programme of this name.
 pub fn programme(config: &Config, name: &str) -> Result<Programme, Fault> {
     let programmes = programmes(config)?;
     let names: Vec<&str> = programmes.iter().map(|programme| &*programme.name).collect();

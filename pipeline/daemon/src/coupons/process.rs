@@ -1,4 +1,4 @@
-//! What a dispatcher and a granter have of their own process: a clock, and numbers that nobody else has.
+//! The clock and the unique numbers that a dispatcher and a granter get from their own process.
 
 use anabranch_coupons::ports::{Clock, Uniques};
 use anabranch_coupons::records::Unique;

@@ -1,6 +1,6 @@
 //! The register that holds the ledger's last token: a text in the log's bucket, outside of the ledger's server.
 //!
-//! A bucket that is lost makes the ledger look restored, so the day stops by name and grants nothing twice.
+//! A lost bucket makes the ledger look restored, so the day stops with a named fault and grants nothing twice.
 
 use anabranch_coupons::ports::Register;
 use anabranch_coupons::records::Unique;
@@ -16,7 +16,7 @@ const KEY: &str = "coupon-ledger";
 #[derive(Clone)]
 pub struct LedgerRegister(pub Wiring);
 
-/// A register that nobody has set holds the token of a ledger that nobody has used.
+/// Parses a token; a register that was never set holds the token of an unused ledger.
 fn token(value: &str) -> Result<Unique, Fault> {
     if value.is_empty() {
         return Ok(Unique(0));

@@ -1,7 +1,7 @@
 //! Signed reports of coupon days: one at noon and one when the day is closed, in a chain of their own.
 //!
-//! The chain has the form and the key of that of reconciliations (`reconcile.signing_key`). It is another one, because
-//! the newest report of a reconciliation says what the next one begins with.
+//! The chain has the form and the key of the chain of reconciliations (`reconcile.signing_key`). The two are separate,
+//! because the next reconciliation begins with facts of the newest report in its chain.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// Waves after which the report of noon is written.
+/// Number of frozen waves from which the report of noon is written.
 const NOON: u8 = 2;
 
-/// What is said of a day, and signed.
+/// Content of a signed report of a day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedReport {
     pub programme: String,
@@ -29,7 +29,7 @@ pub struct SignedReport {
     /// `noon` or `closed`.
     pub stage: String,
     pub coupon: String,
-    /// Waves that were frozen, and whether each of them was behind the barrier.
+    /// Waves that were frozen, and whether each of them was frozen after the barrier.
     pub frozen: u8,
     pub is_behind_barrier: bool,
     /// The cohort: its size, and a sum of hashes that compares it with another one.
@@ -45,16 +45,16 @@ pub struct SignedReport {
     pub failed: u64,
     pub in_flight: u64,
     pub missed: u64,
-    /// Those of `missed` whose source row could not be read by the latest hour.
+    /// Members of `missed` whose source row could not be read by the latest hour.
     #[serde(default)]
     pub unreadable: u64,
-    /// Those of `missed` who wait for a reconciliation that compares their source tables.
+    /// Members of `missed` who wait for a reconciliation that compares their source tables.
     #[serde(default)]
     pub held: u64,
 }
 
 impl SignedReport {
-    /// The report of a day that is so far; `None` before noon was frozen.
+    /// Returns the report of a day; `None` before noon was frozen.
     pub fn of(
         programme: &str,
         day: Date,
@@ -90,7 +90,7 @@ impl SignedReport {
         })
     }
 
-    /// Names the row of the chain.
+    /// Returns the id of the report's row in the chain.
     pub fn id(&self) -> String {
         id(&self.programme, &self.day, &self.stage)
     }
@@ -102,7 +102,7 @@ impl SignedReport {
         parts == self.eligible
     }
 
-    /// Clean when each member has a coupon or a refusal; failed when the parts are not the whole.
+    /// Returns clean when each member has a coupon or a refusal, failed when the parts do not add up to the cohort.
     pub fn verdict(&self) -> Outcome {
         match self.failed + self.in_flight + self.missed {
             _ if !self.is_balanced() => Outcome::Failed,
@@ -116,7 +116,7 @@ fn id(programme: &str, day: &str, stage: &str) -> String {
     format!("{programme}/{day}/{stage}")
 }
 
-/// Adds a report to the chain, unless it is there.
+/// Adds a report to the chain, unless it is there; returns whether it did.
 pub async fn append(
     history: &impl History,
     report: &SignedReport,
@@ -143,7 +143,7 @@ pub struct Signed {
     pub is_signed: bool,
 }
 
-/// The reports of a day, noon first. Each is compared with its signature and with the report before it.
+/// Returns the reports of a day, noon first, each compared with its signature and with the report before it.
 pub async fn signed(wiring: &Wiring, programme: &str, day: Date) -> Result<Vec<Signed>, Fault> {
     let (history, key) = (wiring.coupon_reports()?, wiring.config().reconcile.signing_key.as_ref());
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! Which table of which source a shard id is, and the inventory rows there.
+//! Maps shard ids to tables of sources, and reads inventory rows there.
 //!
-//! Learned from the sources' catalogs, at first and whenever an id is met that is not known, but rarely for the same. A
+//! It reads the sources' catalogs at first, and again when it meets an unknown id, but rarely for the same one. A
 //! source that is down leaves its names and rows out; it fails no lookup.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -20,13 +20,13 @@ use super::view::{Asked, DeviceView, LookupAnswer};
 use crate::change_view::bytes_json;
 use crate::wiring::{CapturedTable, TextRow, Wiring};
 
-/// A catalog of thousands of tables is not listed more often, whatever unknown ids are met.
+/// Time between two lists of a catalog, which may hold thousands of tables, whatever unknown ids come.
 const LIST_INTERVAL: Duration = Duration::from_secs(5);
-/// An id that no table had is looked for again after this time.
+/// Time after which an id that no table had is looked for again.
 const UNKNOWN_KEPT: Duration = Duration::from_secs(300);
-/// Wait for the sources.
+/// Wait for the answer of a source.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
-/// Devices a statement.
+/// Devices of one statement, at most.
 const STATEMENT_UUIDS: usize = 500;
 /// Tables that one request reads at the same time.
 const TABLES_AT_ONCE: usize = 8;
@@ -40,7 +40,7 @@ pub(super) struct Directory {
     listed: Mutex<BTreeSet<String>>,
     tried_at: Mutex<Option<Instant>>,
     has_met_unknown: AtomicBool,
-    /// Ids that no table had, and since when they are kept in mind.
+    /// Ids that no table had, and the time since which they are remembered.
     unknown: Mutex<(Option<Instant>, HashSet<ShardId>)>,
 }
 
@@ -49,7 +49,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Directory {
-    /// Lists the tables of sources that were not listed yet; of all when an unknown id was met.
+    /// Lists the tables of sources that were not listed yet, or of all sources after an unknown id was met.
     pub(super) async fn complete(&self, wiring: &Wiring) {
         let unknown = self.has_met_unknown.load(Ordering::Relaxed);
         let wanted: Vec<&str> = {
@@ -66,7 +66,7 @@ impl Directory {
         }
         *lock(&self.tried_at) = Some(Instant::now());
         self.has_met_unknown.store(false, Ordering::Relaxed);
-        // At once: one that does not answer holds up no other.
+        // All are listed at once, so that a source that does not answer holds up no other.
         futures::future::join_all(wanted.into_iter().map(|name| self.list(wiring, name))).await;
     }
 
@@ -91,8 +91,8 @@ impl Directory {
         known
     }
 
-    /// Whether this id was not met lately. One that stays unknown is of a source that is configured no more: its claims
-    /// may be asked for at any rate.
+    /// Returns whether this id was not met lately. An id that stays unknown belongs to a source that is not configured
+    /// any more, and lookups may meet its claims at any rate.
     fn is_news(&self, shard: ShardId) -> bool {
         let mut unknown = lock(&self.unknown);
         if unknown.0.is_none_or(|since| since.elapsed() > UNKNOWN_KEPT) {
@@ -101,7 +101,7 @@ impl Directory {
         unknown.1.insert(shard)
     }
 
-    /// Puts the names of tables to the claims.
+    /// Adds the names of source, database and table to the claims.
     pub(super) fn name(&self, answer: &mut LookupAnswer) {
         for claim in answer.claims_mut() {
             if let Some((source, table)) = self.table(claim.shard) {
@@ -112,8 +112,8 @@ impl Directory {
         }
     }
 
-    /// Reads the rows that are asked for, and those of devices that several tables claim: a device is in one of them.
-    /// A table is asked once for all answers, few tables at a time; what is not there in time is left out.
+    /// Reads the requested rows, and the rows of devices that several tables claim, since a device is in one of them.
+    /// Each table is queried once for all answers, few tables at a time; rows that do not come in time are left out.
     pub(super) async fn read_rows(&self, wiring: &Wiring, answered: &mut [(&LookupQuestion, LookupAnswer)]) {
         let mut wanted: HashMap<ShardId, BTreeSet<Box<[u8]>>> = HashMap::new();
         for (question, answer) in &*answered {
@@ -158,7 +158,7 @@ impl Directory {
     }
 }
 
-/// Says of each claim of the shard whether its row says so too, and shows the row where it is asked for.
+/// Sets for each claim of the shard whether its row has the code, and adds the row if the question asks for it.
 fn confirm(
     question: &LookupQuestion,
     answer: &mut LookupAnswer,

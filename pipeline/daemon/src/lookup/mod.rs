@@ -1,9 +1,9 @@
-//! From a code to devices, for the HTTP API and the command `lookup`.
+//! Finds the devices of a code, for the HTTP API and the command `lookup`.
 //!
-//! The chain: cache, mapping table, and the inventory rows where they are asked for or where claims of a device
-//! disagree (it is being moved). Everything here may be asked by many at once; `question.rs` is what can be asked,
-//! `place.rs` waits until mapping lanes have passed a place, `directory.rs` knows which table a shard id is, `view.rs`
-//! is the answer.
+//! A lookup asks the cache, then the mapping table. It reads inventory rows on request, and where claims of a device
+//! disagree (it is being moved). Many requests may ask at once. `question.rs` parses questions, `place.rs` waits until
+//! mapping lanes have passed a point of the binlog, `directory.rs` knows the table of a shard id, and `view.rs` is the
+//! answer.
 
 mod directory;
 mod place;
@@ -27,17 +27,17 @@ pub use self::view::{Asked, Freshness, LookupAnswer};
 use crate::observe::StatusView;
 use crate::wiring::{CodeStore, Mapping, Wiring};
 
-/// Connections to each target, and readings at once over them.
+/// Connections to each target, and so the queries at once over them.
 const QUERY_BOUNDS: usize = 16;
-/// Half a second of readings that take a millisecond each; a client that comes then is told to come again.
+/// Queries that wait, at most: half a second at a millisecond each. Further requests are refused as too many.
 const QUEUED: usize = 512;
-/// Codes of a batch that are asked at once, so that others have their turn in between: with two candidates each less
-/// than one question to the cache.
+/// Codes of a batch that are asked at once, so that other requests have their turn in between. With two candidates each
+/// they are less than one query of the cache.
 const QUESTIONS_AT_ONCE: usize = 100;
-/// Codes of batches that are being answered, each with the claims that its answer shows: 8 of the largest batches, with
-/// some 10 MB each. Beyond it a batch waits; lookups of one code are few claims in all, and never wait behind batches.
+/// Codes of batches that are answered at once, each with the claims that its answer shows: 8 of the largest batches,
+/// with some 10 MB each. Further batches wait. Lookups of one code hold few claims in all, and never wait for batches.
 const BATCH_CODES: usize = 8_000;
-/// What is known of cache, lanes and tables is renewed this often.
+/// Time between two updates of the knowledge about cache, lanes and tables.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Answers lookups. Clones share everything.
@@ -54,7 +54,7 @@ struct LookupService {
 }
 
 impl Lookup {
-    /// `None` when nothing is configured that could be asked.
+    /// Returns a lookup; `None` when no mapping tables are configured.
     pub fn new(wiring: &Wiring) -> Option<Self> {
         let projection = wiring.lookup_projection()?.name.clone();
         let mapping = wiring.mapping(&projection, QUERY_BOUNDS)?;
@@ -74,8 +74,8 @@ impl Lookup {
         })))
     }
 
-    /// Keeps what is known of cache, lanes and tables up to date until `cancel`. A source that does not answer must not
-    /// hold up the look at the cache, which is believed for a few looks only.
+    /// Keeps the knowledge about cache, lanes and tables up to date until `cancel`. A source that does not answer must
+    /// not hold up the poll of the cache, which is believed for a few polls only.
     pub async fn keep(self, status: impl Fn() -> StatusView, cancel: CancellationToken) {
         let cache = async {
             let mut looks = looks();
@@ -99,7 +99,7 @@ impl Lookup {
         }
     }
 
-    /// Looks once at the cache and, where something is not known yet, at the sources' tables.
+    /// Polls the cache once and, where tables are not known yet, the sources.
     pub async fn look(&self) {
         tokio::join!(self.look_at_cache(), self.0.directory.complete(&self.0.wiring));
     }
@@ -111,14 +111,14 @@ impl Lookup {
         }
     }
 
-    /// What is known of the lanes.
+    /// Takes the freshness of the lanes from a status.
     pub fn lanes_seen(&self, status: &StatusView) {
         let freshness = Freshness::of(&self.0.projection, status);
         *self.0.freshness.lock().unwrap_or_else(PoisonError::into_inner) = freshness;
     }
 
-    /// Answers each question; all have the same place to wait for. What few questions need is boxed: its state would
-    /// make that of every request twenty times as large.
+    /// Answers each question, after the lanes have passed `place`. Futures that few questions need are boxed: their
+    /// state would make that of every request twenty times as large.
     pub async fn ask(
         &self,
         questions: &[LookupQuestion],
@@ -152,7 +152,7 @@ impl Lookup {
             .collect();
         let codes: Vec<StoredCode> =
             first_pages.iter().flatten().flatten().map(|(code, _)| code.clone()).collect();
-        // Of one code the whole set is read, for the cache; of many what is shown.
+        // Of one code the whole set is read, to fill the cache; of many codes only the claims that are shown.
         let limit = match questions {
             [_] => CACHED_CLAIMS_MAX,
             _ => questions.iter().map(|question| question.limit).max().unwrap_or_default(),
@@ -172,7 +172,7 @@ impl Lookup {
         Ok(())
     }
 
-    /// A page after the cursor, from the mapping tables.
+    /// Reads the page after the cursor from the mapping tables.
     async fn next_page(&self, question: &LookupQuestion) -> Result<FoundClaims, Refusal> {
         let mut found = FoundClaims { has_asked_tables: true, ..FoundClaims::default() };
         let (mut number, mut after) = match &question.after {
@@ -196,7 +196,7 @@ impl Lookup {
         Ok(found)
     }
 
-    /// Without inventory rows.
+    /// Returns the answer with these claims, without inventory rows.
     fn answer(&self, question: &LookupQuestion, found: FoundClaims, is_waited: bool) -> LookupAnswer {
         let service = &self.0;
         let mut freshness = service.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -223,8 +223,8 @@ fn looks() -> tokio::time::Interval {
     ticks
 }
 
-/// The answers to a request. Those of a batch keep their memory until they are dropped, so drop them when they are
-/// written out.
+/// The answers to a request. Answers to a batch keep their room in memory until they are dropped, so drop them once
+/// they are written out.
 #[derive(Debug, Serialize)]
 pub struct Answers {
     pub answers: Vec<LookupAnswer>,
@@ -233,27 +233,27 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The answer to a single question.
+    /// Returns the answer to a single question.
     pub fn only(mut self) -> Result<LookupAnswer, Refusal> {
         self.answers.pop().ok_or_else(|| Refusal::Malformed("nothing was asked".to_owned()))
     }
 }
 
-/// Claims as they were read.
+/// Claims of a question, with their origin.
 #[derive(Debug, Default)]
 struct FoundClaims {
     claims: Vec<DeviceClaim>,
-    /// The last one that was looked at.
+    /// Cursor of the last claim that was read.
     last: Option<Cursor>,
     is_cut: bool,
-    /// Some set, or its absence, is what the cache had.
+    /// The cache answered for some code: with its set, or that there is none.
     has_asked_cache: bool,
-    /// Some set, or its absence, is what mapping tables had.
+    /// Mapping tables answered for some code: with its set, or that there is none.
     has_asked_tables: bool,
 }
 
 impl FoundClaims {
-    /// The first page out of complete sets, or of their beginnings.
+    /// Takes the first page out of complete sets, or of their beginnings.
     fn first(
         question: &LookupQuestion,
         candidates: Vec<(StoredCode, Option<CodeKind>)>,
@@ -276,8 +276,8 @@ impl FoundClaims {
         found
     }
 
-    /// Where all of it is from. A code in small letters has two sets, its own and that of the MEID in capitals, and
-    /// each may be from somewhere else.
+    /// Returns the origin of all claims. A code in small letters has two sets, its own and that of the MEID in
+    /// capitals, and their origins may differ.
     fn from(&self) -> Asked {
         match (self.has_asked_cache, self.has_asked_tables) {
             (true, true) => Asked::CacheAndMapping,
@@ -316,7 +316,7 @@ mod tests {
 
     use super::*;
 
-    /// Nothing listens at its servers: a question to them is a fault at once.
+    /// A configuration whose servers do not listen once its ports are replaced: a query fails at once.
     const CONFIG: &str = include_str!("../../../../deploy/serial-codes.example.toml");
 
     #[tokio::test]
@@ -337,7 +337,7 @@ mod tests {
         drop(room);
         assert!(is_failed(waiting.await));
 
-        // What is written out keeps its room.
+        // Answers that are being written out keep their room.
         let room = Some(lookup.0.reader.room(BATCH_CODES).await.unwrap());
         let answers = Answers { answers: Vec::new(), _room: room };
         let next = lookup.0.reader.room(1);

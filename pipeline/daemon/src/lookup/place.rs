@@ -1,11 +1,11 @@
-//! Waits until the mapping lanes of a source have passed a place of its binlog.
+//! Waits until the mapping lanes of a source have passed a point of its binlog.
 //!
-//! Progress rows are read from the targets, the truth about how far a lane is, once for all who wait. A request that
-//! waited in vain is told what was asked for and where the lane is, in one notation; of a GTID also whether the
-//! source has it.
+//! The targets' progress rows are the truth about a lane's position; one query serves all waiting requests. A request
+//! that waited in vain gets the requested point and the lane's position in one notation, and for a GTID also whether
+//! the source has it.
 //!
-//! Progress says which GTIDs a lane has passed, also beside an XA branch that is undecided and keeps its resume point
-//! back. So no source is asked before a request has waited in vain.
+//! Progress says which GTIDs a lane has passed, even while an undecided XA branch keeps its resume point back. So no
+//! source is asked before a request has waited in vain.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -21,30 +21,30 @@ use super::question::{At, AtLeast, Refusal};
 use crate::observe::lanes;
 use crate::wiring::{Wiring, holds_gtids};
 
-/// A change is findable within tens of milliseconds; who waits longer than this is told what is missing.
+/// Time that a request waits, at most; a change is findable within tens of milliseconds.
 const WAIT_MAX: Duration = Duration::from_secs(2);
-/// Progress is read this often while somebody waits.
+/// Time between two reads of progress while a request waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Wait for a source that is asked which GTIDs it has given out.
 const SOURCE_TIMEOUT: Duration = Duration::from_millis(500);
-/// A source is asked at most this often, however many wait: one short statement on a kept connection. Far shorter than
-/// [`WAIT_MAX`]: what was committed before somebody began to wait is in the answer.
+/// Time between two queries of a source, however many requests wait: one short statement on a kept connection. It is
+/// far shorter than [`WAIT_MAX`], so the answer has every commit from before a request began to wait.
 const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
-/// Length to which a text cuts a GTID set: one of MySQL may name every server that there ever was.
+/// Length to which a text cuts a GTID set: one of MySQL may name every server that ever existed.
 const SHOWN_CHARACTERS_MAX: usize = 300;
 
-/// When a source was asked, and the GTID set that it said; `None` = nothing in time.
+/// Time of a query of a source, and the GTID set of its answer; `None` = no answer in time.
 type Asked = (Instant, Option<String>);
 type Known = Arc<BTreeMap<LaneId, Progress>>;
 
-/// How far the mapping lanes are.
+/// Positions of the mapping lanes.
 pub(super) struct PassedPositions {
     wiring: Wiring,
     lanes: Vec<LaneId>,
-    /// When the last reading began, and what it found.
+    /// Start of the last read of progress, and its result.
     last: Mutex<Option<(Instant, Known)>>,
-    /// What each source said last. It is locked while the source is asked.
+    /// Last answer of each source. It is locked while the source is asked.
     sources: HashMap<String, Mutex<Option<Asked>>>,
 }
 
@@ -64,7 +64,7 @@ impl PassedPositions {
         }
         let deadline = Instant::now() + WAIT_MAX;
         let mut last = None;
-        // What others read just now is there at once, also after the deadline.
+        // Progress that another request has just read is there at once, also after the deadline.
         while Instant::now() < deadline
             && let Ok(known) = tokio::time::timeout_at(deadline, self.progress()).await
         {
@@ -85,7 +85,7 @@ impl PassedPositions {
         Err(Refusal::Behind(self.missing(place, last).await))
     }
 
-    /// The answer to a request that waited in vain: the lane that is behind, as it was seen last.
+    /// Returns the answer to a request that waited in vain: the lagging lane, as it was seen last.
     async fn missing(&self, place: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
         let wanted = format!("{} of source {} was asked for", place.said, place.source);
         let Some((lane, progress)) = last else {
@@ -109,7 +109,7 @@ impl PassedPositions {
         text
     }
 
-    /// The GTIDs that a source has given out; `None` = it does not say so in time.
+    /// Returns the GTIDs that a source has given out; `None` = no answer in time.
     async fn given_out(&self, source: &str) -> Option<String> {
         let mut asked = self.sources.get(source)?.lock().await;
         if let Some((asked_at, said)) = &*asked
@@ -123,7 +123,7 @@ impl PassedPositions {
         said
     }
 
-    /// Progress of every lane that has begun; it is at most [`POLL_INTERVAL`] old.
+    /// Returns the progress of every lane that has begun; it is at most [`POLL_INTERVAL`] old.
     async fn progress(&self) -> Result<Known, Fault> {
         let mut last = self.last.lock().await;
         if let Some((began, known)) = &*last
@@ -144,7 +144,7 @@ impl PassedPositions {
     }
 }
 
-/// Where a lane is, in the notation of the place as far as it goes.
+/// Returns a lane's position, in the notation of the request as far as it goes.
 fn stands(progress: Option<&Progress>, place: &AtLeast) -> String {
     let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else {
         return "has not begun".to_owned();
@@ -160,7 +160,7 @@ fn stands(progress: Option<&Progress>, place: &AtLeast) -> String {
     }
 }
 
-/// A GTID set on one line, and not too long.
+/// Returns a GTID set on one line, cut to [`SHOWN_CHARACTERS_MAX`] characters.
 fn shown(set: &str) -> String {
     let set: String = set.split_whitespace().collect();
     match set.char_indices().nth(SHOWN_CHARACTERS_MAX) {
@@ -170,7 +170,7 @@ fn shown(set: &str) -> String {
     }
 }
 
-/// Whether everything up to the place is in the lane's tables. Rows of an epoch before the lane's own are.
+/// Returns whether the lane's tables hold everything up to the point, as they do for epochs before the lane's own.
 fn has_passed(progress: Option<&Progress>, at: &At) -> Result<bool, Refusal> {
     let malformed = |found: &str| Refusal::Malformed(format!("at_least: {found}"));
     let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else { return Ok(false) };

@@ -1,4 +1,4 @@
-//! What can be asked, and why an answer is refused: parsed once, for HTTP and command line alike.
+//! Questions of a lookup, and reasons to refuse one: parsed once, for HTTP and command line alike.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use anabranch_schemas::serial::{CodeKind, StoredCode, UUID_BYTES_MAX};
 use anabranch_schemas::shard::ShardId;
 use thiserror::Error;
 
-/// Claims a page, at most: what the cache holds of one code.
+/// Claims a page, at most: as many as the cache holds of one code.
 pub const PAGE_CLAIMS_MAX: usize = CACHED_CLAIMS_MAX;
-/// Pages with rows cost a question to the source for each table.
+/// Claims of a page with rows, at most: they cost a query of the source for each table.
 const ROWS_MAX: usize = 100;
-/// Longer ones are no codes; labels hold a few hundred bytes.
+/// Bytes of a code, at most; labels hold a few hundred.
 const CODE_BYTES_MAX: usize = 4096;
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Error)]
 pub enum Refusal {
     /// The question makes no sense as it is.
@@ -26,7 +26,7 @@ pub enum Refusal {
     Malformed(String),
     #[error("too many lookups wait already")]
     Busy,
-    /// The lanes did not get there in time.
+    /// The lanes did not reach the requested point in time.
     #[error("{0}")]
     Behind(String),
     #[error("{0}")]
@@ -34,7 +34,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The code by which HTTP, command line and runbook know it.
+    /// Returns the code of this refusal for HTTP, command line and runbook.
     pub fn code(&self) -> Code {
         match self {
             Self::Malformed(_) => Code::LookupMalformed,
@@ -45,19 +45,19 @@ impl Refusal {
     }
 }
 
-/// One code.
+/// A question for the devices of one code.
 #[derive(Debug, Clone)]
 pub struct LookupQuestion {
     pub code: Vec<u8>,
     pub kind: Option<CodeKind>,
-    /// Claims a page.
+    /// Claims of a page, at most.
     pub limit: usize,
     pub after: Option<Cursor>,
-    /// Read the inventory rows too.
+    /// The answer shows the inventory rows too.
     pub with_rows: bool,
 }
 
-/// A code that can be looked up: any bytes but none, and not too many.
+/// Returns the code if it can be looked up: 1 to [`CODE_BYTES_MAX`] bytes of any value.
 pub fn code(bytes: Vec<u8>) -> Result<Vec<u8>, Refusal> {
     match bytes.len() {
         0 => Err(Refusal::Malformed("the code is empty: no device has an empty code".to_owned())),
@@ -87,7 +87,7 @@ impl LookupQuestion {
         Ok(Self { code, kind, limit, after, with_rows })
     }
 
-    /// What it may be stored as, and the kind of those that only one kind is stored as.
+    /// Returns the forms in which the code may be stored, with the kind of a form that only one kind has.
     pub(super) fn candidates(&self) -> Vec<(StoredCode, Option<CodeKind>)> {
         match self.kind {
             None => StoredCode::candidates(&self.code),
@@ -109,7 +109,7 @@ fn kind(name: &str) -> Result<CodeKind, Refusal> {
     })
 }
 
-/// Where a page ended: `candidate.shard.kind.uuid`, the uuid in hexadecimal.
+/// End of a page: `candidate.shard.kind.uuid`, the uuid in hexadecimal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
     pub candidate: usize,
@@ -146,7 +146,7 @@ impl FromStr for Cursor {
     }
 }
 
-/// A place in the binlog of a source that the answer must have passed: `source:1:42:8192`, `source:binlog.000042:8192`
+/// A point in the binlog of a source that the answer must have passed: `source:1:42:8192`, `source:binlog.000042:8192`
 /// or `source:0-1-42`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AtLeast {
@@ -159,12 +159,12 @@ pub struct AtLeast {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
     Lsn(Lsn),
-    /// A place in a binlog file of the server that is read now.
+    /// A point in a binlog file of the server that is read now.
     File {
         number: u32,
         position: u64,
     },
-    /// In the server's notation.
+    /// A GTID set in the server's notation.
     Gtids(String),
 }
 

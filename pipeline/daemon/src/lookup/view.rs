@@ -17,11 +17,11 @@ pub struct LookupAnswer {
     pub devices: Vec<DeviceView>,
     pub from: Asked,
     pub freshness: Freshness,
-    /// For `after`, when there are more.
+    /// Value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
 }
 
-/// Where the claims of an answer, or their absence, are from.
+/// Origin of the claims of an answer, or of their absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Asked {
@@ -29,12 +29,12 @@ pub enum Asked {
     Mapping,
     /// Cache and mapping tables: one answered for the code as it is written, the other for it as a MEID in capitals.
     CacheAndMapping,
-    /// As one of the others, and compared with the inventory's rows.
+    /// One of the others, and then compared with the inventory's rows.
     Inventory,
 }
 
 impl Asked {
-    /// For people.
+    /// Returns the origin in words.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cache => "cache",
@@ -45,15 +45,15 @@ impl Asked {
     }
 }
 
-/// How old an answer may be.
+/// Age that an answer may have.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Freshness {
     /// Lag of the slowest mapping lane; `None` = not known.
     pub lag_ms: Option<u64>,
-    /// Some lane applies its past once more: rows of the meantime may be missing.
+    /// A lane applies its past once more: rows of the meantime may be missing.
     pub replaying: bool,
     pub cache_bypassed: Option<String>,
-    /// How far the cache may be after the mapping tables; `None` = nothing is from it.
+    /// Lag of the cache after the mapping tables, at most; `None` = no claim is from the cache.
     pub cache_delay_ms: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ pub struct DeviceView {
     pub claims: Vec<ClaimView>,
 }
 
-/// A table that says that the device has the code.
+/// A claim: the table says that the device has the code.
 #[derive(Debug, Serialize)]
 pub struct ClaimView {
     pub kind: &'static str,
@@ -73,11 +73,11 @@ pub struct ClaimView {
     pub code_kind: CodeKind,
     #[serde(serialize_with = "as_text")]
     pub shard: ShardId,
-    /// These three are `None` while the source that has the table was not asked yet.
+    /// `source`, `database` and `table` are `None` while the source that has the table was not asked yet.
     pub source: Option<String>,
     pub database: Option<String>,
     pub table: Option<String>,
-    /// Whether the row in the inventory says so now; left out when it was not read.
+    /// Whether the inventory row has the code now; left out when it was not read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -119,14 +119,14 @@ impl LookupAnswer {
 }
 
 impl DeviceView {
-    /// Several tables claim it: it is being moved, or was.
+    /// Returns whether several tables claim the device: it is being moved, or was.
     pub(super) fn is_disputed(&self) -> bool {
         self.claims.iter().any(|claim| claim.shard != self.claims[0].shard)
     }
 }
 
 impl Freshness {
-    /// From what is known of the projection's lanes.
+    /// Returns the freshness by the state of the projection's lanes.
     pub(super) fn of(projection: &str, status: &StatusView) -> Self {
         let lanes = || status.lanes.iter().filter(|lane| lane.projection == projection);
         let lags: Option<Vec<f64>> = lanes().map(|lane| lane.lag_seconds).collect();

@@ -1,4 +1,4 @@
-//! Which servers answer, and how fast: noted beside each question that is asked anyway.
+//! Records which servers answer, and how fast, from queries that are made anyway.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ impl Dependency {
         }
     }
 
-    /// What a question without an answer ends with.
+    /// Returns the code of a query without an answer.
     pub(super) fn unreachable(self) -> Code {
         match self {
             Self::Source => Code::SourceUnreachable,
@@ -38,7 +38,7 @@ impl Dependency {
         }
     }
 
-    /// The server of this name, as faults call it.
+    /// Returns the server of this name as faults call it.
     pub(super) fn subject(self, name: &str) -> String {
         match self {
             Self::Log => "log".to_owned(),
@@ -48,19 +48,19 @@ impl Dependency {
     }
 }
 
-/// The last question to a server.
+/// The last query of a server.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DependencyObservation {
     /// `None` before the first answer.
     pub(super) is_up: Option<bool>,
-    /// What the last good answer took.
+    /// Time that the last good answer took.
     pub(super) took: Option<Duration>,
     /// End of its certificate, seconds since the Unix epoch.
     pub(super) certificate_ends: Option<i64>,
 }
 
 impl Observatory {
-    /// A server was asked at `asked`, and has answered just now.
+    /// Records the answer, just now, of a server that was asked at `asked`.
     pub fn answered<T>(&self, kind: Dependency, name: &str, asked: Instant, answer: &Result<T, Fault>) {
         let mut all = self.lock();
         let seen = all.dependencies.entry((kind, name.to_owned())).or_default();
@@ -70,7 +70,7 @@ impl Observatory {
         }
     }
 
-    /// A server told when its certificate ends.
+    /// Records when the certificate of a server ends.
     pub fn certificate_seen(&self, kind: Dependency, name: &str, ends: Option<i64>) {
         let mut all = self.lock();
         all.dependencies.entry((kind, name.to_owned())).or_default().certificate_ends = ends;

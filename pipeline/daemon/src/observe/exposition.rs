@@ -1,7 +1,7 @@
-//! What was observed as gauges, in the text format of Prometheus.
+//! Observations as gauges, in the text format of Prometheus.
 //!
-//! They are no gauges of the recorder, which forgets none: what is not known has no sample, so that nobody takes an old
-//! one for the present.
+//! They are no gauges of the recorder, which forgets none. A value that is not known has no sample here, so that no old
+//! one passes for the present.
 
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -20,7 +20,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// The samples that follow are this metric's.
+    /// Begins a metric, to which the following samples belong.
     pub fn metric(&mut self, name: &'static str) {
         self.name = name;
         if let Some(Metric { kind, help, .. }) = Metric::named(name) {
@@ -59,7 +59,7 @@ fn escaped(value: &str) -> String {
 }
 
 impl Observatory {
-    /// Everything that was observed and is known as of now.
+    /// Returns everything that was observed and is known at `now`.
     pub fn metrics(&self, now: Instant) -> String {
         let mut shown = Exposition::default();
         self.show_lags(now, &mut shown);

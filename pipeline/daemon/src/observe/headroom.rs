@@ -1,4 +1,4 @@
-//! How much room is left: of a source's binlog behind its reader, of its stream, of certificates. Pure.
+//! Computes the room that is left: in a source's binlog after its reader, in its stream, of certificates. Pure.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use crate::wiring::BinlogKept;
 
-/// Bytes of the binlog between a position and the head, both of one epoch; `None` when files between are not known.
+/// Returns the bytes of the binlog between two positions of one epoch; `None` when files between are not known.
 pub(super) fn bytes_behind(files: &[(String, u64)], position: Lsn, head: Lsn) -> Option<u64> {
     if position.epoch() != head.epoch() {
         return None;
@@ -27,7 +27,7 @@ pub(super) fn bytes_behind(files: &[(String, u64)], position: Lsn, head: Lsn) ->
     Some(first_size + between + head.position())
 }
 
-/// The time, at least, until a server purges the file that reading must enter. The file was written to at
+/// Returns the least time until a server purges the file at which reading must resume. The file was written to at
 /// `committed_at_us` or later. `None` = it is the newest file, which is never purged, or nothing is purged by age.
 pub(super) fn purged_in(
     kept: &BinlogKept,
@@ -43,7 +43,7 @@ pub(super) fn purged_in(
     Some(after.saturating_sub(Duration::from_micros(clock_us.saturating_sub(committed_at_us))))
 }
 
-/// Seconds since the Unix epoch of an end such as `Aug  9 12:00:00 2027 GMT`.
+/// Parses an end such as `Aug  9 12:00:00 2027 GMT`; returns seconds since the Unix epoch.
 pub(super) fn certificate_end(text: &str) -> Option<i64> {
     let end = DateTime::strptime("%b %e %H:%M:%S %Y GMT", text.trim()).ok()?;
     Some(end.to_zoned(TimeZone::UTC).ok()?.timestamp().as_second())

@@ -1,7 +1,7 @@
-//! What is known about every source and lane: heads, ends of streams, progress, and when each was seen.
+//! Knowledge about every source and lane: heads, ends of streams, progress, and the time of each observation.
 //!
-//! Filled by polling the servers themselves (`poll.rs`), not by the tasks: so `status` needs no running daemon, and a
-//! daemon sees a task of another process, or one that is dead, as it sees its own. `view.rs` shows it; this file and
+//! `poll.rs` fills it by polling the servers themselves, not the tasks. So `status` needs no running daemon, and a
+//! daemon sees a task of another process, or a dead one, as it sees its own. `view.rs` shows it; this file and
 //! `view.rs` read no clock and do no I/O.
 
 mod dependencies;
@@ -47,7 +47,7 @@ use crate::wiring::{BinlogKept, Overview, StreamState};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
-/// Sizes of tables change slowly, and the server looks at each to tell them.
+/// Age of the sizes of tables, at most: they change slowly, and the server examines each table to report them.
 const SIZES_AGE_MAX: Duration = Duration::from_secs(600);
 
 /// The last answer of a server about one thing.
@@ -67,7 +67,7 @@ impl LastAnswer {
         self.fault = Some((fault.code(), fault.to_string()));
     }
 
-    /// The moment that a position is true for: that of the answer while answers come, else now, so that lag grows.
+    /// Returns the moment for which a position is true: that of the answer while answers come, else `now`: lag grows.
     fn true_at(&self, now: Instant) -> Instant {
         match (self.at, &self.fault) {
             (Some(at), None) if now.saturating_duration_since(at) < ANSWER_AGE_MAX => at,
@@ -81,12 +81,12 @@ struct SourceObservation {
     head: HeadSamples,
     head_answer: LastAnswer,
     head_bytes: Rate,
-    /// The first head that was seen, the source's clock beside it, and when that was: what a position had missed
-    /// before.
+    /// The first head that was seen, the source's clock with it, and the time. It dates changes that a position had
+    /// missed before.
     first_head: Option<(Lsn, u64, Instant)>,
-    /// The head lies below what the stream held before it was asked: the server was reset, and positions say nothing.
+    /// The head is lower than the stream's end before the query: the server was reset, and positions say nothing.
     is_reset: bool,
-    /// The stream's end at the look before.
+    /// The stream's end at the previous poll.
     position_before: Option<Lsn>,
     /// `None` until the stream's end was read; [`Lsn::ZERO`] when the stream is empty.
     position: Option<Lsn>,
@@ -97,14 +97,14 @@ struct SourceObservation {
     log_answer: LastAnswer,
     messages: Rate,
     moved_at: Option<Instant>,
-    /// The binlog file at which reading goes on after the stream's end.
+    /// The binlog file at which reading resumes after the stream's end.
     needed_file: String,
     /// The source's clock at the last answer.
     clock_us: u64,
-    /// What the source has of its binlog, and the log of its stream; asked rarely.
+    /// The binlog that the source keeps, and the state of its stream in the log; asked rarely.
     kept: Option<BinlogKept>,
     stream: Option<StreamState>,
-    /// Rows of its tables, about, and when that was asked; asked only while somebody reads them all.
+    /// Time and answer of the query for the approximate rows of its tables, made only while a lane reads whole tables.
     sizes: Option<(Instant, Vec<TableSize>)>,
 }
 
@@ -128,7 +128,7 @@ struct LaneObservation {
 
 #[derive(Debug, Clone, Default)]
 struct CacheObservation {
-    /// For how long the oldest change waits, and whether readers believe the cache; `None` until it has answered.
+    /// Wait of the oldest change, and whether readers believe the cache; `None` until it has answered.
     seen: Option<(Duration, bool)>,
     answer: LastAnswer,
 }
@@ -145,26 +145,26 @@ struct Observations {
     sources: BTreeMap<String, SourceObservation>,
     lanes: BTreeMap<LaneId, LaneObservation>,
     caches: BTreeMap<String, CacheObservation>,
-    /// By kind and name.
+    /// Servers by kind and name.
     dependencies: BTreeMap<(Dependency, String), DependencyObservation>,
-    /// By projection: what it is derived of.
+    /// Entity that each projection is derived of.
     entities: BTreeMap<String, Entity>,
-    /// By projection.
+    /// Search indexes by projection.
     searches: BTreeMap<String, SearchObservation>,
-    /// By name.
+    /// Coupon programmes by name.
     programmes: BTreeMap<String, ProgrammeObservation>,
-    /// `None` until the register was read once.
+    /// Paused lanes; `None` until the register was read once.
     pauses: watch::Sender<Option<Pauses>>,
     /// The process was asked to stop.
     stops: bool,
 }
 
-/// The shared place of all observations. Cheap to clone.
+/// All observations. Clones share them and are cheap.
 #[derive(Debug, Clone)]
 pub struct Observatory(Arc<Mutex<Observations>>);
 
 impl Observatory {
-    /// Every source, lane, cache and index of the configuration, nothing known yet.
+    /// Returns an observatory of every source, lane, cache and index of the configuration, which knows nothing yet.
     pub fn new(config: &Config) -> Self {
         let sources = config.sources.iter().map(|source| (source.name.clone(), SourceObservation::default()));
         let lanes = lanes(config).into_iter().map(|lane| (lane, LaneObservation::default()));
@@ -200,12 +200,12 @@ impl Observatory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process was asked to stop: it is not ready any more, so that nobody sends it more requests.
+    /// Records that the process was asked to stop: it is not ready any more, so that clients send it no more requests.
     pub fn stops(&self) {
         self.lock().stops = true;
     }
 
-    /// The log told which lanes are paused. Where it cannot, they stay as they are known.
+    /// Records which lanes are paused. If the log could not be read, the known pauses stay.
     pub fn pauses_seen(&self, pauses: &Result<Pauses, Fault>) {
         if let Ok(pauses) = pauses {
             self.lock().pauses.send_if_modified(|known| {
@@ -216,12 +216,12 @@ impl Observatory {
         }
     }
 
-    /// The pauses, for lanes that go by them.
+    /// Returns the pauses, for lanes that obey them.
     pub fn pauses(&self) -> KnownPauses {
         KnownPauses(self.lock().pauses.subscribe())
     }
 
-    /// The source said where its binlog ends, or could not. The head is of the epoch that the stream has reached.
+    /// Records the end of a source's binlog, or the failed query. The head gets the epoch that the stream has reached.
     pub fn head_seen(&self, source: &str, head: &Result<(Lsn, u64), Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(seen) = all.sources.get_mut(source) else { return };
@@ -231,7 +231,7 @@ impl Observatory {
                 // An epoch of a known position fits.
                 let head = head.in_epoch(epoch).unwrap_or(*head);
                 seen.first_head.get_or_insert((head, *clock_us, now));
-                // Held before the head was asked: so it is no newer one.
+                // The stream's end was read before the head was asked, so a lower head is not an older answer.
                 seen.is_reset = seen
                     .position_before
                     .is_some_and(|before| before.epoch() == head.epoch() && head < before);
@@ -245,7 +245,7 @@ impl Observatory {
         }
     }
 
-    /// The log said where the source's stream ends, or could not.
+    /// Records the end of a source's stream, or the failed query.
     pub fn log_end_seen(&self, source: &str, end: &Result<Option<LogEntry>, Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(seen) = all.sources.get_mut(source) else { return };
@@ -268,7 +268,7 @@ impl Observatory {
         }
     }
 
-    /// A target told the progress of its lanes, or could not. Lanes without a row have not begun.
+    /// Records the progress of a target's lanes, or the failed query. Lanes without a row have not begun.
     pub fn progress_seen(
         &self,
         target: &str,
@@ -296,7 +296,7 @@ impl Observatory {
         }
     }
 
-    /// Whether somebody reads whole tables of a source of which it is not known how large they are.
+    /// Returns whether a lane reads whole tables of a source whose sizes are not known.
     pub fn lacks_sizes(&self, source: &str, now: Instant) -> bool {
         let all = self.lock();
         let is_read = |lane: &LaneObservation| {
@@ -310,7 +310,7 @@ impl Observatory {
         !is_known && all.lanes.iter().any(|(id, lane)| id.source == source && is_read(lane))
     }
 
-    /// A source said how large its tables are, or could not: it is not asked again soon.
+    /// Records the sizes of a source's tables, or the failed query; either way it is not asked again soon.
     pub fn sizes_seen(
         &self,
         source: &str,
@@ -328,15 +328,15 @@ impl Observatory {
         seen.sizes = Some((now, sizes));
     }
 
-    /// A source said what it has of its binlog, and the log what it has of the source's stream, or could not: then that
-    /// is not known any more.
+    /// Records the binlog that a source keeps, and the state of its stream; after a failed query it is not known any
+    /// more.
     pub fn kept_seen(&self, source: &str, kept: Option<BinlogKept>, stream: Option<StreamState>) {
         if let Some(seen) = self.lock().sources.get_mut(source) {
             (seen.kept, seen.stream) = (kept, stream);
         }
     }
 
-    /// A cache and its outboxes told how far it is behind and whether it is believed, or could not.
+    /// Records the lag of a cache with its outboxes and whether readers believe it, or the failed query.
     pub fn cache_seen(&self, cache: &str, seen: &Result<(Duration, bool), Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(known) = all.caches.get_mut(cache) else { return };
@@ -355,7 +355,7 @@ impl Observatory {
         gauge!(names::CACHE_BELIEVED, "cache" => cache.to_owned()).set(f64::from(u8::from(is_believed)));
     }
 
-    /// A cluster told what it holds of a projection, or could not.
+    /// Records the content of a projection's index, or the failed query.
     pub fn search_seen(&self, projection: &str, seen: &Result<Overview, Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(known) = all.searches.get_mut(projection) else { return };
@@ -392,17 +392,17 @@ impl Observatory {
 }
 
 impl SourceObservation {
-    /// `None` while head or end of stream are not known or cannot be compared.
+    /// Returns the lag; `None` while head or end of stream are not known or cannot be compared.
     fn lag(&self, now: Instant) -> Option<Duration> {
         Some(self.owed(now)?.max(self.unasked(now)))
     }
 
-    /// The age of what is known and the stream does not hold.
+    /// Returns the age of the oldest known change that the stream does not hold.
     fn owed(&self, now: Instant) -> Option<Duration> {
         self.since(self.position?, self.committed_at_us, self.log_answer.true_at(now))
     }
 
-    /// The age of the oldest known head above a position, whose newest change was committed then.
+    /// Returns the age of the oldest known head above a position that was committed at `committed_at_us`.
     fn since(&self, position: Lsn, committed_at_us: u64, now: Instant) -> Option<Duration> {
         self.head.newest()?;
         if self.is_reset {
@@ -419,13 +419,13 @@ impl SourceObservation {
         Some(self.head.lag(position, now).max(missed))
     }
 
-    /// For how long nobody knows what the source has committed; zero while it answers.
+    /// Returns the time for which the source has not answered; zero while it answers.
     fn unasked(&self, now: Instant) -> Duration {
         let age = self.head_answer.at.map(|at| now.saturating_duration_since(at));
         age.filter(|age| *age > ANSWER_AGE_MAX).unwrap_or_default()
     }
 
-    /// The epoch that the stream has reached, and its server.
+    /// Returns the epoch that the stream has reached, and its server.
     fn timeline(&self) -> Timeline {
         let epoch = self.position.map_or(FIRST_EPOCH, Lsn::epoch).max(FIRST_EPOCH);
         Timeline { epoch, server: self.server.clone() }
@@ -437,7 +437,7 @@ impl LaneObservation {
         Some(self.owed(source, now)?.max(source.unasked(now)))
     }
 
-    /// The age of what is known and the target does not hold.
+    /// Returns the age of the oldest known change that the target does not hold.
     fn owed(&self, source: &SourceObservation, now: Instant) -> Option<Duration> {
         if self.is_apart(source) {
             return None;
@@ -446,8 +446,8 @@ impl LaneObservation {
         source.since(progress.position, progress.committed_at_us, self.answer.true_at(now))
     }
 
-    /// Its position cannot be compared with those of the stream: it is of a later epoch, or of another server. Or the
-    /// server was reset.
+    /// Returns whether the lane's position cannot be compared with those of the stream: it is of a later epoch or of
+    /// another server, or the server was reset.
     fn is_apart(&self, source: &SourceObservation) -> bool {
         source.is_reset
             || self.progress.as_ref().is_some_and(|progress| {
@@ -458,7 +458,7 @@ impl LaneObservation {
     }
 }
 
-/// Every lane of a configuration.
+/// Returns every lane of a configuration.
 pub fn lanes(config: &Config) -> Vec<LaneId> {
     let of_target = |name: &String| Assignments::of(config, name).lane_ids();
     config.targets.iter().flat_map(|target| of_target(&target.name)).collect()

@@ -1,7 +1,7 @@
-//! Asks every source, the log, every target and cache about once a second, every index and the history of
-//! reconciliations more rarely, and notes the answers.
+//! Asks every source, the log, every target and cache about once a second, and every index and the history of
+//! reconciliations more rarely; records the answers.
 //!
-//! A server that does not answer holds up nothing but its own questions.
+//! A server that does not answer delays its own queries only.
 
 use std::time::{Duration, Instant};
 
@@ -17,17 +17,17 @@ use super::{Dependency, Observatory};
 use crate::wiring::{Documents, Wiring};
 use crate::{coupons, pauses, reconciliations};
 
-/// The resolution of lag.
+/// Time between two polls, and so the resolution of lag.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Counts of an index move slowly, and cost it a little.
+/// Time between two polls of an index: its counts move slowly, and cost it a little.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
-/// Files of a binlog, sizes of a stream: minutes matter, and the server looks at each file to tell them.
+/// Time between two polls of binlog files and streams: minutes matter, and the server examines each file to report it.
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
-/// A dispatcher looks at its day every few seconds.
+/// Time between two reads of a programme's day, which its dispatcher updates every few seconds.
 const PROGRAMME_INTERVAL: Duration = Duration::from_secs(3);
-/// Certificates end on a day.
+/// Time between two polls of certificates, which end on a day.
 const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(3600);
-/// The name of the one log.
+/// Name of the one log.
 const LOG: &str = "log";
 /// Wait for one answer; longer than a TLS connection over a slow line, short enough for `status`.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,7 +84,7 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
     while loops.join_next().await.is_some() {}
 }
 
-/// Asks everybody once.
+/// Asks every server once.
 pub async fn once(wiring: &Wiring, observatory: &Observatory) {
     let sources = wiring.config().sources.iter().map(|source| ask_source(wiring, observatory, &source.name));
     let targets = wiring.targets().map(|target| ask_target(wiring, observatory, target));
@@ -118,8 +118,8 @@ async fn every_interval(interval: Duration, cancel: CancellationToken, work: imp
     }
 }
 
-/// The head first, then the end of the stream: so a pipeline that keeps up is seen as current. The end is noted first:
-/// it says in which epoch the head lies.
+/// Asks for the head first and for the end of the stream then, so that a pipeline that keeps up appears as current.
+/// Records the end first, because it says in which epoch the head lies.
 async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let source = Asked { observatory, kind: Dependency::Source, name };
     let head = source.answer(async { wiring.source(name)?.head_and_clock().await }).await;
@@ -134,7 +134,7 @@ async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
     }
 }
 
-/// What source and log still have for a reader that comes late.
+/// Asks source and log for the binlog and the stream that they still have for a late reader.
 async fn ask_kept(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let kept = async { wiring.source(name)?.binlog_kept().await };
     let kept = within(Dependency::Source, name, kept).await.ok();
@@ -194,7 +194,7 @@ async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
     observatory.pauses_seen(&pauses);
 }
 
-/// Whom a question goes to. That it was answered is noted.
+/// A server that is asked; each of its answers is recorded.
 struct Asked<'a> {
     observatory: &'a Observatory,
     kind: Dependency,

@@ -10,7 +10,7 @@ use super::exposition::Exposition;
 use super::{LastAnswer, Observatory};
 use crate::coupons::DayView;
 
-/// What is known of a programme.
+/// The last answer about a programme.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProgrammeObservation {
     /// `None` until the log has answered.
@@ -52,12 +52,12 @@ impl ProgrammeObservation {
 }
 
 impl Observatory {
-    /// Names of all programmes.
+    /// Returns the names of all programmes.
     pub(super) fn programmes(&self) -> Vec<String> {
         self.lock().programmes.keys().cloned().collect()
     }
 
-    /// The log told the newest day of a programme, or could not.
+    /// Records the newest day of a programme in the log, or the failed query.
     pub fn programme_seen(&self, programme: &str, seen: &Result<DayView, Fault>, now: Instant) {
         let mut all = self.lock();
         let Some(known) = all.programmes.get_mut(programme) else { return };
@@ -116,7 +116,7 @@ impl Observatory {
 /// Names of waves, in their order.
 const WAVES: [&str; 3] = ["midnight", "noon", "catch-up"];
 
-/// What became of the members of a day. Their sum is the cohort.
+/// Returns the outcomes of the members of a day. Their sum is the cohort.
 fn outcomes(day: &DayView) -> [(&'static str, u64); 6] {
     [
         ("granted", day.granted),

@@ -1,11 +1,11 @@
-//! How fast a counter rises, from what was seen of it within the last seconds.
+//! The rate at which a counter rises, from its samples of the last seconds.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Long enough to be steady, short enough to be "now".
+/// Time over which a rate is measured: long enough to be steady, short enough to be "now".
 const WINDOW: Duration = Duration::from_secs(5);
-/// One sample a second: more than the window ever holds.
+/// Samples of a counter, at most: more than the window ever holds at one a second.
 const SAMPLES_MAX: usize = 16;
 
 /// The samples of one counter.
@@ -16,7 +16,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// A counter that went back, or another `series`, begins anew.
+    /// Adds a sample. A counter that went back, or another `series`, begins anew.
     pub fn observe(&mut self, series: u64, value: u64, now: Instant) {
         let restarted = self.samples.back().is_some_and(|(_, before)| value < *before);
         if restarted || series != self.series {
@@ -31,7 +31,7 @@ impl Rate {
         }
     }
 
-    /// `None` until two samples at different times are there.
+    /// Returns the rate; `None` until there are two samples at different times.
     pub fn per_second(&self) -> Option<f64> {
         let (first, last) = (self.samples.front()?, self.samples.back()?);
         let seconds = last.0.saturating_duration_since(first.0).as_secs_f64();

@@ -4,7 +4,7 @@
 use super::StatusView;
 
 impl StatusView {
-    /// Codes stay, so that the runbook says the rest.
+    /// Removes texts of faults and pauses. Codes stay, so that the runbook says the rest.
     pub fn leave_out_faults(&mut self) {
         let Self { sources, lanes, caches, searches, programmes, tasks } = self;
         for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {

@@ -1,4 +1,4 @@
-//! What is shown of sources, lanes and tasks in each state.
+//! Tests of the views of sources, lanes and tasks in each state.
 
 use anabranch_pipeline::records::Refresh;
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
@@ -32,7 +32,7 @@ database = "birthday"
 table = "birthday_{mmdd}"
 "#;
 
-/// The source's clock shows this at every look.
+/// The source's clock at every poll.
 const CLOCK_US: u64 = 1_000_000_000;
 
 struct World {
@@ -276,7 +276,7 @@ fn the_head_lies_in_the_epoch_that_the_stream_has_reached() {
     assert_eq!((view.sources[0].state.as_str(), view.sources[0].lag_seconds), ("behind", Some(1.0)));
 }
 
-/// Its number is higher than all numbers of the stream, and says nothing.
+/// The number of the lane's position is higher than all numbers of the stream, and says nothing.
 #[test]
 fn a_lane_of_another_epoch_than_the_streams_is_not_called_current() {
     let world = world();
@@ -368,7 +368,7 @@ fn a_refresh_shows_its_rate_and_about_how_much_is_left() {
     assert_eq!(shown(through), (Some(200), Some(100.0), Some(1000), Some(8.0)));
     let more_than_reckoned = refreshed(Scope::Source, 2000, 5);
     assert_eq!(shown(more_than_reckoned), (Some(2000), Some(500.0), Some(2000), Some(0.0)));
-    // Another one begins anew.
+    // The figures of another refresh begin anew.
     let only = Scope::Table(ShardId::of("a", "d", "v", 0));
     assert_eq!(shown(refreshed(only, 30, 6)), (Some(30), None, Some(300), None));
     world.poll(7, 1, 1, 1);

@@ -18,10 +18,10 @@ use super::{
 };
 use crate::pauses::Pause;
 
-/// Lag up to here is fine even without visible progress: a position that moves only by position messages stands still
-/// for a while.
+/// Lag up to which a thing is ready even without visible progress: a position that moves only by position messages
+/// stays the same for a while.
 const LAG_READY: Duration = Duration::from_secs(30);
-/// Above it, the position must have moved within this time.
+/// Time within which a position must have moved if the lag is above [`LAG_READY`].
 const PROGRESS_WITHIN: Duration = Duration::from_secs(15);
 
 /// Everything that `status` shows.
@@ -43,9 +43,8 @@ pub struct StatusView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceView {
     pub source: String,
-    /// `unknown`, `unreachable`, `behind`, `current`, or `apart` (the server's binlog ends below what was read: it was
-    /// reset); or the state of the daemon's task when it has failed: `retrying`,
-    /// `stopped`.
+    /// `unknown`, `unreachable`, `behind`, `current`, or `apart` (the server's binlog ends below the position that was
+    /// read: it was reset); or the state of the daemon's task when it has failed: `retrying`, `stopped`.
     pub state: String,
     pub code: Option<String>,
     pub fault: Option<String>,
@@ -69,16 +68,16 @@ pub struct LaneView {
     pub target: String,
     pub source: String,
     pub lane: u32,
-    /// As for a source; also `replaying` (below its highest position), `new` (no progress yet) and `apart` (its epoch
-    /// is later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`), and `paused`.
+    /// A state as of a source; or `replaying` (below its highest position), `new` (no progress yet), `paused`, or
+    /// `apart` (its epoch is later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`).
     pub state: String,
-    /// Who paused it, since when and why.
+    /// The pause, with its operator, time and reason.
     #[serde(default)]
     pub pause: Option<Pause>,
     pub code: Option<String>,
     pub fault: Option<String>,
     pub position: Option<String>,
-    /// Where its newest changes came from: `stream`, or `binlog` while the stream does not link.
+    /// Origin of its newest changes: `stream`, or `binlog` while the stream does not link.
     pub feed: Option<String>,
     pub lag_seconds: Option<f64>,
     /// Commit time of the newest applied change, microseconds since the Unix epoch.
@@ -88,7 +87,7 @@ pub struct LaneView {
     /// Rows of the source that the refresh under way has read.
     pub refreshed_rows: Option<u64>,
     pub refreshed_rows_per_second: Option<f64>,
-    /// About as many rows as it will read in all, as the source reckons; not known of a condition.
+    /// Rows that the refresh will read in all, as the source estimates; `None` for keys or a condition.
     pub refresh_rows: Option<u64>,
     pub refresh_seconds_left: Option<f64>,
 }
@@ -97,12 +96,12 @@ pub struct LaneView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct CacheView {
     pub cache: String,
-    /// `believed`; `passed` = lookups go past it, because it is behind or has begun another life; `unknown`,
-    /// `unreachable`; or the state of the daemon's task when it has failed: `retrying`, `stopped`.
+    /// `believed`; `passed` = lookups bypass it, because it lags or has begun another life; `unknown`, `unreachable`;
+    /// or the state of the daemon's task when it has failed: `retrying`, `stopped`.
     pub state: String,
     pub code: Option<String>,
     pub fault: Option<String>,
-    /// For how long the oldest change waits to be removed from it.
+    /// Time for which the oldest change has waited to be removed from the cache.
     pub delay_seconds: Option<f64>,
 }
 
@@ -112,9 +111,9 @@ pub struct SearchView {
     pub projection: String,
     pub code: Option<String>,
     pub fault: Option<String>,
-    /// The one that is searched.
+    /// Index that is searched.
     pub index: Option<String>,
-    /// The one that a rebuild fills beside it.
+    /// Index that a rebuild fills beside it.
     pub building: Option<String>,
     pub documents: Option<u64>,
     pub tombstones: Option<u64>,
@@ -126,21 +125,21 @@ pub struct SearchView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TaskView {
     pub task: String,
-    /// `getting-ready`, `running`, `retrying`, `stopped`, `standby`: another process holds its lease and does the work,
-    /// or `paused`: until somebody resumes it.
+    /// `getting-ready`, `running`, `retrying`, `stopped`, `standby` (another process holds its lease and does the work)
+    /// or `paused` (until an operator resumes it).
     pub state: String,
-    /// What it waits for while it is getting ready.
+    /// Thing that it waits for while it is getting ready.
     #[serde(default)]
     pub waits_for: Option<String>,
     pub code: Option<String>,
     pub fault: Option<String>,
-    /// How long it has not run.
+    /// Time for which it has not run.
     pub down_seconds: Option<f64>,
-    /// It has been retrying for longer than the retry budget.
+    /// Whether it has been retrying for longer than the retry budget.
     pub lasting: bool,
 }
 
-/// Why a process is not ready.
+/// A reason why a process is not ready.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Reason {
     pub thing: String,
@@ -148,28 +147,28 @@ pub struct Reason {
     pub code: Option<String>,
 }
 
-/// The name of the task that captures a source.
+/// Returns the name of the task that captures a source.
 pub fn reader_task(source: &str) -> String {
     format!("reader/{source}")
 }
 
-/// The name of the task that keeps a cache right.
+/// Returns the name of the task that keeps a cache right.
 pub fn cache_task(cache: &str) -> String {
     format!("cache/{cache}")
 }
 
-/// The name of the task that removes old tombstones of a document projection.
+/// Returns the name of the task that removes old tombstones of a document projection.
 pub fn sweep_task(projection: &str) -> String {
     format!("sweep/{projection}")
 }
 
-/// The name of the task that runs a lane.
+/// Returns the name of the task that runs a lane.
 pub fn lane_task(lane: impl std::fmt::Display) -> String {
     format!("lane/{lane}")
 }
 
 impl Observatory {
-    /// The present state. `tasks` are those of this process; there may be none.
+    /// Returns the present state. `tasks` are the tasks of this process; there may be none.
     pub fn status(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> StatusView {
         let all = self.lock();
         let mut sources: Vec<_> = all.sources.iter().map(|(name, source)| source.view(name, now)).collect();
@@ -207,8 +206,8 @@ impl Observatory {
         StatusView { sources, lanes, caches, searches, programmes, tasks }
     }
 
-    /// Why this process is not ready; empty = ready. Only what its own tasks work on counts: what another process works
-    /// on is in order here as soon as its task stands by.
+    /// Returns the reasons why this process is not ready; none = ready. Only the work of its own tasks counts: the work
+    /// of another process is in order here as soon as the task stands by.
     pub fn reasons_against_ready(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> Vec<Reason> {
         let getting_ready = |status: &TaskStatus| format!("getting ready: it waits for {}", status.waits_for);
         let mut reasons: Vec<Reason> = tasks
@@ -247,12 +246,12 @@ impl Observatory {
     }
 }
 
-/// It works, or is meant to wait: for another process, or for the person who paused it.
+/// Returns whether a task works, or is meant to wait: for another process, or for the operator who paused it.
 fn is_in_order(state: TaskState) -> bool {
     matches!(state, TaskState::Running | TaskState::Standby | TaskState::Paused)
 }
 
-/// Whether a thing lags and stands still.
+/// Returns a reason if a thing lags and its position does not move.
 fn without_progress(
     thing: String,
     lag: Option<Duration>,
@@ -270,7 +269,7 @@ fn without_progress(
     Some(Reason { thing, reason, code: None })
 }
 
-/// A task that failed outranks what was observed. One that stands by does not: another process does its work.
+/// Shows a failed task in place of the observation. A task that stands by shows nothing: another process does its work.
 fn overlay(status: &TaskStatus, state: &mut String, code: &mut Option<String>, fault: &mut Option<String>) {
     if !matches!(status.state, TaskState::Retrying | TaskState::Stopped) {
         return;
@@ -283,7 +282,7 @@ fn overlay(status: &TaskStatus, state: &mut String, code: &mut Option<String>, f
 }
 
 impl LaneView {
-    /// `birthday/target/source-a/0`, as a lane's id is written everywhere.
+    /// Returns the lane's id as it is written everywhere: `birthday/target/source-a/0`.
     pub fn id(&self) -> String {
         format!("{}/{}/{}/{}", self.projection, self.target, self.source, self.lane)
     }
@@ -303,13 +302,13 @@ impl TaskView {
     }
 }
 
-/// The first failure to ask, as (code, text).
+/// Returns the first failure to ask, as (code, text).
 fn first_fault(answers: &[&LastAnswer]) -> (Option<String>, Option<String>) {
     let fault = answers.iter().find_map(|answer| answer.fault.as_ref());
     (fault.map(|(code, _)| code.as_str().to_owned()), fault.map(|(_, text)| text.clone()))
 }
 
-/// `unreachable` when somebody could not be asked, else by position.
+/// Returns `unreachable` when a server could not be asked, else the state by position.
 fn state_of(faulty: bool, head: Option<Lsn>, position: Option<Lsn>) -> &'static str {
     match (head, position) {
         _ if faulty => "unreachable",
@@ -319,13 +318,13 @@ fn state_of(faulty: bool, head: Option<Lsn>, position: Option<Lsn>) -> &'static 
     }
 }
 
-/// Only messages of the stream are noted in progress; a lane that has not begun has no feed yet.
+/// Returns the feed; `None` for a lane that has not begun. Progress stores only messages of the stream.
 fn feed(progress: &Progress) -> Option<&'static str> {
     let is_from_stream = progress.message.is_some();
     (progress.position > Lsn::ZERO).then_some(if is_from_stream { "stream" } else { "binlog" })
 }
 
-/// Rows that a refresh reads in all, about: not fewer than it has read.
+/// Returns about how many rows a refresh reads in all, not fewer than it has read; `None` if that is not known.
 fn expected_rows(refresh: &Refresh, sizes: &[TableSize], entity: Entity) -> Option<u64> {
     let of_tables = |is_meant: &dyn Fn(ShardId) -> bool| -> Option<u64> {
         let sizes = sizes.iter().filter(|table| table.entity == entity && is_meant(table.shard));
@@ -340,7 +339,7 @@ fn expected_rows(refresh: &Refresh, sizes: &[TableSize], entity: Entity) -> Opti
     rows.map(|rows| rows.max(refresh.rows))
 }
 
-/// 0 stands for an unknown time.
+/// Returns `None` for 0, which means an unknown time.
 fn known(committed_at_us: u64) -> Option<u64> {
     (committed_at_us > 0).then_some(committed_at_us)
 }
@@ -405,7 +404,7 @@ impl SearchObservation {
 }
 
 impl LaneObservation {
-    /// Without the lane's names, which the observation does not know.
+    /// Returns the view without the lane's names, which the observation does not know.
     fn view(&self, source: Option<&SourceObservation>, entity: Option<Entity>, now: Instant) -> LaneView {
         let refresh = self.progress.as_ref().and_then(|progress| progress.refresh.as_ref());
         let sizes = source.and_then(|source| source.sizes.as_ref()).map(|(_, sizes)| &**sizes);

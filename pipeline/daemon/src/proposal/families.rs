@@ -7,7 +7,7 @@ use anabranch_schemas::shard::TablePattern;
 /// A table as a server lists it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
-    /// Which of the servers has it, by its place among them.
+    /// Index of the server that has it.
     pub server: usize,
     pub database: String,
     pub table: String,
@@ -17,7 +17,7 @@ pub struct Listed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Family {
     pub pattern: TablePattern,
-    /// In the order of their names.
+    /// Tables in the order of their names.
     pub tables: Vec<Member>,
 }
 
@@ -30,7 +30,7 @@ pub struct Member {
 }
 
 impl Family {
-    /// How many databases and tables the numbers leave room for: the highest of each, and one for zero.
+    /// Returns how many databases and tables the numbers leave room for: the highest of each, and one for zero.
     pub fn extent(&self) -> (u32, u32) {
         let most = |number: fn(&Member) -> u32| {
             self.tables.iter().map(number).max().map_or(1, |most| most.saturating_add(1))
@@ -38,7 +38,7 @@ impl Family {
         (most(|member| member.database), most(|member| member.table))
     }
 
-    /// The servers that have tables of it.
+    /// Returns the servers that have tables of the family.
     pub fn servers(&self) -> BTreeSet<usize> {
         self.tables.iter().map(|member| member.listed.server).collect()
     }
@@ -71,7 +71,7 @@ impl Split {
         }
     }
 
-    /// Digits of the number; 0 without one.
+    /// Returns the digits of the number; 0 without one.
     fn width(&self) -> usize {
         self.digits.as_ref().map_or(0, String::len)
     }
@@ -81,7 +81,7 @@ impl Split {
     }
 }
 
-/// The families of these tables, the largest first. A table whose name no pattern can have is in none.
+/// Returns the families of these tables, the largest first. A table whose name no pattern can have is in none.
 pub fn families(listed: impl IntoIterator<Item = Listed>) -> Vec<Family> {
     let mut framed = BTreeMap::<_, Vec<Listed>>::new();
     for table in listed {
@@ -102,7 +102,7 @@ pub fn families(listed: impl IntoIterator<Item = Listed>) -> Vec<Family> {
     families
 }
 
-/// The tables that the pattern with the shortest numbers names, and the others; `None` where no pattern can name them.
+/// Returns the tables of the pattern with the shortest numbers, and the others; `None` if no pattern can name them.
 fn narrowest(tables: Vec<Listed>) -> Option<(Family, Vec<Listed>)> {
     // The table with the shortest numbers gives the widths, so the pattern names at least this one.
     let widths = |table: &Listed| (Split::of(&table.database).width(), Split::of(&table.table).width());
@@ -121,7 +121,7 @@ fn narrowest(tables: Vec<Listed>) -> Option<(Family, Vec<Listed>)> {
     (!members.is_empty()).then_some((Family { pattern, tables: members }, others))
 }
 
-/// The pattern of names that differ in a number of this width at most; a single name stands for itself.
+/// Returns the pattern of names that differ in a number of this width at most, or the single name.
 fn pattern_of<'n>(names: impl Iterator<Item = &'n str>, placeholder: &str, width: usize) -> String {
     let names: BTreeSet<&str> = names.collect();
     let Some(first) = names.first() else { return String::new() };

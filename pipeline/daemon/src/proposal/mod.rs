@@ -1,8 +1,8 @@
-//! A configuration that fits what servers have: which tables are users or devices, by which pattern, in which columns,
-//! and by which rule the application shares them out.
+//! A configuration that fits the servers: their tables of users or devices, the patterns and columns of these, and the
+//! rule by which the application shares out rows.
 //!
-//! `families.rs`, `recognised.rs` and `placement.rs` decide, `text.rs` writes; none of them asks a server. What cannot
-//! be known stands in the text as a comment.
+//! `families.rs`, `recognised.rs` and `placement.rs` decide, `text.rs` writes; none of them asks a server. Facts that
+//! cannot be known become comments in the text.
 
 pub mod families;
 pub mod placement;
@@ -13,12 +13,12 @@ use families::Family;
 use placement::FoundRule;
 use recognised::Recognised;
 
-/// How servers are reached: each address is in an environment variable.
+/// Names of the environment variables that hold the addresses of servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     pub log: String,
     pub target: String,
-    /// Trusted by every server; `None` = as the schemes say.
+    /// CA certificate of every server; `None` = as the schemes say.
     pub ca_file: Option<String>,
 }
 
@@ -27,13 +27,13 @@ pub struct Addresses {
 pub struct FoundSource {
     pub name: String,
     pub variable: String,
-    /// What it is: kind and version.
+    /// Kind and version of the server.
     pub server: String,
     /// Settings of its binlog, and their values.
     pub settings: Vec<(String, String)>,
 }
 
-/// Tables that can be captured.
+/// A family of tables that can be captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposed {
     pub family: Family,
@@ -41,14 +41,14 @@ pub struct Proposed {
     pub placement: Option<Placement>,
 }
 
-/// By which rule rows are shared out, and the column that it reads.
+/// The rule by which rows are shared out, and the column that it reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub found: FoundRule,
     pub column: String,
 }
 
-/// All that a configuration is written from.
+/// Everything that a configuration is written from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
     pub addresses: Addresses,

@@ -1,33 +1,33 @@
-//! The sharding rule of an application, found by where its rows stand.
+//! Finds the sharding rule of an application from the tables in which its rows are.
 
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 
-/// Fewer rows may stand by a rule by chance.
+/// Rows that show a rule, at least: fewer may fit one by chance.
 pub const ROWS_MIN: usize = 20;
-/// Rows that may stand elsewhere than where the rule puts them, in percent: a rule with some misplaced rows is a rule.
+/// Rows outside their table by the rule, in percent, at most: a rule with some misplaced rows is a rule.
 const MISPLACED_MAX_PERCENT: usize = 5;
 
-/// Rows as they were found: the numbers of their table, and the values of some columns.
+/// A row as it was found: the numbers of its table, and the values of some columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sample {
     pub database: u32,
     pub table: u32,
-    /// In the order of the columns; `None` = NULL.
+    /// Values in the order of the columns; `None` = NULL.
     pub values: Vec<Option<String>>,
 }
 
-/// A rule that puts rows where they stand.
+/// A rule that puts rows where they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundRule {
     pub rule: ShardingRule,
-    /// The column that it reads, by its place.
+    /// Index of the column that the rule reads.
     pub column: usize,
     pub rows: usize,
-    /// Rows that stand where the rule puts them.
+    /// Rows that are where the rule puts them.
     pub in_place: usize,
 }
 
-/// The rule by which the most rows stand; `None` where none explains them, or where there is nothing to explain.
+/// Returns the rule that explains the most rows; `None` where none does, or where there is nothing to explain.
 pub fn find(samples: &[Sample], columns: usize, databases: u32, tables: u32) -> Option<FoundRule> {
     let mut places: Vec<_> = samples.iter().map(|sample| (sample.database, sample.table)).collect();
     places.sort_unstable();

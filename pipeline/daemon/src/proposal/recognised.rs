@@ -1,12 +1,12 @@
-//! Which entity the rows of a table may be, by the names and types of its columns.
+//! Recognises the entity of a table's rows by the names and types of its columns.
 
 use anabranch_schemas::change::Entity;
 
 use crate::wiring::{SurveyedColumn, accepts_data_type};
 
-/// A device's table has these many of the entity's fields under their own names; the others are missing.
+/// Fields that a device's table has under their own names, at least; the others are missing.
 const SERIAL_FIELDS_MIN: usize = 4;
-/// What keys of users are called, where the primary key has more than one column.
+/// Names of keys of users, where the primary key has more than one column.
 const USER_KEYS: [&str; 3] = ["user_id", "uid", "id"];
 
 /// An entity that the columns fit.
@@ -21,7 +21,7 @@ pub struct Recognised {
     pub optional: Vec<(&'static str, String)>,
 }
 
-/// The entity that a table's columns fit; `None` = no entity.
+/// Returns the entity that a table's columns fit; `None` = no entity.
 pub fn recognise(columns: &[SurveyedColumn]) -> Option<Recognised> {
     serial_code(columns).or_else(|| user(columns))
 }

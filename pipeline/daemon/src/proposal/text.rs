@@ -1,4 +1,4 @@
-//! The configuration as text: short, each line with the reason that it was found by.
+//! The configuration as text: short, each line with the finding that it comes from.
 
 use std::fmt::Write as _;
 
@@ -8,13 +8,13 @@ use anabranch_schemas::shard::ShardingRule;
 use super::{FoundSource, Proposal, Proposed};
 use crate::output;
 
-/// Families beside the captured ones that the text names; a server may have thousands of tables.
+/// Families beside the captured ones that the text names, at most; a server may have thousands of tables.
 const OTHERS_MAX: usize = 20;
 /// Databases of derived birthday tables.
 const BIRTHDAY_DATABASES: u32 = 4;
 
 impl Proposal {
-    /// The configuration file. It is complete when each proposed family has all its fields and there is one.
+    /// Returns the configuration file. It is complete when at least one proposed family has all its fields.
     pub fn text(&self) -> String {
         let mut text = String::from(
             "# Anabranch: written by `anabranch init` from what the servers have. Look through each line, then run:\n\
@@ -44,7 +44,7 @@ impl Proposal {
         text
     }
 
-    /// Whether nothing is left to fill in.
+    /// Returns whether a family can be captured without filling in more.
     pub fn is_complete(&self) -> bool {
         self.complete().next().is_some()
     }
@@ -123,7 +123,7 @@ impl Proposal {
         }
     }
 
-    /// A projection for each entity that is captured.
+    /// Appends a projection for each entity that is captured.
     fn projections(&self, text: &mut String) {
         let has = |entity| self.complete().any(|proposed| proposed.recognised.entity == entity);
         if has(Entity::User) {
@@ -159,7 +159,7 @@ impl FoundSource {
     }
 }
 
-/// The address of a server, and whom it is trusted by.
+/// Appends the address of a server, and the CA file by which it is trusted.
 fn server(text: &mut String, variable: &str, ca_file: Option<&str>) {
     writeln!(text, "url = \"${{{variable}}}\"").expect("writing to a String cannot fail");
     if let Some(file) = ca_file {
@@ -169,7 +169,7 @@ fn server(text: &mut String, variable: &str, ca_file: Option<&str>) {
     }
 }
 
-/// A comment on a line of its own, whatever a server's names hold.
+/// Appends a comment on a line of its own, whatever a server's names hold.
 fn comment(text: &mut String, content: &str) {
     let content: String =
         content.chars().map(|character| if character.is_control() { '?' } else { character }).collect();
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    /// The file as a daemon would read it, with addresses in place of variables.
+    /// Parses the file as a daemon would, with addresses in place of variables.
     fn parsed(text: &str) -> Config {
         let text = text
             .replace("${LOG}", "tls://a:b@log:4222")

@@ -1,8 +1,8 @@
-//! The past reconciliations and those under way, as a page shows them: read when somebody asks, and kept for a while.
+//! The past reconciliations and those under way, as a page shows them: read on request, and kept for a while.
 //!
-//! One look at the servers serves everyone who asks within [`FRESH`]. A report that was read is kept as its figures.
-//! The whole list is read again after [`VERIFIED_FOR`], so that a report that was changed meanwhile loses its seal
-//! here too.
+//! One query of the servers answers all requests within [`FRESH`]. A report that was read is kept as its figures. The
+//! whole list is read again after [`VERIFIED_FOR`], so that a report that was changed meanwhile loses its seal here
+//! too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use tokio::time::{Instant, timeout};
 use super::{Underway, parsed, underway};
 use crate::wiring::Wiring;
 
-/// A year of nights, and some by hand.
+/// Past reconciliations that are kept, at most: a year of daily ones, and some by hand.
 const KEPT_MAX: u64 = 500;
-/// A report may be a megabyte.
+/// Reports that are read at once; each may have a megabyte.
 const READ_AT_ONCE: usize = 20;
-/// Reconciliations take minutes at least.
+/// Time for which the list counts as fresh; reconciliations take minutes at least.
 const FRESH: Duration = Duration::from_secs(5);
 const VERIFIED_FOR: Duration = Duration::from_secs(120);
-/// Who asks does not wait for servers that do not answer.
+/// Time that a request waits for servers that do not answer.
 const WAIT_MAX: Duration = Duration::from_secs(4);
-/// Reasons of one store; `anabranch reconcile show` has them all.
+/// Reasons of one store, at most; `anabranch reconcile show` has them all.
 const REASONS_MAX: usize = 20;
 
 /// One store of a reconciliation, in figures.
@@ -50,7 +50,7 @@ pub struct StoreEntry {
     again: u64,
     foreign_rows: u64,
     is_gate_closed: bool,
-    /// How many reasons there are why something was not read or decided, and the first of them.
+    /// Number of reasons why something was not read or decided; `reasons` has the first of them.
     reasons_count: usize,
     reasons: Vec<String>,
     seconds: f64,
@@ -89,8 +89,8 @@ pub struct Entry {
     begun_at_ms: Option<u64>,
     ended_at_ms: u64,
     verdict: Outcome,
-    /// `whole`, `broken` (it is not what was signed) or `unlinked` (the one before it is another than when it was
-    /// signed, or is gone).
+    /// `whole`, `broken` (it differs from the signed report) or `unlinked` (the one before it is gone, or another than
+    /// when it was signed).
     seal: &'static str,
     mode: Option<Mode>,
     is_whole: Option<bool>,
@@ -117,7 +117,7 @@ impl Entry {
         }
     }
 
-    /// Reasons may name hosts.
+    /// Removes the reasons, which may name hosts.
     pub fn leave_out_reasons(&mut self) {
         self.stores.iter_mut().for_each(|store| store.reasons.clear());
     }
@@ -132,7 +132,7 @@ pub struct Progress {
     windows: u32,
     done: Vec<StoreEntry>,
     current: Option<StoreEntry>,
-    /// How much of the current store is through, from 0 to 1.
+    /// Finished share of the current store, from 0 to 1.
     share: f64,
 }
 
@@ -156,20 +156,20 @@ impl From<Underway> for Progress {
     }
 }
 
-/// What was read, and when.
+/// The list as it was read, and when.
 #[derive(Debug, Default)]
 pub struct Kept {
     pub entries: BTreeMap<u64, Entry>,
     pub underway: Vec<Progress>,
     pub read_at_ms: Option<u64>,
-    /// Why the last look failed; `None` = it did not.
+    /// Code of the failure of the last read; `None` = it succeeded.
     pub code: Option<Code>,
     pub is_signed: bool,
     looked_at: Option<Instant>,
     verified_at: Option<Instant>,
 }
 
-/// The list, shared by all who ask. Cheap to clone.
+/// The list, shared by all requests. Cheap to clone.
 #[derive(Clone)]
 pub struct ReconciliationBook(Arc<(Wiring, Mutex<Kept>)>);
 
@@ -179,7 +179,7 @@ impl ReconciliationBook {
         Self(Arc::new((wiring.clone(), Mutex::new(Kept { is_signed, ..Kept::default() }))))
     }
 
-    /// The list, not older than [`FRESH`] when the servers answer; else what was read last, and why.
+    /// Returns the list, at most [`FRESH`] old when the servers answer; else the last list, with the failure.
     pub async fn read(&self) -> MutexGuard<'_, Kept> {
         let (wiring, kept) = &*self.0;
         let mut kept = kept.lock().await;
@@ -216,7 +216,7 @@ async fn look(wiring: &Wiring, kept: &mut Kept) -> Result<(), Fault> {
     Ok(())
 }
 
-/// All after this number. The one of this number is read too, since the next one is sealed over it.
+/// Returns the entries after this number. The one of this number is read too, since the next one is sealed over it.
 async fn entries(wiring: &Wiring, history: &impl History, after: u64) -> Result<BTreeMap<u64, Entry>, Fault> {
     let key = wiring.config().reconcile.signing_key.as_ref();
     let mut entries = BTreeMap::new();

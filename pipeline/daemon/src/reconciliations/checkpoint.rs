@@ -1,4 +1,4 @@
-//! How far a reconciliation is: the register that every unit sets, and what of it is gone on with or shown.
+//! The checkpoint of a reconciliation: a register that is set after every unit, read to continue, and shown.
 
 use std::collections::BTreeMap;
 
@@ -12,28 +12,28 @@ use serde::{Deserialize, Serialize};
 use super::{BY_HAND, Order, SCHEDULED};
 use crate::wiring::Wiring;
 
-/// How far a reconciliation is.
+/// Stored state of a reconciliation.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) id: String,
     pub(super) begun_at_ms: u64,
     pub(super) order: Order,
-    /// What was compared by what: a reconciliation goes on only under the same.
+    /// Layout that was compared: a reconciliation continues only under the same one.
     pub(super) layout: String,
-    /// Windows of the schedule in which it was worked on, and when the last of them began.
+    /// Windows of the schedule in which it was worked on; the last one began at `window_began_at_ms`.
     #[serde(default)]
     pub(super) windows: u32,
     #[serde(default)]
     pub(super) window_began_at_ms: Option<u64>,
-    /// Stores that are through.
+    /// Reports of finished stores.
     pub(super) done: Vec<StoreReport>,
     pub(super) current: Option<StoreState>,
-    /// Where the audits of caches that are through go on in the next reconciliation.
+    /// Points from which the next reconciliation continues the audits of finished caches.
     #[serde(default)]
     pub(super) caches: BTreeMap<String, AuditPlace>,
 }
 
-/// How far the reconciliation is, here and in its register.
+/// The state of the reconciliation, here and in its register.
 pub(super) struct Reached<'a, M> {
     pub(super) log: &'a M,
     pub(super) key: &'static str,
@@ -55,7 +55,7 @@ impl<M: Registers> Checkpoint for Reached<'_, M> {
     }
 }
 
-/// The state of a reconciliation that was cut off, if it is whole and of what is asked for now.
+/// Returns the state of a reconciliation that was cut off, if it is whole and the one that is asked for now.
 pub(super) fn resumed(register: &Register, order: &Order, layout: &str) -> Option<State> {
     let state = match read(register) {
         Some(Ok(state)) => state,
@@ -81,7 +81,7 @@ pub(super) fn resumed(register: &Register, order: &Order, layout: &str) -> Optio
     Some(state)
 }
 
-/// A checksum in front: what was cut off or changed is not gone on from.
+/// Returns the state after a checksum, so that no reconciliation continues from a truncated or changed one.
 pub(super) fn written(state: &State) -> String {
     let text = serde_json::to_string(state).expect("a state holds text and numbers only");
     format!("{:08x} {text}", crc32fast::hash(text.as_bytes()))
@@ -114,22 +114,22 @@ pub(super) fn begun(order: &Order, layout: String) -> State {
     }
 }
 
-/// How far a reconciliation is that is not over.
+/// Progress of a reconciliation that is not over.
 #[derive(Debug, Serialize)]
 pub struct Underway {
     pub id: String,
-    /// What begins it, or goes on with it.
+    /// Command that begins or continues it.
     pub command: String,
     pub begun_at_ms: u64,
     /// Windows of the schedule in which it was worked on.
     pub windows: u32,
     pub done: Vec<StoreReport>,
     pub current: Option<StoreReport>,
-    /// How much of the current store is through, from 0 to 1.
+    /// Finished share of the current store, from 0 to 1.
     pub share: f64,
 }
 
-/// The reconciliations that are not over: that of the schedule, and one that was asked for in another way.
+/// Returns the reconciliations that are not over: of the schedule, and of a request in another way.
 pub async fn underway(wiring: &Wiring) -> Result<(Option<Underway>, Option<Underway>), Fault> {
     let log = wiring.log().await?;
     Ok((far(&log.read(SCHEDULED).await?), far(&log.read(BY_HAND).await?)))

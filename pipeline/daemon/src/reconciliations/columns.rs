@@ -1,8 +1,8 @@
 //! The columns of birthday tables that follow the coupon ledger, compared with it as a store of its own.
 //!
-//! The tables of each day whose run is open are read: a run closes only after a reconciliation of the night behind it,
-//! so each day's are compared at least once. The ledger decides. What differs is looked at again before it counts,
-//! since a granter writes the ledger first. A ledger that somebody restored decides nothing.
+//! It reads the tables of each day whose run is open. A run closes only after a reconciliation of the night after it,
+//! so each day's tables are compared at least once. The ledger decides, but not one that was restored. A row that
+//! differs is compared again before it counts, since a granter writes the ledger first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -27,24 +27,24 @@ use crate::wiring::{CouponColumns, CouponColumnsRow, CouponLedger, Wiring};
 
 /// The name of the store. No projection has a slash in its name.
 pub(super) const COLUMNS: &str = "coupons/columns";
-/// Rows of a page, and users who are asked of the ledger at once.
+/// Rows of a page, and users of one query of the ledger, at most.
 const PAGE_ROWS: NonZeroUsize = NonZeroUsize::new(5_000).expect("it is not 0");
-/// Time for whose rows a server is read at once, at its rate.
+/// Length of a page in time at the server's rate.
 const PAGE: Duration = Duration::from_millis(50);
-/// A granter writes the columns within this time of the ledger.
+/// Time within which a granter writes the columns after the ledger.
 const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
-/// Fewer differences in a table are mended whatever their share.
+/// Differences in a table that are repaired whatever their share, at most.
 const SHARE_ROWS_MIN: usize = 100;
 
-/// A row that differs, with what it must say.
+/// A row that differs, with its right content and the kind of its drift.
 type WrongRow = (CouponColumnsRow, Option<LastCoupon>, ColumnsDrift);
 
-/// Whether a configuration has the store.
+/// Returns whether a configuration has the store.
 pub(super) fn is_configured(config: &Config) -> bool {
     config.coupon_system.is_some() && !config.programmes.is_empty()
 }
 
-/// Compares everything, from the beginning.
+/// Compares all tables, from the beginning.
 pub(super) async fn reconciliation(
     wiring: &Wiring,
     settings: &ReconcileSettings,
@@ -86,7 +86,7 @@ async fn compare(
     Ok(())
 }
 
-/// The birthdays of the days whose runs are open and have a cohort.
+/// Returns the birthdays of the days whose runs are open and have a cohort.
 async fn birthdays(config: &Config, ledger: &CouponLedger) -> Result<BTreeSet<Birthday>, Fault> {
     let mut birthdays = BTreeSet::new();
     for programme in coupons::programmes(config)? {
@@ -99,7 +99,7 @@ async fn birthdays(config: &Config, ledger: &CouponLedger) -> Result<BTreeSet<Bi
     Ok(birthdays)
 }
 
-/// One table beside the ledger.
+/// Comparison of one table with the ledger.
 struct TableComparison<'a> {
     ledger: &'a CouponLedger,
     table: &'a CouponColumns,
@@ -156,7 +156,7 @@ impl TableComparison<'_> {
         Ok(())
     }
 
-    /// Those of these rows that differ from the ledger as it is now.
+    /// Returns the rows among these that differ from the ledger as it is now.
     async fn wrong(&self, rows: Vec<CouponColumnsRow>) -> Result<Vec<WrongRow>, Fault> {
         let mut last = BTreeMap::new();
         let users: Vec<u64> = rows.iter().map(|row| row.key.0).collect();

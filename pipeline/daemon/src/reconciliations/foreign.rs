@@ -1,8 +1,8 @@
 //! Removes derived rows that belong to no table of any source, on the word of a person.
 //!
-//! Every source must say its tables, each time it is asked. A table that the last reconciliation knew and that may
-//! not be read any more is still a table: it is asked for by its name, as a reconciliation does it. A source that
-//! shows no table of the rows' kind has more likely lost a grant than all its tables.
+//! Every source must list its tables, each time it is asked. A table that the last reconciliation knew and that may not
+//! be read any more still counts: it is asked for by name, as a reconciliation does it. A source that shows no table of
+//! the rows' kind has more likely lost a grant than all its tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use anabranch_schemas::shard::ShardId;
 use super::parsed;
 use crate::wiring::{Source, Wiring};
 
-/// The rows of one shard id, as it stands there; `None` = those that say none.
+/// The shard id that the rows to remove have stored; `None` = rows without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named(pub Option<u64>);
 
-/// Removes the foreign rows of a projection, or those of one shard id; a rehearsal tells them only.
+/// Removes the foreign rows of a projection, or those of one shard id; a rehearsal only visits them.
 pub async fn remove_foreign(
     wiring: &Wiring,
     store: &str,
@@ -53,7 +53,7 @@ pub async fn remove_foreign(
     reconcile::remove_foreign((projection, &targets), known, is_meant, is_rehearsal, visit).await
 }
 
-/// The shards of all tables that sources have now.
+/// Returns the shards of all tables that sources have now.
 async fn present(
     wiring: &Wiring,
     store: &str,
@@ -75,7 +75,7 @@ async fn present(
     Ok(shards)
 }
 
-/// The shards of tables that a reconciliation has known and that may not be read.
+/// Returns the shards of tables that a reconciliation has known and that may not be read.
 async fn hidden(
     wiring: &Wiring,
     sources: &BTreeMap<String, Arc<Source>>,
@@ -92,7 +92,7 @@ async fn hidden(
     Ok(shards)
 }
 
-/// The tables that the last reconciliation knew; none where there is no history.
+/// Returns the tables that the last reconciliation knew; none where there is no history.
 async fn known_before(wiring: &Wiring) -> Result<VisibleTables, Fault> {
     let Ok(history) = wiring.history() else { return Ok(VisibleTables::new()) };
     let last = history.newest(1).await?.into_iter().next();

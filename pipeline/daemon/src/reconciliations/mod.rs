@@ -1,9 +1,9 @@
-//! A reconciliation over all stores of an installation: who works on it, how far it is, and where its report goes.
+//! A reconciliation of all stores of an installation: its lease, its checkpoint, and its report.
 //!
-//! Exactly one process works on it, under a lease. It stores how far it is in a register after every unit, by
-//! compare-and-set: a process that was overtaken is refused there, and the next one continues from there, if it was
-//! asked for the same reconciliation. A reconciliation that was asked for in another way than the schedule's has a
-//! register of its own, and takes nothing from that one. The report goes into the history of the first MySQL target.
+//! Exactly one process works on it, under a lease, and stores its state in a register after every unit, by
+//! compare-and-set. A process that was overtaken is refused there. The next one continues from there, if it was asked
+//! for the same reconciliation. A reconciliation that was asked for in another way than the schedule's has a register
+//! of its own, and takes nothing from the other. The report goes into the history of the first MySQL target.
 
 mod book;
 mod checkpoint;
@@ -52,26 +52,26 @@ use crate::wiring::Wiring;
 pub const SCHEDULED: &str = "reconciliation";
 /// The register of the reconciliation that was asked for in another way.
 const BY_HAND: &str = "reconciliation-by-hand";
-/// So many reconciliations back a report is looked for that says something of a store, or of all of them.
+/// Past reports that are searched, at most, for one that says something of a store, or of all stores.
 const LOOKED_BACK: usize = 1_000;
-/// Who asks for a reconciliation by hand waits no longer for one that is under way.
+/// Time that a reconciliation by hand waits for one that is under way.
 const LEASE_WAIT: Duration = Duration::from_secs(10);
 
-/// What is asked of a reconciliation.
+/// Options of a reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// `None` = as configured.
     pub mode: Option<Mode>,
     /// Projections and caches; empty = all.
     pub stores: Vec<String>,
-    /// Repairs whatever the share and number of what differs.
+    /// Repairs whatever the number and share of differences.
     pub is_gate_open: bool,
-    /// Waits for nobody else.
+    /// Reads as fast as it can, without backpressure.
     pub is_unthrottled: bool,
 }
 
 impl Order {
-    /// The reconciliation does at least what the schedule's does.
+    /// Returns whether the reconciliation does at least as much as the schedule's.
     fn is_whole(&self, config: &Config) -> bool {
         let is_as_configured = self.mode.is_none_or(|mode| mode == config.reconcile.settings.mode);
         self.stores.is_empty() && is_as_configured
@@ -82,12 +82,12 @@ impl Order {
     }
 }
 
-/// What ends the work on a reconciliation before its end.
+/// Causes that end the work on a reconciliation before its end.
 #[derive(Debug, Clone, Copy)]
 struct Until<'a> {
     /// Ends the process, or the command that asked for the reconciliation.
     cancel: &'a CancellationToken,
-    /// A reconciliation of the schedule has a window: when that began, and what ends it.
+    /// Window of a reconciliation of the schedule: the time when it began, and the token that ends it.
     window: Option<(u64, &'a CancellationToken)>,
 }
 
@@ -96,26 +96,26 @@ impl<'a> Until<'a> {
         self.window.map_or(self.cancel, |(_, window)| window)
     }
 
-    /// The reconciliation has had its time, and its process works on.
+    /// Returns whether the window is over while the process works on.
     fn is_window_over(self) -> bool {
         self.any().is_cancelled() && !self.cancel.is_cancelled()
     }
 }
 
-/// What became of a reconciliation.
+/// The end of the work on a reconciliation.
 #[derive(Debug)]
 pub enum ReconciliationEnd {
     Over(Box<ReconciliationReport>),
-    /// It goes on when it is begun again.
+    /// The reconciliation continues when it is begun again.
     Paused {
         id: String,
         windows: u32,
     },
 }
 
-/// Works on a reconciliation, or says that somebody else does. What passes does not end it: a process that stood
-/// still until its lease had run out goes on where it was. One that was asked for otherwise before, and cut off, is
-/// given up on the word of a person only.
+/// Works on a reconciliation; returns a fault if another process does. Transient faults do not end it: a process that
+/// slept until its lease had run out continues where it was. A reconciliation that was asked for otherwise and cut off
+/// is given up only if `abandons`, which only a person sets.
 pub async fn run_now(
     wiring: &Wiring,
     order: &Order,
@@ -149,7 +149,7 @@ async fn attempt(
     .await
 }
 
-/// A reconciliation that was asked for in yet another way is not lost by asking for this one.
+/// Refuses an order if a reconciliation of another order was cut off, so that the request does not lose it.
 fn require_same(register: &Register, order: &Order, layout: &str) -> Result<(), Fault> {
     match read(register) {
         Some(Ok(state)) if state.order != *order && state.layout == layout => {
@@ -179,7 +179,7 @@ impl std::fmt::Display for Order {
     }
 }
 
-/// Goes on with a reconciliation that was cut off, or begins one.
+/// Continues a reconciliation that was cut off, or begins one.
 async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<ReconciliationEnd, Fault> {
     let (log, history) = (wiring.log().await?, wiring.history()?);
     let stores = stores::names(wiring, order)?;
@@ -217,7 +217,7 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
         });
         stores::reconciliation(wiring, &settings, &mut of_store, &mut reached, until.any()).await?;
         if until.is_window_over() && stores::is_cache(store) {
-            // All tables were compared: they are again in the next window, however long a cache takes.
+            // All tables were compared, and are again in the next window, however long a cache takes.
             stores::end_unread(&mut of_store);
         } else if until.any().is_cancelled() {
             return Ok(ReconciliationEnd::Paused { id: reached.state.id, windows: reached.state.windows });
@@ -241,7 +241,7 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
     Ok(ReconciliationEnd::Over(Box::new(report)))
 }
 
-/// What decides which rows stand where: sources, captured tables and columns, derived tables, this version.
+/// Returns all that decides where rows belong: sources, captured tables and columns, derived tables, this version.
 fn layout(config: &Config) -> String {
     let entities = config.entities.iter().map(|entity| format!("{:?} {:?}", entity.tables, entity.columns));
     let sources = config.sources.iter().map(|source| format!("{} {}", source.name, source.generation));
@@ -305,15 +305,15 @@ async fn close(
     };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
-    // Written, and cut off before the register was set: it is the same reconciliation.
+    // A process wrote the report and was cut off before it set the register: it is the same reconciliation.
     if before.as_ref().is_none_or(|before| before.id != report.id) {
         history.append(&seal(before.as_ref(), (&report.id, ended_at_ms, verdict), text, key)).await?;
     }
     Ok(report)
 }
 
-/// Where the audits of caches go on that the last whole reconciliation did not end; a reconciliation by hand reads
-/// them whole.
+/// Returns the points at which audits of caches continue that the last whole reconciliation did not end; a
+/// reconciliation by hand reads caches whole.
 async fn carried(history: &impl History, order: &Order) -> Result<BTreeMap<String, AuditPlace>, Fault> {
     match order.register() {
         SCHEDULED => Ok(newest(history, |report| report.is_whole)
@@ -323,7 +323,7 @@ async fn carried(history: &impl History, order: &Order) -> Result<BTreeMap<Strin
     }
 }
 
-/// The newest past reconciliation of which this holds, if it is none of those long past.
+/// Returns the newest past report for which `is_it` holds, among the last [`LOOKED_BACK`]; `None` without one.
 async fn newest(
     history: &impl History,
     is_it: impl Fn(&ReconciliationReport) -> bool,
@@ -342,7 +342,7 @@ async fn newest(
     Ok(None)
 }
 
-/// The report of a past reconciliation, unless another version wrote it in another form.
+/// Parses the report of a past reconciliation; `None` if another version wrote it in another form.
 pub fn parsed(report: &str) -> Option<ReconciliationReport> {
     serde_json::from_str(report).ok()
 }
@@ -367,7 +367,7 @@ pub fn publish_metrics(report: &ReconciliationReport) {
     }
 }
 
-/// The past reconciliation of this id, or the newest, with the one before it.
+/// Returns the past reconciliation of this id, or the newest, with the one before it.
 pub async fn past(
     wiring: &Wiring,
     id: Option<&str>,

@@ -1,4 +1,4 @@
-//! What others rely on: a barrier before the tables of a projection, and when they were compared with their sources.
+//! Facts that other parts rely on: a barrier before the tables of a projection, and their last good comparison.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use super::stores::{ProjectionLanes, standstill};
 use crate::wall_clock;
 use crate::wiring::{PastReports, Source, Wiring};
 
-/// Waits until every lane of a projection has passed what its sources had committed; but no longer for a lane that
-/// stands still, as reconciliations do. Returns the sources that were not reached, and why.
+/// Waits until every lane of a projection has passed the changes that its sources had committed, but not for a lane
+/// that does not move, as reconciliations do. Returns each source that was not reached, with the reason.
 pub async fn barrier(
     wiring: &Wiring,
     projection: &str,
@@ -41,17 +41,17 @@ pub async fn barrier(
 pub struct LastGood {
     history: PastReports,
     projections: Vec<String>,
-    /// What was found when the newest reconciliation had this number: reports are large, and change never.
+    /// Number of the newest reconciliation at the last search, and its result: reports are large, and never change.
     seen: Mutex<Option<(u64, Option<ReliedOn>)>>,
 }
 
-/// What is relied on of a reconciliation.
+/// The facts of a reconciliation that are relied on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReliedOn {
     pub id: String,
     /// Milliseconds since the Unix epoch.
     pub ended_at_ms: u64,
-    /// Source tables of which it says nothing.
+    /// Source tables that it does not prove.
     pub unproven: BTreeSet<ShardId>,
 }
 
@@ -60,7 +60,7 @@ impl LastGood {
         Self { history, projections, seen: Mutex::default() }
     }
 
-    /// Reads what it says; `None` = there is none.
+    /// Returns the last good reconciliation; `None` = there is none.
     pub async fn read(&self) -> Result<Option<ReliedOn>, Fault> {
         let Some(number) = self.history.newest_number().await? else { return Ok(None) };
         let mut seen = self.seen.lock().await;
@@ -83,8 +83,8 @@ impl LastGood {
     }
 }
 
-/// One that repairs nothing, leaves stores out, left wrong rows or compared no table proves nothing. One that could not
-/// read or decide rows of some tables names these, and proves the others.
+/// Returns whether a report proves the projections: not if it repairs nothing, leaves stores out, left wrong rows or
+/// compared no table. A report names the tables whose rows it could not read or decide, and proves the others.
 fn is_relied_on(report: &ReconciliationReport, projections: &[String]) -> bool {
     let is_good = |projection: &String| {
         let of_projection = report.stores.iter().find(|store| store.store == *projection);
@@ -93,7 +93,7 @@ fn is_relied_on(report: &ReconciliationReport, projections: &[String]) -> bool {
     report.is_whole && report.mode == Mode::Repair && projections.iter().all(is_good)
 }
 
-/// The source tables that a reconciliation does not prove for all of these projections.
+/// Returns the source tables that a reconciliation does not prove for all of these projections.
 fn unproven(report: &ReconciliationReport, projections: &[String]) -> BTreeSet<ShardId> {
     let of_them = report.stores.iter().filter(|store| projections.contains(&store.store));
     of_them.flat_map(|store| store.unproven.shards.iter().copied()).collect()

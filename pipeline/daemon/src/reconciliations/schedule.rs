@@ -1,10 +1,10 @@
-//! When reconciliations begin: in the daemon, by a pattern of cron in a time zone, in one process of all.
+//! Begins reconciliations in the daemon, by a pattern of cron in a time zone, in one process of all.
 //!
-//! A reconciliation that is not through when its window ends is paused, and goes on in the next window; from the
-//! third one on that is told as an error, since rows are looked at less often than somebody thinks. One that was due
-//! while no daemon ran begins when one does, if its window is still open. One by hand that leaves something out is no
-//! reconciliation of the schedule, and one that says it ends later than now has ended under a wrong clock: neither
-//! keeps one from beginning.
+//! A reconciliation that is not finished when its window ends is paused, and continues in the next window. From the
+//! third window on that is logged as an error, since rows are compared less often than the operator expects. A
+//! reconciliation that was due while no daemon ran begins when one does, if its window is still open. Two kinds of past
+//! ones keep none from beginning: one by hand that left something out, and one that ended later than now, by a wrong
+//! clock.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use super::{Order, ReconciliationEnd, SCHEDULED, Until, newest, publish_metrics,
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// The wall clock may be set while a reconciliation is waited for: it is looked at so often.
+/// Time between two reads of the wall clock, which may be set while a reconciliation is waited for.
 const LOOK: Duration = Duration::from_secs(30);
-/// Between clocks of processes that work on reconciliations.
+/// Difference between clocks of processes that work on reconciliations, at most.
 const CLOCKS_APART_MS: u64 = 60_000;
-/// A reconciliation that needs so many windows has a window that is too short.
+/// Windows of one reconciliation from which on its window counts as too short.
 const WINDOWS_MAX: u32 = 3;
 
-/// Starts what begins reconciliations, if there is a schedule.
+/// Starts the task that begins reconciliations, if there is a schedule.
 pub fn spawn_reconciliations(supervisor: &mut Supervisor, wiring: &Wiring) {
     let Some(schedule) = wiring.config().reconcile.schedule.clone() else { return };
     let wiring = wiring.clone();
@@ -57,7 +57,7 @@ async fn reconciliations(
     }
 }
 
-/// When the last whole reconciliation of all processes ended, if that can be; shows how.
+/// Shows the last whole reconciliation of all processes; returns when it ended, 0 if none or in the future.
 async fn last(wiring: &Wiring) -> Result<u64, Fault> {
     let Some(report) = newest(&wiring.history()?, |report| report.is_whole).await? else { return Ok(0) };
     if is_believed(report.ended_at_ms, wall_clock::now_ms()) {
@@ -73,12 +73,12 @@ async fn last(wiring: &Wiring) -> Result<u64, Fault> {
     Ok(0)
 }
 
-/// Clocks of several machines may differ by a little.
+/// Returns whether a reconciliation can have ended then; clocks of machines may differ a little.
 pub fn is_believed(ended_at_ms: u64, now_ms: u64) -> bool {
     ended_at_ms <= now_ms.saturating_add(CLOCKS_APART_MS)
 }
 
-/// A reconciliation, unless another process has worked on it meanwhile; when it ended, or its window did.
+/// Does a reconciliation, unless another process did it meanwhile; returns when it, or its window, ended.
 async fn with_lease(
     wiring: &Wiring,
     schedule: &Schedule,
@@ -143,39 +143,39 @@ async fn in_window(
                     );
                 }
             }
-            // Nothing more in this window.
+            // This window has no more work.
             Ok(wall_clock::now_ms())
         }
     }
 }
 
-/// A window that is open.
+/// An open window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ScheduleWindow {
     began_at_ms: u64,
     left: Duration,
 }
 
-/// Until the next reconciliation is due.
+/// Returns the time until the next reconciliation is due.
 fn next_in(schedule: &Schedule) -> Duration {
     let now = Zoned::now().with_time_zone(schedule.time_zone.clone());
     let due = schedule.cron.find_next_occurrence(&now, false).ok();
     due.and_then(|due: Zoned| Duration::try_from(now.duration_until(&due)).ok()).unwrap_or(LOOK)
 }
 
-/// When the next reconciliation is due, seconds since the Unix epoch.
+/// Returns when the next reconciliation is due, seconds since the Unix epoch; `None` if none will be.
 pub fn next_at(schedule: &Schedule) -> Option<i64> {
     let now = Zoned::now().with_time_zone(schedule.time_zone.clone());
     let due: Zoned = schedule.cron.find_next_occurrence(&now, false).ok()?;
     Some(due.timestamp().as_second())
 }
 
-/// The window that is open, in which a reconciliation is due that has not ended yet.
+/// Returns the open window in which a reconciliation is due that has not ended yet.
 fn open_for(schedule: &Schedule, ended_at_ms: u64, now_ms: u64) -> Result<Option<ScheduleWindow>, Fault> {
     let broken = |error: String| Fault::new(Code::Internal, "reconcile.schedule", error);
     let now = Timestamp::from_millisecond(i64::try_from(now_ms).unwrap_or(i64::MAX));
     let now = now.map_err(|error| broken(error.to_string()))?.to_zoned(schedule.time_zone.clone());
-    // A pattern of a single day may have none before.
+    // A pattern of a single day may have no occurrence before.
     let Ok(due) = schedule.cron.find_previous_occurrence(&now, true) else { return Ok(None) };
     let due: Zoned = due;
     let due_ms = u64::try_from(due.timestamp().as_millisecond()).unwrap_or(0);

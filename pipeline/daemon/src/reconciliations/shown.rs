@@ -1,6 +1,5 @@
-//! The last whole reconciliation in the metrics of every daemon, by any process: one of the schedule in any
-//! process, or one that was asked for by hand. The history is asked, since the process that ended the reconciliation
-//! may be gone.
+//! Shows the last whole reconciliation of any process in the metrics of every daemon: one of the schedule, or one that
+//! was asked for by hand. It reads the history, since the process that ended the reconciliation may be gone.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ use super::{newest, publish_metrics};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
-/// Reconciliations are hours apart. A question asks for one number; only a new number has its report read.
+/// Time between two queries for the newest number; only a new number has its report read.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Shows the last whole reconciliation until `cancel`; nothing where no target can keep a history.
@@ -28,7 +27,7 @@ pub async fn show_last(wiring: Wiring, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut seen = None;
-    // Set by the process that reconciles, if it is this one.
+    // The process that reconciles sets these gauges.
     [names::RECONCILE_HELD, names::RECONCILE_WINDOWS].iter().for_each(|name| gauge!(*name).increment(0.0));
     loop {
         tokio::select! {
@@ -67,7 +66,7 @@ async fn show_underway(wiring: &Wiring) {
     gauge!(names::RECONCILE_UNDERWAY_ROWS).set(rows as f64);
 }
 
-/// `seen`: number of the newest reconciliation that was looked at.
+/// Shows the newest whole reconciliation, if there is a newer one than the number `seen`, which it sets.
 async fn show(history: &impl History, seen: &mut Option<u64>) -> Result<(), Fault> {
     let number = history.newest_number().await?;
     if number.is_none() {
@@ -90,7 +89,7 @@ async fn show(history: &impl History, seen: &mut Option<u64>) -> Result<(), Faul
     Ok(())
 }
 
-/// Gives the series a value, 0, if they have none yet: what is absent has no age that could be alerted on.
+/// Gives the series the value 0 if they have none yet: an absent series has no age for an alert.
 fn show_none() {
     gauge!(names::RECONCILE_ENDED).increment(0.0);
     for outcome in Outcome::ALL {

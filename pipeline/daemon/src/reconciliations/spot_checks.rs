@@ -1,6 +1,6 @@
-//! Between reconciliations: looks at some of what changed, in one process for each source, and says how it stands.
+//! Compares some changed keys between reconciliations, in one process for each source, and shows the result.
 //!
-//! It is beside the work, so nothing depends on it: whatever fails is said, and begun again after a while.
+//! No other task depends on it: each failure is logged, and the checks begin again after a pause.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use tokio_util::sync::CancellationToken;
 use super::stores::{ProjectionLanes, sides, standstill};
 use crate::wiring::Wiring;
 
-/// A lane that has not moved for so long is late, and so is what it should show.
+/// Time without a move after which a lane is late, and with it the rows that it should write.
 const LATE: Duration = Duration::from_secs(10);
-/// After something has failed.
+/// Pause after a failed attempt.
 const PAUSE: Duration = Duration::from_secs(10);
 
 /// Starts the spot checks of each source, unless it is switched off.
@@ -40,8 +40,8 @@ pub fn spawn_spot_checks(supervisor: &mut Supervisor, wiring: &Wiring) {
     }
 }
 
-/// Watches until `cancel`. While it holds its lease the task runs whatever fails: who asks whether the daemon is ready
-/// asks for its work.
+/// Checks until `cancel`. While it holds its lease the task counts as running whatever fails, because readiness asks
+/// for the daemon's work.
 async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle, cancel: &CancellationToken) {
     while !cancel.is_cancelled() {
         if let Err(fault) = attempt(wiring, source, handle, cancel).await {
@@ -99,7 +99,7 @@ async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault
     spot_checks.run().await
 }
 
-/// The counters of what may go wrong begin at 0, so that their increase can be alerted on.
+/// Begins the counters of failures at 0, so that their increase can be alerted on.
 fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after: &[Duration]) {
     counter!(names::SPOT_CHECK_SKIPPED, "source" => source.to_owned()).increment(0);
     for store in stores {

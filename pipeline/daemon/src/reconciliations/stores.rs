@@ -1,4 +1,4 @@
-//! Which stores a reconciliation is about, and the reconciliation of one of them.
+//! The stores of a reconciliation, and the reconciliation of one of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,13 +26,13 @@ use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
 
 /// Beginning of a cache's name, which tells it from a projection's.
 const CACHE: &str = "cache/";
-/// How far an audit is, is stored so often.
+/// Time between two checkpoints of an audit.
 const STORED_EACH: Duration = Duration::from_secs(10);
-/// A quiet source tells its position in less than so many intervals of position messages.
+/// Intervals of position messages within which a quiet source reports its position.
 const POSITION_MESSAGES: u32 = 3;
 
-/// Names of the stores that are asked for, in the order in which they are worked on: a cache comes after the tables
-/// that it is filled from, and so do the columns that follow the coupon ledger.
+/// Returns the names of the requested stores in the order of work: a cache comes after the tables that it is filled
+/// from, and so do the columns that follow the coupon ledger.
 pub fn names(wiring: &Wiring, order: &Order) -> Result<Vec<String>, Fault> {
     let config = wiring.config();
     let projections = config.projections.iter().map(|projection| projection.name.clone());
@@ -48,7 +48,7 @@ pub fn names(wiring: &Wiring, order: &Order) -> Result<Vec<String>, Fault> {
     Ok(all)
 }
 
-/// The reconciliation of one store, up to its end or `cancel`.
+/// Reconciles one store, up to its end or `cancel`.
 pub async fn reconciliation(
     wiring: &Wiring,
     settings: &ReconcileSettings,
@@ -90,18 +90,18 @@ pub async fn reconciliation(
     reconciliation.run(state, checkpoint, cancel).await
 }
 
-/// For how long a lane may not move while it should: several times what a quiet source takes to tell its
-/// position.
+/// Returns the time, at least `least`, after which a lane that should move stands still: several times the interval in
+/// which a quiet source reports its position.
 pub(super) fn standstill(config: &Config, least: Duration) -> Duration {
     least.max(config.limits.position_interval * POSITION_MESSAGES)
 }
 
-/// Tells caches from other stores: they come last, and may end before they are through.
+/// Returns whether a store is a cache: caches come last, and may end before they are finished.
 pub fn is_cache(store: &str) -> bool {
     store.starts_with(CACHE)
 }
 
-/// Ends the part of a cache that its window was too short for: the next reconciliation goes on there, after its
+/// Ends the part of a cache that its window was too short for: the next reconciliation continues there, after its
 /// tables.
 pub fn end_unread(state: &mut StoreState) {
     let entries = state.audit.audited.entries;
@@ -111,8 +111,8 @@ pub fn end_unread(state: &mut StoreState) {
     ));
 }
 
-/// A cache is compared with its mapping tables, which were compared with their sources before; why it was not to its
-/// end. Reading them waits for what the reconciliation of these tables waits for.
+/// Compares a cache with its mapping tables, which were compared with their sources before; returns the fault that
+/// ended it early. The audit obeys the backpressure of the reconciliation of these tables.
 async fn of_cache(
     wiring: &Wiring,
     cache: &Cache,
@@ -167,7 +167,7 @@ fn repairs_max(settings: &ReconcileSettings) -> u64 {
     }
 }
 
-/// Tells what the audit of a cache has found so far.
+/// Copies the findings of a cache's audit so far into the report.
 fn count_entries(settings: &ReconcileSettings, state: &mut StoreState) {
     let (audited, report) = (&state.audit.audited, &mut state.report);
     report.rows_derived = audited.entries;
@@ -183,8 +183,8 @@ fn count_entries(settings: &ReconcileSettings, state: &mut StoreState) {
     report.is_gate_closed = settings.mode == Mode::Repair && audited.found() > repairs_max(settings);
 }
 
-/// The tables that sources show now; what the reconciliation before knew and is hidden makes the stores of it
-/// incomplete.
+/// Returns the tables that sources show now. A table that the reconciliation before knew and that is hidden makes its
+/// stores incomplete.
 pub async fn tables(
     wiring: &Wiring,
     stores: &mut [StoreReport],
@@ -219,7 +219,7 @@ pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, Derived
         sources.iter().map(|source| Ok((source.name.clone(), wiring.source_connector(&source.name)?)));
     let primaries: BTreeMap<String, Arc<Source>> = primaries.collect::<Result<_, Fault>>()?;
     let targets = wiring.derived(name)?.into_iter().map(Arc::new).collect();
-    // Once for each kind of rows.
+    // The audit runs once for each kind of rows.
     let is_first =
         config.projections.iter().find(|known| Projection::new(known).entity() == projection.entity());
     let audit = is_first.filter(|first| first.name == name).map(|_| {
@@ -233,7 +233,7 @@ pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, Derived
     Ok(Sides { projection, sources: read, replicated, primaries, targets, audit })
 }
 
-/// What whole tables are read from: a replica if there is one, and with what the sharding rules read.
+/// Returns the server for whole tables: a replica if there is one, with the columns that the sharding rules read.
 pub fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
     let mut server = source.clone();
     if let Some((url, ca_file)) = &source.replica {
@@ -261,7 +261,7 @@ impl Lanes for ProjectionLanes<'_> {
         of_source.for_each(|id| of_targets.entry(id.target.clone()).or_default().push(id));
         for (target, ids) in of_targets {
             let mut stored = self.wiring.progress(&target).await?;
-            // One without a row has not begun.
+            // A lane without a row has not begun.
             all.extend(ids.into_iter().map(|id| {
                 let progress = stored.remove(&id).unwrap_or_default();
                 (id, progress)
@@ -270,7 +270,7 @@ impl Lanes for ProjectionLanes<'_> {
         Ok(all)
     }
 
-    /// Where the register cannot be read, the lane is waited for like any other.
+    /// Returns whether the lane is paused; `false`, so that it is waited for, if the register cannot be read.
     async fn is_paused(&self, lane: &LaneId) -> bool {
         let pauses = async { pauses::read(self.wiring.log().await?).await };
         pauses.await.is_ok_and(|pauses| pauses.of_lane(lane).is_some())

@@ -1,4 +1,4 @@
-//! The checkpoint of a reconciliation: what continues it, and what it outlives.
+//! Tests of the checkpoint of a reconciliation: its continuation, and the faults that it outlives.
 
 use super::checkpoint::written;
 use super::*;

@@ -23,11 +23,11 @@ use super::{TargetServer, Wiring};
 /// Connections to each target for pages of birthday tables and their columns that follow the ledger.
 const TABLE_CONNECTIONS: usize = 8;
 
-/// The token of a ledger that nobody has used, and of a register that nobody has set.
+/// The token of an unused ledger, and of a register that was never set.
 const UNUSED: Unique = Unique(0);
 
 impl Wiring {
-    /// The section `[coupon_system]`.
+    /// Returns the section `[coupon_system]`.
     pub fn coupon_system(&self) -> Result<&CouponSystemConfig, Fault> {
         self.config().coupon_system.as_ref().ok_or_else(|| {
             Fault::new(Code::ConfigInvalid, "configuration key coupon_system", "missing")
@@ -35,13 +35,13 @@ impl Wiring {
         })
     }
 
-    /// The ledger, once its tables have the needed shape.
+    /// Returns the ledger, once its tables have the needed shape.
     pub async fn coupon_ledger(&self) -> Result<CouponLedger, Fault> {
         let connections = self.coupon_system()?.calls_in_flight.get();
         CouponLedger::open(self.ledger_target()?, connections).await
     }
 
-    /// Makes the ledger's tables and the work queue: what was made or found.
+    /// Creates the ledger's tables and the work queue; returns lines about both.
     pub async fn set_up_coupons(&self) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
         let target = self.ledger_target().map_err(one)?;
@@ -55,7 +55,7 @@ impl Wiring {
         Ok(vec![made, queue.to_string()])
     }
 
-    /// Pre-flight of the ledger, the work queue, the coupon system and the reading of single users.
+    /// Does the pre-flight of the ledger, the work queue, the coupon system and the reads of single users.
     pub async fn check_coupons(&self) -> Vec<Fault> {
         let ledger = async {
             match self.ledger_target() {
@@ -96,18 +96,18 @@ impl Wiring {
         }
     }
 
-    /// The birthday tables of all calendars; nothing is connected yet.
+    /// Returns the birthday tables of all calendars; nothing is connected yet.
     pub fn coupon_tables(&self) -> Result<CouponTables, Fault> {
         let projections: Vec<&str> = self.coupon_system()?.projections.iter().map(String::as_str).collect();
         CouponTables::new(self.config(), &projections, TABLE_CONNECTIONS)
     }
 
-    /// The source tables of all users; nothing is connected yet.
+    /// Returns the source tables of all users; nothing is connected yet.
     pub fn coupon_sources(&self) -> Result<CouponSources, Fault> {
         Ok(CouponSources::new(self.config(), self.coupon_tables()?))
     }
 
-    /// The coupon system; nothing is connected yet.
+    /// Returns the coupon system; nothing is connected yet.
     pub fn coupon_caller(&self) -> Result<CouponCaller, Fault> {
         let system = self.coupon_system()?;
         CouponCaller::new(&CouponSystemSettings {
@@ -119,12 +119,12 @@ impl Wiring {
         })
     }
 
-    /// The work queue, over connections of its own.
+    /// Returns the work queue, over connections of its own.
     pub async fn work_queue(&self) -> Result<CouponQueue, Fault> {
         CouponQueue::connect(&self.config().log, &self.config().name).await
     }
 
-    /// The signed reports of coupon days, in the control database of the ledger's target.
+    /// Returns the signed reports of coupon days, in the control database of the ledger's target.
     pub fn coupon_reports(&self) -> Result<PastReports, Fault> {
         self.ledger_target().map(PastReports::of_coupon_days)
     }

@@ -12,13 +12,13 @@ use super::{DocumentQuery, PageEnd, SearchPage};
 pub struct Documents {
     pub projection: String,
     pub target: SearchTarget,
-    /// Older ones are removed by the daemon; `None` = by people.
+    /// Age from which the daemon removes tombstones; `None` = operators remove them.
     pub tombstones_kept: Option<Duration>,
     pub(super) index: String,
 }
 
 impl Documents {
-    /// See [`SearchTarget::find`].
+    /// Searches as [`SearchTarget::find`] does.
     pub async fn find(
         &self,
         question: &DocumentQuery,

@@ -1,4 +1,4 @@
-//! Identifiers of payment documents: counters on a MySQL server, and what is known of them in the log.
+//! Identifiers of payment documents: counters on a MySQL server, and their registers in the log.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use jiff::civil::Date;
 use super::Wiring;
 use crate::wall_clock;
 
-/// What makes identifiers in this process, with the ranges that it has leased. Cheap to clone.
+/// The maker of identifiers in this process, with the ranges that it has leased. Cheap to clone.
 #[derive(Clone)]
 pub struct FluxIdentifiers {
     wiring: Wiring,
@@ -26,7 +26,7 @@ pub struct FluxIdentifiers {
 }
 
 impl FluxIdentifiers {
-    /// `None` when the configuration has no `[flux]`. Nothing is connected yet.
+    /// Returns the maker, not connected yet; `None` when the configuration has no `[flux]`.
     pub fn new(wiring: &Wiring) -> Option<Self> {
         Self::with(wiring, |issuer| issuer)
     }
@@ -41,12 +41,12 @@ impl FluxIdentifiers {
         Some(Self { wiring: wiring.clone(), config, issuer })
     }
 
-    /// The system code that identifiers have.
+    /// Returns the system code that identifiers have.
     pub fn system(&self) -> u16 {
         self.config.system
     }
 
-    /// As many new identifiers as are wanted; with a key the same ones each time.
+    /// Returns as many new identifiers as are wanted; with a key the same ones each time.
     pub async fn issue(&self, key: Option<&RequestKey>, order: &FluxOrder) -> Result<Vec<FluxId>, Fault> {
         let (log, today) = (self.wiring.log().await?, self.today());
         match key {
@@ -55,7 +55,7 @@ impl FluxIdentifiers {
         }
     }
 
-    /// Counters and registers as they are.
+    /// Returns counters and registers as they are.
     pub async fn state(&self) -> Result<SequenceState, Fault> {
         state(self.wiring.log().await?, self.issuer.sequence(), self.config.region).await
     }
@@ -73,7 +73,7 @@ impl FluxIdentifiers {
 }
 
 impl Wiring {
-    /// What makes identifiers, for a command that needs it.
+    /// Returns a maker without a reserve, for a command that needs it.
     pub fn flux_identifiers(&self) -> Result<FluxIdentifiers, Fault> {
         FluxIdentifiers::with(self, FluxIssuer::without_reserve).ok_or_else(|| {
             Fault::new(Code::FluxUnconfigured, "configuration key flux", "missing")
@@ -82,7 +82,7 @@ impl Wiring {
         })
     }
 
-    /// Makes the tables of the sequence: what was made or found.
+    /// Creates the tables of the sequence; returns a line about them.
     pub async fn set_up_flux(&self) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
         let flux = self.flux_identifiers().map_err(one)?;
@@ -94,8 +94,8 @@ impl Wiring {
         }])
     }
 
-    /// Pre-flight of the sequence: tables, rows, privileges, and whether a counter lacks what was given out. The second
-    /// part is no fault and should be known.
+    /// Does the pre-flight of the sequence: tables, rows, privileges, and whether a counter lacks numbers that were
+    /// given out. Returns faults, and facts that are no faults and yet matter.
     pub async fn check_flux(&self) -> (Vec<Fault>, Vec<String>) {
         let flux = match self.flux_identifiers() {
             Ok(flux) => flux,

@@ -1,4 +1,4 @@
-//! What readers and lanes of this process are put together from.
+//! The connectors that readers and lanes of this process are put together from.
 
 use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_connectors::nats::NatsLog;

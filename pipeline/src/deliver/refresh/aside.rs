@@ -1,4 +1,4 @@
-//! Which table a refresh reads next, and what becomes of one that cannot be read: it steps aside for the others.
+//! Which table a refresh reads next, and how a table that cannot be read steps aside for the others.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::error::{Class, Code, Fault};
 use crate::ports::RowSource;
 use crate::records::{Progress, Refresh, Scope};
 
-/// Before what failed is tried again: this, and twice as long each time up to the longest.
+/// First pause before a failed read is tried again; it doubles each time, up to the longest.
 const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
-/// Before tables that wait to be read again and could not be read are tried again.
+/// Pause before tables that wait to be read again and could not be read are tried again.
 const SET_ASIDE: Duration = Duration::from_secs(10);
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// The table to begin with, and whether it waits to be read again: else its turn has come.
+    /// Returns the table to begin with, and whether it waits to be read again; otherwise its turn has come.
     pub(super) fn choose<'t>(
         &self,
         tables: &'t [TableIdentity<'static>],
@@ -34,8 +34,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         waiting.or_else(|| in_turn().map(|table| (table, false)))
     }
 
-    /// Every table that waits cannot be read, or is not there: a lost grant hides a table, and an ALTER brings its
-    /// column back.
+    /// Waits while no waiting table exists and can be read: a lost grant hides a table, an ALTER brings its column
+    /// back.
     pub(super) fn wait_for_set_aside(&mut self) -> Phase<'a> {
         self.set_aside.clear();
         self.tables = None;
@@ -43,8 +43,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Phase::Resting
     }
 
-    /// A first load passes by a table that cannot be read by keys, which capture does not need. Any other table that
-    /// cannot be read steps aside: it waits to be read again, and its claims stand.
+    /// Returns the phase after a failed read. A first load skips a table that cannot be read by keys, which capture
+    /// does not need. Any other table that cannot be read steps aside: it waits to be read again, and its claims stay.
     pub(super) fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
         let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
         if let (true, Code::SourceTableUnkeyed, Some(shard)) =
@@ -56,7 +56,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
         self.failures += 1;
         self.not_before = Instant::now() + pause;
-        // One that was dropped meanwhile is not listed any more.
+        // A table that was dropped meanwhile is no longer listed.
         self.tables = None;
         let shard = self.notes.shards.first().copied();
         if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
@@ -78,9 +78,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 }
 
-/// What a table that cannot be read leaves to the others; `None` where it alone was asked for. `is_reread` says whether
-/// its first chunk was asked for because it waits. A table whose turn has come must leave its turn too, or it would be
-/// chosen again at once.
+/// Returns the phase in which an unreadable table leaves the work to the others; `None` if it alone was requested.
+/// `is_reread` says whether its first chunk was asked for because it waits. A table whose turn has come must leave its
+/// turn too, or it would be chosen again at once.
 fn step_aside<'a>(refresh: &Refresh, shard: ShardId, is_reread: bool) -> Option<Phase<'a>> {
     let is_reread = refresh.table.as_ref().map_or(is_reread, |table| table.is_reread);
     match refresh.scope {

@@ -1,4 +1,4 @@
-//! What a refresh shows while it runs: rows read, tables and time left.
+//! Metrics of a running refresh: rows read, tables and time left.
 
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
@@ -11,7 +11,7 @@ pub(super) struct Meters {
     rereads: Gauge,
     tables: Gauge,
     seconds: Gauge,
-    /// Tables that were left when this attempt began with them, and when that was.
+    /// Number of tables that were left when this attempt began with them, and the time of that.
     began: Option<(usize, Instant)>,
 }
 
@@ -27,12 +27,12 @@ impl Meters {
         }
     }
 
-    /// Tables that wait to be read again.
+    /// Sets the number of tables that wait to be read again.
     pub(super) fn rereads(&self, tables: usize) {
         self.rereads.set(tables as f64);
     }
 
-    /// The tables before took as long as those that are left will.
+    /// Sets the number of tables that are left, and the time left if they take as long as the tables before.
     pub(super) fn left(&mut self, tables: usize) {
         self.tables.set(tables as f64);
         let (first, began) = match self.began {

@@ -1,4 +1,4 @@
-//! What a lane remembers while it refreshes: the claims that its feed changed after a watermark.
+//! Notes of a lane that refreshes: the claims that its feed changed after a watermark.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -7,23 +7,23 @@ use anabranch_schemas::shard::ShardId;
 
 use crate::records::{Cell, Flush};
 
-/// Noted claims of a table; each takes some hundred bytes.
+/// Noted claims, at most; each takes some hundred bytes.
 const NOTES_MAX: usize = 200_000;
 
-/// Which claims of some tables changed since a chunk of them began to be read, and at which position last.
+/// Claims of some tables that changed since a chunk of them began to be read, each with its last position.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// The epoch of the lane: positions of another one say nothing of it.
+    /// The lane's epoch; positions of another epoch are incomparable.
     pub epoch: u16,
     pub shards: BTreeSet<ShardId>,
     claims: HashMap<(u32, ShardId, Box<[Cell]>), Lsn, foldhash::quality::RandomState>,
-    /// Whole tables that were withdrawn.
+    /// Tables that were withdrawn as a whole, each with the position of the withdrawal.
     withdrawn: HashMap<ShardId, Lsn>,
-    /// No change above was applied before noting began.
+    /// No change above this position was applied before noting began.
     pub floor: Lsn,
 }
 
-/// Source rows of which something changed after a watermark.
+/// Source rows of which a claim changed after a watermark.
 pub(super) struct Changed<'n> {
     keys: HashSet<(ShardId, &'n Cell)>,
     tables: HashSet<ShardId>,
@@ -56,7 +56,7 @@ impl Notes {
         self.claims.len() > NOTES_MAX
     }
 
-    /// Source rows of which a claim changed after the watermark.
+    /// Returns the source rows of which a claim changed after the watermark.
     pub(super) fn changed(&self, column: usize, low: Lsn) -> Changed<'_> {
         let claims = self.claims.iter().filter(|(_, lsn)| **lsn > low);
         let keys = claims.filter_map(|((_, shard, key), _)| Some((*shard, key.get(column)?))).collect();

@@ -1,4 +1,4 @@
-//! What a refresh reads from the source at a time: rows of single keys, named or found by a condition.
+//! Reads rows of single keys for a refresh: keys that are named, or that a condition finds.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -13,17 +13,17 @@ use crate::ports::RowSource;
 use crate::projections::key_of;
 use crate::records::{Cell, Chunk, ChunkKey, Condition};
 
-/// What was read.
+/// The result of one read.
 #[derive(Debug)]
 pub(super) struct Read {
     pub chunk: Chunk,
-    /// Watermark of the reading that found the rows; the one that read them may be older or newer.
+    /// Watermark of the query that found the rows; the query that read them may be older or newer.
     pub found_at: Lsn,
-    /// What these rows claim is to stand, and nothing else for them; `None` = single keys are not meant.
+    /// Keys of the rows: afterwards only the claims of these rows remain. `None` = the read is not of single keys.
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
 }
 
-/// A part of the rows that a condition finds, whole: also other rows of their keys.
+/// Reads a part of the rows that a condition finds, with all other rows of their keys.
 pub(super) async fn rows_where<S: RowSource>(
     source: &S,
     table: TableIdentity<'static>,
@@ -55,7 +55,7 @@ fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
     Fault::new(Code::Internal, table, "a chunk cannot be read").caused_by(error)
 }
 
-/// The rows of these keys. A table that is not there has none, at a watermark after which it is still not there.
+/// Reads the rows of these keys. A missing table has none, at a watermark after which it still does not exist.
 pub(super) async fn rows_of<S: RowSource>(
     source: &S,
     mut tables: Vec<TableIdentity<'static>>,

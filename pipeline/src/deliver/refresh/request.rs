@@ -1,14 +1,14 @@
-//! Asks a lane for a refresh, through its stored progress.
+//! Requests a refresh of a lane, through its stored progress.
 
 use crate::deliver::rewind::amend;
 use crate::error::{Code, Fault};
 use crate::ports::LaneStore;
 use crate::records::{KEYS_MAX, LaneId, Progress, Refresh, Scope};
 
-/// Asks a lane for a refresh; the process that runs it is fenced by that and begins it. Returns its progress before.
+/// Requests a refresh; that fences the process that runs the lane, which begins it. Returns the progress before.
 ///
-/// A lane has one refresh at a time. That of all tables takes the place of any other, and the same one begins again.
-/// Tables that only wait to be read again let any other go first.
+/// A lane has one refresh at a time. A refresh of all tables replaces any other, and a request for the same scope
+/// begins it again. A refresh of tables that only wait to be read again lets any other go first.
 pub async fn request_refresh(
     id: &LaneId,
     store: &mut impl LaneStore,
@@ -27,7 +27,7 @@ pub async fn request_refresh(
                 .needs("its end, or a refresh of all tables, which takes its place"));
         }
         let revision = before.revision + 1;
-        // What waits to be read again still does, unless all tables are read now.
+        // Tables that wait to be read again still do, unless all tables are read now.
         let waits = before.refresh.as_ref().filter(|_| scope != Scope::Source);
         let rereads = waits.map(|refresh| refresh.rereads.clone()).unwrap_or_default();
         let every_waits = waits.is_some_and(|refresh| refresh.every_waits);

@@ -15,7 +15,7 @@ fn lane() -> LaneId {
     LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 0 }
 }
 
-/// A message behind `previous` with one insert at each of `changes`, complete up to `position`.
+/// Returns a message after `previous` with one insert at each of `changes`, complete up to `position`.
 fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> Delivery {
     let table = TableIdentity {
         entity: Entity::User,
@@ -97,7 +97,7 @@ fn a_message_with_fewer_or_more_changes_than_its_head_says_stops_the_lane() {
         other.envelope.changes = says;
         assert_eq!(taken(&mut window, &other), Err(Code::LogCountViolated), "{says} in its head");
         assert_eq!(window.taken().unaccounted(), unaccounted);
-        // Also where all of it came before.
+        // The count is checked also where all of the message came before.
         let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
         assert_eq!(taken(&mut behind, &other), Err(Code::LogCountViolated), "{says} in its head");
     }
@@ -209,7 +209,7 @@ fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
     assert_eq!(window.flush().progress.revision, 6);
 }
 
-/// The message with the part is gone, and the reader went on without knowing of it.
+/// The message with the part is gone, and the reader continued without knowing of it.
 #[test]
 fn a_part_that_the_stream_forgot_keeps_a_lane_from_following_another_server() {
     let resume = |part: Option<&str>| ResumePoint { partial: part.map(Into::into), ..ResumePoint::default() };
@@ -223,7 +223,7 @@ fn a_part_that_the_stream_forgot_keeps_a_lane_from_following_another_server() {
     assert_eq!(taken(&mut window, &message(1, 9, &[10], 10)), Ok(vec![]));
     assert_eq!(window.progress().resume.partial.as_deref(), Some("0-1-7"));
     assert_eq!(taken(&mut window, &of_other), Err(Code::LogHole));
-    // The message before it tells of the part, so the reader asked the other server for the group.
+    // The message before it reports the part, so the reader asked the other server for the group.
     let mut window = within();
     let mut part = message(1, 10, &[11], 10);
     part.envelope.resume = resume(Some("0-1-7"));

@@ -1,7 +1,8 @@
-//! The ranges that one process holds, and the identifiers that it makes of them.
+//! The number ranges that one process holds, and the identifiers that it makes of them.
 //!
-//! Orders of one counter wait for one another, those of others do not. A range that is used up quickly is followed by
-//! one of twice the size, so that a lease costs little; what a process holds when it ends is skipped for ever.
+//! Orders of one counter wait for one another; orders of different counters do not. A range that is used up quickly is
+//! followed by one of twice the size, so that leases cost little. Numbers that a process holds when it ends are skipped
+//! for ever.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,32 +23,33 @@ use crate::metrics as names;
 use crate::ports::{Registers, Sequence};
 use crate::records::{GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey};
 
-/// A counter that is hardly used wastes no more than this by a restart.
+/// Numbers of a range, at least: a restart wastes no more of a counter that is hardly used.
 const RANGE_MIN: u32 = 1_000;
-/// A thousandth of a counter; at a million identifiers a second it is ten leases a second.
+/// Numbers of a range, at most: a thousandth of a counter. A million identifiers a second are ten leases a second.
 const RANGE_MAX: u32 = 100_000;
-/// A range that is used up sooner is followed by a larger one, and one that lasts longer by a smaller one.
+/// A range that is used up before the first time is followed by a larger one, one that outlasts the second by a
+/// smaller.
 const RANGE_TIME: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// What identifiers of an installation have in common.
+/// The parts that all identifiers of an installation share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FluxSettings {
     pub region: Region,
     pub system: u16,
 }
 
-/// What is left of a range.
+/// The rest of a leased range.
 #[derive(Debug)]
 struct Held {
     next: u32,
     end: u32,
-    /// As many were leased last.
+    /// Numbers of the last lease.
     size: u32,
     leased_at: Instant,
 }
 
 impl Held {
-    /// How many numbers the next lease is for.
+    /// Returns how many numbers the next lease is for.
     fn following(&self) -> u32 {
         let size = match self.leased_at.elapsed() {
             lasted if lasted < RANGE_TIME.0 => self.size * 2,
@@ -63,7 +65,7 @@ impl Held {
 pub struct FluxIssuer<S> {
     sequence: S,
     settings: FluxSettings,
-    /// Numbers that a first lease is for, at least.
+    /// Numbers of a first lease, at least.
     range_min: u32,
     held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<Held>>>>>,
 }
@@ -73,7 +75,7 @@ impl<S: Sequence> FluxIssuer<S> {
         Self { sequence, settings, range_min: RANGE_MIN, held: Mutex::default() }
     }
 
-    /// The same for a process that ends after one order: it leases what it needs, and skips nothing.
+    /// Returns an issuer for a process that ends after one order: it leases only what it needs, and skips nothing.
     #[must_use]
     pub fn without_reserve(self) -> Self {
         Self { range_min: 1, ..self }
@@ -87,7 +89,7 @@ impl<S: Sequence> FluxIssuer<S> {
         self.settings
     }
 
-    /// As many new identifiers as are wanted.
+    /// Returns the new identifiers of an order.
     pub async fn issue(
         &self,
         registers: &impl Registers,
@@ -106,8 +108,8 @@ impl<S: Sequence> FluxIssuer<S> {
         Ok(identifiers)
     }
 
-    /// As [`Self::issue`], but one time for each key: a caller that asks with it again, of any process, is given the
-    /// same. [`Code::KeyReused`] when something else was asked for with it.
+    /// Issues as [`Self::issue`] does, but once for each key: a caller that repeats the key, to any process, gets the
+    /// same identifiers. Fails with [`Code::KeyReused`] when another order came with the key before.
     pub async fn issue_once(
         &self,
         registers: &impl Registers,
@@ -130,7 +132,7 @@ impl<S: Sequence> FluxIssuer<S> {
         })
     }
 
-    /// Numbers for a new key; the key stands when it returns.
+    /// Takes numbers for a new key; the key is stored when it returns.
     async fn remembered(
         &self,
         registers: &impl Registers,
@@ -141,7 +143,7 @@ impl<S: Sequence> FluxIssuer<S> {
         let template = self.template(order, today)?;
         let counter = Counter::of(&template);
         let place = self.place(counter, today);
-        // They follow one another, so that the first one and their number say all.
+        // The numbers follow one another, so that the first one and the count describe them all.
         let mut held = place.lock().await;
         let [numbers, _] = self.take(registers, counter, &mut held, order.count, true).await?;
         drop(held);
@@ -174,7 +176,7 @@ impl<S: Sequence> FluxIssuer<S> {
         Ok(template)
     }
 
-    /// Where the range of a counter is. Ranges of days that are asked for no more are dropped.
+    /// Returns the slot of a counter's range; it drops ranges of days that nobody can order any more.
     fn place(&self, counter: Counter, today: Date) -> Arc<tokio::sync::Mutex<Option<Held>>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let is_near = |date: Date| today.until(date).is_ok_and(|span| span.get_days().abs() <= 10);
@@ -184,8 +186,8 @@ impl<S: Sequence> FluxIssuer<S> {
         Arc::clone(held.entry(counter).or_default())
     }
 
-    /// So many numbers of the held range and of the next one; all in the first of both ranges where they are to follow
-    /// one another. After a fault nothing was taken.
+    /// Takes `count` numbers from the held range and the next one; with `in_a_row` all are in the first returned range.
+    /// After a fault it has taken nothing.
     async fn take(
         &self,
         registers: &impl Registers,
@@ -202,7 +204,7 @@ impl<S: Sequence> FluxIssuer<S> {
             let lease = self.lease(registers, counter, needed, size.max(needed)).await?;
             gauge!(names::FLUX_USED).set(f64::from(lease.end()) / f64::from(SEQUENCES));
             all = match rest.end == lease.first {
-                // Nobody else leased in between.
+                // No other process leased in between.
                 true => [rest.start..lease.end(), 0..0],
                 false if in_a_row => [lease.first..lease.end(), 0..0],
                 false => [rest, lease.first..lease.end()],
@@ -219,7 +221,7 @@ impl<S: Sequence> FluxIssuer<S> {
         Ok([taken, second.start..second.start + left])
     }
 
-    /// A range that nobody else has. It is used only if the register of the ring did not move meanwhile.
+    /// Leases a range that no other process has; the range counts only if the ring's register did not move meanwhile.
     async fn lease(
         &self,
         registers: &impl Registers,
@@ -243,7 +245,7 @@ impl<S: Sequence> FluxIssuer<S> {
                     counter!(names::FLUX_LEASES).increment(1);
                     return Ok(lease);
                 }
-                // Another process leased at the same time, or before somebody restored the server.
+                // Another process leased at the same time, or did so before a person restored the server.
                 Err(fault) if fault.code() == Code::LeaseLost => lost = Some(fault),
                 Err(fault) => return Err(fault),
             }
@@ -252,7 +254,7 @@ impl<S: Sequence> FluxIssuer<S> {
     }
 }
 
-/// The server whose numbers are used: the first one that this installation met, or the one that a person accepted.
+/// Returns the server whose numbers count: the first one that this installation met, or the one that a person accepted.
 pub(super) async fn accepted_server(
     registers: &impl Registers,
     sequence: &impl Sequence,
@@ -264,16 +266,16 @@ pub(super) async fn accepted_server(
     let server = sequence.server().await?.name;
     match registers.compare_and_set(SERVER, &register, server.clone()).await {
         Ok(_) => Ok(server),
-        // Another process did the same.
+        // Another process has stored its server first.
         Err(fault) if fault.code() == Code::LeaseLost => Ok(registers.read(SERVER).await?.value),
         Err(fault) => Err(fault),
     }
 }
 
-/// What raises every counter above what may have been given out.
+/// The command that raises every counter above all numbers that may have been given out.
 pub(super) const RAISE: &str = "anabranch --config FILE flux sequence raise";
 
-/// The fault of a lease that was refused.
+/// Returns the fault of a refused lease.
 fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
     let subject = format!("counter {}", request.counter);
     let fault = match refusal {

@@ -1,8 +1,8 @@
-//! What is known of the counters outside of their server: registers of the log, which only rise.
+//! The numbers that are known outside of the counters' server: registers of the log, which only rise.
 //!
-//! A register for each ring holds, for its last days, the number below which everything may have been given out.
-//! Whoever leases raises it before the first number is used. [`seen`] is for whoever meets an identifier elsewhere, as
-//! capture does in a row of a source: then a counter below what stands in a source is refused by name, too.
+//! The register of a ring holds, for its last days, the number below which everything may have been given out. A
+//! process raises it after each lease, before it uses the first number. [`seen`] is for code that meets an identifier
+//! elsewhere, as capture does in a row of a source: so a counter below such a row is refused by name, too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,12 +15,12 @@ use jiff::civil::Date;
 use crate::error::{Code, Fault};
 use crate::ports::{Register, Registers};
 
-/// The register with the server that the numbers come from.
+/// Key of the register that names the server of the numbers.
 pub(super) const SERVER: &str = "flux/server";
-/// Two processes that raise one register meet a few times at most.
+/// Attempts to raise a register: two processes that raise the same one collide a few times at most.
 pub(super) const ATTEMPTS: u32 = 16;
 
-/// By day, the number below which everything may have been given out.
+/// The number below which everything may have been given out, by day.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Known(BTreeMap<Date, u32>);
 
@@ -29,13 +29,13 @@ impl Known {
         self.0.get(&date).copied().unwrap_or(0)
     }
 
-    /// Each day that is known of, with its number.
+    /// Returns each known day with its number.
     pub fn days(&self) -> impl Iterator<Item = (Date, u32)> {
         self.0.iter().map(|(date, number)| (*date, *number))
     }
 
-    /// The same with a higher number of a day. Days that the ring has given to later ones are forgotten: their counters
-    /// lease nothing more.
+    /// Raises the number of a day and returns the result. Days whose counters the ring has given to later days are
+    /// forgotten: they lease nothing more.
     #[must_use]
     pub fn with(mut self, date: Date, number: u32) -> Self {
         let known = self.0.entry(date).or_default();
@@ -47,7 +47,7 @@ impl Known {
     }
 }
 
-/// `2026-11-26:5000 2026-11-27:9`.
+/// Writes `2026-11-26:5000 2026-11-27:9` and the like.
 impl fmt::Display for Known {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (date, number)) in self.0.iter().enumerate() {
@@ -57,7 +57,7 @@ impl fmt::Display for Known {
     }
 }
 
-/// The text is not what a register of a ring holds.
+/// The text is no value of a ring's register.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidKnown;
 
@@ -75,12 +75,12 @@ impl FromStr for Known {
     }
 }
 
-/// Name of the register of a ring.
+/// Returns the key of a ring's register.
 pub(super) fn key(ring: Ring) -> String {
     format!("flux/{}/{}/{:02}", ring.region(), ring.side(), ring.partition())
 }
 
-/// The register of a ring, as it is and as it reads.
+/// Reads the register of a ring; returns it as stored and as parsed.
 pub(super) async fn read(registers: &impl Registers, ring: Ring) -> Result<(Register, Known), Fault> {
     let key = key(ring);
     let register = registers.read(&key).await?;
@@ -91,7 +91,7 @@ pub(super) async fn read(registers: &impl Registers, ring: Ring) -> Result<(Regi
     Ok((register, known))
 }
 
-/// Raises the register of a ring to these numbers of days; those that are higher stay.
+/// Raises the register of a ring to these numbers; higher ones stay.
 pub(super) async fn raise(
     registers: &impl Registers,
     ring: Ring,
@@ -115,7 +115,7 @@ async fn raise_once(registers: &impl Registers, ring: Ring, numbers: &[(Date, u3
     registers.compare_and_set(&key(ring), &register, raised.to_string()).await.map(drop)
 }
 
-/// Notes an identifier that stands somewhere: its counter must not give it out.
+/// Notes an identifier that exists somewhere, so that its counter does not give it out.
 pub async fn seen(registers: &impl Registers, id: &FluxId) -> Result<(), Fault> {
     let counter = Counter::of(id);
     raise(registers, counter.ring, &[(counter.date, id.parts().sequence + 1)]).await

@@ -1,4 +1,4 @@
-//! The state of all counters of a region beside what is known of them, and the skip that a person asks for.
+//! The state of all counters of a region beside the registers, and the skip that a person orders.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ use crate::error::{Code, Fault};
 use crate::ports::{Registers, Sequence};
 use crate::records::{SequenceServer, SequenceStanding};
 
-/// Rings of which each is named where more of them are wrong.
+/// Faulty counters that are named one by one, at most.
 const NAMED_MAX: usize = 5;
 
-/// All counters of a region, and what is known of them.
+/// All counters of a region, and the registers of their rings.
 #[derive(Debug)]
 pub struct SequenceState {
     pub standing: SequenceStanding,
-    /// The server that numbers come from; empty before the first one.
+    /// The accepted server of the numbers; empty before the first lease.
     pub accepted: String,
     pub known: BTreeMap<Ring, Known>,
 }
 
-/// What a raise did.
+/// The result of a raise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Raised {
     pub server: String,
     pub counters: usize,
-    /// The days that identifiers can be asked for.
+    /// First day that identifiers can be ordered for; `last` is the last one.
     pub first: Date,
     pub last: Date,
 }
@@ -42,7 +42,7 @@ pub async fn state(
     sequence: &impl Sequence,
     region: Region,
 ) -> Result<SequenceState, Fault> {
-    // What is known is read first: counters rise before it does.
+    // Registers are read before counters, since counters rise before they do.
     let accepted = registers.read(SERVER).await?.value;
     let mut known = BTreeMap::new();
     for ring in Ring::of_region(region) {
@@ -52,13 +52,13 @@ pub async fn state(
 }
 
 impl SequenceState {
-    /// How far a counter was leased: nothing before its day came.
+    /// Returns how far a counter was leased; 0 before its day has come.
     pub fn next(&self, counter: Counter) -> u32 {
         let row = self.standing.counters.iter().find(|(known, _)| *known == counter);
         row.map_or(0, |(_, next)| *next)
     }
 
-    /// Counters that stand below what was given out, with their number and what is known.
+    /// Returns the counters below numbers that were given out, each with its number and the register's.
     pub fn behind(&self) -> Vec<(Counter, u32, u32)> {
         let rows: BTreeMap<Counter, u32> = self.standing.counters.iter().copied().collect();
         let (first, last) = window(&self.standing.server);
@@ -74,7 +74,7 @@ impl SequenceState {
         behind
     }
 
-    /// What keeps identifiers from being given out.
+    /// Returns the faults that keep the issuer from giving out identifiers.
     pub fn faults(&self) -> Vec<Fault> {
         let found = &self.standing.server.name;
         if !self.accepted.is_empty() && self.accepted != *found {
@@ -105,15 +105,15 @@ impl SequenceState {
     }
 }
 
-/// The days that identifiers can be asked for, with room for another time zone.
+/// Returns the first and last day that identifiers can be ordered for, with room for another time zone.
 fn window(server: &SequenceServer) -> (Date, Date) {
     let day = |days: i32| server.today.checked_add(days.days()).unwrap_or(server.today);
     (day(-DAYS_BACK_MAX - 1), day(2))
 }
 
-/// Skips so many numbers of every counter that identifiers can be asked for, behind all that is known, and accepts the
-/// server. Counters are raised before the registers, and the server is accepted last: a raise that is cut off is
-/// repeated.
+/// Skips `skipped` numbers of every counter that identifiers can be ordered for, past all known ones, and accepts the
+/// server. Counters rise before the registers, and the server is accepted last: a person repeats a raise that was cut
+/// off.
 pub async fn raise(
     registers: &impl Registers,
     sequence: &impl Sequence,
@@ -146,7 +146,7 @@ pub async fn raise(
     if register.value != server {
         registers.compare_and_set(SERVER, &register, server.clone()).await?;
     }
-    // Nobody has accepted another one meanwhile.
+    // The register says which server is accepted now.
     let server = accepted_server(registers, sequence).await?;
     Ok(Raised { server, counters: numbers.len(), first, last })
 }

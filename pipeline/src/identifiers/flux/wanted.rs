@@ -1,7 +1,7 @@
-//! What a caller may choose of an identifier, and what the placement rules decide.
+//! The parts of an identifier that a caller may choose, and those that the placement rules decide.
 //!
-//! A recharge chooses its user partition and its side, a withdrawal its partition, and everything else follows its
-//! parent. The region is a setting: two installations with counters of their own never make identifiers of one region.
+//! A recharge chooses its user partition and its side, and a withdrawal its partition; every other document follows its
+//! parent. The region is a setting: two installations with separate counters never make identifiers of one region.
 
 use anabranch_schemas::flux::id::{FluxId, Part, Parts, Region, Side};
 use anabranch_schemas::flux::placement::{Kind, Place};
@@ -10,34 +10,34 @@ use jiff::civil::Date;
 
 use crate::error::{Code, Fault};
 
-/// Days before today that a caller may date a document.
+/// Days before today that a caller may date a document, at most.
 pub(super) const DAYS_BACK_MAX: i32 = 7;
-/// Days behind today: a caller's day may begin before the daemon's.
+/// Days after today, at most: a caller's day may begin before the daemon's.
 const DAYS_AHEAD_MAX: i32 = 1;
-/// Data version of new identifiers, as the source document's example has it.
+/// Data version of new identifiers, taken from the example in the source document.
 pub const VERSION: u8 = 1;
 
-/// Identifiers that a caller wants.
+/// A caller's order for identifiers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FluxOrder {
     pub kind: Kind,
-    /// What the documents follow.
+    /// The document that the new ones follow.
     pub parent: Option<FluxId>,
     /// User partition of recharges and withdrawals.
     pub partition: Option<u8>,
-    /// Recharges enter the fail-over database.
+    /// Whether recharges enter the fail-over database.
     pub is_failed_over: bool,
-    /// `None` = today.
+    /// The day of the documents; `None` = today.
     pub date: Option<Date>,
     pub version: u8,
     pub business: u8,
     pub reserved: u8,
-    /// At least 1.
+    /// Number of identifiers, at least 1.
     pub count: u32,
 }
 
 impl FluxOrder {
-    /// The day of the documents, if counters serve it.
+    /// Returns the day of the documents; fails for a day that no counter serves.
     pub(super) fn day(&self, today: Date) -> Result<Date, Fault> {
         let Some(date) = self.date else { return Ok(today) };
         let days = today.until(date).map_or(i32::MAX, |span| span.get_days());
@@ -51,7 +51,7 @@ impl FluxOrder {
             .remedy("leave it out for today's date"))
     }
 
-    /// The first identifier of a day, with the number 0: whoever has a number puts it in.
+    /// Returns the first identifier of a day, with sequence 0, into which the caller puts its numbers.
     pub(super) fn template(&self, region: Region, system: u16, date: Date) -> Result<FluxId, Fault> {
         let place = self.place(region, date)?;
         let parts = Parts {
@@ -85,7 +85,7 @@ impl FluxOrder {
         };
         match &self.parent {
             Some(parent) => {
-                // A rule that refuses the parent says so first.
+                // The fault of a rule that refuses the parent comes first.
                 let place = kind.place(parent).map_err(|error| unfit(error.to_string()))?;
                 if self.partition.is_some() || self.is_failed_over {
                     let given = if self.is_failed_over { "fail_over" } else { "partition" };
@@ -125,8 +125,8 @@ impl FluxOrder {
         }
     }
 
-    /// Whether what was given out before with the same key is what is wanted now. A repetition may come after midnight:
-    /// then its day is the one of the first request.
+    /// Returns whether identifiers that were given out with the same key are those of this order. A repetition may come
+    /// after midnight: its day is then that of the first request.
     pub(super) fn is_as_given(&self, first: &FluxId, count: u32) -> bool {
         let given = first.parts();
         let is_of_day = self.date.is_none_or(|date| date == given.date);

@@ -1,4 +1,4 @@
-//! Lunar tables beside solar ones: what a change of one row becomes.
+//! Lunar tables beside solar ones: the mutations that a change of one row becomes.
 
 use anabranch_schemas::change::{Action, Change};
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::projections::{LaneScope, Projection};
 use crate::records::{Flush, MutationAction, OrderedMutation};
 
-/// `lunar_birthday_0101 7 upsert 01-01 solar` for each mutation of one change.
+/// Returns `lunar_birthday_0101 7 upsert 01-01 solar` and the like for each mutation of one change.
 fn lunar_texts(projection: &Projection, action: Action<'static>) -> (Vec<String>, Vec<&'static str>) {
     let (table, mut flush, mut defects) = (table(0), Flush::default(), Defects::default());
     let change = Change { lsn: lsn(1), table: &table, action };
@@ -79,7 +79,7 @@ fn without_the_column_of_the_type_everybody_celebrates_by_the_solar_calendar() {
     let both = config(Calendar::Lunar, Layout::ByDay, 4);
     let without = Birthday::new(BirthdayTables { captures_type: false, ..both }, 1, 1);
     let projection = Projection(Arc::new(without));
-    // What stands behind the captured fields is the key of a sharding rule.
+    // The value after the captured fields is the key of a sharding rule.
     let (texts, reasons) = lunar_texts(&projection, Action::Insert { after: lunar_row(7, "01-01", "lunar") });
     assert_eq!(
         (&texts[..], &reasons[..]),

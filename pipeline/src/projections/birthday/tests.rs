@@ -71,7 +71,7 @@ fn flush_of(actions: Vec<Action<'static>>) -> (Flush, Defects) {
     (flush, defects)
 }
 
-/// `0101 delete 1` for each mutation.
+/// Returns `0101 delete 1` and the like for each mutation.
 fn texts(flush: &Flush) -> Vec<String> {
     let projection = birthday(Layout::ByDay, 4, 1, 1);
     let text = |mutation: OrderedMutation<'_>| {
@@ -251,7 +251,7 @@ pub(super) fn joined(cells: &[Cell]) -> Vec<u8> {
     bytes.collect::<Vec<_>>().join(&b' ')
 }
 
-/// A target as SQL behaves: (table, shard, user) → (day, version).
+/// A target that behaves as SQL does: (table, shard, user) → (day, version).
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Model(BTreeMap<(u32, ShardId, u64), (Vec<u8>, Lsn)>);
 
@@ -278,7 +278,7 @@ impl Model {
     }
 }
 
-/// What a person does to the source; days 0 to 3 are valid, 6 and 7 as lunar ones, others not.
+/// A change that a person makes to the source; days 0 to 3 are valid, 6 and 7 as lunar ones, others not.
 #[derive(Debug, Clone)]
 enum Step {
     Put { table: u32, user_id: u64, day: u8 },
@@ -306,7 +306,7 @@ fn day_value(day: u8) -> Value<'static> {
     }
 }
 
-/// A lunar birthday with its place in the calendar, and a type with what it means.
+/// Returns a lunar birthday with its ordinal in the calendar, and a type with its meaning.
 fn lunar_value(day: u8) -> ((&'static str, Option<u32>), (&'static str, &'static str)) {
     match day {
         0 => (("01-01", Some(0)), ("", "solar")),
@@ -330,7 +330,7 @@ fn row_of(user_id: u64, day: u8) -> Vec<Value<'static>> {
 type SourceRows = BTreeMap<(u32, u64), u8>;
 type Log = Vec<(Lsn, u32, Action<'static>)>;
 
-/// Both logs and the final rows. Steps of one table change get one Lsn each two steps, so some share it.
+/// Returns both logs and the final rows. Steps of one table change get one Lsn each two steps, so some share it.
 fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
     let (mut logs, mut rows) = ([Log::new(), Log::new()], SourceRows::new());
     let mut write = |number: usize, table: u32, action| {
@@ -388,7 +388,6 @@ fn history(steps: &[Step]) -> ([Log; 2], SourceRows) {
     (logs, rows)
 }
 
-/// The pure function of the final rows.
 fn expected(config: &BirthdayTables, rows: &SourceRows) -> BTreeMap<(u32, ShardId, u64), Vec<u8>> {
     rows.iter()
         .filter_map(|((number, user_id), day)| {
@@ -414,7 +413,7 @@ fn expected(config: &BirthdayTables, rows: &SourceRows) -> BTreeMap<(u32, ShardI
         .collect()
 }
 
-/// One lane of one source: how far it is in its log.
+/// One lane of one source, with its position in the log.
 struct Feed {
     source: usize,
     scope: LaneScope,

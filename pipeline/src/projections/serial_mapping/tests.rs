@@ -41,7 +41,7 @@ fn text(text: &str) -> Value<'static> {
     Value::Bytes(Cow::Owned(text.as_bytes().to_vec()))
 }
 
-/// uuid, imei1, imei2, meid, box_no, item_code; `-` = NULL.
+/// Builds a device from uuid and imei1, imei2, meid, box_no, item_code; `-` = NULL.
 fn device(uuid: u64, codes: [&str; 5]) -> Vec<Value<'static>> {
     let code = |code: &str| if code == "-" { Value::Null } else { text(code) };
     let rest = [text("AGENT"), text("W1"), Value::Int(7), text("SKU")];
@@ -58,7 +58,7 @@ fn flush_of(actions: Vec<Action<'static>>) -> (Flush, Defects) {
     (flush, defects)
 }
 
-/// `serial_code_15.mapping_142 490154203237518 7 imei1 upsert @1` for each mutation.
+/// Returns `serial_code_15.mapping_142 490154203237518 7 imei1 upsert @1` and the like for each mutation.
 fn texts(flush: &Flush) -> BTreeSet<String> {
     let projection = mapping(1, 1);
     let ordered = flush.ordered();
@@ -152,7 +152,7 @@ fn a_row_without_a_uuid_is_in_no_table_and_counted() {
     assert_eq!(defects.iter().next().unwrap().0.reason(), "uuid_null");
 }
 
-/// Table, shard, value, uuid, kind.
+/// A mapping row: table, shard, key (value, uuid, kind).
 type Row = (u32, ShardId, Vec<Cell>);
 
 proptest! {

@@ -1,4 +1,4 @@
-//! A reconciliation tells of derived rows that belong to no table of a source, and leaves them where they are.
+//! The report of derived rows that belong to no table of a source; the reconciliation leaves them where they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use crate::reconcile::scan::SourceTable;
 use crate::retry::again;
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
-    /// Tells of rows that belong to no table of a source. One that was made since the reconciliation began is the
-    /// next reconciliation's.
+    /// Reports rows that belong to no table of a source. A table that was made since the reconciliation began is left
+    /// to the next one.
     pub(super) async fn tell_foreign(
         &self,
         mut unowned: Unowned,
@@ -40,7 +40,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         report.set_incomplete(reason);
     }
 
-    /// The tables that sources have at this moment, as far as they say.
+    /// Returns the shards of all tables that sources have at this moment, as far as they answer.
     async fn present(&self) -> BTreeSet<ShardId> {
         let asked = self.sides.primaries.values().map(|source| again(|| source.tables()));
         let known = join_all(asked).await.into_iter().flatten().flatten();

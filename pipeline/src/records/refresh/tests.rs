@@ -116,7 +116,7 @@ fn keys_of_all_tables_are_taken_in_one_chunk() {
         refresh.keys().unwrap().map(|(shard, keys)| (shard, keys.len())).collect()
     };
     assert_eq!(left(&refresh), [(numbered(4), 2), (numbered(9), 2)]);
-    // As an earlier version left it, which took them table by table.
+    // An earlier version took the keys table by table, and left this state.
     assert_eq!(left(&refresh.behind_table(numbered(4))), [(numbered(9), 2)]);
     let through = refresh.behind_chunk(numbered(4), &chunk(320, 3, None), false);
     assert!(left(&through).is_empty());
@@ -154,7 +154,7 @@ fn tables_that_wait_are_read_out_of_turn_and_leave_the_turn_where_it_was() {
     assert_eq!(begun.to_string().parse(), Ok(begun.clone()));
     let swept = begun.behind_sweep(numbered(9), first);
     assert!(swept.rereads.is_empty() && swept.done.is_none() && swept.wants(numbered(4)));
-    // It waited no longer when its first chunk was written: its turn has not come either.
+    // The table waited no longer when its first chunk was written: its turn has not come either.
     let withdrawn =
         whole.without_reread(numbered(9), at).behind_chunk(numbered(9), &chunk(320, 2, None), true);
     assert!(withdrawn.behind_sweep(numbered(9), first).wants(numbered(4)));

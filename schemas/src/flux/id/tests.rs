@@ -1,4 +1,4 @@
-//! Identifiers: the source document's example, each broken rule, and that reading and writing are inverse.
+//! Tests of identifiers: the source document's example, each broken rule, and that reading inverts writing.
 
 use proptest::prelude::*;
 
@@ -6,7 +6,7 @@ use super::*;
 
 const EXAMPLE: &str = "2016060611031103099052400029904";
 
-/// The example with some digits replaced, from a digit counted from 1.
+/// Returns the example with some digits replaced, from a digit counted from 1.
 fn with(digit: usize, digits: &str) -> String {
     let mut text = EXAMPLE.to_owned();
     text.replace_range(digit - 1..digit - 1 + digits.len(), digits);

@@ -1,8 +1,8 @@
-//! The twelve rules, one table a rule: parent, and the place that follows.
+//! Tests of the twelve rules: for each a table of parents and the places that follow.
 
 use super::*;
 
-/// Digits 14 to 21 of an identifier: atom or composite, business code, main or fail-over, month, user partition.
+/// Builds an identifier from digits 14 to 21: level, business code, side, month, user partition.
 fn id(tail: &str) -> FluxId {
     format!("2016060611031{tail}0000029904").parse().unwrap_or_else(|defect| panic!("{tail}: {defect}"))
 }
@@ -21,14 +21,14 @@ const MAIN_NO_MONTH: &str = "00109905";
 const FAIL_OVER_NO_MONTH: &str = "00119942";
 const ATOM: &str = "10100005";
 
-/// Each parent with the place that follows, or `None` when it cannot be a parent.
+/// Checks each parent with the place that follows, or `None` when it cannot be a parent.
 fn check(kind: Kind, table: [(&str, Option<Place>); 5]) {
     for (parent, expected) in table {
         assert_eq!(kind.place(&id(parent)).ok(), expected, "{} below {parent}", kind.name());
     }
 }
 
-/// A kind that lies with its recharge: same side, partition and month.
+/// Checks a kind that lies with its recharge: same side, partition and month.
 fn check_with_its_recharge(kind: Kind) {
     check(
         kind,
@@ -42,7 +42,7 @@ fn check_with_its_recharge(kind: Kind) {
     );
 }
 
-/// A kind that lies with its recharge, but for the month.
+/// Checks a kind that lies with its recharge, but for the month.
 fn check_without_its_month(kind: Kind) {
     check(
         kind,
@@ -56,7 +56,7 @@ fn check_without_its_month(kind: Kind) {
     );
 }
 
-/// A clearing that lies with its refund.
+/// Checks a clearing that lies with its refund.
 fn check_with_its_refund(kind: Kind) {
     check(
         kind,
@@ -162,10 +162,10 @@ fn captures_cancels_and_refunds_never_fail_over_by_themselves() {
         let told = kind.audit(&id(tail), Some(&id(MAIN_JANUARY))).unwrap();
         assert_eq!(told, [Misplacement::FailedOverByItself { kind }]);
     }
-    // What only follows is on the wrong side for another reason.
+    // A kind that only follows its parent is on the wrong side for another reason.
     let told = Kind::Chargeback.audit(&id("10319905"), Some(&id(MAIN_JANUARY))).unwrap();
     assert_eq!(told, [Misplacement::Side { expected: Side::Main, found: Side::FailOver }]);
-    // A refund in main whose recharge failed over stands wrong too.
+    // A refund in main whose recharge failed over is misplaced, too.
     let told = Kind::Refund.audit(&id("00309942"), Some(&id(FAIL_OVER_JUNE))).unwrap();
     assert_eq!(told, [Misplacement::Side { expected: Side::FailOver, found: Side::Main }]);
 }

@@ -1,4 +1,4 @@
-//! Where the suite of derived rows runs: each projection on its twin and on its real server.
+//! The grounds of the suite of derived rows: each projection on its twin and on its real server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -152,7 +152,7 @@ impl Ground for MappingServer {
         self.0.target("target-a").rows("serials", 1).unwrap()
     }
 
-    /// It has one lane.
+    /// The one lane of this ground.
     fn lane(&self, _: u32) -> MysqlLane {
         self.0.target("target-a").lane(&lane_id("serials", "target-a", 0)).unwrap()
     }

@@ -1,4 +1,4 @@
-//! A lane of documents under the tests of every store: an index of devices stands for all derived tables.
+//! A lane of documents under the tests of every store: an index of devices replaces all derived tables.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use anabranch_schemas::shard::ShardId;
 use super::{Ground, Twin};
 use crate::derived::Rows;
 
-/// An index of devices that stands for all tables: a row is the device `table.user`, its birthday the first code.
+/// An index of devices in place of all tables: a row is the device `table.user`, its birthday the first code.
 pub struct Documents {
     projection: Projection,
     place: crate::search::SearchSite,

@@ -1,4 +1,4 @@
-//! The exact text of small flushes, and properties of any.
+//! Tests of the exact text of small flushes, and of properties of any flush.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn a_flush_reads_withdrawals_deletes_upserts() {
     );
 }
 
-/// Two lanes that come to the same tables in two orders could each wait for the other.
+/// Two lanes that reach the same tables in two orders could each wait for the other.
 #[test]
 fn a_table_is_left_before_the_next_one_is_written() {
     let tables = [
@@ -124,7 +124,7 @@ fn a_statement_has_at_most_so_many_rows_and_a_delete_fewer() {
         flush.push(mutation(100 + user_id, 1, None));
     }
     assert_eq!(count(&flush), (1, 2));
-    // One key that a list cannot hold, and conditions are used, of which a statement takes fewer.
+    // Because a list cannot hold one of the keys, conditions are used, of which a statement takes fewer.
     flush.push(mutation(u64::MAX, 1, None));
     assert_eq!(count(&flush), (1, 7));
 }

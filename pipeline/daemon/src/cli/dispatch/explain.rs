@@ -31,7 +31,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// Why, in sentences; the first one is the answer.
+/// An explanation in sentences; the first one is the answer.
 #[derive(Debug, Serialize)]
 struct Explanation {
     programme: String,
@@ -67,7 +67,7 @@ pub(super) async fn run(
     Ok(Exit::Success)
 }
 
-/// What the servers know of a user on a day.
+/// Facts of the servers about a user on a day.
 struct Known<'a> {
     programme: &'a Programme,
     day: Date,
@@ -91,7 +91,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     let celebrations = celebrated(day, &rules.calendars, rules.leap_day);
     let mut tables = Vec::new();
     for celebration in &celebrations {
-        // A page that begins behind the user before.
+        // The page begins after the previous user id, so the user comes first.
         let rows = cohort.page(celebration.birthday, user.checked_sub(1), 1).await?;
         tables.extend(rows.iter().find(|row| row.user == user).map(|_| celebration.birthday));
     }
@@ -111,7 +111,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     Ok(known.sentences())
 }
 
-/// Whether a run waits with the user, since the last good reconciliation says nothing of the user's source tables.
+/// Returns whether the run holds the user back: the last good reconciliation proves none of the user's source tables.
 async fn is_held(cohort: &DayTables, user: &UserLedger, day: Date) -> Result<bool, Fault> {
     let reconciled = cohort.reconciled().await?;
     let Some(run) = user.run.as_ref().filter(|run| !run.is_closed) else { return Ok(false) };
@@ -196,7 +196,7 @@ impl Known<'_> {
         }
     }
 
-    /// The source row by which the day is the user's.
+    /// Returns the source row whose birthday this day celebrates.
     fn celebrates(&self) -> Option<&SourceRow> {
         let of_row = |row: &&SourceRow| {
             birthday(row).is_some_and(|birthday| {
@@ -282,7 +282,7 @@ fn of_row(occurrence: Occurrence, row: &LedgerRow) -> String {
     format!("The ledger row of {occurrence} is for {}: {state}{tries}.", row.day)
 }
 
-/// A reason in words.
+/// Returns a reason in words.
 fn because(reason: Reason, programme: &Programme) -> String {
     match reason {
         Reason::NotTheirBirthday => "the source row says another birthday or another calendar".to_owned(),

@@ -1,4 +1,4 @@
-//! `dispatch letters`: coupons that could not be granted, and what a person decides about them.
+//! `dispatch letters`: coupons that could not be granted, and the decisions of an operator about them.
 //!
 //! A letter is named by the key of its coupon, `programme/occurrence/user`. `requeue` sends it again, `drop` ends it.
 
@@ -20,9 +20,9 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::{CouponLedger, Wiring};
 
-/// Letters that one reading holds.
+/// Letters of one query, at most.
 const PAGE: usize = 1_000;
-/// Letters that one command looks at.
+/// Letters that one command reads, at most.
 const LETTERS_MAX: usize = 100_000;
 
 /// Show, send again or end coupons that could not be granted
@@ -46,7 +46,7 @@ enum Command {
     Drop {
         #[command(flatten)]
         chosen: Chosen,
-        /// What was found out
+        /// Outcome that was found out
         #[arg(long, value_enum)]
         outcome: Found,
     },
@@ -114,7 +114,7 @@ impl LetterView {
     }
 }
 
-/// The text of a key. Names of programmes have no slash.
+/// Returns the text of a key. Names of programmes have no slash.
 fn text(key: &CouponKey) -> String {
     format!("{}/{}/{}", key.programme, key.occurrence, key.user)
 }
@@ -143,7 +143,7 @@ pub(super) async fn run(
 }
 
 impl Chosen {
-    /// The letters that are meant; a key that is no letter is refused before anything is done.
+    /// Returns the chosen letters; refuses a key that names no letter before anything is done.
     fn of(&self, all: Vec<(CouponKey, LedgerRow)>) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
         if self.all {
             return Ok(all);

@@ -1,7 +1,7 @@
-//! `dispatch`: the days of coupon programmes. What would be read, a pass by hand, how a day stands, its signed report,
-//! why a user gets a coupon or none, and the dead letters.
+//! `dispatch`: the days of coupon programmes. It prints plan, state, signed reports and dead letters of a day, says why
+//! a user gets a coupon or none, and does a pass by hand.
 //!
-//! A run by hand is the dispatcher's own pass, so it begins or continues what the schedule would.
+//! A run by hand is the dispatcher's own pass, so it begins or continues the same days as the schedule.
 
 mod explain;
 mod letters;
@@ -37,7 +37,7 @@ pub struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show which tables a day reads, how many users stand in them, and what a run would do; changes nothing
+    /// Show the tables that a day reads, the number of users in them, and the effect of a run; changes nothing
     Plan(OfDay),
     /// Begin or continue a day, as the schedule does; safe to repeat
     Run(OfDay),
@@ -52,7 +52,7 @@ enum Command {
     /// Say why a user gets a coupon on a day, or none: dates, tables, ledger, rules
     Explain(explain::Arguments),
     Letters(letters::Arguments),
-    /// Settle what the coupon system says it gave, after somebody restored the ledger from an older copy
+    /// Settle the coupons that the coupon system says it gave, after the ledger was restored from an older copy
     TakeIn(take_in::Arguments),
 }
 
@@ -113,7 +113,7 @@ async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> R
     Ok(Exit::Success)
 }
 
-/// A day as the ledger has it now.
+/// Returns a day as the ledger has it now; a fault if it has no run.
 async fn day_now(wiring: &Wiring, programme: &Programme, day: Date) -> Result<DayView, Fault> {
     let key = RunKey { programme: programme.name.clone(), day };
     let found = coupons::count(&wiring.coupon_ledger().await?, &key).await?;
@@ -139,7 +139,7 @@ fn print(shown: &[ProgrammeDay], json: bool) {
     shown.iter().for_each(|day| _ = output::line(&text(&day.programme, &day.view)));
 }
 
-/// One line of a day.
+/// Returns a day in one line.
 pub(super) fn text(programme: &str, view: &DayView) -> String {
     let Some(day) = &view.day else { return format!("{programme}: no day has begun") };
     let phase = match view.phase() {
@@ -242,7 +242,7 @@ fn report_text(signed: &Signed) -> String {
     lines.join("\n")
 }
 
-/// What a run does at present, in words.
+/// Returns the present phase of a run in words.
 fn phase_of(run: &DayRun) -> &'static str {
     match run.frozen {
         _ if run.is_closed => "is closed",

@@ -1,4 +1,4 @@
-//! `dispatch plan`: what a day reads, how many users stand there, and what a run would do. It changes nothing.
+//! `dispatch plan`: shows the tables that a day reads, their users, and the effect of a run. It changes nothing.
 
 use anabranch_coupons::days::members;
 use anabranch_coupons::ports::{CohortRows, Ledger};
@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
 
-/// What a programme would do on a day.
+/// The plan of a programme for a day.
 #[derive(Debug, Serialize)]
 struct PlanView {
     programme: String,
@@ -27,13 +27,13 @@ struct PlanView {
     /// The last whole reconciliation that left nothing wrong, and whether it is young enough for the day.
     reconciliation: Option<String>,
     is_reconciled: bool,
-    /// Source tables of which that reconciliation says nothing: whom only these name waits as `waits_until` says.
+    /// Source tables that this reconciliation does not prove; a user whom only these name waits until `waits_until`.
     unproven_tables: usize,
     without_reconciliation: &'static str,
     run: Option<&'static str>,
 }
 
-/// A table of the day, as it stands now.
+/// A table of the day with its present counts.
 #[derive(Debug, Serialize)]
 struct TableView {
     table: String,
@@ -93,7 +93,7 @@ pub(super) async fn run(
     Ok(Exit::Success)
 }
 
-/// Users of a table that a freeze would take now, and rows that it would leave out.
+/// Counts the users of a table that a freeze would take now, and the rows that it would leave out.
 async fn users(cohort: &DayTables, table: Birthday, programme: &Programme) -> Result<(u64, u64), Fault> {
     let (mut users, mut misplaced, mut after) = (0, 0, None);
     loop {

@@ -1,8 +1,8 @@
-//! `dispatch take-in`: settles what a coupon system says it gave, in a ledger that somebody restored from an older
-//! copy.
+//! `dispatch take-in`: settles the coupons that a coupon system says it gave, in a ledger that an operator restored
+//! from an older copy.
 //!
-//! A statement is a page of `GET /v1/coupons/given` (`docs/coupon-system.md`). It says no day, so a coupon counts for
-//! the day on which it was given, or for the last one before it that is of its occurrence.
+//! A statement is a page of `GET /v1/coupons/given` (`docs/coupon-system.md`). It says no day. So a coupon counts for
+//! the day on which it was given, or else for the last day before it that belongs to its occurrence.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
 
-/// A catch-up gives a coupon this many days after its day at most.
+/// Days after its day on which a catch-up still gives a coupon, at most.
 const DAYS_LATE_MAX: usize = 31;
 
 /// Files of the statement.
@@ -37,7 +37,7 @@ pub struct Arguments {
     dry_run: bool,
 }
 
-/// A page as the coupon system writes it.
+/// A page of the coupon system's statement.
 #[derive(Debug, Deserialize)]
 struct Page {
     gifts: Vec<Gift>,
@@ -109,7 +109,7 @@ fn given(programme: &Programme, gift: &Gift) -> Option<Given> {
     })
 }
 
-/// The last day up to this one that celebrates the occurrence.
+/// Returns the last day up to `given_on` that celebrates the occurrence; `None` beyond [`DAYS_LATE_MAX`] days.
 fn day_of(given_on: Date, occurrence: Occurrence) -> Option<Date> {
     let days = std::iter::successors(Some(given_on), |day| day.yesterday().ok()).take(DAYS_LATE_MAX);
     days.into_iter().find(|day| Occurrence::of(occurrence.calendar, *day) == Some(occurrence))

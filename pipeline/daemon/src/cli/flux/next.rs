@@ -14,7 +14,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
 
-/// Give out identifiers of new documents; each is given out once, and numbers that nobody uses are skipped
+/// Give out identifiers of new documents; each is given out once, and unused numbers are skipped
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[arg(value_parser = kind, help = kinds_help())]
@@ -22,7 +22,7 @@ pub(super) struct Arguments {
     /// Business code, 00 to 99
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..100))]
     business: u8,
-    /// The identifier of what it follows; recharges and withdrawals follow nothing
+    /// Identifier of the document that it follows; recharges and withdrawals follow none
     #[arg(long, value_name = "ID")]
     parent: Option<String>,
     /// User partition of a recharge or withdrawal, 00 to 99
@@ -40,10 +40,10 @@ pub(super) struct Arguments {
     /// Digits 22 to 23, which may be anything
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..100))]
     reserved: u8,
-    /// How many
+    /// Number of identifiers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     count: u32,
-    /// A name of this request: whoever asks with it again gets the same identifiers
+    /// A name of this request: a request with the same name gets the same identifiers
     #[arg(long, value_name = "TEXT")]
     key: Option<String>,
     /// Print one JSON object

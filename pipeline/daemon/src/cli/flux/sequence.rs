@@ -20,15 +20,15 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print server and counters; ends with a fault when one lacks what was given out
+    /// Print server and counters; ends with a fault when one lacks numbers that were given out
     Status {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// Skip numbers of every counter behind all that is known, and accept the server
+    /// Skip numbers of every counter past all that is known, and accept the server
     ///
-    /// For flux-sequence-behind and flux-server-changed, once nobody gives out identifiers from the old server.
+    /// For flux-sequence-behind and flux-server-changed, once no process gives out identifiers from the old server.
     Raise {
         /// Numbers that each counter skips; more than may have been given out since the copy was made
         #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(SEQUENCES)))]
@@ -53,7 +53,7 @@ struct CounterView {
     region: u8,
     side: u8,
     partition: u8,
-    /// Every number below it was leased.
+    /// Next number of the counter: every number below it was leased.
     next: u32,
 }
 

@@ -1,4 +1,4 @@
-//! What `flux explain` and `flux place` print, and the codes that they end with.
+//! Tests of the output and the codes of `flux explain` and `flux place`.
 
 use clap::Parser;
 

@@ -1,4 +1,4 @@
-//! What `plan` prints, and what a wrong file is answered with.
+//! Tests of the output of `plan`, and of its faults for a wrong file.
 
 use super::*;
 

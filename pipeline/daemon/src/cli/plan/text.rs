@@ -1,4 +1,4 @@
-//! A plan for a terminal.
+//! A plan as text for a terminal.
 
 use super::view::{FigureView, PlanView, ShardingView, StoreView, YearView};
 

@@ -37,7 +37,7 @@ pub struct FigureView {
     pub claims: Vec<ClaimView>,
 }
 
-/// What a document says of a figure.
+/// The statement of a document about a figure.
 #[derive(Debug, Serialize)]
 pub struct ClaimView {
     pub document: String,
@@ -136,7 +136,7 @@ impl ClaimView {
         }
     }
 
-    /// One sentence: who says it, how it compares, and why.
+    /// Returns one sentence: the document, how its figure compares, and why.
     pub fn text(&self) -> String {
         let Self { document, line, says, verdict, why, .. } = self;
         let verdict = match *verdict {
