@@ -24,7 +24,7 @@ pub fn lsn(epoch: u16, file: &str, position: u64) -> Result<Lsn, PositionError> 
 }
 
 /// A place in the binlog that moves forward.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Position {
     pub epoch: u16,
     pub file: String,

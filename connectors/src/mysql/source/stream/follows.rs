@@ -3,56 +3,44 @@
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
 
-use super::MysqlStream;
-use super::transport::Events;
+use super::cursor::Cursor;
 use crate::mysql::source::decode::gtid::{Gtid, Gtids};
 
 /// A reading that goes on from another server's.
 #[derive(Debug)]
 pub struct Follows {
-    before: ServerIdentity,
+    pub before: ServerIdentity,
+    pub present: ServerIdentity,
     /// Part of the group after those that were read whole was sent, and nobody said its GTID.
-    has_open_group: bool,
+    pub has_open_group: bool,
     /// The groups that were read whole and come again; `None` = none comes again.
-    read: Option<Gtids>,
+    pub read: Option<Gtids>,
 }
 
 impl Follows {
-    pub(super) fn new(before: ServerIdentity, has_open_group: bool, read: Option<Gtids>) -> Self {
-        Self { before, has_open_group, read }
-    }
-
     /// Whether the group was read whole from the server before.
-    pub(super) fn has_read(&self, gtid: &Gtid) -> bool {
+    pub fn has_read(&self, gtid: &Gtid) -> bool {
         self.read.as_ref().is_some_and(|read| read.has(gtid))
     }
-}
 
-impl<E: Events> MysqlStream<E> {
     /// The first group after those that were read whole: it must not have begun here when an open group is to come
-    /// again.
-    pub(super) fn check_follows(&self, follows: &Follows, first: &Gtid) -> Result<(), Fault> {
-        let is_continued = self.gtids.as_ref().is_some_and(|gtids| gtids.are_continued_by(first));
-        if !follows.has_open_group || !first.is_by(&self.server) || is_continued {
+    /// again. `gtids` are those before it.
+    pub fn check(&self, gtids: Option<&Gtids>, first: &Gtid, at: &Cursor) -> Result<(), Fault> {
+        let is_continued = gtids.is_some_and(|gtids| gtids.are_continued_by(first));
+        if !self.has_open_group || !first.is_by(&self.present) || is_continued {
             return Ok(());
         }
-        let found = format!("server {} lacks the transaction that was being read", name(&self.server));
-        Err(diverged(self.fault(Code::SourceDiverged, found), &follows.before, &self.source))
+        let found = format!("server {} lacks the transaction that was being read", name(&self.present));
+        Err(diverged(at.fault(Code::SourceDiverged, found), &self.before, at.source()))
     }
 
-    /// A server that refuses the set of another one has not its transactions.
-    pub(super) fn refused(&self, fault: Fault) -> Fault {
-        match &self.follows {
-            Some(follows) if fault.code() == Code::BinlogGtidUnknown => {
-                let found = format!("server {} has other transactions", name(&self.server));
-                diverged(
-                    self.fault(Code::SourceDiverged, found).caused_by(fault),
-                    &follows.before,
-                    &self.source,
-                )
-            }
-            _ => fault,
+    /// What a fault of the connection means: a server that refuses the set of another one has not its transactions.
+    pub fn refused(&self, fault: Fault, at: &Cursor) -> Fault {
+        if fault.code() != Code::BinlogGtidUnknown {
+            return fault;
         }
+        let found = format!("server {} has other transactions", name(&self.present));
+        diverged(at.fault(Code::SourceDiverged, found).caused_by(fault), &self.before, at.source())
     }
 }
 

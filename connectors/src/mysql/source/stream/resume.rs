@@ -199,7 +199,7 @@ impl MysqlSource {
             gtid_set = %gtids,
             "another server holds all that was read: reading goes on there"
         );
-        let follows = Some(Follows::new(before.clone(), has_open_group, read));
+        let follows = Some(Follows { before: before.clone(), present, has_open_group, read });
         if let Some((start, beginning)) = self.at_quiet_end(session, &gtids, sent, epoch).await? {
             return Ok((start, Beginning { follows, ..beginning }));
         }

@@ -13,6 +13,8 @@ use crate::mysql::source::decode::compressed;
 use crate::mysql::source::decode::events::Class;
 use crate::mysql::source::decode::query::{self, MovedTable, Query, Statement, TableChange, TableName};
 use super::MysqlStream;
+use super::cursor::Moment;
+use super::group_reader::GroupEvent;
 use crate::mysql::source::server::tables::CapturedTable;
 use super::transport::Events;
 
@@ -24,34 +26,32 @@ impl<E: Events> MysqlStream<E> {
         &mut self,
         class: Class,
         event: &Event,
-        lsn: Lsn,
+        moment: Moment,
         batch: &mut BatchBuilder,
     ) -> Result<(), Fault> {
+        let lsn = moment.lsn;
         let extra_bytes = if class == Class::LoadQuery { LOAD_HEADER_BYTES } else { 0 };
-        let query = Query::read(event.data(), extra_bytes).map_err(|error| self.malformed(error))?;
+        let query = Query::read(event.data(), extra_bytes).map_err(|error| self.cursor.malformed(error))?;
         let statement = if class == Class::CompressedQuery {
-            let sql = compressed::inflate(query.sql).map_err(|error| self.malformed(error))?;
+            let sql = compressed::inflate(query.sql).map_err(|error| self.cursor.malformed(error))?;
             query::classify(&Query { sql: &sql, ..query })
         } else {
             query::classify(&query)
         };
-        let timestamp = event.header().timestamp();
         match statement {
-            Statement::Begin => {
-                self.group.begin_transaction();
-                return Ok(());
+            Statement::Begin => return self.on(GroupEvent::BeginTransaction, moment, batch),
+            // `XA END` comes after the rows, in a branch already.
+            Statement::XaBranch => return self.on(GroupEvent::BeginXaBranch, moment, batch),
+            Statement::Commit => return self.on(GroupEvent::Commit, moment, batch),
+            Statement::Rollback => return self.on(GroupEvent::RollBack, moment, batch),
+            Statement::XaCommit(xid) => {
+                return self.on(GroupEvent::Decide { xid, is_commit: true }, moment, batch);
             }
-            Statement::XaBranch => {
-                // `XA END` comes after the rows, in a branch already.
-                self.group.begin_xa_branch();
-                return Ok(());
+            Statement::XaRollback(xid) => {
+                return self.on(GroupEvent::Decide { xid, is_commit: false }, moment, batch);
             }
-            Statement::Commit => return self.commit_group(lsn, timestamp, batch),
-            Statement::Rollback => return self.roll_group_back(lsn, timestamp, batch),
-            Statement::XaCommit(xid) => return self.decide_branch(&xid, true, lsn, timestamp, batch),
-            Statement::XaRollback(xid) => return self.decide_branch(&xid, false, lsn, timestamp, batch),
-            Statement::Savepoint(name) => self.withheld.set_savepoint(&name),
-            Statement::RollbackTo(name) => self.roll_back_to(&name, lsn)?,
+            Statement::Savepoint(name) => self.on(GroupEvent::Savepoint(name), moment, batch)?,
+            Statement::RollbackTo(name) => self.on(GroupEvent::RollBackTo(name), moment, batch)?,
             Statement::Harmless => {}
             Statement::CreateTable(name) => {
                 if let Some(table) = self.find(&name)? {
@@ -80,13 +80,14 @@ impl<E: Events> MysqlStream<E> {
             Statement::Unknown(verb) => {
                 let found = format!("a statement of unknown effect ({verb})");
                 let fault = self
-                    .fault(Code::BinlogStatement, found)
+                    .cursor
+                .fault(Code::BinlogStatement, found)
                     .needs("row events (binlog_format = ROW in every session)")
                     .remedy("SET GLOBAL binlog_format = ROW");
                 self.read_every_table_again(fault, lsn)?;
             }
         }
-        if self.group.is_transaction() { Ok(()) } else { self.commit_group(lsn, timestamp, batch) }
+        self.on(GroupEvent::Statement, moment, batch)
     }
 
     /// The captured table of a name, as the server would find it.
@@ -104,32 +105,27 @@ impl<E: Events> MysqlStream<E> {
         for name in names {
             let Some(table) = self.find(&name)? else { continue };
             self.maps.emptied(table.identity.shard);
-            if lsn > self.sent {
-                self.withdraw(lsn, &table)?;
+            if self.groups.is_new(lsn) {
+                self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
             }
         }
         Ok(())
     }
 
-    fn withdraw(&mut self, lsn: Lsn, table: &CapturedTable) -> Result<(), Fault> {
-        let room = self.withheld_room();
-        let result = self.withheld.withdraw(lsn, &table.identity, &room);
-        result.map_err(|error| self.cannot_withhold(error))
-    }
-
     fn drop_database(&mut self, name: &str, lsn: Lsn) -> Result<(), Fault> {
-        if lsn <= self.sent {
+        if !self.groups.is_new(lsn) {
             return Ok(());
         }
         let database = self.stored(name);
         let Some(tables) = self.tables.in_database(&database)? else {
             return Err(self
+                .cursor
                 .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
                 .needs("to know which tables were in it: `rule` in [[entities]] says so"));
         };
         for table in tables {
             self.maps.shapes.forget(table.identity.shard);
-            self.withdraw(lsn, &table)?;
+            self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
         }
         Ok(())
     }
@@ -141,11 +137,11 @@ impl<E: Events> MysqlStream<E> {
             // Its columns may be those of another table now.
             self.maps.shapes.forget(table.identity.shard);
             let found = format!("{how} of captured table {}.{}", name.database, name.table);
-            let fault = self.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
+            let fault = self.cursor.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
             if *exists || table.unseen_changes == UnseenChanges::Stop {
                 self.read_again(&table, fault, lsn)?;
-            } else if lsn > self.sent {
-                self.withdraw(lsn, &table)?;
+            } else if self.groups.is_new(lsn) {
+                self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
             }
         }
         Ok(())
@@ -163,14 +159,14 @@ impl<E: Events> MysqlStream<E> {
         let Some(what) = self.maps.shapes.judge(&table, changes) else { return Ok(()) };
         let found =
             format!("{verb} of captured table {}.{}: {what} by a statement", name.database, name.table);
-        let fault = self.fault(Code::SourceSchemaChanged, found);
+        let fault = self.cursor.fault(Code::SourceSchemaChanged, found);
         let ends_row_events =
             |change: &TableChange| matches!(change, TableChange::Versioned | TableChange::Engine(_));
         if !changes.iter().any(ends_row_events) {
             return self.read_again(&table, fault.needs("changes that row events show"), lsn);
         }
         match () {
-            () if lsn <= self.sent => Ok(()),
+            () if !self.groups.is_new(lsn) => Ok(()),
             () if changes.contains(&TableChange::Versioned) => Err(fault
                 .needs("a table without system versioning, which logs updates and deletes otherwise")
                 .remedy("ALTER TABLE … DROP SYSTEM VERSIONING")),
@@ -186,6 +182,7 @@ impl<E: Events> MysqlStream<E> {
             let Some(table) = self.find(name)? else { continue };
             let found = format!("a change of captured table {}.{} by text", name.database, name.table);
             let fault = self
+                .cursor
                 .fault(Code::BinlogStatement, found)
                 .needs("row events (binlog_format = ROW in every session)")
                 .remedy("SET GLOBAL binlog_format = ROW");

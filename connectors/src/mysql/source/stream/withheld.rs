@@ -370,4 +370,4 @@ fn new_chunk() -> BatchBuilder {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

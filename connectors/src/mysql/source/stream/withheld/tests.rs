@@ -18,14 +18,14 @@ use crate::mysql::source::stream::pending::RowsBody;
 use crate::mysql::source::decode::rows::Kind;
 use crate::mysql::source::decode::table_map::{TableMap, tests::sample};
 
-struct Ground {
-    tables: CapturedTables,
+pub struct Ground {
+    pub tables: CapturedTables,
     maps: TableMaps,
     table_id: u64,
 }
 
 impl Ground {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let body = sample();
         let map = TableMap::read(&body).unwrap();
         let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
@@ -58,7 +58,7 @@ impl Ground {
     }
 
     /// An event of this many rows at this position.
-    fn event(&self, lsn: Lsn, first: u32, rows: u32) -> PendingRows {
+    pub fn event(&self, lsn: Lsn, first: u32, rows: u32) -> PendingRows {
         let mut body = self.table_id.to_le_bytes()[..6].to_vec();
         body.extend([1, 0, 2, 0b11]);
         for id in first..first + rows {
