@@ -25,8 +25,8 @@ use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use tokio::sync::Mutex;
 
-pub use self::decode::gtid::holds_gtids;
 use self::decode::gtid::Gtids;
+pub use self::decode::gtid::holds_gtids;
 use self::decode::position::{self, Position};
 pub use self::server::inventory::TextRow;
 pub use self::server::kept::BinlogKept;

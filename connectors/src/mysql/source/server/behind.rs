@@ -7,8 +7,8 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 
-use crate::mysql::source::decode::gtid::{Flavor, Gtids};
 use super::session::{Session, column_text};
+use crate::mysql::source::decode::gtid::{Flavor, Gtids};
 
 /// An event as the server lists it.
 struct Listed {

@@ -5,8 +5,8 @@ use std::collections::{BTreeSet, HashMap};
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::change::TableIdentity;
 
-use crate::mysql::source::MysqlSource;
 use super::session::{Session, column_text, literal};
+use crate::mysql::source::MysqlSource;
 
 impl MysqlSource {
     /// Every captured table that exists, with about as many rows as it has.

@@ -41,9 +41,6 @@ impl MysqlSource {
     /// The oldest file of the binlog.
     pub(in crate::mysql::source) async fn oldest(&self, session: &mut Session) -> Result<String, Fault> {
         let logs = session.binlogs().await?;
-        logs.into_iter()
-            .next()
-            .map(|(name, _)| name)
-            .ok_or_else(|| binlog_off(&self.address.subject))
+        logs.into_iter().next().map(|(name, _)| name).ok_or_else(|| binlog_off(&self.address.subject))
     }
 }

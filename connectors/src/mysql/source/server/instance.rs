@@ -2,8 +2,8 @@
 
 use anabranch_pipeline::error::Fault;
 
-use crate::mysql::source::MysqlSource;
 use super::session::Session;
+use crate::mysql::source::MysqlSource;
 
 /// A server id alone may be given to two servers.
 const INSTANCE: &str = "SELECT CONCAT_WS(':', @@hostname, @@port, @@server_id, @@datadir)";

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 
-use crate::mysql::source::MysqlSource;
 use super::session::{Session, column_text};
+use crate::mysql::source::MysqlSource;
 
 /// The server's own words: of its binlog, and of its certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -18,7 +18,10 @@ impl MysqlSource {
     }
 
     /// The captured tables, those that exist now already known.
-    pub(in crate::mysql::source) async fn list_tables(&self, session: &mut Session) -> Result<CapturedTables, Fault> {
+    pub(in crate::mysql::source) async fn list_tables(
+        &self,
+        session: &mut Session,
+    ) -> Result<CapturedTables, Fault> {
         let mut tables = CapturedTables::new(&self.config, &self.entities);
         let patterns: Vec<_> = tables
             .entities()

@@ -11,13 +11,13 @@ use anabranch_pipeline::error::{Code, Fault};
 use futures::StreamExt as _;
 use mysql_async::{BinlogStreamRequest, Conn};
 
-use crate::mysql::source::decode::gtid::Flavor;
 use super::preflight_tables;
 use super::session::{Address, Session, binlog_off, column_text};
 use super::tables::CapturedTables;
 use super::versions;
 use crate::mysql::connection::async_options;
 use crate::mysql::error::{Side, from_async};
+use crate::mysql::source::decode::gtid::Flavor;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// No server numbers its binlogs under this name.

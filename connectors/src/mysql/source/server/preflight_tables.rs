@@ -9,10 +9,10 @@ use anabranch_schemas::change::Entity;
 
 use sqlx::mysql::MySqlRow;
 
-use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
 use super::session::{Session, column_text, literal};
 use super::tables::{CapturedTables, accepted_types, accepts_data_type};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
 
 /// What a foreign key may do to rows of its child.
 const ACTIVE: &str = "'CASCADE', 'SET NULL', 'SET DEFAULT'";

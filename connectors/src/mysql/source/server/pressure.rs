@@ -6,9 +6,9 @@ use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{Pressure, SourceConnector};
 use mysql_async::Row;
 
+use super::session::{Version, literal, written_gtids};
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::gtid::Flavor;
-use super::session::{Version, literal, written_gtids};
 
 impl MysqlSource {
     /// What is in its binlog.

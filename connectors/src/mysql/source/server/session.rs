@@ -10,11 +10,11 @@ use anabranch_schemas::lsn::ResumePoint;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{Connection as _, Row as _};
 
-use crate::mysql::source::decode::gtid::{Flavor, Gtids, OWNED, mariadb_state, owned};
-use crate::mysql::source::decode::position::FILE_START;
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
 use crate::mysql::refusals::Account;
+use crate::mysql::source::decode::gtid::{Flavor, Gtids, OWNED, mariadb_state, owned};
+use crate::mysql::source::decode::position::FILE_START;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Asking where the binlog ends must be quick: a server that hangs is unreachable.

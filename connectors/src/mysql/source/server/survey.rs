@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::Fault;
 
-use crate::mysql::source::decode::gtid::Flavor;
 use super::session::{Address, Session, column_text, literal};
 use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::source::decode::gtid::Flavor;
 
 /// Databases of the servers' own.
 const OWN_DATABASES: &str = "'information_schema', 'mysql', 'performance_schema', 'sys'";

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use anabranch_pipeline::error::{Code, Fault};
 
-use crate::mysql::source::decode::gtid::Flavor;
 use super::session::Version;
+use crate::mysql::source::decode::gtid::Flavor;
 
 /// From these on a binlog has full row metadata, and MySQL a GTID until its transaction is seen.
 const OLDEST_MARIADB: (u32, u32, u32) = (10, 6, 0);

@@ -92,8 +92,7 @@ impl Cursor {
 
     /// The position of another place of the present file.
     pub fn lsn_at(&self, position: u64) -> Result<Lsn, Fault> {
-        position::lsn(self.position.epoch, &self.position.file, position)
-            .map_err(|error| self.no_lsn(&error))
+        position::lsn(self.position.epoch, &self.position.file, position).map_err(|error| self.no_lsn(&error))
     }
 
     fn no_lsn(&self, error: &PositionError) -> Fault {

@@ -32,7 +32,10 @@ impl MysqlSource {
                 };
                 let gtids = self.gtids(session, &end.gtid_set)?;
                 let position = self.position(epoch, &end.file, end.position)?;
-                Ok((Start::Position { file: end.file, position: end.position }, Beginning::fresh(position, Some(gtids))))
+                Ok((
+                    Start::Position { file: end.file, position: end.position },
+                    Beginning::fresh(position, Some(gtids)),
+                ))
             }
             Entry::Gtid(text) => self.behind_set(session, &text, epoch).await,
             Entry::Resume { resume, position, server } => {
@@ -50,7 +53,8 @@ impl MysqlSource {
     ) -> Result<(Start, Beginning), Fault> {
         let file = self.oldest(session).await?;
         let position = self.position(epoch, &file, FILE_START)?;
-        let beginning = Beginning { is_by_gtid: true, ..Beginning::fresh(position, Some(self.gtids(session, text)?)) };
+        let beginning =
+            Beginning { is_by_gtid: true, ..Beginning::fresh(position, Some(self.gtids(session, text)?)) };
         Ok((Start::Gtids(self.gtids(session, text)?), beginning))
     }
 }

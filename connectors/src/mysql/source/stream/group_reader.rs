@@ -37,7 +37,10 @@ pub enum GroupEvent {
     /// The groups before this place; `None` = the event does not say them.
     Before(Option<Gtids>),
     /// The first event of a group, and its bytes.
-    Begin { start: GroupStart, event_bytes: u32 },
+    Begin {
+        start: GroupStart,
+        event_bytes: u32,
+    },
     BeginTransaction,
     BeginXaBranch,
     /// A compressed transaction of MySQL: its events follow.
@@ -50,9 +53,15 @@ pub enum GroupEvent {
     RollBack,
     /// The event that ends an XA branch's group: the branch waits for its decision, unless it was committed in one
     /// phase.
-    Prepare { xid: Xid, is_one_phase: bool },
+    Prepare {
+        xid: Xid,
+        is_one_phase: bool,
+    },
     /// `XA COMMIT` and `XA ROLLBACK`.
-    Decide { xid: Xid, is_commit: bool },
+    Decide {
+        xid: Xid,
+        is_commit: bool,
+    },
     /// A branch was committed whose rows were not read: these tables are read again in their place.
     DecideUnread(Vec<TableIdentity<'static>>),
 }
@@ -63,7 +72,10 @@ pub enum GroupEvent {
 pub enum Effect {
     Nothing,
     /// Reading may resume here: at this position of the present file everything before is complete.
-    Enter { resume: ResumePoint, position: u64 },
+    Enter {
+        resume: ResumePoint,
+        position: u64,
+    },
     /// A group has ended: [`GroupReader::release`] is due.
     Release,
     /// Rows of these tables are undone to a savepoint that is not in the log.
@@ -303,7 +315,8 @@ impl GroupReader {
         self.payload = None;
         let committed_at_us = group.committed_at_us(moment.seconds);
         self.has_entry = true;
-        self.releasing = Some(Release { rows, at, end: moment.lsn, gtid: group.into_gtid(), committed_at_us });
+        self.releasing =
+            Some(Release { rows, at, end: moment.lsn, gtid: group.into_gtid(), committed_at_us });
         Effect::Release
     }
 

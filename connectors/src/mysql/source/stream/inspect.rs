@@ -7,17 +7,17 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use mysql_async::binlog::events::Event;
 
+use super::beginning::Beginning;
+use super::transport::Events;
+use super::{MysqlStream, Server};
 use crate::mysql::source::decode::compressed;
 use crate::mysql::source::decode::events::{self, Class};
 use crate::mysql::source::decode::gtid::{Flavor, Gtids};
 use crate::mysql::source::decode::position::{FILE_START, Position};
 use crate::mysql::source::decode::rows::{Plan, RowsEvent};
-use super::beginning::Beginning;
-use super::{MysqlStream, Server};
 use crate::mysql::source::decode::table_map::TableMap;
-use crate::mysql::source::server::tables::CapturedTables;
-use super::transport::Events;
 use crate::mysql::source::decode::wire::{Malformed, Reader};
+use crate::mysql::source::server::tables::CapturedTables;
 
 /// Those of a MariaDB server that recordings have.
 const COLLATIONS: [(u64, &str); 4] = [(8, "latin1"), (45, "utf8mb4"), (63, "binary"), (224, "utf8mb4")];

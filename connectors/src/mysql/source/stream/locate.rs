@@ -11,12 +11,12 @@ use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
 
+use super::transport::{Events as _, Start, Transport};
+use crate::mysql::connection::async_options;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::events::{self, Class};
 use crate::mysql::source::decode::position::FILE_START;
 use crate::mysql::source::server::session::Session;
-use super::transport::{Events as _, Start, Transport};
-use crate::mysql::connection::async_options;
 
 /// A server looks through a whole file for the place of a GTID set; one that is huge is read from the disk.
 const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,7 +24,11 @@ const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLICA_SLOT: u32 = 1 << 16;
 
 impl MysqlSource {
-    pub(in crate::mysql::source) async fn locate_place(&self, place: BinlogPoint, epoch: u16) -> Result<Located, Fault> {
+    pub(in crate::mysql::source) async fn locate_place(
+        &self,
+        place: BinlogPoint,
+        epoch: u16,
+    ) -> Result<Located, Fault> {
         let mut session = Session::open(&self.address).await?;
         let server = session.identity().await?;
         let (resume, position) = match place {

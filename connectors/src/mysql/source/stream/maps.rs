@@ -16,8 +16,8 @@ use crate::mysql::source::decode::character_sets::{Collations, NEEDED, Unfit};
 use crate::mysql::source::decode::gtid::Flavor;
 use crate::mysql::source::decode::rows::{Plan, PlanProblem};
 use crate::mysql::source::decode::table_map::TableMap;
-use crate::mysql::source::server::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
 use crate::mysql::source::decode::wire::Malformed;
+use crate::mysql::source::server::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
 
 /// Maps kept for later statements: those of captured tables are a kilobyte or two each, others hold names only. The
 /// statement that is read keeps all of its own, since any of its rows may refer to any of them.

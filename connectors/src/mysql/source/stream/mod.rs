@@ -101,8 +101,7 @@ impl<E: Events> MysqlStream<E> {
             Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
             _ => beginning.sent,
         };
-        let cursor =
-            Cursor::new(&config.name, beginning.position.clone(), beginning.entered_at.clone());
+        let cursor = Cursor::new(&config.name, beginning.position.clone(), beginning.entered_at.clone());
         let spill = Spill::new(&config.spill_dir, &config.name);
         Self {
             events,

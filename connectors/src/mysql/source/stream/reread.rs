@@ -12,9 +12,9 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use super::MysqlStream;
-use crate::mysql::source::server::tables::CapturedTable;
 use super::transport::Events;
 use crate::mysql::source::decode::xid::Xid;
+use crate::mysql::source::server::tables::CapturedTable;
 
 impl<E: Events> MysqlStream<E> {
     /// Has a table read again for the reason that `fault` says, or stops with it where the configuration wants that.

@@ -13,13 +13,13 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint, binlog_file_number};
 
+use super::beginning::Beginning;
+use super::follows::{Follows, begin_anew, diverged, name};
+use super::transport::Start;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::gtid::{Flavor, Gtids};
 use crate::mysql::source::decode::position::{self, FILE_START, PositionError};
 use crate::mysql::source::server::session::Session;
-use super::beginning::Beginning;
-use super::follows::{Follows, begin_anew, diverged, name};
-use super::transport::Start;
 
 impl MysqlSource {
     /// `epoch`: the one in which the present server is read.

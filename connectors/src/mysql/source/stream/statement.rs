@@ -9,14 +9,14 @@ use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::Event;
 
-use crate::mysql::source::decode::compressed;
-use crate::mysql::source::decode::events::Class;
-use crate::mysql::source::decode::query::{self, MovedTable, Query, Statement, TableChange, TableName};
 use super::MysqlStream;
 use super::cursor::Moment;
 use super::group_reader::GroupEvent;
-use crate::mysql::source::server::tables::CapturedTable;
 use super::transport::Events;
+use crate::mysql::source::decode::compressed;
+use crate::mysql::source::decode::events::Class;
+use crate::mysql::source::decode::query::{self, MovedTable, Query, Statement, TableChange, TableName};
+use crate::mysql::source::server::tables::CapturedTable;
 
 /// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
 const LOAD_HEADER_BYTES: usize = 13;
@@ -81,7 +81,7 @@ impl<E: Events> MysqlStream<E> {
                 let found = format!("a statement of unknown effect ({verb})");
                 let fault = self
                     .cursor
-                .fault(Code::BinlogStatement, found)
+                    .fault(Code::BinlogStatement, found)
                     .needs("row events (binlog_format = ROW in every session)")
                     .remedy("SET GLOBAL binlog_format = ROW");
                 self.read_every_table_again(fault, lsn)?;
@@ -137,7 +137,8 @@ impl<E: Events> MysqlStream<E> {
             // Its columns may be those of another table now.
             self.maps.shapes.forget(table.identity.shard);
             let found = format!("{how} of captured table {}.{}", name.database, name.table);
-            let fault = self.cursor.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
+            let fault =
+                self.cursor.fault(Code::SourceSchemaChanged, found).needs("changes that row events show");
             if *exists || table.unseen_changes == UnseenChanges::Stop {
                 self.read_again(&table, fault, lsn)?;
             } else if self.groups.is_new(lsn) {

@@ -16,9 +16,9 @@ use mysql_async::prelude::Queryable as _;
 use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, OptsBuilder};
 use tokio::time::Instant;
 
+use crate::mysql::error::{Side, from_async};
 use crate::mysql::source::decode::compressed::EVENT_BYTES_MAX;
 use crate::mysql::source::decode::gtid::{Flavor, Gtids};
-use crate::mysql::error::{Side, from_async};
 
 /// Connecting, logging in and asking for the binlog must not take longer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

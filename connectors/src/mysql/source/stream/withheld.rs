@@ -20,8 +20,8 @@ use thiserror::Error;
 
 use super::maps::Problem;
 use super::pending::PendingRows;
-use crate::mysql::source::server::tables::CapturedTables;
 use crate::mysql::source::decode::wire::Malformed;
+use crate::mysql::source::server::tables::CapturedTables;
 use crate::spill::{Spill, SpillFile};
 
 /// Events kept as they are: a usual transaction is never encoded twice.

@@ -13,10 +13,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::mysql::source::decode::character_sets::Collations;
 use crate::mysql::source::decode::gtid::Flavor;
-use crate::mysql::source::stream::maps::TableMaps;
-use crate::mysql::source::stream::pending::RowsBody;
 use crate::mysql::source::decode::rows::Kind;
 use crate::mysql::source::decode::table_map::{TableMap, tests::sample};
+use crate::mysql::source::stream::maps::TableMaps;
+use crate::mysql::source::stream::pending::RowsBody;
 
 pub struct Ground {
     pub tables: CapturedTables,
