@@ -28,7 +28,6 @@ pub const KNOWN: &[&[&str]] = &[
         "tests/benchmarks/site.rs",
         "tests/benchmarks/users.rs",
     ],
-    &["tests/conformance/cache.rs", "tests/conformance/ports/cache.rs"],
 ];
 
 /// Reports circles that are not `known`, and known ones that are gone or have changed.
