@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{CodeCache, FRESHNESS_KEY_KEPT};
-use anabranch_schemas::serial::StoredCode;
 use anabranch_stack::{Options, Stack};
 use anabranch_tests::until_some;
 
