@@ -20,7 +20,7 @@ use crate::users::Users;
 
 /// Rows of a large transaction.
 pub const LARGE: u64 = 100;
-/// A change in this number is a transaction of its own.
+/// One change in this number is a transaction of its own.
 const SMALL_SHARE: u64 = 10;
 /// Statements of a packet, as round trips are not measured.
 const PACKET_STATEMENTS: usize = 100;

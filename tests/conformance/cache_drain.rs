@@ -18,10 +18,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio_util::sync::CancellationToken;
 
-use crate::cache::RedisGround;
 use crate::derived::{StoreSite, lsn};
 use crate::lookup::Slow;
 use crate::ports::cache::{LONG, cached, code, store};
+use crate::redis_ground::RedisGround;
 use crate::store_mapping::{TABLES, apply, boxed, lane, shard};
 use crate::watched::Watched;
 

@@ -4,6 +4,7 @@
 
 #[macro_use]
 mod ports;
+mod redis_ground;
 
 mod cache;
 mod cache_drain;

@@ -113,7 +113,7 @@ async fn write_everywhere(holder: &mut Conn, databases: &str, columns: &str, val
     holder.query_drop(format!("START TRANSACTION; {}", inserts.join("; "))).await.unwrap();
 }
 
-/// Numbers of the lowest and of a high shard; the tests' own shards lie between.
+/// Numbers of the lowest and of a high shard, which are none of the tests' own.
 const OTHERS: [u64; 2] = [1, (1 << 62) + 1];
 
 #[tokio::test(flavor = "multi_thread")]

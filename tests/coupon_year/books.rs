@@ -35,7 +35,7 @@ pub struct CouponBooks {
     pub versions: BTreeMap<RunKey, DayRun>,
     pub asked: BTreeMap<RunKey, Timestamp>,
     pub closed: BTreeMap<RunKey, Timestamp>,
-    /// Users whose drift came after the proof of a day: they may miss a coupon.
+    /// Users whose drift came after the proof of a day; coupons in `letters` may be sent again too late.
     pub excused: BTreeMap<RunKey, BTreeSet<u64>>,
     pub letters: BTreeSet<(CouponKey, Date)>,
     pub counts: BTreeMap<&'static str, u64>,

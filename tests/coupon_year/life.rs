@@ -350,8 +350,7 @@ impl Life {
         }
     }
 
-    /// The operator handles letters, by the books if no call can tell, and takes in coupons that a restored ledger
-    /// lacks.
+    /// The operator decides letters, by the books if no call can tell, and takes in a restored ledger's lost coupons.
     fn person(&mut self) {
         let stopped_at = self.world().books.stopped_at;
         if let Some(stopped_at) = stopped_at {

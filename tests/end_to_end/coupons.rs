@@ -414,7 +414,7 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     assert_eq!(columns["verdicts"], serde_json::json!({"missing": lacking + 1, "stale": 2}), "{columns}");
     assert_eq!((&columns["confirmed"], &columns["left"]), (&(lacking + 3).into(), &0.into()), "{columns}");
     assert_eq!(day.marked_users().await, day.members());
-    // The next wave writes again a mark that is lost after it.
+    // The next wave writes columns again that are lost after this.
     day.change_columns(unsent, &format!("user_id = {}", marked[0])).await;
     until("the run is closed", async || {
         day.run_day().await.expect_success();

@@ -1,4 +1,4 @@
-//! Rows that no row event of the binlog shows: they come from the tables, at a first start, by a reading of the table,
+//! Rows that no row event of the binlog shows: they come from the tables, at a first start, by a reread of the table,
 //! and after a stop by a refresh.
 
 use anabranch_tests::{Daemon, Installation, Plan, Turn, until};

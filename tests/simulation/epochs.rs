@@ -119,7 +119,7 @@ async fn a_stream_that_gives_a_lanes_epoch_to_another_server_stops_the_lane_unti
             let fault = run(&stage).await.expect("it stops");
             assert_eq!(fault.code(), Code::LogEpochReused, "{fault}");
         }
-        // The remedy, for a lane whose process and row agree.
+        // The remedy, for a lane that knows no more than its row.
         store(&stage, |lane| (lane.position, lane.server) = (Lsn::new(1, 1, 64).unwrap(), server("7"))).await;
         stage.log.wipe(SOURCE_NAMES[0]);
         commit(&stage);

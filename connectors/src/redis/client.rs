@@ -1,4 +1,4 @@
-//! A connection to one Redis server or to a Cluster, and the server's life, which changes when it may have lost keys.
+//! A connection to one Redis server or to a Cluster, and the server's life, which a restart or a promotion changes.
 //!
 //! A connection that fails is dropped. The next call makes another one and queries the server's life again, so no
 //! answer of a new life counts as one of the old. In a Cluster the library reconnects by itself: a new life shows at

@@ -134,7 +134,7 @@ impl SearchLane {
     ) -> Result<(), Fault> {
         let mut pages = removal::find(client, index, self.id.lane, (shard, lsn)).await?;
         let mut found = pages.next().await?;
-        // This follows the search: a process that was overtaken later has found no document of its successor.
+        // The check follows the search: a process that is overtaken only now has found no document of its successor.
         self.require_revision(client, revision).await?;
         while !found.is_empty() {
             bulk::write(client, index, &found).await?;

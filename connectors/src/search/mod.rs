@@ -4,7 +4,7 @@
 //! and first progress and runs the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` sends requests,
 //! `error.rs` names their faults, `bulk.rs` writes many documents, `progress.rs` stores a lane's progress as a
 //! document, `hits.rs` reads hits of searches, `query.rs` finds documents for people, `rebuild.rs` builds an index anew
-//! beside the serving one, `letters.rs` keeps rejected documents, `rows.rs` reads all documents, `sweep.rs` removes
+//! beside the serving one, `letters.rs` lists rejected documents, `rows.rs` reads all documents, `sweep.rs` removes
 //! tombstones, `removal.rs` makes room for a replay.
 
 mod bulk;

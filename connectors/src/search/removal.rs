@@ -24,7 +24,7 @@ use super::hits::Pages;
 const PAGE_DOCUMENTS: usize = 5_000;
 /// `index.gc_deletes`: the time for which a server remembers the versions of removed documents.
 const REMEMBERED: &str = "1s";
-/// Well above [`REMEMBERED`], since servers read the clock five times a second.
+/// Wait until a removal is forgotten: well above [`REMEMBERED`], since servers read the clock five times a second.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3);
 
 /// Finds a lane's documents of a shard that are neither withdrawn nor above a position; refreshes first.

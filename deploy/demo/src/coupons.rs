@@ -1,8 +1,8 @@
 //! A coupon day of the demo: the witness gives the coupons, and each user whose day it is must get exactly one.
 //!
-//! The day is begun by command, as an outside scheduler would do it. The first requests go wrong on purpose: a 429,
-//! errors after the work, lost answers, all of them slow. Who must have a coupon is read from the sources
-//! when the workload has ended, and who has one from the witness's book.
+//! A command begins the day, as an outside scheduler would. The first requests fail on purpose: a 429, errors after the
+//! work, lost answers, all of them slow. When the workload has ended, the sources show which users must have a coupon,
+//! and the witness's book which users have one.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -24,17 +24,17 @@ use crate::witness::{Faults, Witness, WitnessClient, WitnessOptions};
 
 /// The programme's name.
 const PROGRAMME: &str = "birthday";
-/// What the daemon shows to the coupon system.
+/// Token that the daemon sends to the coupon system.
 const TOKEN: &str = "token-of-the-witness";
-/// From the beginning of the day to the last coupon. A system that asks for a pause is left alone for a minute.
+/// Limit from the beginning of the day to the last coupon. A system that asks for a pause gets a minute's rest.
 const DAY_MAX: Duration = Duration::from_secs(240);
-/// So many requests for coupons go wrong before all is well.
+/// Number of requests for coupons that fail before all succeed.
 const FAULTY_REQUESTS: u64 = 6;
-/// A call without an answer is asked for after half an hour. The demo lets half an hour pass in the ledger this often.
+/// A call without an answer is queried after half an hour. The demo ages the ledger by half an hour at this interval.
 const AGED_EACH: Duration = Duration::from_secs(10);
-/// Tables that the ledger is spread over.
+/// Tables over which the ledger is spread.
 const LEDGER_PARTS: u32 = 16;
-/// A pass of the dispatcher publishes again who lacks a coupon.
+/// Interval of the dispatcher's passes, which publish users without a coupon again.
 const PASS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A programme whose midnight and noon are past, and its coupon system.
@@ -45,11 +45,11 @@ pub struct CouponDay {
     day: Date,
 }
 
-/// How a day went.
+/// Result of a day.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CouponReport {
     pub day: String,
-    /// Users whose day it is, by the sources.
+    /// Users whose day it is, according to the sources.
     pub eligible: u64,
     /// Coupons in the witness's book.
     pub given: u64,
@@ -57,13 +57,13 @@ pub struct CouponReport {
     pub doubled: u64,
     pub missed: u64,
     pub strangers: u64,
-    /// Users of the day's table whose columns say that they have it.
+    /// Users of the day's table whose columns show the coupon.
     pub marked: u64,
     pub seconds: f64,
 }
 
 impl CouponReport {
-    /// What makes a verified run fail.
+    /// Returns the reasons why a verified run fails.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for (count, what) in [
@@ -84,7 +84,7 @@ impl CouponReport {
 }
 
 impl CouponDay {
-    /// Starts the coupon system, with its book in the stack's folder.
+    /// Starts the coupon system; its book is in the stack's folder.
     pub async fn begin(stack: &Stack) -> Result<Self> {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut options = WitnessOptions::new(listen, stack.folder().join("coupons.book"));
@@ -108,7 +108,7 @@ impl CouponDay {
         WitnessClient::new(format!("http://{}", self.witness.address()), Some(TOKEN))
     }
 
-    /// The sections of the daemon's configuration.
+    /// Returns the sections of the daemon's configuration.
     pub fn configuration(&self) -> String {
         format!(
             "\n[[programmes]]\nname = \"{PROGRAMME}\"\ncoupon = \"cake\"\ntime_zone = \"{}\"\nleap_day = \"feb28\"\n\
@@ -119,7 +119,7 @@ impl CouponDay {
         )
     }
 
-    /// Runs the day to its last coupon, and compares the book with the sources. Both stand still meanwhile.
+    /// Runs the day to its last coupon, and compares the book with the sources. Both must not change meanwhile.
     pub async fn run(
         &self,
         commands: &Commands,
@@ -162,7 +162,7 @@ impl CouponDay {
         })
     }
 
-    /// `MM-DD` of whoever celebrates the day: 29 February too where the year has none.
+    /// Returns `MM-DD` of the birthdays that the day celebrates: 29 February too if the year has none.
     fn birthdays(&self) -> Vec<String> {
         let mut days = vec![self.day.strftime("%m-%d").to_string()];
         if days[0] == "02-28" && !self.day.in_leap_year() {
@@ -172,7 +172,7 @@ impl CouponDay {
     }
 }
 
-/// Lets half an hour pass in the ledger, after which other granters take unfinished attempts over.
+/// Ages the ledger by half an hour, after which other granters take unfinished attempts over.
 async fn age_attempts(layer: &BirthdayLayer) -> Result<()> {
     let Some(target) = layer.targets.first() else { return Ok(()) };
     let age = |part| {
@@ -185,10 +185,10 @@ async fn age_attempts(layer: &BirthdayLayer) -> Result<()> {
     target.connect(&[]).await?.execute("let half an hour pass in the ledger", sql.join(";")).await
 }
 
-/// A zone in which it is early afternoon now, so that midnight and noon are past, and the day there.
+/// Returns a zone in which it is early afternoon now, so that midnight and noon are past, and the day there.
 fn afternoon(now: Timestamp) -> Result<(String, Date)> {
     let offset = 13 - i64::from(now.to_zoned(TimeZone::UTC).hour());
-    // The tz database has UTC-12 to UTC+14, and says the sign the other way round.
+    // The tz database has UTC-12 to UTC+14, with the sign inverted.
     let offset = if offset < -12 { offset + 24 } else { offset };
     let name = if offset < 0 { format!("Etc/GMT+{}", -offset) } else { format!("Etc/GMT-{offset}") };
     let zone =

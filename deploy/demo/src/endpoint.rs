@@ -1,7 +1,7 @@
-//! A MariaDB or MySQL server as workload, probe and verification see it: by its administrator's account, over verified
+//! A MariaDB or MySQL server for workload, probe and verification: they use its administrator's account, over verified
 //! TLS.
 //!
-//! They stand for the application and for an auditor, so they share no connection code with the product.
+//! They act as the application and as an auditor, so they share no connection code with the product.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,15 +13,15 @@ use mysql_async::{Conn, OptsBuilder, SslOpts};
 
 use crate::error::{DemoError, Result};
 
-/// Where the binlog ends. MariaDB runs what stands behind `M!`, MySQL what stands after the version.
+/// Shows the end of the binlog. MariaDB runs the text after `M!`, MySQL the text after the version.
 pub const SHOW_BINLOG_END: &str = "/*M! SHOW MASTER STATUS */ /*!80400 SHOW BINARY LOG STATUS */";
-/// The binlog counts from the beginning after this.
+/// Deletes the binlog, which then counts from the beginning.
 pub const FORGET_BINLOG: &str = "/*M! RESET MASTER */ /*!80400 RESET BINARY LOGS AND GTIDS */";
 
-/// No statement of this package takes as long on a server that works; a paused one answers nothing at all.
+/// Limit of a statement: on a working server none takes as long, and a paused server does not answer at all.
 pub const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// How to reach one server.
+/// Address and account of one server.
 #[derive(Clone)]
 pub struct Endpoint {
     /// Name of the server in the stack, and of the source or target in the daemon's configuration.
@@ -33,7 +33,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// A server of the stack, by the account that may do everything.
+    /// Returns a server of the stack, with the account that may do everything.
     pub fn admin(stack: &Stack, name: &str) -> Result<Self> {
         Ok(Self::of(&*stack.server(name)?, stack.ca_file()))
     }

@@ -1,13 +1,13 @@
-//! Everything that can go wrong in the demo, with what would help.
+//! All errors of the demo, each with a remedy.
 
 use std::path::PathBuf;
 
 use anabranch_stack::StackError;
 
-/// Result of every fallible call of this package.
+/// Result of the fallible calls of this package.
 pub type Result<T, E = DemoError> = std::result::Result<T, E>;
 
-/// What happened, and to which server, file or program.
+/// An error: the event, and its server, file or program.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
     #[error("the development stack: {0}")]
@@ -31,7 +31,7 @@ pub enum DemoError {
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 
-    /// With the end of its log: the file goes with the stack.
+    /// Shows the end of the program's log, because the file is removed with the stack.
     #[error("{program} ended with {status}; its log:\n{log}")]
     Program { program: String, status: String, log: String },
 
@@ -58,13 +58,13 @@ pub enum DemoError {
 }
 
 impl DemoError {
-    /// Whether the connection is gone or the server went away, so that the outcome of the last statement is unknown.
+    /// Whether the connection or the server is gone, so that the outcome of the last statement is unknown.
     pub fn is_lost_connection(&self) -> bool {
         match self {
             DemoError::ServerSilent { .. } => true,
             DemoError::Server { source, .. } => match source {
                 mysql_async::Error::Io(_) | mysql_async::Error::Driver(_) => true,
-                // Too many connections, shutdown, killed, read-only while it goes down.
+                // Codes for too many connections, shutdown, killed, and read-only during a shutdown.
                 mysql_async::Error::Server(error) => {
                     matches!(error.code, 1040 | 1053 | 1077 | 1152..=1161 | 1290 | 1317 | 1927 | 3169)
                 }
@@ -74,7 +74,7 @@ impl DemoError {
         }
     }
 
-    /// Deadlock or lock wait time-out: the server rolled back, the same may succeed.
+    /// Whether it is a deadlock or lock wait time-out: the server rolled back, and a repetition may succeed.
     pub fn is_lock_conflict(&self) -> bool {
         matches!(self, DemoError::Server { source: mysql_async::Error::Server(error), .. }
             if matches!(error.code, 1205 | 1213))

@@ -1,7 +1,7 @@
 //! The demo as a library, for its binary and for the tests: workload, lag probe, verification.
 //!
-//! It stands for an application on one side of the product and for an auditor on the other. It knows the product's
-//! configuration file, its derived stores and their progress, and shares no code with what fills them.
+//! It acts as an application on one side of the product and as an auditor on the other. It knows the product's
+//! configuration file, its derived stores and their progress, and shares no code with the parts that fill them.
 
 mod coupons;
 pub mod daemon;

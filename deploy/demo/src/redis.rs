@@ -1,4 +1,4 @@
-//! A Redis server as an auditor sees it: by its administrator's account, over verified TLS.
+//! A Redis server for an auditor: with its administrator's account, over verified TLS.
 
 use std::fmt;
 use std::fs;
@@ -11,7 +11,7 @@ use anabranch_stack::Stack;
 use crate::endpoint::SILENCE_MAX;
 use crate::error::{DemoError, Result};
 
-/// How to reach one server.
+/// Address and account of one server.
 #[derive(Clone)]
 pub struct RedisServer {
     /// Name of the server in the stack, and of the cache in the daemon's configuration.
@@ -27,7 +27,7 @@ pub struct RedisConnection {
 }
 
 impl RedisServer {
-    /// A server of the stack, by the account that may do everything.
+    /// Returns a server of the stack, with the account that may do everything.
     pub fn admin(stack: &Stack, name: &str) -> Result<Self> {
         let server = stack.server(name)?;
         Ok(Self { name: name.to_owned(), admin_url: server.admin_url(), ca_file: stack.ca_file() })
@@ -65,13 +65,13 @@ impl fmt::Debug for RedisConnection {
 }
 
 impl RedisConnection {
-    /// The answer to one command.
+    /// Sends one command; returns its answer.
     pub async fn one<T: FromRedisValue>(&mut self, action: &'static str, command: &Cmd) -> Result<T> {
         let answer = command.query_async(&mut self.connection).await;
         answer.map_err(|source| self.failed(action, source))
     }
 
-    /// The answers to many commands; one that was refused is [`Value::ServerError`].
+    /// Sends many commands; returns their answers, a refusal as [`Value::ServerError`].
     pub async fn all(
         &mut self,
         action: &'static str,
@@ -84,7 +84,7 @@ impl RedisConnection {
         answers.map_err(|source| self.failed(action, source))
     }
 
-    /// The number of this process's life, which a restart changes.
+    /// Returns the id of the server's process, which a restart changes.
     pub async fn run_id(&mut self) -> Result<String> {
         let text: String = self.one("ask for its life", cmd("INFO").arg("server")).await?;
         let run_id = text.lines().find_map(|line| line.strip_prefix("run_id:"));

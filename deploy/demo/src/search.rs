@@ -1,4 +1,4 @@
-//! An OpenSearch node as an auditor sees it: by its administrator's account, over verified TLS.
+//! An OpenSearch node for an auditor: with its administrator's account, over verified TLS.
 
 use std::fmt;
 use std::path::Path;
@@ -17,12 +17,12 @@ use serde_json::{Value, json};
 use crate::endpoint::SILENCE_MAX;
 use crate::error::{DemoError, Result};
 
-/// Documents a page.
+/// Documents in a page.
 const PAGE_DOCUMENTS: usize = 2_000;
-/// A node that has no room for a question for so long has no room for the demo.
+/// Limit of retries: a node that has no room for a request for so long has no room for the demo.
 const BUSY_BUDGET: Duration = Duration::from_secs(60);
 
-/// How to reach one node. Cheap to clone; keeps its connections.
+/// Address and account of one node. Cheap to clone; keeps its connections.
 #[derive(Clone)]
 pub struct SearchServer {
     /// Name of the server in the stack, and of the target in the daemon's configuration.
@@ -32,13 +32,13 @@ pub struct SearchServer {
 }
 
 impl SearchServer {
-    /// A server of the stack, by the account that may do everything.
+    /// Returns a server of the stack, with the account that may do everything.
     pub fn admin(stack: &Stack, name: &str) -> Result<Self> {
         let roots = authority(&stack.ca_file()).map_err(|reason| failed(name, "connect", reason))?;
         Self::at(name, stack.server(name)?.admin_url(), roots)
     }
 
-    /// Any server without TLS.
+    /// Returns any server without TLS.
     pub fn without_tls(name: &str, url: String) -> Result<Self> {
         Self::at(name, url, RootCertStore::empty())
     }
@@ -48,13 +48,13 @@ impl SearchServer {
         Ok(Self { name: name.to_owned(), admin_url, client })
     }
 
-    /// The answer, which must not be an error. `Null` sends no body.
+    /// Sends a request and returns its answer; an error status is an error. `Null` sends no body.
     pub async fn ask(&self, action: &'static str, method: Method, path: &str, body: Value) -> Result<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.send(action, method, path, body).await
     }
 
-    /// As [`Self::ask`], with a body that is not one value. A node that is too busy for it (429) is asked again.
+    /// Sends a body that is not one value, see [`Self::ask`]. Repeats it when the node is too busy (429).
     pub async fn send(
         &self,
         action: &'static str,
@@ -66,7 +66,7 @@ impl SearchServer {
         loop {
             let request = self.client.request(method.clone(), format!("{}/{path}", self.admin_url));
             let answer = request.header("Content-Type", "application/json").body(body.clone()).send().await;
-            // Without the address, which holds the password.
+            // The address is removed, because it holds the password.
             let failed = |error: reqwest::Error| self.failed(action, error.without_url().to_string());
             let answer = answer.map_err(failed)?;
             let status = answer.status();
@@ -84,7 +84,7 @@ impl SearchServer {
         }
     }
 
-    /// Every hit of a query, with version and source, as the index is now.
+    /// Returns every hit of a query, with version and source; refreshes the index first.
     pub async fn hits(&self, action: &'static str, index: &str, query: Value) -> Result<Vec<Value>> {
         self.ask(action, Method::POST, &format!("{index}/_refresh"), Value::Null).await?;
         let body = json!({ "size": PAGE_DOCUMENTS, "sort": ["_doc"], "version": true, "query": query });
@@ -129,12 +129,12 @@ fn authority(file: &Path) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// A client of addresses without TLS.
+/// Makes a client for addresses without TLS.
 pub(crate) fn plain_client() -> Result<Client, String> {
     client(RootCertStore::empty())
 }
 
-/// The library wants TLS set up also for an address without it.
+/// Makes a client. The library needs TLS set up even for an address without it.
 fn client(roots: RootCertStore) -> Result<Client, String> {
     let tls = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()

@@ -116,7 +116,7 @@ impl Server {
         self.place.log_file()
     }
 
-    /// Returns its wall clock, which steps only a server that has one of its own.
+    /// Returns its wall clock; only a server with a clock of its own follows it.
     pub fn clock(&self) -> Clock {
         self.place.clock()
     }

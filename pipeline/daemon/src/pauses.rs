@@ -88,7 +88,7 @@ pub async fn pause(registers: &impl Registers, pause: &Pause) -> Result<bool, Fa
 
 /// Resumes the lanes of a projection and source; returns the number of pauses that this ended.
 ///
-/// Refuses to resume a source alone that is paused with all others, and names it.
+/// Refuses by name to resume a source alone that is paused with all others.
 pub async fn resume(
     registers: &impl Registers,
     projection: &str,
@@ -124,7 +124,7 @@ async fn change<T>(registers: &impl Registers, change: impl Fn(&mut Pauses) -> T
 pub struct KnownPauses(pub watch::Receiver<Option<Pauses>>);
 
 impl KnownPauses {
-    /// Waits until the lane is not paused, and shows that it is; returns early on `cancel`.
+    /// Waits until the lane is not paused, and shows meanwhile that it is; returns early on `cancel`.
     pub async fn resumed(&self, lane: &LaneId, handle: &TaskHandle, cancel: &CancellationToken) {
         let mut known = self.0.clone();
         let resumed = known.wait_for(|pauses| {

@@ -1,7 +1,7 @@
 //! Restarts on request: in every process through a register in the log's bucket, in one by SIGHUP.
 //!
 //! Each process reads the register regularly, and tries again the stopped and pausing tasks that were requested since
-//! its first read. It leaves a task alone that works.
+//! its first read. It leaves a working task alone.
 
 use std::collections::VecDeque;
 use std::time::Duration;

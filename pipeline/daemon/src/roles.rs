@@ -5,13 +5,13 @@ use clap::ValueEnum;
 /// One part of the daemon's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Role {
-    /// From the sources to the log
+    /// Reads the sources into the log
     Reader,
-    /// From the log to the targets
+    /// Applies the log to the targets
     Projector,
-    /// Compares both sides every night, if reconcile.schedule is set, and looks at changed rows in between
+    /// Compares both sides by reconcile.schedule, if it is set, and checks changed rows in between
     Reconciler,
-    /// Begins the days of coupon programmes, freezes who celebrates, and publishes who lacks a coupon
+    /// Begins the days of coupon programmes, freezes the users who celebrate, and publishes the users who lack a coupon
     Dispatcher,
     /// Asks the coupon system for the coupons
     Granter,

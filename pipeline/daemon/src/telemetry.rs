@@ -32,7 +32,7 @@ const COMMIT: &str = match option_env!("ANABRANCH_COMMIT") {
 /// Bytes of a configuration's hash: enough that two configurations of one installation differ.
 const HASH_BYTES: usize = 6;
 
-/// Installs the recorder and shows the metrics of `describe_process`; to be called once in a process.
+/// Installs the recorder and sets the metrics that describe the process; to be called once in a process.
 pub fn install(config: &Config) -> Result<PrometheusHandle, Fault> {
     let broken =
         |error| Fault::new(Code::Internal, "metrics", "the recorder cannot be set up").caused_by(error);

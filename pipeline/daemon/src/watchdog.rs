@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Time without a turn after which `/livez` calls a loop stuck: half of `WatchdogSec` in the systemd unit.
 pub const TURN_AGE_MAX: Duration = Duration::from_secs(30);
-/// Least such time for a watchdog of a shorter interval, so that it does not take a late timer for a stuck task.
+/// Least time without a turn that counts as stuck, so that no short interval takes a late timer for a stuck task.
 const TURN_AGE_MIN: Duration = TURN_INTERVAL.saturating_mul(3);
 /// Feeds within one interval of the watchdog: a feed that is late or lost does no harm.
 const FEEDS_PER_INTERVAL: u32 = 4;

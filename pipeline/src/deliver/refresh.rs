@@ -20,10 +20,11 @@
 mod aside;
 mod meters;
 mod notes;
+mod plan;
 mod read;
 mod request;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::time::Duration;
@@ -38,6 +39,7 @@ use tokio::time::Instant;
 
 use self::meters::Meters;
 use self::notes::Notes;
+use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
 pub use self::request::request_refresh;
 use super::lane::Lane;
@@ -47,7 +49,7 @@ use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
 use crate::records::{
-    Cell, Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Reread, Scope, TABLE_WORK, TableRefresh,
+    Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Reread, Scope, TABLE_WORK, TableRefresh,
 };
 use crate::throttle::Throttle;
 
@@ -55,8 +57,6 @@ use crate::throttle::Throttle;
 const AGAIN: Duration = Duration::from_secs(1);
 /// Time between two requests for the source reader's position, while a chunk waits for its watermark.
 const ASK: Duration = Duration::from_millis(200);
-/// Reads of a key that keeps changing, at most: then the stored rows of the key stay as they are.
-const REPEATED_MAX: u32 = 10;
 /// Time whose rows a rate-limited lane takes at once: rows of half a second cost half as much as those of 50 ms, as
 /// each of a thousand tables gets one statement and not many.
 const CHUNK: Duration = Duration::from_millis(500);
@@ -91,14 +91,6 @@ enum Step {
     /// The table cannot be read now: the others go first.
     Owed(ShardId),
     Finished,
-}
-
-/// Whether a chunk can be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
-    Write,
-    Wait,
-    Again(&'static str),
 }
 
 /// A lane's refresh, within one attempt of the lane.
@@ -218,38 +210,26 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Returns the next phase of the refresh.
     fn next(&mut self, refresh: &Refresh, progress: &Progress) -> Phase<'a> {
         let source = self.source;
-        let Some(tables) = &self.tables else { return Phase::Listing(source.tables().boxed()) };
-        let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
-        self.meters.left(left + refresh.rereads.len());
-        let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
-        if let Some(keys) = refresh.keys() {
-            let keys: BTreeMap<ShardId, Vec<Cell>> =
-                keys.map(|(shard, keys)| (shard, keys.to_vec())).collect();
-            if keys.is_empty() {
-                return Phase::Waiting(Step::Finished);
-            }
-            let shards = keys.keys().copied().collect();
-            self.notes = Notes::new(epoch, shards, floor);
-            return Phase::Reading(rows_of(source, tables.clone(), keys, epoch).boxed());
+        if let Some(tables) = &self.tables {
+            let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
+            self.meters.left(left + refresh.rereads.len());
         }
-        let (table, after, first) = match &refresh.table {
-            Some(TableRefresh { shard, after, first, .. }) => {
-                let Some(table) = tables.iter().find(|table| table.shard == *shard) else {
-                    return Phase::Waiting(Step::Gone(*shard));
-                };
-                (table.clone(), after.clone(), *first)
+        let work = plan::next(refresh, self.tables.as_deref(), &self.set_aside);
+        let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
+        let (table, after, first) = match work {
+            Work::Chunk { table, after, first, is_reread } => {
+                self.is_reread = is_reread.unwrap_or(self.is_reread);
+                (table, after, first)
             }
-            None => match self.choose(tables, refresh) {
-                Some((table, is_reread)) => {
-                    let table = table.clone();
-                    self.is_reread = is_reread;
-                    (table, None, Lsn::ZERO)
-                }
-                None if refresh.scope == Scope::Rereads && !refresh.rereads.is_empty() => {
-                    return self.wait_for_set_aside();
-                }
-                None => return Phase::Waiting(Step::Finished),
-            },
+            Work::Keys(keys) => {
+                self.notes = Notes::new(epoch, keys.keys().copied().collect(), floor);
+                let tables = self.tables.clone().unwrap_or_default();
+                return Phase::Reading(rows_of(source, tables, keys, epoch).boxed());
+            }
+            Work::List => return Phase::Listing(source.tables().boxed()),
+            Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
+            Work::WaitForSetAside => return self.wait_for_set_aside(),
+            Work::Finished => return Phase::Waiting(Step::Finished),
         };
         // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.
         let is_noted = self.notes.epoch == epoch && self.notes.shards.iter().eq([&table.shard]);
@@ -372,34 +352,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
-        let low = read.chunk.low;
-        let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
-        let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
-        let is_owed =
-            |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
-        match () {
-            // Positions of another server cannot be compared with the watermark, whether or not the lane is further.
-            () if !is_of_lane => Verdict::Again("the lane reads another server"),
-            () if read.found_at.min(low) < self.notes.floor || low < first => {
-                Verdict::Again("the lane had read beyond the chunk's watermark")
-            }
-            () if self.notes.shards.iter().any(is_owed) => {
-                Verdict::Again("the table changed without row events since")
-            }
-            () if self.notes.is_full() => Verdict::Again("too many keys have changed"),
-            () if progress.position < read.chunk.high => Verdict::Wait,
-            () if self.repeated < REPEATED_MAX && self.has_changed(read) => {
-                Verdict::Again("a key has changed")
-            }
-            () => Verdict::Write,
-        }
-    }
-
-    /// Whether one of the keys that were read has changed after the watermark.
-    fn has_changed(&self, Read { chunk, keys, .. }: &Read) -> bool {
-        let Some(keys) = keys else { return false };
-        let changed = self.notes.changed(self.source_column, chunk.low);
-        keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
+        let (notes, source_column, repeated) = (&self.notes, self.source_column, self.repeated);
+        Judged { refresh, progress, notes, source_column, repeated }.verdict(read)
     }
 
     /// Returns the mutations of a chunk; for keys, only those whose source rows have not changed after its watermark.

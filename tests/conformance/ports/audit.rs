@@ -14,7 +14,7 @@ use anabranch_pipeline::records::TimeToLive;
 use anabranch_schemas::serial::StoredCode;
 
 use super::cache::{Ground, LONG, Twin, cached, code, set};
-use crate::cache::RedisGround;
+use crate::redis_ground::RedisGround;
 
 on_twin_and_server!(Twin, RedisGround:
     every_kind_of_wrong_entry_is_found_and_removed_and_no_other,

@@ -11,7 +11,7 @@ use anabranch_pipeline::records::{Claims, DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 
-use crate::cache::RedisGround;
+use crate::redis_ground::RedisGround;
 
 pub trait Ground {
     type Cache: CodeCache;

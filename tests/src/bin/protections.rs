@@ -28,7 +28,7 @@ struct Arguments {
     /// Run the protections that need real servers too
     #[arg(long)]
     all: bool,
-    /// One of so many equal parts of the list, such as 2/5
+    /// Part of the list to run: its number and the number of equal parts, such as 2/5
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     part: Part,
     /// Worlds that each simulation runs
@@ -119,8 +119,7 @@ fn without(protection: &Protection, root: &Path, copy: &Path, seeds: u64) -> Out
         saved.push((file, text));
     }
     let outcome = broken.map_or_else(|| test(root, copy, &protection.test, seeds), Outcome::Broken);
-    // In reverse order, as a file may be edited twice. The rewritten file is newer than the build without the
-    // protection.
+    // In reverse order, as a file may be edited twice. The new time of the file makes cargo build it again.
     for (file, text) in saved.into_iter().rev() {
         std::fs::write(file, text).expect("the copy can be written");
     }

@@ -1,10 +1,10 @@
 //! The store of one lane: its own connection, and one fenced transaction a flush.
 //!
-//! A flush is packets `START TRANSACTION; <fence and progress>; <rows>` and then `COMMIT` alone. Before COMMIT nothing
-//! is changed, so after a deadlock, a lock time-out or a lost connection the whole flush is repeated: the fence still
-//! holds. When the connection is lost at COMMIT the outcome is unknown. [`LaneStore::load`] then waits until the server
-//! has settled it, and shows whether the revision moved. A paused lane loses its transaction before its lease ends. A
-//! dropped call drops the connection, whose state is unknown.
+//! A flush is packets `START TRANSACTION; <fence and progress>; <rows>` and then `COMMIT` alone. Until COMMIT is sent
+//! nothing is changed, so after a deadlock, a lock time-out or a lost connection the whole flush is repeated: the fence
+//! still holds. When the connection is lost at COMMIT the outcome is unknown. [`LaneStore::load`] then waits until the
+//! server has settled it, and shows whether the revision moved. A paused lane loses its transaction before its lease
+//! ends. A dropped call drops the connection, whose state is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! `witness`: the coupon system of the demo and of the tests, as a process of its own that can be killed.
+//! `witness`: the coupon system of the demo and of the tests, as a separate process that can be killed.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

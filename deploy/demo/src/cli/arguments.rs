@@ -114,7 +114,7 @@ pub enum Layout {
 }
 
 impl Arguments {
-    /// Row changes a second; 0 = as fast as possible.
+    /// Returns the row changes a second; 0 = as fast as possible.
     pub fn rate(&self) -> u32 {
         self.rate.unwrap_or(if self.drift > 0 { 300 } else { 1_000 })
     }
@@ -140,7 +140,7 @@ impl Arguments {
         }
     }
 
-    /// As the command line and the configuration spell it.
+    /// Returns the layout as the command line and the configuration spell it.
     pub fn layout_name(&self) -> &'static str {
         match self.layout {
             Layout::ByDay => "by_day",
@@ -153,7 +153,7 @@ impl Arguments {
         self.stall.clone().map(|server| Stall { server, time })
     }
 
-    /// How long the workload with a pace runs.
+    /// Returns how long the workload with a pace runs; `None` = until Ctrl-C.
     pub fn time(&self) -> Option<Duration> {
         let stalled = self.stall().map(|stall| stall.run_time());
         self.seconds.map(Duration::from_secs).max(stalled)

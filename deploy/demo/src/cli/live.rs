@@ -1,4 +1,4 @@
-//! Collects what the screen shows while workload and probes run.
+//! Collects the figures for the screen while workload and probes run.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,12 +14,12 @@ use tokio_util::sync::CancellationToken;
 use super::screen::{Screen, StoreLag, View};
 
 const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
-/// A spot check reads one of a hundred source tables; a count touches all derived tables.
+/// Pause between spot checks: one reads one of a hundred source tables; a count touches all derived tables.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
-/// A server that stands still does not keep others from being looked at.
+/// Limit of one query, so that a stalled server does not keep the screen from querying others.
 const LOOK_MAX: Duration = Duration::from_secs(10);
 
-/// Everything that can be looked at.
+/// Everything that the screen can show.
 #[derive(Debug)]
 pub struct Watched<'w> {
     pub audits: &'w [Verification],
@@ -45,7 +45,7 @@ struct Slow {
     checks: u64,
 }
 
-/// Shows views until cancelled. Servers that do not answer only make the view older.
+/// Shows views until cancelled. A server that does not answer only makes its part of the view older.
 pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &CancellationToken) {
     let slow = Mutex::new(Slow::default());
     let fast = async {
@@ -89,8 +89,8 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
                 if let Ok(Ok(rows)) = timeout(LOOK_MAX, audit.count_rows()).await {
                     slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database.extend(rows);
                 }
-                // 7 and the number of tables have no common divisor: neighbours in the list are not checked one
-                // after another.
+                // 7 and the number of tables have no common divisor: neighbours in the list are not checked one after
+                // another.
                 let place = places[number * 7 % places.len()];
                 if let Ok(Ok(Some(check))) = timeout(LOOK_MAX, audit.spot_check(place)).await {
                     let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);

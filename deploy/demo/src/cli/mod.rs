@@ -18,7 +18,7 @@ use self::arguments::Arguments;
 use self::screen::say;
 use self::session::SessionEnd;
 
-/// 128 + SIGINT, as shells have it.
+/// Exit code 128 + SIGINT, as shells use it.
 const INTERRUPTED: u8 = 130;
 
 pub async fn main() -> ExitCode {
@@ -55,7 +55,7 @@ async fn run(arguments: &Arguments) -> Result<SessionEnd> {
     session::run(arguments, &stop).await
 }
 
-/// The first SIGINT, SIGTERM or SIGHUP asks for an orderly end, the second one ends at once.
+/// Asks for an orderly end at the first SIGINT, SIGTERM or SIGHUP; the second one ends the process at once.
 fn watch_signals(stop: &CancellationToken) -> Result<()> {
     let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()];
     for kind in signals {

@@ -9,16 +9,16 @@ use anabranch_demo::daemon::Status;
 use anabranch_demo::verify::SpotCheck;
 use anabranch_demo::{LagSummary, LiveLag, WorkloadReport};
 
-/// Without a terminal a line is enough this often.
+/// Interval of lines without a terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// What is known at one moment.
+/// The figures of one moment.
 #[derive(Debug, Clone, Default)]
 pub struct View {
     pub elapsed: Duration,
     pub changes: WorkloadReport,
     pub changes_per_second: f64,
-    /// The lag of each store; the first one's is the line's.
+    /// Lags by store; a line shows that of the first store.
     pub lags: Vec<StoreLag>,
     pub rows_by_database: BTreeMap<String, u64>,
     pub check: Option<SpotCheck>,
@@ -33,7 +33,7 @@ pub struct StoreLag {
     store: &'static str,
     all: LagSummary,
     recent: LagSummary,
-    /// Probes on their way, and the age of the oldest.
+    /// Number of probes on their way, and the age of the oldest.
     waiting: (usize, Duration),
 }
 
@@ -44,7 +44,7 @@ impl StoreLag {
     }
 }
 
-/// Where the views go.
+/// The output of views: a terminal or lines.
 #[derive(Debug)]
 pub struct Screen {
     is_terminal: bool,
@@ -66,7 +66,7 @@ impl Screen {
     pub fn show(&mut self, view: &View) {
         if self.is_terminal {
             let text = self.page(view);
-            // Home, each line cleared after its text, the rest of the screen cleared: no flicker.
+            // From home, each line is cleared after its text, then the rest of the screen: the page does not flicker.
             let page = text.replace('\n', "\x1b[K\n");
             say_raw(&format!("\x1b[H{page}\x1b[J"));
         } else if self.last_line.is_none_or(|last| view.elapsed >= last + LINE_EVERY) {
@@ -75,7 +75,7 @@ impl Screen {
         }
     }
 
-    /// Clears a terminal before the first page.
+    /// Clears the terminal before the first page.
     pub fn open(&self) {
         if self.is_terminal {
             say_raw("\x1b[2J");
@@ -134,7 +134,7 @@ fn row(page: &mut String, name: &str, text: String) {
     writeln!(page, "  {name:<12} {text}").expect("writing to a String cannot fail");
 }
 
-/// What the daemon says of its sources and lanes.
+/// Adds the rows of the daemon's sources and lanes to the page.
 fn daemon_rows(page: &mut String, status: Option<&Status>) {
     let Some(status) = status else { return row(page, "daemon", "does not answer".to_owned()) };
     for source in &status.sources {
@@ -220,7 +220,7 @@ fn seconds_text(seconds: Option<f64>) -> String {
     seconds.map_or("-".to_owned(), |seconds| format!("{seconds:.1} s"))
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -233,7 +233,7 @@ fn grouped(number: u64) -> String {
     text
 }
 
-/// A line for people. A closed terminal is no reason to stop in the middle.
+/// Prints a line for people. A closed terminal is no reason to stop a run.
 pub fn say(line: &str) {
     say_raw(&format!("{line}\n"));
 }

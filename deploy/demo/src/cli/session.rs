@@ -1,8 +1,8 @@
 //! One run of the demo from the first server to the last signal.
 //!
-//! The order of the end: workload and probes stop, both sides are drained and compared, the daemon ends in order, then
-//! the servers. A signal cuts the first part short; servers and daemon end the same way, and also when this process is
-//! killed (the stack sees to that).
+//! The run ends in this order: workload and probes stop, both sides are drained and compared, the daemon ends in order,
+//! then the servers. A signal skips the comparison; servers and daemon end the same way. If this process is killed, the
+//! stack ends them.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -29,38 +29,38 @@ use super::live::{Watched, show};
 use super::screen::{Screen, say};
 use super::summary::{Compared, Measured, Summary};
 
-/// Probes of the lag a second of each entity, over all sources.
+/// Lag probes a second for each entity, over all sources.
 const PROBES_PER_SECOND: u32 = 50;
-/// From the daemon's start to the first derived row, also on a busy machine.
+/// Limit from the daemon's start to the first derived row, on a busy machine too.
 const FIRST_ROW_MAX: Duration = Duration::from_secs(60);
-/// For what is in the binlogs when the workload ends.
+/// Limit of deriving everything that the binlogs hold when the workload ends.
 const DRAIN_MAX: Duration = Duration::from_secs(120);
 
-/// Name of streams, buckets and keys.
+/// Name of streams, buckets and keys in the configuration.
 const NAME: &str = "demo";
-/// What applications show to the API.
+/// Token that applications send to the API.
 const TOKEN: &str = "token-of-the-demo";
-/// A cached set lives a year, one without claims five minutes.
+/// Life of a cached set: a year, or five minutes for a set without claims.
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600), Duration::from_secs(300));
-/// Drift is planted when everything is under way.
+/// Time before drift is planted, so that all parts are running.
 const BEFORE_DRIFT: Duration = Duration::from_secs(3);
-/// Roles beside a coupon day that is begun by command: all but the dispatcher's.
+/// Roles of the daemon when a command begins the coupon day: all but the dispatcher's.
 const ROLES_WITH_COUPONS: [&str; 5] = ["reader", "projector", "reconciler", "granter", "api"];
 const DAEMON_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Debug)]
 pub enum SessionEnd {
     Interrupted,
     Finished(Box<Summary>),
 }
 
-/// Everything that runs, in the order of its end.
+/// All running parts, in the order of their end.
 struct Running {
     daemon: Daemon,
-    /// One for each entity.
+    /// Lag probes, one for each entity.
     probes: Vec<LagProbe>,
-    /// One for each entity.
+    /// Workloads, one for each entity.
     workloads: Vec<Workload>,
     audits: Vec<Verification>,
     coupons: Option<CouponDay>,
@@ -72,7 +72,7 @@ struct Running {
 pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<SessionEnd> {
     let started = Instant::now();
     let running = start(arguments, started, stop).await;
-    // What failed because of the signal is no failure.
+    // A failure that the signal has caused is no failure.
     let Some(mut running) = (match running {
         Err(_) if stop.is_cancelled() => None,
         running => running?,
@@ -115,7 +115,7 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Sess
     Ok(SessionEnd::Finished(Box::new(Summary::new(arguments, measured, compared))))
 }
 
-/// Starts all and makes the first users; `None` when a signal came first.
+/// Starts everything and makes the first users; returns `None` when a signal came first.
 async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken) -> Result<Option<Running>> {
     let options = servers(arguments);
     let names: Vec<&str> = options.servers.iter().map(|server| server.name.as_str()).collect();
@@ -143,7 +143,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     let configuration_file = configuration.write(&stack)?;
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     measured.seed = seed;
-    // Servers may be killed and restarted while it runs: `cargo stack --instance NAME kill source-a`.
+    // Users may kill and restart servers while it runs: `cargo stack --instance NAME kill source-a`.
     let options = WorkloadOptions::new(seed).tolerating_crashes();
     let mut workloads: Vec<Workload> =
         topologies(&audits).into_iter().map(|topology| Workload::new(topology.clone(), options)).collect();
@@ -180,7 +180,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     Ok(Some(Running { daemon, probes, workloads, audits, coupons, configuration_file, measured, stack }))
 }
 
-/// Runs the coupon day once the stores have all that the sources have.
+/// Runs the coupon day once the stores hold everything that the sources hold.
 async fn coupon_day(day: &CouponDay, running: &Running) -> Result<CouponReport> {
     say("the workload has ended; a day of birthday coupons ...");
     drain(&running.audits, DRAIN_MAX).await?;
@@ -192,7 +192,7 @@ async fn coupon_day(day: &CouponDay, running: &Running) -> Result<CouponReport> 
     day.run(&running.daemon.commands(), topology, layer).await
 }
 
-/// The servers that the run needs.
+/// Returns the servers that the run needs.
 fn servers(arguments: &Arguments) -> Options {
     let mut options = match (arguments.mysql, arguments.mariadb) {
         (true, _) => Options::mysql(),
@@ -208,7 +208,7 @@ fn servers(arguments: &Arguments) -> Options {
     options
 }
 
-/// Users first, whose lag is measured; then devices.
+/// Returns the audits: users first, whose lag is measured, then devices.
 fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Verification>> {
     let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
     let targets = vec![Endpoint::admin(stack, "target")?];
@@ -246,7 +246,7 @@ fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Verification>> {
     Ok(audits)
 }
 
-/// The part with a pace, during which lag is measured, between two drained states.
+/// Runs the workload with a pace, during which lag is measured, between two drained states.
 async fn measure(arguments: &Arguments, running: &mut Running, stop: &CancellationToken) -> Result<()> {
     tokio::select! {
         () = stop.cancelled() => return Ok(()),
@@ -273,7 +273,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
     let start = Instant::now();
     let timer = async {
         match arguments.time() {
-            // The workload goes on as long as the reconciliation does.
+            // The workload lasts at least as long as the reconciliation.
             Some(time) => _ = tokio::join!(tokio::time::sleep(time), reconciliation_is_over.cancelled()),
             None => cancel.cancelled().await,
         }
@@ -285,7 +285,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
             let (cancel, pace) = (cancel.clone(), Pace::of(arguments.rate().div_ceil(workloads)));
             async move {
                 let report = workload.run(pace, cancel.clone()).await;
-                // Also when it failed: nothing goes on alone.
+                // A failed workload ends the run too: no part continues alone.
                 cancel.cancel();
                 report
             }
@@ -328,7 +328,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         total.merge(report);
     }
     if !stop.is_cancelled() {
-        // Once more with as many rows as there are now: 10,000 changed ones in one transaction of each source.
+        // Each source changes 10,000 rows in one transaction again, now that it has as many.
         for ((_, total), workload) in running.measured.totals.iter_mut().zip(&mut running.workloads) {
             total.merge(&workload.giant_transactions().await?);
         }
@@ -336,7 +336,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
     Ok(())
 }
 
-/// Plants drift and reconciles, once the workload is under way.
+/// Plants drift and reconciles once the workload is running.
 async fn reconciliation(
     audits: &[Verification],
     commands: &Commands,
@@ -355,8 +355,8 @@ async fn reconciliation(
     }
 }
 
-/// Starts a killed daemon again, as a supervisor would, until cancelled; returns how often. One that ends by itself
-/// ends the run: the phases after it report how.
+/// Restarts a killed daemon, as a supervisor would, until cancelled; returns how often. A daemon that ends by itself
+/// ends the run: the later phases report its end.
 async fn keep_daemon(daemon: &mut Daemon, stack: &Stack, cancel: &CancellationToken) -> Result<u64> {
     let mut restarts = 0;
     loop {
@@ -414,7 +414,7 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
     Screen::new(heading, footer)
 }
 
-/// Ends the daemon in order, then the servers; a daemon that did not end well is a problem.
+/// Ends the daemon in order, then the servers; returns a problem if the daemon did not end well.
 async fn end(mut running: Running) -> Result<Option<String>> {
     let ended = tokio::task::spawn_blocking(move || {
         let was_running = running.daemon.is_running();

@@ -1,4 +1,4 @@
-//! One server stands still for a while under load: what that does to the lag of each store, before, during and after.
+//! Stalls one server for a while under load and measures the lag of each store before, during and after.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::screen::say;
 
-/// Enough for a thousand probes.
+/// Time before the stall: enough for a thousand probes.
 const BEFORE: Duration = Duration::from_secs(20);
-/// For the stalled store to come back, and a thousand probes more.
+/// Time after the stall: the stalled store recovers, and a thousand probes follow.
 const AFTER: Duration = Duration::from_secs(40);
 
-/// What is asked for.
+/// The requested stall.
 #[derive(Debug, Clone)]
 pub struct Stall {
     pub server: String,
@@ -29,19 +29,19 @@ pub struct Stall {
 pub struct Phase {
     pub name: &'static str,
     pub seconds: f64,
-    /// By store.
+    /// Lags by store.
     pub lags: BTreeMap<&'static str, LagSummary>,
-    /// Seconds for which the oldest probe had not been seen at the end of the phase.
+    /// Seconds for which the oldest probe had waited at the end of the phase, by store.
     pub waiting_seconds: BTreeMap<&'static str, f64>,
 }
 
 impl Stall {
-    /// Time of the whole run.
+    /// Returns the time of the whole run.
     pub fn run_time(&self) -> Duration {
         BEFORE + self.time + AFTER
     }
 
-    /// Freezes the server behind some time, lets it go on, and measures until `cancel`.
+    /// Freezes the server after [`BEFORE`], lets it continue after `time`, and measures until `cancel`.
     pub async fn run(
         &self,
         stack: &Stack,
@@ -86,7 +86,7 @@ impl Phase {
         }
     }
 
-    /// A line for each store and phase, for people.
+    /// Returns a table for people: one line for each store and phase.
     pub fn table(phases: &[Self]) -> String {
         let mut table = format!(
             "{:<12} {:<8} {:>8} {:>10} {:>10} {:>10} {:>12}",

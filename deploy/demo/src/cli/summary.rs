@@ -11,16 +11,16 @@ use serde::Serialize;
 use super::arguments::Arguments;
 use super::stall::Phase;
 
-/// What a run measured before anything is compared.
+/// Measurements of a run before the comparison.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
     pub seed: u64,
-    /// Each whole workload, with the rows to begin with and the giant transactions.
+    /// Counts of each whole workload, the initial rows and the giant transactions included.
     pub totals: Vec<(Entity, WorkloadReport)>,
     /// Changes of the part at the given rate, during which lag was measured.
     pub paced_changes: u64,
     pub paced_seconds: f64,
-    /// By store; that of the first is the one that must be complete.
+    /// Lags by store; the first store's must be complete.
     pub lags: Vec<(&'static str, LagReport)>,
     pub stall: Vec<Phase>,
     pub drift: Option<Judgement>,
@@ -32,26 +32,26 @@ pub struct Measured {
     pub problems: Vec<String>,
 }
 
-/// Both sides compared, after they stood still.
+/// The comparison of both sides while they do not change.
 #[derive(Debug)]
 pub struct Compared {
     pub drained: Drained,
     pub layers: Vec<(Verification, Comparison)>,
 }
 
-/// What one layer was found to be.
+/// Result of comparing one layer.
 #[derive(Debug, Serialize)]
 pub struct LayerSummary {
     pub source_rows: u64,
     pub claims: u64,
     pub rows: u64,
-    /// What its rows are: rows, keys, documents.
+    /// Noun for its rows: rows, keys, documents.
     pub noun: &'static str,
     pub differences: u64,
     pub difference_kinds: Differences,
 }
 
-/// The JSON line. Fields are only ever added.
+/// The JSON line. Fields are only ever added, never removed.
 #[derive(Debug, Serialize)]
 pub struct Summary {
     pub ok: bool,
@@ -61,26 +61,26 @@ pub struct Summary {
     pub changes: u64,
     pub differences: Option<u64>,
     pub difference_kinds: Option<Differences>,
-    /// From the answer to COMMIT until the row was seen in the derived table.
+    /// Lag from the answer to COMMIT until the row was seen in the derived table.
     pub lag_ms_p50: f64,
     pub lag_ms_p99: f64,
     pub lag_ms_max: f64,
-    /// The same from the moment at which the probe's schedule wanted the change.
+    /// Lag from the moment at which the probe's schedule wanted the change.
     pub lag_from_schedule_ms_p99: f64,
     pub probes: u64,
     pub probes_unseen: u64,
-    /// By store; the fields above are those of birthdays.
+    /// Lags by store; the fields above are those of birthdays.
     pub lags: BTreeMap<&'static str, LagReport>,
     /// Lags of a run with --stall.
     pub stall: Vec<Phase>,
-    /// What a run with --drift found.
+    /// Judgement of a run with --drift.
     pub drift: Option<Judgement>,
-    /// How the day of a run with --coupons went.
+    /// Report of the day of a run with --coupons.
     pub coupons: Option<CouponReport>,
     /// Seconds of workload at the given rate.
     pub seconds: f64,
     pub seed: u64,
-    /// Row changes a second: asked for (0 = as fast as possible), and committed.
+    /// Requested row changes a second (0 = as fast as possible); the next field has the committed ones.
     pub rate: u32,
     pub changes_per_second: f64,
     pub rule: String,
@@ -91,18 +91,18 @@ pub struct Summary {
     pub days_filled: Option<u64>,
     pub rows_by_database: BTreeMap<String, u64>,
     pub drain_seconds: Option<f64>,
-    /// From the start of this program.
+    /// Seconds from the start of this program, as in the next field.
     pub stack_ready_seconds: f64,
     pub first_row_seconds: f64,
-    /// The most memory that the daemon has had in RAM.
+    /// Most bytes of the daemon in RAM.
     pub daemon_resident_bytes: u64,
-    /// How often somebody killed the daemon and the demo started it again.
+    /// Number of times that the daemon was killed and the demo restarted it.
     pub daemon_restarts: u64,
     /// Kinds of changes of the users' workload.
     pub kinds: WorkloadReport,
     /// Kinds of changes of the devices' workload.
     pub serial_kinds: WorkloadReport,
-    /// By name; empty when nothing was compared.
+    /// Layers by name; empty when nothing was compared.
     pub layers: BTreeMap<String, LayerSummary>,
     pub problems: Vec<String>,
     pub examples: Vec<Example>,
@@ -119,7 +119,7 @@ impl Measured {
     }
 }
 
-/// What makes a verified run fail.
+/// Returns the reasons why a verified run fails.
 fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
     let mut problems = Vec::new();
     for (entity, total) in &measured.totals {
@@ -146,7 +146,7 @@ fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
     problems
 }
 
-/// What makes a run with --drift fail.
+/// Returns the reasons why a run with --drift fails.
 fn drift_problems(wanted: u64, drift: Option<&Judgement>) -> Vec<String> {
     let planted = drift.map_or(0, |judgement| judgement.planted);
     let few = (planted != wanted).then(|| format!("{planted} of {wanted} drifts were planted"));
@@ -220,7 +220,7 @@ impl Summary {
         serde_json::to_string(self).expect("numbers and strings are always JSON")
     }
 
-    /// For people, on stderr.
+    /// Returns the summary for people, which goes to stderr.
     pub fn text(&self) -> String {
         let mut lines = vec![format!(
             "{} changes committed, {:.0} a second during {:.0} s",
@@ -288,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// A workload in which every needed kind was counted once.
+    /// Makes the report of a workload that counted every needed kind once.
     fn every_kind(entity: Entity) -> WorkloadReport {
         let mut all = serde_json::to_value(WorkloadReport::default()).unwrap();
         for kind in WorkloadReport::default().absent_kinds(entity) {

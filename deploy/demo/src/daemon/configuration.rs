@@ -1,4 +1,4 @@
-//! The daemon's configuration file for a stack: as a user would write it.
+//! Writes the daemon's configuration file for a stack as a user would write it.
 
 use std::fmt::{self, Write as _};
 use std::fs::OpenOptions;
@@ -16,31 +16,31 @@ use crate::error::{DemoError, Result};
 use crate::topology::{SERIAL_TABLES, Topology, USER_TABLES};
 use crate::verify::{CacheLayer, DerivedLayout, Layer, Verification, topologies};
 
-/// What the file says beside addresses and passwords, which come from the stack.
+/// Contents of the file besides addresses and passwords, which come from the stack.
 #[derive(Debug, Clone)]
 pub struct DaemonConfiguration {
     /// Prefix of streams and buckets.
     pub name: String,
-    /// Names of servers in the stack; the targets are those for tables.
+    /// Names of servers in the stack; targets are those for tables.
     pub sources: Vec<String>,
     pub targets: Vec<String>,
     pub log: String,
-    /// What is derived from what.
+    /// The derived layers and their sources.
     pub audits: Vec<Verification>,
     /// Lanes of each projection.
     pub lanes: u32,
     /// 0 = any free port.
     pub http_port: u16,
-    /// What applications show to the API; without any it is closed.
+    /// Tokens that applications send to the API; without any the API is closed.
     pub tokens: Vec<String>,
     /// Lines of the `[limits]` table, such as `position_interval_ms = 500`.
     pub limits: Vec<String>,
-    /// Sections behind all others.
+    /// Sections after all others.
     pub further: String,
 }
 
 impl DaemonConfiguration {
-    /// For the standard stack: two sources, one target, two lanes.
+    /// Configures the standard stack: two sources, one target, two lanes.
     pub fn standard(audits: Vec<Verification>) -> Self {
         Self {
             name: "demo".to_owned(),
@@ -51,13 +51,13 @@ impl DaemonConfiguration {
             lanes: 2,
             http_port: 0,
             tokens: Vec::new(),
-            // A quiet source passes its head soon, so that draining is quick.
+            // A quiet source reports its end soon, so that draining is quick.
             limits: vec!["position_interval_ms = 500".to_owned()],
             further: String::new(),
         }
     }
 
-    /// The text of the file. It holds passwords.
+    /// Returns the text of the file. It holds passwords.
     pub fn text(&self, stack: &Stack) -> Result<String> {
         let ca_file = stack.ca_file();
         let ca_file = ca_file.display();
@@ -163,7 +163,7 @@ fn names(endpoints: &[Endpoint]) -> Vec<String> {
     endpoints.iter().map(|endpoint| endpoint.name.clone()).collect()
 }
 
-/// The cache of the mapping tables.
+/// Returns the section of the cache of the mapping tables.
 fn cache(layer: &CacheLayer, url: &str, ca_file: &impl fmt::Display) -> String {
     let (name, (full, empty)) = (&layer.server.name, layer.time_to_live);
     format!(
@@ -174,7 +174,7 @@ fn cache(layer: &CacheLayer, url: &str, ca_file: &impl fmt::Display) -> String {
     )
 }
 
-/// The tables of an entity; the rule places keys in those of the first pattern.
+/// Returns the section of an entity's tables; the rule places keys in those of the first pattern.
 fn entities(topology: &Topology, is_lunar: bool) -> String {
     let rule = &topology.rule;
     let (hash, spread) = (hash_name(rule.hash), spread_name(rule.spread));
@@ -216,7 +216,7 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
         .map_err(|source| DemoError::File { action: "write", path: path.to_path_buf(), source })
 }
 
-/// As the configuration and the command line spell it.
+/// Returns the hash as the configuration and the command line spell it.
 pub fn hash_name(hash: NameHash) -> &'static str {
     match hash {
         NameHash::Crc32 => "crc32",
@@ -225,7 +225,7 @@ pub fn hash_name(hash: NameHash) -> &'static str {
     }
 }
 
-/// As the configuration and the command line spell it.
+/// Returns the spread as the configuration and the command line spell it.
 pub fn spread_name(spread: Spread) -> &'static str {
     match spread {
         Spread::Literal => "literal",

@@ -9,7 +9,7 @@ use crate::search::plain_client;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the daemon says about itself.
+/// The daemon's own report.
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct Status {
     #[serde(default)]
@@ -50,7 +50,7 @@ pub struct CacheStatus {
     pub delay_seconds: Option<f64>,
 }
 
-/// `None` when nobody answers there, or not as expected.
+/// Returns the daemon's report; `None` when no daemon answers there, or not as expected.
 pub(super) async fn status(address: SocketAddr) -> Option<Status> {
     tokio::time::timeout(TIMEOUT, get(address)).await.ok()?
 }

@@ -1,4 +1,4 @@
-//! The product as its user meets it: the binary `anabranch`, a configuration file, its HTTP port. Nothing is linked in.
+//! The product from outside: the binary `anabranch`, a configuration file, its HTTP port. No code of it is linked in.
 
 mod configuration;
 mod http;
@@ -15,15 +15,15 @@ pub use self::configuration::{DaemonConfiguration, hash_name, spread_name};
 pub use self::http::Status;
 use crate::error::{DemoError, Result};
 
-/// Longer than the daemon's own deadline for an orderly stop.
+/// Limit of an orderly stop: longer than the daemon's own deadline.
 const STOP_MAX: Duration = Duration::from_secs(20);
 const LOG_LINES_IN_ERRORS: usize = 20;
 
-/// Cargo as its user calls it, whoever runs this program. Without the variable `CARGO`, which cargo sets for what it
-/// runs, `cargo` is taken from PATH.
+/// Returns a cargo command as a user would run it. Cargo sets the variable `CARGO` for programs that it runs; without
+/// it, `cargo` is taken from PATH.
 ///
-/// What cargo tells the program that it runs is for that program. Build scripts that look at it (ring's) would see a
-/// change, and everything after them would be built again, now and at the next start.
+/// The variables that cargo sets for this program are removed. Build scripts that read them (ring's) would see a
+/// change, and cargo would build everything after them again, now and at the next start.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
@@ -43,11 +43,11 @@ pub fn build() -> Result<PathBuf> {
     build_binary("anabranch")
 }
 
-/// Builds a binary of the workspace with the profile of the running program, and returns where it lies. Cargo writes
-/// its messages to stderr.
+/// Builds a binary of the workspace with the profile of the running program; returns its path. Cargo writes its
+/// messages to stderr.
 pub fn build_binary(name: &str) -> Result<PathBuf> {
     let mut command = cargo();
-    // With the features of the whole workspace, as the aliases and the tests have it: no dependency is built twice.
+    // Features are those of the whole workspace, as in the aliases and the tests: no dependency is built twice.
     command.args(["build", "--quiet", "--workspace", "--bin", name]);
     command.args(["--message-format", "json-render-diagnostics"]);
     command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
@@ -70,20 +70,20 @@ pub fn build_binary(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// A port of 127.0.0.1 that was free a moment ago.
+/// Returns a port of 127.0.0.1 that was free a moment ago.
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|source| DemoError::PortNotFound { source })
 }
 
-/// Commands of the product beside a running daemon, by its configuration file.
+/// Runs commands of the product beside a running daemon, with its configuration file.
 #[derive(Debug, Clone)]
 pub struct Commands {
     binary: PathBuf,
     configuration_file: PathBuf,
 }
 
-/// How a command ended, and what it said.
+/// Status and output of a finished command.
 #[derive(Debug, Clone)]
 pub struct Finished {
     pub status: ExitStatus,
@@ -96,7 +96,7 @@ impl Commands {
         Self { binary: binary.to_path_buf(), configuration_file: configuration_file.to_path_buf() }
     }
 
-    /// `anabranch --config FILE …`, to its end. Dropping the future kills it.
+    /// Runs `anabranch --config FILE …` to its end. Dropping the future kills it.
     pub async fn run(&self, arguments: &[&str]) -> Result<Finished> {
         let program = self.binary.display().to_string();
         let output = tokio::process::Command::new(&self.binary)
@@ -119,16 +119,16 @@ pub struct Daemon {
     companion: Companion,
     binary: PathBuf,
     configuration_file: PathBuf,
-    /// Behind `run`.
+    /// Arguments after `run`.
     arguments: Vec<String>,
     log_file: PathBuf,
     http: SocketAddr,
-    /// Most memory of earlier incarnations.
+    /// Most bytes in RAM of earlier processes.
     resident_bytes_max: u64,
 }
 
 impl Daemon {
-    /// `anabranch --config FILE setup`, to its end.
+    /// Runs `anabranch --config FILE setup` to its end.
     pub fn set_up(binary: &Path, configuration_file: &Path) -> Result<()> {
         let log = configuration_file.with_extension("setup.log");
         let failed = |source| DemoError::File { action: "write", path: log.clone(), source };
@@ -151,10 +151,10 @@ impl Daemon {
         Err(DemoError::Program { program, status: status.to_string(), log })
     }
 
-    /// `anabranch --config FILE run`; its log is appended to `FILE` with the ending `log`.
+    /// Starts `anabranch --config FILE run`; its log is appended to `FILE` with the ending `log`.
     ///
-    /// `http_port` is the one in the file; without roles it has all of them. Returns at once: ask [`Daemon::status`]
-    /// whether it answers.
+    /// `http_port` is the one in the file; without `roles` the daemon has all of them. This returns at once:
+    /// [`Daemon::status`] shows whether the daemon answers.
     pub fn start(
         stack: &Stack,
         binary: &Path,
@@ -176,19 +176,19 @@ impl Daemon {
         })
     }
 
-    /// Starts it again after it ended or was killed, with the same file and log.
+    /// Starts the daemon again after it ended or was killed, with the same file and log.
     pub fn start_again(&mut self, stack: &Stack) -> Result<()> {
         self.companion =
             launch(stack, &self.binary, &self.configuration_file, (&self.arguments, &self.log_file))?;
         Ok(())
     }
 
-    /// How it ended, once, if it did.
+    /// Returns the status of an ended daemon once; `None` while it runs, and from then on.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.companion.wait(Duration::ZERO)
     }
 
-    /// The last lines of its log.
+    /// Returns the last lines of its log.
     pub fn log_tail(&self) -> String {
         tail(&self.log_file)
     }
@@ -209,33 +209,33 @@ impl Daemon {
         self.companion.is_running()
     }
 
-    /// Commands beside it.
+    /// Returns the commands with its configuration file.
     pub fn commands(&self) -> Commands {
         Commands::new(&self.binary, &self.configuration_file)
     }
 
-    /// What it says about itself; `None` when it does not answer.
+    /// Returns the daemon's report; `None` when it does not answer.
     pub async fn status(&self) -> Option<Status> {
         status(self.http).await
     }
 
-    /// The most memory that any of its incarnations was seen to have in RAM, in bytes. To be asked while it runs.
+    /// Returns the most bytes in RAM that any of its processes was seen to have. To be called while it runs.
     pub fn resident_bytes_max(&mut self) -> u64 {
         self.resident_bytes_max = self.resident_bytes_max.max(resident_bytes_max(self.pid()).unwrap_or(0));
         self.resident_bytes_max
     }
 
-    /// SIGKILL, as a crash would be.
+    /// Sends SIGKILL, which ends the daemon as a crash would.
     pub fn kill(&mut self) -> Result<()> {
         Ok(self.companion.kill()?)
     }
 
-    /// SIGTERM and an orderly end; `None` when it did not end in time and was killed.
+    /// Sends SIGTERM and waits for an orderly end; `None` when it did not end in time and was killed.
     pub fn terminate(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.companion.terminate(STOP_MAX)?)
     }
 
-    /// Freezes the process; [`Daemon::resume`] lets it go on.
+    /// Freezes the process; [`Daemon::resume`] continues it.
     pub fn pause(&self) {
         self.companion.pause();
     }
@@ -245,7 +245,7 @@ impl Daemon {
     }
 }
 
-/// What the daemon at this address says about itself; `None` when it does not answer.
+/// Returns the report of the daemon at this address; `None` when it does not answer.
 pub async fn status(http: SocketAddr) -> Option<Status> {
     http::status(http).await
 }

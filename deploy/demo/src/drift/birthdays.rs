@@ -1,4 +1,4 @@
-//! Drift of birthday tables.
+//! Plants drift in birthday tables.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ use crate::workload::SetAside;
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Missing,
-    /// In the table of an earlier birthday, with the version of that time.
+    /// A row in the table of an earlier birthday, with the version of that time.
     Stale,
-    /// A deleted user.
+    /// A row of a deleted user.
     Resurrected,
-    /// In a wrong table with the right content.
+    /// A row in a wrong table with the right content.
     WrongTable,
     InTwoTables,
     /// Two users have each other's birthday.
     Swapped,
     /// Several users of one day have the same other day.
     SameChange,
-    /// In its table, without a birthday.
+    /// A row in its table, without a birthday.
     Empty,
-    /// In its table, with another birthday.
+    /// A row in its table, with another birthday.
     WrongContent,
     /// An earlier birthday with a version that no log will ever reach.
     Future,
-    /// In its table, and celebrates by the other calendar.
+    /// A row in its table, with the other calendar.
     WrongType,
 }
 
@@ -48,7 +48,7 @@ const KINDS: [Drift<Kind>; 11] = [
     drift(Kind::WrongContent, "wrong_content", 1),
     drift(Kind::Future, "future_version", 1),
 ];
-/// Only lunar tables say by which calendar a user celebrates.
+/// Only lunar tables have the calendar by which a user celebrates.
 const WRONG_TYPE: Drift<Kind> = drift(Kind::WrongType, "wrong_type", 1);
 
 pub(super) async fn plant(
@@ -76,7 +76,7 @@ pub(super) async fn plant(
     Ok(drawn)
 }
 
-/// Rows of one day for the same change, of two for a swap, any for the others.
+/// Takes rows of one day for `SameChange`, of two days for `Swapped`, any rows for the others.
 fn victims(
     days: &mut BTreeMap<String, Vec<Row>>,
     drift: &Drift<Kind>,
@@ -101,13 +101,13 @@ fn victims(
     Some(victims)
 }
 
-/// `MM-DD` of a table, as a literal.
+/// Returns the `MM-DD` of a table, as a literal.
 fn day_of(table: &str) -> String {
     let digits = table.rsplit('_').next().unwrap_or_default();
     format!("'{}-{}'", &digits[..2], &digits[2..])
 }
 
-/// The row as it would be with the birthday of that table's day.
+/// Returns the row with the birthday of its table's day.
 fn with_day_of(row: &Row) -> Row {
     Row { checked: day_of(&row.table), ..row.clone() }
 }

@@ -1,4 +1,4 @@
-//! Drift of cached sets.
+//! Plants drift in cached sets.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use crate::topology::{Topology, uuid};
 use crate::verify::{CacheLayer, CachedClaim, MappingLayer, encode_cached, expected_in_cache};
 use crate::workload::SetAside;
 
-/// The kind of a box's number.
+/// Number of the kind of box numbers.
 const BOX_NO: u8 = 4;
-/// The cache is filled after the changes; a busy machine is that far behind.
+/// Limit of filling the cache after the changes, on a busy machine.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
 const FILLED_LOOK: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
-    /// A set with another device in the place of one.
+    /// A set in which another device replaces one.
     WrongSet,
-    /// Said to name nobody.
+    /// A set without any claim.
     Emptied,
-    /// A set for a code that nobody has.
+    /// A set for a code that no device has.
     Nobodys,
-    /// It never ends.
+    /// A set that never expires.
     ForEver,
-    /// Longer than it may.
+    /// A set that lives longer than allowed.
     TooLong,
-    /// Bytes that are no set.
+    /// Bytes that form no set.
     Unreadable,
 }
 
@@ -74,8 +74,8 @@ pub(super) async fn plant(
     Ok(drawn)
 }
 
-/// Codes that no other device has or will have, in order. A box may get another device at any time, whose change would
-/// make the set right again, or a drift of the mapping tables a part of it.
+/// Returns codes that no other device has or will have, in order. Box numbers are left out: a box may get another
+/// device at any time, and that change would repair the set, or make a drift of the mapping tables a part of it.
 pub(super) async fn private_sets(
     topology: &Topology,
     mapping: &MappingLayer,
@@ -90,8 +90,8 @@ pub(super) async fn private_sets(
     Ok(sets)
 }
 
-/// Those that stand in the cache: what was removed and not filled again would be made good by its filling. It is waited
-/// for, as nobody changes them any more.
+/// Waits until the sets are in the cache, since no workload changes them any more; returns those that are. A set that
+/// was removed and not filled again would be repaired by its filling.
 async fn cached(
     layer: &CacheLayer,
     sets: Vec<(Vec<u8>, BTreeSet<CachedClaim>)>,

@@ -1,4 +1,4 @@
-//! Drift of documents.
+//! Plants drift in documents.
 
 use std::time::Duration;
 
@@ -12,29 +12,29 @@ use crate::verify::DocumentLayer;
 use crate::workload::SetAside;
 
 const ACTION: &str = "plant drift";
-/// A server knows the version of a deleted document for a second or so.
+/// Limit of waiting: a server remembers the version of a deleted document for a second or so.
 const FORGETS_WITHIN: Duration = Duration::from_secs(30);
 const TRY_INTERVAL: Duration = Duration::from_millis(500);
-/// Documents asked for at once.
+/// Documents in one query.
 const STEP_DOCUMENTS: usize = 500;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Missing,
-    /// An earlier state with the version of that time.
+    /// An earlier state of a document, with the version of that time.
     Stale,
-    /// A deleted device.
+    /// A document of a deleted device.
     Resurrected,
     WrongField,
-    /// A field with the empty text where there must be none.
+    /// A field with the empty text that must be absent.
     Empty,
-    /// One field less.
+    /// A document that lacks one field.
     LackingField,
     /// Two devices have each other's first code.
     Swapped,
     /// Several devices have the same other warehouse.
     SameChange,
-    /// Said to be withdrawn.
+    /// A document that is marked as withdrawn.
     Withdrawn,
     /// An earlier state with a version that no log will ever reach.
     Future,
@@ -54,7 +54,7 @@ const KINDS: [Drift<Kind>; 11] = [
     drift(Kind::Future, "future_version", 1),
 ];
 
-/// A document, or one that is to be there.
+/// A document that exists, or that a step writes.
 #[derive(Debug, Clone)]
 struct Document {
     id: String,
@@ -97,7 +97,7 @@ pub(super) async fn plant(
     Ok(drawn)
 }
 
-/// The documents of what is set aside that have an agent and a box, as nearly all do.
+/// Returns the documents of the rows set aside that have an agent and a box, as nearly all have.
 async fn standing(layer: &DocumentLayer, aside: &[SetAside]) -> Result<Vec<Document>> {
     let mut documents = Vec::new();
     for part in aside.chunks(STEP_DOCUMENTS) {
@@ -115,7 +115,7 @@ async fn standing(layer: &DocumentLayer, aside: &[SetAside]) -> Result<Vec<Docum
     Ok(documents)
 }
 
-/// This one and one in another box: to swap what is the same changes nothing. None when all are in its box.
+/// Returns this document and one of another box: a swap within a box changes nothing. Empty when all are in its box.
 fn of_two_boxes(one: Document, documents: &mut Vec<Document>) -> Vec<Document> {
     match documents.iter().position(|other| other.fields["box_no"] != one.fields["box_no"]) {
         Some(place) => vec![one, documents.swap_remove(place)],
@@ -135,7 +135,7 @@ impl Document {
         document
     }
 
-    /// As it was at another version.
+    /// Returns the document with another version.
     fn at(mut self, version: u64) -> Self {
         self.fields["lsn"] = version.into();
         Self { version, ..self }
@@ -189,7 +189,7 @@ fn steps_of(kind: Kind, documents: Vec<Document>, lanes: u32, hand: &mut Hand<'_
     }
 }
 
-/// Does it, each document under its own version; what is older than a deleted one has to wait until that is forgotten.
+/// Carries out the steps, each under its own version. One below a deleted version waits until that is forgotten.
 async fn carry_out(layer: &DocumentLayer, steps: Vec<Step>) -> Result<()> {
     let is_removal = |step: &Step| matches!(step, Step::Remove(_));
     let (mut now, puts): (Vec<Step>, Vec<Step>) = steps.into_iter().partition(is_removal);
@@ -211,7 +211,7 @@ async fn carry_out(layer: &DocumentLayer, steps: Vec<Step>) -> Result<()> {
     }
 }
 
-/// Whether each was refused for its version.
+/// Sends the steps; returns for each whether its version was refused.
 async fn send(layer: &DocumentLayer, steps: &[Step]) -> Result<Vec<bool>> {
     if steps.is_empty() {
         return Ok(Vec::new());

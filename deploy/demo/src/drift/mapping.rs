@@ -1,4 +1,4 @@
-//! Drift of mapping tables.
+//! Plants drift in mapping tables.
 
 use std::collections::HashSet;
 
@@ -10,32 +10,32 @@ use crate::topology::Topology;
 use crate::verify::MappingLayer;
 use crate::workload::SetAside;
 
-/// Columns of a row's key.
+/// Indexes of the columns in a row's key.
 const UUID: usize = 0;
 const KIND: usize = 1;
 const VALUE: usize = 2;
-/// Kinds of codes.
+/// Numbers of kinds of codes, as literals.
 const IMEI1: &str = "1";
 const MEID: &str = "3";
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Missing,
-    /// An earlier code with the version of that time.
+    /// A row of an earlier code, with the version of that time.
     Stale,
-    /// An earlier code beside the present ones.
+    /// A row of an earlier code beside the present ones.
     Extra,
-    /// A deleted device, with its codes.
+    /// Rows of a deleted device, with its codes.
     Resurrected,
-    /// A code of one device stands for another one.
+    /// A row in which one device's code belongs to another one.
     OtherDevice,
     WrongTable,
     InTwoTables,
     /// Two devices have each other's code.
     Swapped,
-    /// Several devices have a code said to be of the same other kind.
+    /// Several devices have a code under the same wrong kind.
     SameChange,
-    /// A row for the empty text, where NULL or that is in the source.
+    /// A row for the empty text, although the source has NULL or the empty text.
     Empty,
     /// An earlier code with a version that no log will ever reach.
     Future,
@@ -78,12 +78,12 @@ pub(super) async fn plant(
     Ok(drawn)
 }
 
-/// As `HEX` has it.
+/// Formats bytes as `HEX` does.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Devices of one shard when one takes another's place, phones for the same change, any for the others.
+/// Takes devices of one shard for `OtherDevice`, phones for `SameChange`, any for the others.
 fn victims(devices: &mut Vec<Vec<Row>>, drift: &Drift<Kind>, hand: &mut Hand<'_>) -> Option<Vec<Vec<Row>>> {
     let wanted = drift.keys as usize;
     let first = hand.below(devices.len());
@@ -95,12 +95,12 @@ fn victims(devices: &mut Vec<Vec<Row>>, drift: &Drift<Kind>, hand: &mut Hand<'_>
     };
     let places = (first..devices.len()).chain(0..first).filter(|place| is_fit(&devices[*place]));
     let mut places: Vec<usize> = places.take(wanted).collect();
-    // From the back, so that none changes its place before it is taken.
+    // They are taken from the back, so that none changes its index before it is taken.
     places.sort_unstable_by(|a, b| b.cmp(a));
     (places.len() == wanted).then(|| places.into_iter().map(|place| devices.swap_remove(place)).collect())
 }
 
-/// The row with a made-up code of 15 digits, in that code's table.
+/// Returns the row with a made-up code of 15 digits, in that code's table.
 fn with_other_code(layer: &MappingLayer, row: &Row, hand: &mut Hand<'_>) -> Row {
     let number = hand.nobody() % 100_000_000_000_000;
     let (table, value) = (number % u64::from(layer.tables), format!("{number:015}"));

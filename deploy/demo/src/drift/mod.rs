@@ -1,9 +1,9 @@
-//! Drift planted by hand in derived stores while everything runs: by SQL, by Redis commands, by HTTP.
+//! Plants drift in derived stores while everything runs: by SQL, by Redis commands, by HTTP.
 //!
-//! It stands for a restored backup, a script that writes where it must not, a disk that lies. What is planted belongs
-//! to rows that no workload touches any more, and to rows that no source has, so nothing but a repair makes it good:
-//! when the stores are equal in the end, each was found; when as many were repaired as were planted, nothing else was.
-//! A drift is counted by keys: of the source row that a derived row says it comes from, and of a cache by codes.
+//! The drift stands for a restored backup, a script that writes where it must not, a disk that corrupts data. It is
+//! planted in rows that no workload touches any more and in rows that no source has, so only a repair removes it. When
+//! the stores are equal in the end, each drift was found; when as many keys were repaired as planted, nothing else was.
+//! Drift is counted by keys: of the source row from which a derived row seems to come, and by codes for a cache.
 
 mod birthdays;
 mod cache;
@@ -24,19 +24,19 @@ use crate::error::Result;
 use crate::verify::{Layer, Verification};
 use crate::workload::SetAside;
 
-/// Rows are set aside for each drift of a store: some claim nothing, and some kinds need rows that are alike.
+/// Rows that are set aside for each drift of a store: some claim nothing, and some kinds need rows that are alike.
 const ROWS_A_DRIFT: usize = 3;
-/// Versions of which no log will ever tell.
+/// A version that no log will ever reach.
 const FUTURE_LSN: u64 = 1 << 62;
-/// Keys of rows that no source has are above it, and below those near the top that workloads use.
+/// Keys of rows that no source has are above this, and below those near the top that workloads use.
 const NOBODY: u64 = 1 << 61;
 
-/// A kind of drift, as its layer knows it.
+/// A kind of drift of one layer.
 #[derive(Debug, Clone, Copy)]
 struct Drift<K> {
     kind: K,
     name: &'static str,
-    /// So many differ when it is planted once.
+    /// Number of keys that differ when it is planted once.
     keys: u64,
 }
 
@@ -44,14 +44,14 @@ const fn drift<K>(kind: K, name: &'static str, keys: u64) -> Drift<K> {
     Drift { kind, name, keys }
 }
 
-/// How many keys differ, by kind.
+/// Number of differing keys, by kind.
 pub type Kinds = BTreeMap<&'static str, u64>;
 
-/// What was planted.
+/// Planted drift.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Planted {
     pub seed: u64,
-    /// By the name of the layer.
+    /// Drift by the name of the layer.
     pub layers: BTreeMap<&'static str, Kinds>,
 }
 
@@ -60,7 +60,7 @@ impl Planted {
         self.layers.values().flat_map(Kinds::values).sum()
     }
 
-    /// Keys of one layer.
+    /// Returns the number of keys planted in one layer.
     pub fn of(&self, layer: &str) -> u64 {
         self.layers.get(layer).into_iter().flat_map(Kinds::values).sum()
     }
@@ -72,7 +72,7 @@ pub struct Planter<'a> {
     audits: &'a [Verification],
     random: StdRng,
     seed: u64,
-    /// Different in each round, so that what is made up is never made up twice.
+    /// Last invented number; it rises over all rounds, so that no number is invented twice.
     nobody: u64,
 }
 
@@ -83,7 +83,7 @@ impl<'a> Planter<'a> {
         Self { audits, random: StdRng::seed_from_u64(seed), seed, nobody: NOBODY }
     }
 
-    /// How many rows of each entity to set aside for that many drifts.
+    /// Returns the number of rows of each entity to set aside for that many drifts.
     pub fn rows_needed(drifts: u64) -> usize {
         drifts as usize * ROWS_A_DRIFT
     }
@@ -110,7 +110,7 @@ impl<'a> Planter<'a> {
         Ok(planted)
     }
 
-    /// Layers of one entity share its rows, so that the repair of one store is not that of another.
+    /// Returns a layer's share of its entity's rows. Shares differ, so the repair of one store does not repair another.
     fn share_of(&self, number: usize, aside: &[SetAside]) -> Vec<SetAside> {
         let entity = self.audits[number].topology.entity;
         let is_alike = |audit: &&Verification| audit.topology.entity == entity;
@@ -121,21 +121,21 @@ impl<'a> Planter<'a> {
     }
 }
 
-/// What a planter draws from.
+/// Random numbers and unused keys of a planter.
 struct Hand<'a> {
     random: &'a mut StdRng,
     nobody: &'a mut u64,
 }
 
 impl Hand<'_> {
-    /// A number that no row has.
+    /// Returns a number that no row has.
     fn nobody(&mut self) -> u64 {
         *self.nobody += 1;
         *self.nobody
     }
 
-    /// Takes kinds in random order, again and again, until so many keys are used, and counts them. What does not fit
-    /// any more, or finds no rows, is left out.
+    /// Takes kinds in random order, round after round, until so many keys are used; counts the keys. It leaves out a
+    /// kind that does not fit any more or finds no rows.
     fn draw<K: Copy>(
         &mut self,
         all: &[Drift<K>],

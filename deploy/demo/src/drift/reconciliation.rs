@@ -1,4 +1,4 @@
-//! What a reconciliation says that it found and repaired, held against what was planted.
+//! Compares the findings and repairs of a reconciliation with the planted drift.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use crate::daemon::Commands;
 use crate::error::{DemoError, Result};
 use crate::verify::{Layer, Verification};
 
-/// Verdicts that are no drift.
+/// Verdicts that do not count as drift.
 const NO_DRIFT: [&str; 3] = ["in_flight", "hot", "unreadable"];
 
-/// The answer of `anabranch reconcile --now --json`, as far as it is judged.
+/// The judged fields of the answer of `anabranch reconcile --now --json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reconciliation {
     pub id: String,
@@ -23,7 +23,7 @@ pub struct Reconciliation {
 /// One store of a reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Store {
-    /// The projection, or the cache.
+    /// The projection or the cache.
     pub store: String,
     #[serde(default)]
     pub rows_source: u64,
@@ -45,13 +45,13 @@ pub struct Store {
     pub seconds: f64,
 }
 
-/// A reconciliation and what was planted before it, by layer.
+/// A reconciliation and the drift planted before it, by layer.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Judgement {
     pub planted: u64,
     pub found: u64,
     pub repaired: u64,
-    /// Repairs of keys that nobody had touched.
+    /// Repairs of keys in which no drift was planted.
     pub false_repairs: u64,
     pub seconds: f64,
     pub kinds: Planted,
@@ -60,7 +60,7 @@ pub struct Judgement {
 }
 
 impl Store {
-    /// Keys that were found to be drift.
+    /// Returns the number of keys that were found to be drift.
     pub fn found(&self) -> u64 {
         let is_drift = |(verdict, _): &(&String, &u64)| !NO_DRIFT.contains(&verdict.as_str());
         self.verdicts.iter().filter(is_drift).map(|(_, keys)| keys).sum()
@@ -68,7 +68,7 @@ impl Store {
 }
 
 impl Reconciliation {
-    /// Runs one to its end, beside whatever else runs.
+    /// Runs a reconciliation to its end, beside everything else.
     pub async fn run(commands: &Commands) -> Result<Self> {
         let finished = commands.run(&["reconcile", "--now", "--unthrottled", "--json"]).await?;
         let text = finished.stdout.trim();
@@ -79,7 +79,7 @@ impl Reconciliation {
         })
     }
 
-    /// Whether exactly what was planted was found and repaired.
+    /// Judges whether exactly the planted drift was found and repaired.
     pub fn judge(&self, audits: &[Verification], planted: Planted) -> Judgement {
         let mut judgement = Judgement { planted: planted.total(), ..Judgement::default() };
         let mut problem = |text: String| judgement.problems.push(text);

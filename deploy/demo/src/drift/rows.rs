@@ -1,4 +1,4 @@
-//! Rows of derived tables, as literals: which stand, and how others come to stand in their place.
+//! Rows of derived tables as literals: finds them, and writes others in their place.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use crate::verify::{Column, DerivedTables, UNION_TABLES, literals, shard_id_sql}
 use crate::workload::SetAside;
 
 const ACTION: &str = "plant drift";
-/// A lane may hold what is wanted, or want what is held.
+/// Attempts of a step: a lane may hold its locks, or wait for them.
 const TRIES: u32 = 20;
 
 /// A derived row.
@@ -19,22 +19,22 @@ pub(super) struct Row {
     pub database: u32,
     pub table: String,
     pub shard: u64,
-    /// Literals, in the order of the layer's key.
+    /// Literals of the layer's key, in its order.
     pub key: Vec<String>,
-    /// Literal of the layer's column after the key; of the mapping layer that is the version.
+    /// Literal of the layer's column after the key; for the mapping layer it is the version.
     pub checked: String,
     pub lsn: u64,
 }
 
-/// What is done to a table.
+/// A change of a table.
 #[derive(Debug, Clone)]
 pub(super) enum Step {
     Remove(Row),
-    /// In place of what stands there with the same key.
+    /// Writes a row in place of an existing one with the same key.
     Put(Row),
 }
 
-/// The rows that stand for what is set aside, all rows of a source row together.
+/// Returns the existing rows of the rows set aside, grouped by source row.
 pub(super) async fn standing(
     topology: &Topology,
     layer: &impl DerivedTables,
@@ -77,7 +77,7 @@ pub(super) async fn standing(
     Ok(found.chunk_by(same).map(<[Row]>::to_vec).collect())
 }
 
-/// Versions of the rows that stand; the others stay without.
+/// Reads the versions of existing rows; the other rows stay without a version.
 async fn read_versions(layer: &impl DerivedTables, rows: &mut [Row]) -> Result<()> {
     for (target, endpoint) in layer.targets().iter().enumerate() {
         let mut connection = endpoint.connect(&[]).await?;
@@ -95,7 +95,7 @@ async fn read_versions(layer: &impl DerivedTables, rows: &mut [Row]) -> Result<(
     Ok(())
 }
 
-/// Another table of the same layer.
+/// Returns the row in another table of the same layer.
 pub(super) fn elsewhere(layer: &impl DerivedTables, row: &Row, hand: &mut Hand<'_>) -> Row {
     let tables = layer.tables();
     loop {
@@ -106,7 +106,7 @@ pub(super) fn elsewhere(layer: &impl DerivedTables, row: &Row, hand: &mut Hand<'
     }
 }
 
-/// Does it, each step by itself, as a hand would.
+/// Carries out the steps, each as a statement of its own, as a manual write does.
 pub(super) async fn carry_out(layer: &impl DerivedTables, steps: &[Step]) -> Result<()> {
     let mut connections: Vec<Connection> = Vec::new();
     for target in layer.targets() {

@@ -5,9 +5,9 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// An hour: longer than any run is looked at.
+/// Largest lag of a histogram: an hour, which is longer than any run.
 const LAG_MAX_US: u64 = 3_600_000_000;
-/// Significant digits.
+/// Significant digits of a histogram.
 const PRECISION: u8 = 3;
 
 /// Quantiles of one histogram, in milliseconds.
@@ -19,14 +19,14 @@ pub struct LagSummary {
     pub max_ms: f64,
 }
 
-/// What a run of probes measured.
+/// Measurements of a run of probes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct LagReport {
-    /// From the answer to COMMIT.
+    /// Lag from the answer to COMMIT.
     pub from_commit: LagSummary,
-    /// From the moment at which the schedule wanted the change.
+    /// Lag from the moment at which the schedule wanted the change.
     pub from_schedule: LagSummary,
-    /// Never seen; they count with the time they were waited for.
+    /// Probes never seen; each counts with the time that was waited for it.
     pub unseen: u64,
 }
 
@@ -67,14 +67,14 @@ impl Lags {
         }
     }
 
-    /// Takes the summary of what came since the last call.
+    /// Takes the summary of the lags since the last call.
     pub fn take_phase(&mut self) -> LagSummary {
         let phase = summary(&self.phase);
         self.phase.reset();
         phase
     }
 
-    /// Takes the summaries of everything, and of what came since the last call.
+    /// Takes the summaries of all lags, and of those since the last call.
     pub fn take_recent(&mut self) -> (LagSummary, LagSummary) {
         let recent = summary(&self.recent);
         self.recent.reset();

@@ -1,12 +1,12 @@
-//! Measures how long a committed change needs to become visible in each store that is derived of it.
+//! Measures how long a committed change needs to become visible in each store derived from it.
 //!
-//! Rows of its own are changed on a fixed schedule, alternating between the sources. The lag of one probe runs from the
-//! moment right after COMMIT was answered to the moment after a look at the store showed the change; looks follow each
-//! other by about a millisecond, in Redis by two and in OpenSearch by twenty, which is the resolution.
+//! The probe changes rows of its own on a fixed schedule, alternating between the sources. The lag of a change runs
+//! from the moment after COMMIT was answered to the moment after a query showed the change in the store. Queries follow
+//! each other by about a millisecond, in Redis by two and in OpenSearch by twenty, which is the resolution.
 //!
-//! The schedule is open loop: probes start whether or not earlier ones are visible, so a pipeline that stands still
-//! collects late probes instead of fewer ones (no coordinated omission). `from_schedule` also counts the time by which
-//! a busy source delayed the commit itself. A probe that was never seen counts with the time it was waited for.
+//! The schedule is open loop: probes start even if earlier ones are not visible, so a stalled pipeline collects late
+//! probes instead of fewer ones (no coordinated omission). `from_schedule` also counts the time by which a busy source
+//! delayed the commit itself. A probe that was never seen counts with the time that was waited for it.
 
 mod lag;
 mod rows;
@@ -30,7 +30,7 @@ use crate::error::Result;
 use crate::topology::Topology;
 use crate::verify::Verification;
 
-/// What is not visible this long after the end is given up.
+/// A probe that is not visible this long after the end is given up.
 const UNSEEN_MAX: Duration = Duration::from_secs(20);
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -45,12 +45,12 @@ struct Outstanding {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By row. An older probe of the same row becomes visible with the younger one at the latest.
+    /// Outstanding probes by row. An older probe of a row becomes visible with the younger one at the latest.
     outstanding: HashMap<u64, Vec<Outstanding>>,
     lags: Lags,
 }
 
-/// What is known of one store.
+/// Outstanding probes and measured lags of one store.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -67,7 +67,7 @@ impl Shared {
         self.arrived.notify_waiters();
     }
 
-    /// The newest probe of each row, those first that wait longest.
+    /// Returns the newest probe of each row, those that wait longest first.
     fn oldest(&self) -> Vec<ExpectedRow> {
         let state = self.lock();
         let mut newest: Vec<&Outstanding> =
@@ -91,7 +91,7 @@ impl Shared {
         }
     }
 
-    /// Counts what was never seen.
+    /// Returns the report; counts the probes that were never seen.
     fn report(&self) -> LagReport {
         let mut state = self.lock();
         let unseen: Vec<Outstanding> = state.outstanding.drain().flat_map(|(_, probes)| probes).collect();
@@ -102,7 +102,7 @@ impl Shared {
     }
 }
 
-/// A store and what was seen there.
+/// A store and the changes that were seen in it.
 #[derive(Debug, Clone)]
 struct Watched {
     audit: Verification,
@@ -115,7 +115,7 @@ impl Watched {
     }
 }
 
-/// Probe rows of one entity on every source, and what was measured in each store derived of it.
+/// Probe rows of one entity on every source, and the measurements in each store derived from it.
 #[derive(Debug)]
 pub struct LagProbe {
     topology: Topology,
@@ -126,23 +126,23 @@ pub struct LagProbe {
 /// The lag of one store so far, for a screen.
 #[derive(Debug, Clone)]
 pub struct LiveLag {
-    /// As the audit names it.
+    /// Name of the store's audit.
     pub store: &'static str,
     shared: Arc<Shared>,
 }
 
 impl LiveLag {
-    /// Lags of all probes, and of those seen since the last call of this function.
+    /// Returns the lags of all probes, and of those seen since the last call of this function.
     pub fn snapshot(&self) -> (LagSummary, LagSummary) {
         self.shared.lock().lags.take_recent()
     }
 
-    /// Lags of the probes seen since the last call of this function.
+    /// Returns the lags of the probes seen since the last call of this function.
     pub fn take_phase(&self) -> LagSummary {
         self.shared.lock().lags.take_phase()
     }
 
-    /// Probes that are committed and not visible, and the age of the oldest.
+    /// Returns the number of probes that are committed and not visible, and the age of the oldest.
     pub fn outstanding(&self) -> (usize, Duration) {
         let state = self.shared.lock();
         let all = state.outstanding.values().flatten();
@@ -152,7 +152,7 @@ impl LiveLag {
 }
 
 impl LagProbe {
-    /// Inserts the probe rows; the schema must exist. The audits are of one entity, at least one.
+    /// Inserts the probe rows; the schema must exist. The audits must be of one entity, and at least one.
     pub async fn create(audits: &[&Verification]) -> Result<Self> {
         let topology = audits[0].topology.clone();
         let mut rows = Vec::new();
@@ -165,19 +165,19 @@ impl LagProbe {
             rows.push(own);
         }
         let watched = |audit: &&Verification| Watched { audit: (*audit).clone(), shared: Arc::default() };
-        // A store that shows no probe, as lunar tables do, is not watched.
+        // A store that shows no probe, such as lunar tables, is not watched.
         let mut stores: Vec<Watched> = audits.iter().map(watched).collect();
         stores.retain(|store| !store.store_probes().is_empty());
         Ok(Self { topology, rows, stores })
     }
 
-    /// One for each store.
+    /// Returns the lag of each store.
     pub fn live(&self) -> Vec<LiveLag> {
         let live = |store: &Watched| LiveLag { store: store.audit.name(), shared: Arc::clone(&store.shared) };
         self.stores.iter().map(live).collect()
     }
 
-    /// Waits until a probe row of any source is in the first store; false when the time was over.
+    /// Waits until a probe row of any source is in the first store; returns false when the time was over.
     pub async fn first_row(&self, limit: Duration) -> bool {
         let start = Instant::now();
         let store = &self.stores[0];
@@ -199,12 +199,12 @@ impl LagProbe {
         let store_probes =
             store.store_probes().into_iter().map(|store_probe| store_probe.watch(&store.shared, &seen));
         tokio::join!(join_all(store_probes), watch);
-        // The rows of the first users are no measurement.
+        // The rows of the first users do not count as a measurement.
         let state = std::mem::take(&mut *store.shared.lock());
         !state.lags.is_empty()
     }
 
-    /// Probes until cancelled, then waits for those that are on their way. By the name of the store.
+    /// Probes until cancelled, then waits for the outstanding probes. Returns the reports by the name of the store.
     pub async fn run(
         &self,
         probes_per_second: u32,
@@ -257,10 +257,10 @@ impl LagProbe {
                 continue;
             };
             let row = rows[number as usize % rows.len()];
-            // The first round leaves the revision of the insert, each further round the one before.
+            // In the first round rows have the insert's revision, in each further round that of the round before.
             let revision = row.first_revision() + u64::from(number) / rows.len() as u64 + 1;
             if open.execute("change a row of the probe", row.change(revision)).await.is_err() {
-                // Whether it was committed is unknown: no probe.
+                // Whether it was committed is unknown, so it does not count as a probe.
                 connection = None;
                 continue;
             }

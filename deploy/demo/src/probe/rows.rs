@@ -1,23 +1,23 @@
-//! Rows of the probe, which no workload touches: where they lie, and what is written into them.
+//! Rows of the probe, which no workload touches: their tables and their values.
 //!
-//! A change is named by its *revision*, which rises with each change of a row. A user's is a day that moves on; a
-//! device's becomes a new first IMEI, which names that change alone.
+//! A change is identified by its *revision*, which rises with each change of a row. A user's becomes a later day; a
+//! device's becomes a new first IMEI, which identifies that change alone.
 
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::luhn_check_digit;
 
 use crate::topology::{SourceTable, Topology, uuid};
 
-/// Ids far above those of the workload.
+/// The first id: far above those of the workload.
 const FIRST_ID: u64 = 1 << 40;
-/// At 25 probes a second and source a row's turn comes again after 40 s.
+/// Rows of each source: at 25 probes a second and source a row is changed every 40 s.
 const ROWS_PER_SOURCE: u64 = 1_000;
-/// Days that users move through: one a month, so that all lanes take part.
+/// Days through which users move: one a month, so that all lanes take part.
 const DAYS: u64 = 12;
-/// Digits of a row's number, and of a revision, in a device's code.
+/// One more than the largest part of a device's code: six digits for a row's number, and six for a revision.
 const CODE_PART: u64 = 1_000_000;
 
-/// A row: its id, of a device the number, and where it lies.
+/// A row: its id (for a device its number), and its table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProbeRow {
     pub id: u64,
@@ -25,7 +25,7 @@ pub(super) struct ProbeRow {
 }
 
 impl ProbeRow {
-    /// The rows of one source, with the statements that insert them.
+    /// Returns the rows of one source, with the statements that insert them.
     pub fn all(topology: &Topology, source: usize) -> Vec<(Self, String)> {
         let first = FIRST_ID + source as u64 * ROWS_PER_SOURCE;
         let is_own = |place: &SourceTable| topology.source_of(*place) == source;
@@ -56,12 +56,12 @@ impl ProbeRow {
         }
     }
 
-    /// The revision that the insert writes.
+    /// Returns the revision that the insert writes.
     pub fn first_revision(self) -> u64 {
         self.id % DAYS
     }
 
-    /// The statement that makes the change of that revision.
+    /// Returns the statement that makes the change of that revision.
     pub fn change(self, revision: u64) -> String {
         let set = match self.place.entity {
             Entity::User => format!("birthday = '{}'", self.birthday(revision)),
@@ -75,12 +75,12 @@ impl ProbeRow {
         format!("1984-{:02}-15", revision % DAYS + 1)
     }
 
-    /// The table of a user's birthday.
+    /// Returns the table of a user's birthday.
     pub fn day_table(self, revision: u64) -> String {
         format!("birthday_{:02}15", revision % DAYS + 1)
     }
 
-    /// A device's first IMEI: 15 digits.
+    /// Returns a device's first IMEI: 15 digits.
     pub fn code(self, revision: u64) -> String {
         let digits = format!("99{:06}{:06}", self.id % CODE_PART, revision % CODE_PART);
         let check = luhn_check_digit(digits.as_bytes());

@@ -1,4 +1,4 @@
-//! Watches the stores for the changes that were not seen there yet.
+//! Watches the stores for changes that were not seen there yet.
 
 use std::time::Duration;
 
@@ -19,22 +19,22 @@ use crate::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DerivedTables, DocumentLayer, Layer, MappingLayer,
 };
 
-/// Between two looks while something is outstanding: the resolution of what is measured. Where a look costs the server
-/// more than a read by a key, it is rarer.
+/// Pause between two queries while a probe is outstanding: the resolution of the measurement. It is longer where a
+/// query costs the server more than a read by a key.
 const TABLES_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 const DOCUMENTS_POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Probes of one look.
+/// Probes in one query.
 const LOOK_PROBES: usize = 100;
-/// A server that stands still is no reason to wait for it until it is given up.
+/// Limit of one query: a stalled server is not waited for until its connection is given up.
 const LOOK_MAX: Duration = Duration::from_secs(5);
-/// What an entry without claims has: a version and a checksum.
+/// Bytes of an entry without claims: a version and a checksum.
 const EMPTY_ENTRY_BYTES: usize = 5;
 
-/// A row and the revision that is looked for.
+/// A row and the revision that is expected of it.
 pub(super) type ExpectedRow = (ProbeRow, u64);
 
-/// Looks into one server of a store.
+/// Queries one server of a store.
 #[derive(Debug)]
 pub(super) enum StoreProbe {
     Birthday { layer: BirthdayLayer, target: usize, connection: Option<Connection> },
@@ -44,10 +44,10 @@ pub(super) enum StoreProbe {
 }
 
 impl StoreProbe {
-    /// One for each server that has a part of the store.
+    /// Makes one for each server that has a part of the store.
     pub fn all(topology: &Topology, layer: &Layer) -> Vec<Self> {
         match layer {
-            // Probes change solar birthdays.
+            // Probes change solar birthdays only.
             Layer::Birthday(layer) if layer.calendar == Calendar::Lunar => Vec::new(),
             Layer::Birthday(layer) => (0..layer.targets.len())
                 .map(|target| Self::Birthday { layer: layer.clone(), target, connection: None })
@@ -62,7 +62,7 @@ impl StoreProbe {
         }
     }
 
-    /// Looks until cancelled. A server that is down is tried again.
+    /// Queries until cancelled. A server that is down is tried again.
     pub async fn watch(mut self, shared: &Shared, cancel: &CancellationToken) {
         loop {
             let arrived = shared.arrived.notified();
@@ -113,7 +113,7 @@ impl StoreProbe {
         }
     }
 
-    /// Those that must be seen on this server.
+    /// Returns the rows that must become visible on this server.
     fn own(&self, wanted: Vec<ExpectedRow>) -> Vec<ExpectedRow> {
         let is_own = |(row, revision): &ExpectedRow| match self {
             Self::Birthday { layer, target, .. } => {
@@ -125,7 +125,7 @@ impl StoreProbe {
         wanted.into_iter().filter(is_own).take(LOOK_PROBES).collect()
     }
 
-    /// Which of them are there.
+    /// Returns those of the rows that are visible.
     async fn look(&mut self, wanted: &[ExpectedRow]) -> Result<Vec<(u64, u64)>> {
         match self {
             Self::Birthday { layer, target, connection } => {
@@ -153,10 +153,10 @@ impl StoreProbe {
     }
 }
 
-/// Codes of 15 digits lie in the first of the mapping databases.
+/// The first mapping database, which has codes of 15 digits.
 const MAPPING_DATABASE: u32 = 0;
 
-/// Where a user's change must be seen: database number and table.
+/// Returns database number and table in which a user's change must become visible.
 fn birthday_place(layer: &BirthdayLayer, row: ProbeRow, revision: u64) -> (u32, String) {
     let table = row.day_table(revision);
     let database = match layer.layout {

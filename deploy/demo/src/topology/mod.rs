@@ -1,8 +1,8 @@
-//! Where the demo's rows lie: numbered databases with numbered tables, shared out over the source servers.
+//! The tables of the demo: numbered databases with numbered tables, spread over the source servers.
 //!
-//! One topology for each entity, side by side on the same servers; consecutive databases lie together. Of 10 user
-//! databases 0–4 lie on the first of two servers and 5–9 on the second; of 5 inventory databases 0–2 and 3–4, the
-//! history with the last.
+//! Each entity has a topology, side by side on the same servers; consecutive databases are on one server. Of 10 user
+//! databases the first of two servers has 0–4 and the second 5–9. Of 5 inventory databases they have 0–2 and 3–4; the
+//! history is with the last one.
 
 mod serials;
 mod users;
@@ -40,27 +40,27 @@ impl SourceTable {
         }
     }
 
-    /// `` `user_07`.`user_003` ``
+    /// Returns a name such as `` `user_07`.`user_003` ``.
     pub fn quoted(self) -> String {
         format!("`{}`.`{}`", self.database_name(), self.table_name())
     }
 
-    /// `user_07.user_003`
+    /// Returns a name such as `user_07.user_003`.
     pub fn name(self) -> String {
         format!("{}.{}", self.database_name(), self.table_name())
     }
 
-    /// Whether rows only come here from other tables, and stay.
+    /// Whether the table only gets rows from other tables, and keeps them.
     pub fn is_history(self) -> bool {
         self.entity == Entity::SerialCode && self.database >= INVENTORY_DATABASES
     }
 
-    /// The history's table for rows of this one.
+    /// Returns the history's table for rows of this one.
     pub fn history(self) -> Self {
         Self { database: INVENTORY_DATABASES, ..self }
     }
 
-    /// The primary key column.
+    /// Returns the primary key column.
     pub fn key_column(self) -> &'static str {
         match self.entity {
             Entity::User => "user_id",
@@ -68,7 +68,7 @@ impl SourceTable {
         }
     }
 
-    /// The key of the row of that number, as a SQL literal for this table.
+    /// Returns the key of the row of that number, as a SQL literal for this table.
     pub fn key(self, number: u64) -> String {
         match self.entity {
             Entity::User => number.to_string(),
@@ -79,7 +79,7 @@ impl SourceTable {
         }
     }
 
-    /// SQL: the number of a row, from its key.
+    /// Returns the SQL for the number of a row, computed from its key.
     pub fn number_sql(self) -> String {
         match self.entity {
             Entity::User => "user_id".to_owned(),
@@ -108,34 +108,34 @@ impl Topology {
         Self { entity: Entity::User, rule, sources }
     }
 
-    /// Users in 10 databases with 10 tables each.
+    /// Makes the topology of users in 10 databases with 10 tables each.
     pub fn standard(sources: Vec<Endpoint>, spread: Spread, hash: NameHash) -> Self {
         Self::users(sources, ShardingRule { hash, spread, databases: 10, tables: 10 })
     }
 
-    /// Devices in 5 databases and the history, with that many tables each; 64 are the standard.
+    /// Makes the topology of devices in 5 databases and the history, with that many tables each; 64 are the standard.
     pub fn serials(sources: Vec<Endpoint>, tables: u32) -> Self {
         let (hash, spread) = (NameHash::Decimal, Spread::Literal);
         let rule = ShardingRule { hash, spread, databases: INVENTORY_DATABASES, tables };
         Self { entity: Entity::SerialCode, rule, sources }
     }
 
-    /// Index into `sources` of the server that holds a table: consecutive databases lie together.
+    /// Returns the index into `sources` of the server that holds a table: consecutive databases are together.
     pub fn source_of(&self, place: SourceTable) -> usize {
         let databases = self.rule.databases.max(1);
         place.database.min(databases - 1) as usize * self.sources.len() / databases as usize
     }
 
-    /// Where the application puts a row with this sharding key: a user's name, a device's uuid.
+    /// Returns the table in which the application puts a row with this sharding key: a user's name, a device's uuid.
     pub fn place(&self, key: &str) -> SourceTable {
         let (database, table) = self.rule.place(key).expect("the workload's keys have a number");
         SourceTable { entity: self.entity, database, table }
     }
 
-    /// Whether the row of that number may lie there.
+    /// Whether the table may hold the row of that number.
     pub fn may_hold(&self, place: SourceTable, number: u64) -> bool {
         match self.entity {
-            // Anywhere: the name decides.
+            // Any table may hold it, because the name decides.
             Entity::User => true,
             Entity::SerialCode => {
                 let online = self.place(&uuid(number));
@@ -144,7 +144,7 @@ impl Topology {
         }
     }
 
-    /// All tables that exist.
+    /// Returns all tables that exist.
     pub fn places(&self) -> impl Iterator<Item = SourceTable> + '_ {
         let (entity, tables) = (self.entity, self.rule.tables);
         let history = u32::from(entity == Entity::SerialCode);
@@ -156,7 +156,7 @@ impl Topology {
         self.places().filter(move |place| self.source_of(*place) == source)
     }
 
-    /// Whether some key belongs into that table: with `literal` one number decides both parts.
+    /// Whether some key belongs in that table: with `literal` one number decides both parts.
     pub fn is_reachable(&self, place: SourceTable) -> bool {
         let common = greatest_common_divisor(self.rule.databases, self.rule.tables);
         match self.rule.spread {
@@ -166,7 +166,7 @@ impl Topology {
         }
     }
 
-    /// Makes all databases and tables; safe to repeat.
+    /// Creates all databases and tables; safe to repeat.
     pub async fn create_schema(&self) -> Result<()> {
         for (index, source) in self.sources.iter().enumerate() {
             let mut connection = source.connect(&[]).await?;
@@ -258,7 +258,7 @@ mod tests {
             reached.insert(place);
         }
         assert_eq!((reached.len(), lengths), (320, BTreeSet::from([9, 64])));
-        // The history is on one server, and some rows come from each.
+        // The history is on one server, and it gets rows from each server.
         let sources: BTreeSet<usize> = reached.iter().map(|place| topology.source_of(*place)).collect();
         let history: BTreeSet<usize> =
             reached.iter().map(|place| topology.source_of(place.history())).collect();

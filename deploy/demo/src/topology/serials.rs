@@ -1,7 +1,7 @@
 //! Serial code tables: `inventory_3.serial_code_07`, and `inventory_history.serial_code_07`, into which rows move.
 //!
-//! A device has a number, which the product's generator gave it; its uuid is that number in decimal. In databases whose
-//! uuid is text, one device in seven has a uuid of 64 digits that ends in its number instead.
+//! A device has a number, which the product's generator gave it; its uuid is that number in decimal. In databases with
+//! uuids of text, one device in seven has a uuid of 64 digits that ends in its number instead.
 
 use anabranch_schemas::sql::serial_code_table;
 
@@ -12,7 +12,7 @@ pub const SERIAL_TABLES: [&str; 2] =
     ["inventory_{db}.serial_code_{table:02}", "inventory_history.serial_code_{table:02}"];
 /// Databases of the online tables.
 pub const INVENTORY_DATABASES: u32 = 5;
-/// As many as a `u64` can have.
+/// As many digits as a `u64` can have.
 pub(super) const NUMBER_DIGITS: usize = 20;
 
 /// Column type of a uuid.
@@ -23,7 +23,7 @@ pub enum UuidType {
 }
 
 impl UuidType {
-    /// Text in two of the online databases, one on each server, and in the history, which so can hold any.
+    /// Text in two of the online databases, one on each server, and in the history, which so can hold any uuid.
     pub fn of(place: SourceTable) -> Self {
         match place.database {
             1 | 3 | INVENTORY_DATABASES.. => Self::Text,
@@ -43,7 +43,7 @@ pub(super) fn create_table(place: SourceTable) -> String {
     serial_code_table(&place.database_name(), &place.table_name(), UuidType::of(place).sql())
 }
 
-/// The uuid of the device of that number. Its last digits are the number's, so it has the same place.
+/// Returns the uuid of the device of that number. Its last digits are the number's, so it belongs in the same table.
 pub fn uuid(number: u64) -> String {
     let is_text = matches!(number % u64::from(INVENTORY_DATABASES), 1 | 3);
     match is_text && number.is_multiple_of(7) {

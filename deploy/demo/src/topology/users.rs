@@ -17,7 +17,7 @@ pub enum BirthdayType {
 }
 
 impl BirthdayType {
-    /// Differs from database to database, so each run meets all of them on each server.
+    /// Returns a type that differs from database to database, so each run has all types on each server.
     pub fn of(place: SourceTable) -> Self {
         match place.database % 5 {
             0 | 3 => Self::Date,

@@ -1,8 +1,10 @@
-//! The birthday layer: which database and table a birthday belongs into, in SQL.
+//! The birthday layer: SQL for the database and table in which a birthday belongs.
 //!
-//! The rule: NULL, zero, year 0, a date that no calendar has and malformed text are in no table. A text is, between
-//! blanks, tabs and line ends, `YYYY-MM-DD`, or that followed by a blank or `T` and anything. A lunar birthday is
-//! `MM-DD`, twelve months of thirty days; a type that is not `lunar` means solar.
+//! Rules:
+//! - NULL, zero, year 0, a date that no calendar has and malformed text are in no table.
+//! - Between blanks, tabs and line ends a text is `YYYY-MM-DD`, optionally followed by a blank or `T` and any text.
+//! - A lunar birthday is `MM-DD`, of twelve months of thirty days; a type means solar unless it is `lunar`, in any case
+//!   and between blanks.
 
 use anabranch_schemas::celebration::Calendar;
 use serde::Serialize;
@@ -11,11 +13,11 @@ use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
 use crate::topology::{BirthdayType, SourceTable};
 
-/// How the tables of a calendar are spread over the databases.
+/// Distribution of a calendar's tables over the databases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DerivedLayout {
-    /// Each table once: database = place of the day among all, from 0, modulo the number of databases.
+    /// Each table once: database = index of the day in the calendar, from 0, modulo the number of databases.
     ByDay,
     /// All tables in each database: database = user id modulo the number of databases.
     ByUser,
@@ -28,7 +30,7 @@ pub struct BirthdayLayer {
     pub calendar: Calendar,
     pub layout: DerivedLayout,
     pub databases: u32,
-    /// Database i lies on target i modulo their number.
+    /// Targets: database i is on target i modulo their number.
     pub targets: Vec<Endpoint>,
 }
 
@@ -36,7 +38,7 @@ pub struct BirthdayLayer {
 const DAYS: [u32; 12] = [31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 /// Days of 366 that must have users; a few thousand users fill more by chance.
 const DAYS_FILLED_MIN: u64 = 330;
-/// Half of the users have a lunar birthday.
+/// Lunar days that must have users; half of the users have a lunar birthday.
 const LUNAR_DAYS_FILLED_MIN: u64 = 250;
 
 impl DerivedTables for BirthdayLayer {
@@ -84,7 +86,7 @@ impl DerivedTables for BirthdayLayer {
         }
     }
 
-    /// A lunar row with another type is not the one that is wanted.
+    /// The type is part of the key: a lunar row with another type does not match its claim.
     fn key(&self) -> &'static [Column] {
         match self.calendar {
             Calendar::Solar => const { &[Column::number("user_id")] },
@@ -130,7 +132,7 @@ impl DerivedTables for BirthdayLayer {
 }
 
 impl BirthdayLayer {
-    /// As the demo's configuration names the projection, and its tables begin.
+    /// Returns the projection's name in the demo's configuration, with which its tables' names begin.
     pub fn name(&self) -> &'static str {
         match self.calendar {
             Calendar::Solar => "birthday",
@@ -158,15 +160,15 @@ impl BirthdayLayer {
     }
 }
 
-/// The date as 10 characters, or NULL, for each column type. Dates are taken apart as text: date functions answer
-/// differently for dates that do not exist.
+/// Returns the date as 10 characters, or NULL, for each column type. Dates are split as text, because date functions
+/// answer differently for dates that do not exist.
 fn day_sql(column: BirthdayType) -> &'static str {
     match column {
         BirthdayType::Date | BirthdayType::DateTime | BirthdayType::DateTimeMicroseconds => {
             "LEFT(CAST(birthday AS CHAR), 10)"
         }
-        // `\z` and not `$`, which also matches before a last line end; the binary collation keeps `T` from matching
-        // `t`.
+        // The pattern ends with `\z` because `$` also matches before a last line end; the binary collation keeps `T`
+        // from matching `t`.
         BirthdayType::Text => {
             r"CASE WHEN birthday COLLATE utf8mb4_bin REGEXP
                 '(?s)^[ \\t\\n\\f\\r]*[0-9]{4}-[0-9]{2}-[0-9]{2}([ T].*)?[ \\t\\n\\f\\r]*\\z'
@@ -175,7 +177,7 @@ fn day_sql(column: BirthdayType) -> &'static str {
     }
 }
 
-/// Condition on `day`: year above 0 and a day that its month has in that year.
+/// Condition on `day`: its year is above 0, and its month has the day in that year.
 const IS_A_DATE: &str = "CAST(LEFT(day, 4) AS UNSIGNED) > 0
     AND CAST(SUBSTR(day, 6, 2) AS UNSIGNED) BETWEEN 1 AND 12
     AND CAST(SUBSTR(day, 9, 2) AS UNSIGNED) BETWEEN 1 AND

@@ -1,11 +1,13 @@
-//! The cache layer: every key of Redis against the claims of the sources.
+//! The cache layer: compares every key of Redis with the claims of the sources.
 //!
-//! The rule: key `<prefix>:{<CRC-32 of the code, 8 hexadecimal digits>}e:<code>` holds the complete set of the code's
-//! claims: a byte 1, of each claim shard (8 bytes, big endian), kind (1), length of the uuid (1) and uuid, at the end
-//! the CRC-32 of all that, big endian. A missing key is no difference: what is not cached is read. A set without
-//! claims is remembered for a short time, any other for a long one, none for ever. `…t:<code>` is the token of a fill
-//! that was cut off, for half a minute; `<prefix>:{<number>}m:` a freshness key: it says that no server holds an old
-//! copy, for half an hour.
+//! Rules:
+//! - Key `<prefix>:{<CRC-32 of the code, 8 hexadecimal digits>}e:<code>` holds the complete set of the code's claims: a
+//!   byte 1; for each claim shard (8 bytes, big endian), kind (1), length of the uuid (1) and uuid; the CRC-32 of it,
+//!   big endian.
+//! - A missing key is no difference: a lookup reads the tables. A set without claims lives for a short time, any other
+//!   for a long one, none for ever.
+//! - `…t:<code>` is the token of an interrupted fill, which lives for half a minute. `<prefix>:{<number>}m:` is a
+//!   freshness key, which lives for half an hour: it proves that no server holds an old copy.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -23,26 +25,26 @@ use crate::topology::Topology;
 /// The cache of mapping tables.
 #[derive(Debug, Clone)]
 pub struct CacheLayer {
-    /// What it is a copy of.
+    /// The layer that it caches.
     pub mapping: MappingLayer,
     pub server: RedisServer,
-    /// Begins every key.
+    /// Prefix of every key.
     pub prefix: String,
-    /// What a set lives at most, and one without claims.
+    /// Longest life of a set, and of a set without claims.
     pub time_to_live: (Duration, Duration),
 }
 
 const TOKEN_TIME_TO_LIVE: Duration = Duration::from_secs(30);
 const FRESHNESS_KEY_TIME_TO_LIVE: Duration = Duration::from_secs(1800);
-/// Keys of one round trip.
+/// Keys in one round trip.
 const STEP_KEYS: usize = 1_000;
-/// Bytes of a key in an example.
+/// Bytes of a key that an example shows.
 const KEY_BYTES_SHOWN: usize = 60;
 
-/// Shard, uuid, kind.
+/// A claim: shard, uuid, kind.
 pub(crate) type CachedClaim = (u64, Vec<u8>, u8);
 
-/// What a key means.
+/// The meaning of a key.
 enum Role<'k> {
     Entry(&'k [u8]),
     Token,
@@ -58,7 +60,7 @@ pub(super) async fn compare(topology: &Topology, layer: &CacheLayer) -> Result<C
     };
     let mut connection = layer.server.connect().await?;
     let mut cursor = 0u64;
-    // A scan may meet a key twice.
+    // A scan may return a key twice.
     let mut keys: HashSet<Vec<u8>> = HashSet::new();
     loop {
         let step = connection.one("list keys", cmd("SCAN").arg(cursor).arg("COUNT").arg(STEP_KEYS)).await;
@@ -88,12 +90,12 @@ pub(super) async fn compare(topology: &Topology, layer: &CacheLayer) -> Result<C
     Ok(comparison)
 }
 
-/// Keys in the cache, counted now.
+/// Counts the present keys of the cache.
 pub(super) async fn count(layer: &CacheLayer) -> Result<u64> {
     layer.server.connect().await?.one("count keys", &cmd("DBSIZE")).await
 }
 
-/// The complete set of each code that any source has.
+/// Returns the complete set of each code that any source has.
 pub(crate) async fn expected(
     topology: &Topology,
     mapping: &MappingLayer,
@@ -110,7 +112,7 @@ pub(crate) async fn expected(
 }
 
 impl CacheLayer {
-    /// The key of a code's set.
+    /// Returns the key of a code's set.
     pub(crate) fn key_of(&self, code: &[u8]) -> Vec<u8> {
         let mut key = format!("{}:{{{:08x}}}e:", self.prefix, crc32fast::hash(code)).into_bytes();
         key.extend_from_slice(code);
@@ -128,7 +130,7 @@ impl CacheLayer {
         let Value::Int(left) = left else {
             return comparison.differs("unreadable", shown(key), &self.server.name);
         };
-        // −2: gone since the scan.
+        // −2 = the key is gone since the scan.
         if left == -2 {
             return;
         }
@@ -136,7 +138,7 @@ impl CacheLayer {
         if !matches!(role, Some(Role::Token | Role::Freshness)) {
             comparison.derived_rows += 1;
         }
-        // −1: lives for ever.
+        // −1 = the key lives for ever.
         let lives_at_most = |most: Duration| left >= 0 && left as u128 <= most.as_millis();
         let kind = match role {
             None => Some("orphan"),
@@ -181,7 +183,7 @@ fn shown(key: &[u8]) -> String {
     format!("key {}", key[..key.len().min(KEY_BYTES_SHOWN)].escape_ascii())
 }
 
-/// The entry of a set.
+/// Encodes the entry of a set.
 pub(crate) fn encode<'c>(claims: impl IntoIterator<Item = &'c CachedClaim>) -> Vec<u8> {
     let mut entry = vec![1];
     for (shard, uuid, kind) in claims {
@@ -194,7 +196,7 @@ pub(crate) fn encode<'c>(claims: impl IntoIterator<Item = &'c CachedClaim>) -> V
     entry
 }
 
-/// The claims of an entry, in its order, which is that of shard, uuid and kind.
+/// Decodes the claims of an entry, in its order: shard, uuid and kind.
 fn decode(entry: &[u8]) -> Option<Vec<CachedClaim>> {
     let (body, checksum) = entry.split_last_chunk::<4>()?;
     if crc32fast::hash(body) != u32::from_be_bytes(*checksum) {

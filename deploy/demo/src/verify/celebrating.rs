@@ -1,4 +1,4 @@
-//! Who celebrates a day: users of the sources, and rows of the day's tables that say they have their coupon.
+//! Reads which users celebrate a day from the sources, and which rows of the day's tables show the coupon.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
 impl BirthdayLayer {
-    /// Users with one of these birthdays (`MM-DD`) by the sources.
+    /// Returns the users with one of these birthdays (`MM-DD`) in the sources.
     pub async fn celebrating(&self, topology: &Topology, birthdays: &[String]) -> Result<BTreeSet<u64>> {
         let listed = listed(birthdays);
         let select = |_: &str, place: SourceTable| {
@@ -19,7 +19,7 @@ impl BirthdayLayer {
         Ok(users.into_iter().collect())
     }
 
-    /// Users whose rows of these birthdays say that they have the coupon of the year.
+    /// Returns the users whose rows of these birthdays show the coupon of the year.
     pub async fn marked(&self, birthdays: &[String], year: i16) -> Result<BTreeSet<u64>> {
         let names: Vec<String> =
             birthdays.iter().map(|day| format!("birthday_{}", day.replace('-', ""))).collect();

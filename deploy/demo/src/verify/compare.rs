@@ -1,7 +1,7 @@
 //! Compares every row of a layer's derived tables with what the sources claim, by SQL over whole sets.
 //!
-//! The sources say in SQL which claims there must be; every row of every derived table of every target is loaded beside
-//! them into scratch tables on one server, and joins name what differs. Both sides must stand still meanwhile.
+//! SQL on the sources gives the claims that there must be. Every row of every derived table of every target is loaded
+//! beside them into scratch tables on one server, and joins find the differences. Both sides must not change meanwhile.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,7 +12,7 @@ use super::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
-/// `lanes`: that the tables of each target are shared out to.
+/// Compares a layer. `lanes` is the number of lanes that share the tables of each target.
 pub(super) async fn compare(
     topology: &Topology,
     layer: &impl DerivedTables,
@@ -44,7 +44,7 @@ fn columns(layer: &impl DerivedTables) -> impl Iterator<Item = Column> {
     layer.key().iter().copied().chain([layer.checked()])
 }
 
-/// Loads what the sources say into `source_table` and `expected`.
+/// Loads the sources' claims into `source_table` and `expected`.
 async fn load_sources(
     scratch: &mut Scratch,
     topology: &Topology,
@@ -91,7 +91,7 @@ async fn load_sources(
     Ok(())
 }
 
-/// Loads every row of every derived table into `place` and `actual`, also of tables that should not be there.
+/// Loads every row of every derived table into `place` and `actual`, even of tables that should not exist.
 async fn load_derived(
     scratch: &mut Scratch,
     layer: &impl DerivedTables,
@@ -113,7 +113,7 @@ async fn load_derived(
             let named = (0..layer.databases()).find(|number| layer.database_name(*number) == *database);
             let placed = named.filter(|number| layer.target_of(*number) == target);
             let placed = placed.map_or("NULL".to_owned(), |number| number.to_string());
-            // In turn, in the order of the layout.
+            // Lanes take tables in turn, in the order of the layout.
             let lane = own.iter().position(|name| *name == format!("{database}.{table}"));
             let lane = lane.map_or("NULL".to_owned(), |index| (index as u32 % lanes).to_string());
             places.push(format!("{number}, {placed}, '{database}', '{table}', {lane}"));
@@ -140,7 +140,7 @@ async fn load_derived(
     Ok(())
 }
 
-/// Says for each claim in which derived table it belongs.
+/// Computes for each claim the derived table in which it belongs.
 async fn place_claims(scratch: &mut Scratch, layer: &impl DerivedTables) -> Result<()> {
     let columns: Vec<String> = columns(layer).map(|column| format!("e.{}", column.name)).collect();
     let sql = format!(
@@ -200,7 +200,7 @@ async fn find_differences(
     for (kind, count) in counts {
         comparison.differences.count(&kind, count);
     }
-    // Some of each kind rather than ten of one.
+    // These are some examples of each kind instead of ten of one.
     let examples = format!(
         "SELECT kind, row_name, wanted FROM (
            SELECT *, ROW_NUMBER() OVER (PARTITION BY kind ORDER BY row_name) AS place_in_kind FROM {{difference}}

@@ -1,4 +1,4 @@
-//! What a comparison found, and what a comparison must have seen to mean anything.
+//! The findings of a comparison, and the amounts of data without which it proves nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::fmt;
 use serde::Serialize;
 
 pub(super) const EXAMPLES_MAX: usize = 10;
-/// Examples of one kind, so that others are seen too.
+/// Most examples of one kind, so that other kinds are shown too.
 const EXAMPLES_ALIKE_MAX: usize = 3;
-/// Names in a message about many.
+/// Most names in a message about many.
 const NAMES_MAX: usize = 5;
 
 macro_rules! differences {
@@ -39,24 +39,24 @@ macro_rules! differences {
 }
 
 differences! {
-    /// A claim of a source table that no derived store holds; in a cache that is none.
+    /// A claim of a source table that no derived store holds; for a cache it is no difference.
     missing;
-    /// Derived, and no source table claims it; of a cache also a key that nobody asks for.
+    /// A derived row that no source table claims; for a cache also a key that no lookup uses.
     orphan;
-    /// A claim in another table than its value and the layout say, or under another id, and not in the right one.
+    /// A claim that is only in another table than its value and the layout demand, or under another id.
     wrong_table;
-    /// A second row of the same: of a claim that also stands in its right place, or of a shard that does not claim it
-    /// while another does.
+    /// A second row of a claim that is also in its right table, or a row of a shard that does not claim it while
+    /// another shard does.
     duplicate;
-    /// In the right table with a `birthday` column that says something else.
+    /// A row in the right table whose `birthday` column differs.
     wrong_birthday;
-    /// A mapping row without the position of the change or reading that made it.
+    /// A mapping row without the position of the change or read that made it.
     no_version;
     /// A document with another version than its own `lsn`.
     stale_version;
-    /// A document with a field that says something else than its row.
+    /// A document with a field that differs from its row.
     wrong_field;
-    /// A document that is marked as withdrawn though its row is there.
+    /// A document that is marked as withdrawn though its row exists.
     withdrawn;
     /// A cached set that is not the complete set of its code.
     wrong_set;
@@ -66,13 +66,13 @@ differences! {
     wrong_expiry;
 }
 
-/// One differing row, named by its key. Other values stay where they are.
+/// One differing row, identified by its key. Its other values are not shown.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Example {
     pub kind: String,
-    /// Such as `user_id 7` or `uuid 7 imei1`.
+    /// Name of the row, such as `user_id 7` or `uuid 7 imei1`.
     pub row: String,
-    /// The derived table (server, index) that the row stands in, or of a missing row the one that it belongs into.
+    /// The derived table (server, index) that holds the row; for a missing row, the table in which it belongs.
     pub table: String,
 }
 
@@ -94,17 +94,17 @@ pub struct Comparison {
     pub differences: Differences,
     /// Up to ten differing rows.
     pub examples: Vec<Example>,
-    /// Users or devices that two source tables hold. 0 unless a move was cut short.
+    /// Users or devices that two source tables hold; 0 unless a move was interrupted.
     pub doubled_source_rows: u64,
     /// Rows of each derived database, index or cache.
     pub rows_by_database: BTreeMap<String, u64>,
-    /// Different names of tables with at least one row: of birthdays, days.
+    /// Number of different table names with at least one row; for birthdays, of days.
     pub tables_filled: u64,
-    /// As many are needed.
+    /// Least number of such names.
     pub tables_filled_min: u64,
     /// Derived tables that must exist and do not.
     pub absent_tables: Vec<String>,
-    /// Source tables that the sharding rule reaches and that hold nothing.
+    /// Source tables that the sharding rule reaches and that are empty.
     pub empty_source_tables: Vec<String>,
 }
 
@@ -118,7 +118,7 @@ impl Comparison {
         }
     }
 
-    /// What is wrong, in words; empty when both sides are equal and hold enough to say so.
+    /// Returns the problems in words; empty when both sides are equal and hold enough to prove it.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if self.differences.total() > 0 {
@@ -130,7 +130,7 @@ impl Comparison {
         problems
     }
 
-    /// All layers together.
+    /// Adds the comparisons of all layers.
     pub fn sum<'c>(comparisons: impl IntoIterator<Item = &'c Comparison>) -> Comparison {
         let mut sum = Comparison::default();
         for comparison in comparisons {
@@ -150,7 +150,7 @@ impl Comparison {
         sum
     }
 
-    /// Stores that hold nothing: equal and empty proves nothing.
+    /// Returns the reasons why equality proves nothing, such as empty stores.
     pub fn unmet(&self) -> Vec<String> {
         let mut unmet = Vec::new();
         if self.claims == 0 {

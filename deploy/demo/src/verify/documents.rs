@@ -1,9 +1,11 @@
-//! The document layer: every document of the index against its row.
+//! The document layer: compares every document of the index with its row.
 //!
-//! The rule: a row with a uuid of 1 to 64 bytes of text has one document `<shard>-<uuid>`, whose fields are its codes,
-//! agent, warehouse, account and SKU as text (NULL and the empty text are absent), its place and its source, and whose
-//! external version is its `lsn`. A document that says `withdrawn` stands for a row that is gone. Documents of one lane
-//! have its number: CRC-32 of the uuid modulo the lanes.
+//! Rules:
+//! - A row with a uuid of 1 to 64 bytes of text has one document `<shard>-<uuid>`. Its fields are the row's codes,
+//!   agent, warehouse, account and SKU as text (NULL and the empty text are absent), its table and its source.
+//! - A document's external version is its `lsn`.
+//! - A document that is marked `withdrawn` stands for a row that is gone.
+//! - Documents of a lane have its number: CRC-32 of the uuid modulo the number of lanes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -17,7 +19,7 @@ use crate::error::Result;
 use crate::search::SearchServer;
 use crate::topology::Topology;
 
-/// Documents after an alias.
+/// The documents of an alias.
 #[derive(Debug, Clone)]
 pub struct DocumentLayer {
     pub server: SearchServer,
@@ -25,7 +27,7 @@ pub struct DocumentLayer {
     pub index: String,
 }
 
-/// The index of progress, as the demo's configuration has it.
+/// The index of progress in the demo's configuration.
 const PROGRESS_INDEX: &str = "anabranch-progress";
 /// Fields that are columns of the row.
 const COLUMNS: [&str; 9] = [
@@ -40,7 +42,7 @@ const COLUMNS: [&str; 9] = [
     "sku_code",
 ];
 
-/// Shard and uuid.
+/// A claim: shard and uuid.
 type Claim = (String, String);
 
 pub(super) async fn compare(topology: &Topology, layer: &DocumentLayer) -> Result<Comparison> {
@@ -81,7 +83,7 @@ pub(super) async fn compare(topology: &Topology, layer: &DocumentLayer) -> Resul
     Ok(comparison)
 }
 
-/// Documents that are not withdrawn, counted now.
+/// Counts the present documents that are not withdrawn.
 pub(super) async fn count(layer: &DocumentLayer) -> Result<u64> {
     let query = json!({ "query": { "term": { "withdrawn": false } } });
     let path = format!("{}/_count", layer.index);
@@ -89,7 +91,7 @@ pub(super) async fn count(layer: &DocumentLayer) -> Result<u64> {
     answer["count"].as_u64().ok_or_else(|| layer.server.failed("count documents", "no count".to_owned()))
 }
 
-/// Progress of the lanes of a projection.
+/// Reads the progress of the lanes of a projection.
 pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<Vec<ProgressRow>> {
     let lanes = json!({ "bool": { "filter": [
         { "term": { "projection": projection } }, { "exists": { "field": "lane" } },
@@ -99,7 +101,7 @@ pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<
         let number = |field: &str| hit["_source"][field].as_u64();
         let source = hit["_source"]["source"].as_str()?.to_owned();
         let (lane, lanes) = (number("lane")? as u32, number("lanes")? as u32);
-        // The numbers of a beginning and of fields alone are no refresh.
+        // The numbers of a beginning and of fields alone mean no refresh.
         let is_number = |word: &str| word.starts_with("beginning:") || word.starts_with("fields:");
         let is_under_way = |refresh: &str| refresh.split_whitespace().any(|word| !is_number(word));
         let is_reading = hit["_source"]["refresh"].as_str().is_some_and(is_under_way);
@@ -108,7 +110,7 @@ pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<
     Ok(hits.iter().filter_map(row).collect())
 }
 
-/// What each document must say, but for its version.
+/// Returns the fields that each document must have, but for its version.
 async fn expected(topology: &Topology, layer: &DocumentLayer) -> Result<HashMap<Claim, Map<String, Value>>> {
     let lanes = progress(&layer.server, "documents").await?.iter().map(|row| row.2).max().unwrap_or(1);
     let columns = COLUMNS.map(|column| format!("CAST({column} AS BINARY)")).join(", ");
@@ -160,7 +162,7 @@ fn claim(hit: &Value) -> Claim {
     (text("shard_id"), text("uuid"))
 }
 
-/// Whether all fields but the version are as they must be, and no other is there.
+/// Whether all fields but the version are as they must be, and no other field exists.
 fn is_same(hit: &Value, wanted: &Map<String, Value>) -> bool {
     let Some(fields) = hit["_source"].as_object() else { return false };
     let versioned = usize::from(fields.contains_key("lsn"));

@@ -1,8 +1,8 @@
 //! Waits until the derived stores hold everything that the sources' binlogs held when the wait began.
 //!
-//! Heads come from the sources, positions from the progress that targets store, so a daemon that lies about its lag,
+//! Heads come from the sources, positions from the progress that targets store, so a daemon that reports a wrong lag,
 //! or is dead, changes nothing. A cache has everything when its mapping tables have, their outbox is empty, and the
-//! life in which that is so is the server's present one.
+//! recorded life is the server's present one.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::endpoint::{Endpoint, SHOW_BINLOG_END};
 use crate::error::Result;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Comparisons of one verification, at most; another is made only while progress still moves.
+/// Most comparisons of one verification; another one follows only while progress still moves.
 const COMPARISONS_MAX: u32 = 5;
-/// After the epoch: 20 bits of binlog file number, 32 bits of position ÷ 16.
+/// Mask of a position without its epoch: 20 bits of binlog file number, 32 bits of position ÷ 16.
 const FILE_AND_POSITION: u64 = (1 << 52) - 1;
 
-/// How a wait ended.
+/// Result of a wait.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drained {
     /// Lanes that had not passed the head of their source when the time was over; empty = drained.
@@ -35,8 +35,8 @@ impl Drained {
     }
 }
 
-/// Waits until every lane of these layers has passed the present head of its source and reads no table any more, at
-/// most `limit`.
+/// Waits until every lane of these layers has passed the present head of its source and reads no table any more, for
+/// `limit` at most.
 pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> {
     let start = Instant::now();
     let mut heads: HashMap<&str, u64> = HashMap::new();
@@ -56,7 +56,7 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
                     |source: &Endpoint| lag_of(&stores, &source.name, heads[source.name.as_str()], &rows);
                 behind.extend(audit.topology.sources.iter().filter_map(lag));
             }
-            // Read after the progress of the mapping tables, whose flushes fill it.
+            // It is read after the progress of the mapping tables, whose flushes fill the outbox.
             if let Layer::Cache(layer) = &audit.layer {
                 behind.extend(undrained(layer).await?);
             }
@@ -68,7 +68,7 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
     }
 }
 
-/// Drains and compares. A comparison that finds differences is made again as long as progress moved meanwhile.
+/// Drains and compares. Repeats a comparison that finds differences as long as progress moved meanwhile.
 pub async fn drain_and_compare(
     audits: &[Verification],
     limit: Duration,
@@ -90,7 +90,7 @@ pub async fn drain_and_compare(
     }
 }
 
-/// File number and position ÷ 16 as the low bits of an Lsn.
+/// Returns file number and position ÷ 16 as the low bits of an Lsn.
 fn head_position(row: &mysql_async::Row) -> Option<u64> {
     let file: String = row.get(0)?;
     let position: u64 = row.get(1)?;
@@ -122,13 +122,13 @@ async fn revisions(audits: &[Verification]) -> Result<Vec<u64>> {
     Ok(revisions)
 }
 
-/// To how many lanes a layer is shared out; one before any has begun.
+/// Returns the number of lanes that share a layer; one before any lane has begun.
 pub(super) async fn lanes(audit: &Verification) -> Result<u32> {
     let stores = progress(audit).await?;
     Ok(stores.iter().flat_map(|(_, rows)| rows).map(|row| row.2).max().unwrap_or(1).max(1))
 }
 
-/// Progress by store, with the store's name for people.
+/// Reads progress by store, with the store's name for people.
 async fn progress(audit: &Verification) -> Result<Vec<(String, Vec<ProgressRow>)>> {
     let (projection, targets) = match &audit.layer {
         Layer::Birthday(layer) => (layer.name(), layer.targets()),
@@ -146,7 +146,7 @@ async fn progress(audit: &Verification) -> Result<Vec<(String, Vec<ProgressRow>)
     Ok(stores)
 }
 
-/// What the cache has not taken yet.
+/// Returns the parts of the outbox that the cache has not taken yet.
 async fn undrained(layer: &CacheLayer) -> Result<Vec<String>> {
     let life = layer.server.connect().await?.run_id().await?;
     let mut undrained = Vec::new();
@@ -170,13 +170,13 @@ async fn undrained(layer: &CacheLayer) -> Result<Vec<String>> {
 
 async fn progress_at(target: &Endpoint, projection: &str) -> Result<Vec<ProgressRow>> {
     let mut connection = target.connect(&[]).await?;
-    // Before `setup` there is no table: nothing has begun.
+    // Before `setup` the table does not exist: no lane has begun.
     let tables = "SELECT COUNT(*) FROM information_schema.tables \
                   WHERE table_schema = 'anabranch' AND table_name = 'progress'";
     if connection.first::<u64>("look for progress", tables).await? != Some(1) {
         return Ok(Vec::new());
     }
-    // The numbers of a beginning and of fields alone are no refresh.
+    // The numbers of a beginning and of fields alone mean no refresh.
     let sql = format!(
         "SELECT source, lane, lanes, position, revision, \
          COALESCE(refresh, '') NOT REGEXP '^((beginning|fields):[0-9]+ ?)*$' FROM anabranch.progress \

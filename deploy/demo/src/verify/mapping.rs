@@ -1,10 +1,12 @@
-//! The mapping layer: which rows a device claims and in which of the three databases and their tables, in SQL.
+//! The mapping layer: SQL for the rows that a device claims, and for their database and table.
 //!
-//! The rule: NULL and the empty text are no code, a uuid is 1 to 64 bytes of text. A value is the exact bytes of a
-//! code, a MEID in capitals; of one of 255 bytes or more the first 223 and the SHA-256 of all. Its length says in which
-//! database it lies, its number modulo the tables in which table; anything but decimal digits has its CRC-32 as number.
-//! Each row has a version, that of the change or reading which made it: an update that leaves a code as it was writes
-//! none of its rows.
+//! Rules:
+//! - NULL and the empty text are no code; a uuid is 1 to 64 bytes of text.
+//! - A value is the exact bytes of a code, a MEID in capitals; of a code of 255 bytes or more, the first 223 bytes and
+//!   the SHA-256 of all.
+//! - The value's length selects its database. Its number modulo the tables selects its table; text that is not all
+//!   decimal digits has its CRC-32 as number.
+//! - Each row has the version of the change or read that made it: an update that keeps a code writes none of its rows.
 
 use super::tables::{Column, DerivedTables};
 use crate::endpoint::Endpoint;
@@ -13,17 +15,17 @@ use crate::topology::SourceTable;
 /// Databases `serial_code_15`, `serial_code_14`, `serial_code_other` with tables `mapping_000`, `mapping_001`, …
 #[derive(Debug, Clone)]
 pub struct MappingLayer {
-    /// In each database; 512 are the standard.
+    /// Tables in each database; 512 are the standard.
     pub tables: u32,
-    /// Database i lies on target i modulo their number.
+    /// Targets: database i is on target i modulo their number.
     pub targets: Vec<Endpoint>,
 }
 
 const DATABASES: [&str; 3] = ["serial_code_15", "serial_code_14", "serial_code_other"];
-/// Digits of a value that are divided in one step: with the remainder of the digits before them they fit DECIMAL(65),
-/// which is exact. `%` on text computes with doubles.
+/// Digits of a value that one step divides: with the remainder of the digits before them they fit DECIMAL(65), which is
+/// exact. `%` on text computes with doubles.
 const STEP_DIGITS: u32 = 60;
-/// Enough for the 255 digits of the longest value.
+/// Steps for the 255 digits of the longest value.
 const STEPS: u32 = 5;
 
 impl DerivedTables for MappingLayer {
@@ -48,7 +50,7 @@ impl DerivedTables for MappingLayer {
         ("serial\\_code\\_%", "mapping\\_%")
     }
 
-    /// A few thousand devices fill every number of a table.
+    /// Returns all tables: a few thousand devices fill every one.
     fn filled_min(&self) -> u64 {
         u64::from(self.tables)
     }
@@ -106,7 +108,7 @@ impl DerivedTables for MappingLayer {
     }
 }
 
-/// SQL: the decimal number `value`, of up to 255 digits, modulo `tables`.
+/// Returns the SQL for the decimal number `value`, of up to 255 digits, modulo `tables`.
 fn remainder(tables: u32) -> String {
     let padded = format!("LPAD(value, {}, '0')", STEP_DIGITS * STEPS);
     (0..STEPS).fold("''".to_owned(), |before, step| {

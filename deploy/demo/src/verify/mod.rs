@@ -1,7 +1,7 @@
 //! Proves derived stores equal to their sources.
 //!
-//! Independent of the product: it shares no code with reader, projector or target, only the documented rules. Each kind
-//! of store is a [`Layer`]; an [`Verification`] compares one with the sources that it comes from.
+//! This is independent of the product: it shares no code with reader, projector or target, only the documented rules.
+//! Each kind of store is a [`Layer`]; a [`Verification`] compares one with its sources.
 
 mod birthdays;
 mod cache;
@@ -30,13 +30,13 @@ pub(crate) use self::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
-/// Tables read by one statement.
+/// Tables that one statement reads.
 pub(crate) const UNION_TABLES: usize = 61;
 
-/// A progress row: source, lane, lanes, position, revision, and whether tables are being read beside the feed.
+/// A progress row: source, lane, lanes, position, revision, and whether the lane reads tables beside the feed.
 type ProgressRow = (String, u32, u32, u64, u64, bool);
 
-/// A kind of derived store, with where it is.
+/// A kind of derived store, with its address.
 #[derive(Debug, Clone)]
 pub enum Layer {
     Birthday(BirthdayLayer),
@@ -45,14 +45,14 @@ pub enum Layer {
     Documents(DocumentLayer),
 }
 
-/// A derived layer and the sources that it comes from. Several layers may come from the same sources.
+/// A derived layer and its sources. Several layers may have the same sources.
 #[derive(Debug, Clone)]
 pub struct Verification {
     pub topology: Topology,
     pub layer: Layer,
 }
 
-/// The topology of each entity of these audits, once.
+/// Returns the topology of each entity of these audits once.
 pub fn topologies(audits: &[Verification]) -> Vec<&Topology> {
     let mut topologies: Vec<&Topology> = Vec::new();
     for audit in audits {
@@ -64,7 +64,7 @@ pub fn topologies(audits: &[Verification]) -> Vec<&Topology> {
 }
 
 impl Verification {
-    /// As the demo's configuration names the projection that fills the layer, and people name the layer.
+    /// Returns the layer's name for people: that of its projection in the demo's configuration, or `cache`.
     pub fn name(&self) -> &'static str {
         match self.layer {
             Layer::Birthday(ref layer) => layer.name(),
@@ -74,7 +74,7 @@ impl Verification {
         }
     }
 
-    /// What the layer holds, in the plural.
+    /// Returns the plural noun for the layer's content.
     pub fn noun(&self) -> &'static str {
         match self.layer {
             Layer::Birthday(_) | Layer::Mapping(_) => "rows",
@@ -83,7 +83,7 @@ impl Verification {
         }
     }
 
-    /// Compares every derived row with the sources. Both sides must stand still meanwhile.
+    /// Compares every derived row with the sources. Both sides must not change meanwhile.
     pub async fn compare(&self) -> Result<Comparison> {
         match &self.layer {
             Layer::Birthday(layer) => {
@@ -104,7 +104,7 @@ impl Verification {
         }
     }
 
-    /// Rows of each derived database, index or cache, counted now.
+    /// Counts the present rows of each derived database, index or cache.
     pub async fn count_rows(&self) -> Result<BTreeMap<String, u64>> {
         match &self.layer {
             Layer::Birthday(layer) => tables::count_rows(layer).await,

@@ -1,6 +1,6 @@
 //! Scratch tables on the first target that hold both sides of a comparison; they are dropped at its end.
 //!
-//! Nothing here goes to the target's binlog, and the product's account does not see the database.
+//! Nothing here is written to the target's binlog, and the product's account cannot see the database.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -11,11 +11,11 @@ use crate::endpoint::Connection;
 use crate::error::Result;
 
 const DATABASE: &str = "anabranch_verify";
-/// About 200 KB a statement.
+/// Rows in a statement: about 200 KB.
 const STATEMENT_ROWS: usize = 5_000;
 const TABLES: [&str; 6] = ["source_table", "expected", "place", "actual", "claim", "difference"];
 
-/// Names of one comparison's tables; several comparisons may run side by side.
+/// Connection and suffix of one comparison's tables; several comparisons may run side by side.
 #[derive(Debug)]
 pub(super) struct Scratch {
     connection: Connection,
@@ -42,7 +42,7 @@ impl Scratch {
                 "number INT UNSIGNED NOT NULL, {key}, {checked}, database_number INT UNSIGNED NOT NULL,
                  table_name VARCHAR(64) NOT NULL"
             ),
-            // Without a number: a database that should not be on that target.
+            // A database without a number should not be on that target.
             "number INT UNSIGNED NOT NULL PRIMARY KEY, database_number INT UNSIGNED NULL,
              database_name VARCHAR(64) NOT NULL, table_name VARCHAR(64) NOT NULL, lane INT UNSIGNED NULL,
              UNIQUE (database_number, table_name)"
@@ -59,9 +59,9 @@ impl Scratch {
         ];
         for (name, columns) in TABLES.iter().zip(columns) {
             let name = scratch.table(name);
-            // Left by a process of the same number.
+            // A process of the same number may have left the table.
             scratch.execute(&format!("DROP TABLE IF EXISTS {name}")).await?;
-            // On MariaDB not InnoDB: the rows are counted once and dropped, a crash may lose them.
+            // MariaDB does not use InnoDB: the rows are counted once and dropped, and a crash may lose them.
             let sql = format!(
                 "CREATE TABLE {name} ({columns}) /*M! ENGINE=Aria TRANSACTIONAL=0 */ \
                  DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_bin"
@@ -71,7 +71,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// The quoted name of a scratch table.
+    /// Returns the quoted name of a scratch table.
     fn table(&self, name: &str) -> String {
         format!("{DATABASE}.{name}_{}", self.suffix)
     }

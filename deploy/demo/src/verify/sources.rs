@@ -1,4 +1,4 @@
-//! What the source tables say, read for stores that are no SQL tables.
+//! Reads the source tables for stores that are no SQL tables.
 
 use mysql_async::prelude::FromRow;
 
@@ -6,7 +6,7 @@ use super::UNION_TABLES;
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
-/// The rows of one query for each source table. `select` gets the name of the source and the table.
+/// Returns the rows of one query for each source table. `select` gets the name of the source and the table.
 pub(super) async fn rows<T: FromRow + Send + 'static>(
     topology: &Topology,
     action: &'static str,
@@ -24,7 +24,7 @@ pub(super) async fn rows<T: FromRow + Send + 'static>(
     Ok(all)
 }
 
-/// Rows of all source tables.
+/// Counts the rows of all source tables.
 pub(super) async fn count(topology: &Topology) -> Result<u64> {
     let select = |_: &str, place: SourceTable| format!("SELECT COUNT(*) FROM {}", place.quoted());
     Ok(rows::<u64>(topology, "count rows", select).await?.into_iter().sum())

@@ -1,7 +1,7 @@
 //! A small check while everything runs: one source table against all derived rows that it claims.
 //!
-//! What is still on its way is no difference: a row counts only when its claim did not change and it was still wrong
-//! some time later. For proofs there is [`super::Verification::compare`].
+//! A change on its way is no difference: a row counts only if its claim did not change and it was still wrong some time
+//! later. [`super::Verification::compare`] gives proofs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use super::tables::{DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
-/// How long a change may be on its way before a spot check calls it a difference.
+/// Time for a change to arrive before a spot check counts it as a difference.
 const GRACE: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What one check saw.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpotCheck {
     pub table: String,
@@ -23,7 +23,7 @@ pub struct SpotCheck {
     pub differences: u64,
 }
 
-/// Claims by their key, with the derived tables that they belong into, or that hold them.
+/// Claims by their key, with the derived tables in which they belong or that hold them.
 type Tables = BTreeMap<String, BTreeSet<String>>;
 
 /// Checks one source table.

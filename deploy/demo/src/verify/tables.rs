@@ -1,7 +1,7 @@
-//! A layer of derived tables as an auditor knows it, and what both layers share.
+//! A layer of derived tables for an auditor, and the common part of both such layers.
 //!
-//! A layer says in SQL which rows a source table claims and in which derived table each belongs. It is written from the
-//! documented layout and not from the projector's code, so that both must be right to agree.
+//! A layer states in SQL which rows a source table claims, and in which derived table each belongs. It is written from
+//! the documented layout and not from the projector's code, so that both must be right to agree.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::topology::SourceTable;
 pub(crate) struct Column {
     pub name: &'static str,
     pub sql_type: &'static str,
-    /// Otherwise a number.
+    /// Whether it holds bytes; otherwise it holds a number.
     pub is_bytes: bool,
 }
 
@@ -29,7 +29,7 @@ impl Column {
     }
 }
 
-/// Numbered databases with derived tables; database i lies on target i modulo their number.
+/// Numbered databases with derived tables; database i is on target i modulo their number.
 pub(crate) trait DerivedTables {
     fn targets(&self) -> &[Endpoint];
 
@@ -37,42 +37,42 @@ pub(crate) trait DerivedTables {
 
     fn database_name(&self, database: u32) -> String;
 
-    /// Every table that must exist: database number and table name.
+    /// Returns every table that must exist: database number and table name.
     fn tables(&self) -> Vec<(u32, String)>;
 
-    /// Patterns of the names of databases and tables, for `LIKE`.
+    /// Returns patterns of the names of databases and tables, for `LIKE`.
     fn names_like(&self) -> (&'static str, &'static str);
 
-    /// How many different names of tables with rows make a comparison mean anything.
+    /// Returns the number of different table names with rows from which on a comparison proves something.
     fn filled_min(&self) -> u64;
 
-    /// What names a claim beside its shard; the first column names the source row.
+    /// Returns the columns that identify a claim beside its shard; the first one identifies the source row.
     fn key(&self) -> &'static [Column];
 
-    /// One more column of derived rows.
+    /// Returns one more column of derived rows, which is compared.
     fn checked(&self) -> Column;
 
-    /// What is wrong with a derived row `a` of a claim `c` in the right table: the kind and, in SQL, when.
+    /// Returns the flaw that a derived row `a` of claim `c` in the right table may have: its kind and SQL condition.
     fn flaw(&self) -> (&'static str, &'static str);
 
-    /// SQL: a row's name for people, from its key columns with this prefix.
+    /// Returns the SQL for a row's name for people, from its key columns with this prefix.
     fn row_name(&self, prefix: &str) -> String;
 
-    /// A query for the claims of one source table: key columns, `checked`, `database_number`, `table_name`.
+    /// Returns a query for the claims of one source table: key columns, `checked`, `database_number`, `table_name`.
     fn claims(&self, place: SourceTable) -> String;
 
     fn target_of(&self, database: u32) -> usize {
         database as usize % self.targets().len().max(1)
     }
 
-    /// Names with a dot of the tables on one target.
+    /// Returns the names (database.table) of the tables on one target.
     fn names_on(&self, target: usize) -> Vec<String> {
         let own = self.tables().into_iter().filter(|(database, _)| self.target_of(*database) == target);
         own.map(|(database, table)| format!("{}.{table}", self.database_name(database))).collect()
     }
 }
 
-/// SQL: columns as a list of literals, which can be inserted as they are.
+/// Returns the SQL for columns as a list of literals, which can be inserted as they are.
 pub(crate) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
     let literal = |column: Column| match column.is_bytes {
         true => format!("CONCAT('x''', IFNULL(HEX({}), ''), '''')", column.name),
@@ -81,8 +81,8 @@ pub(crate) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
     format!("CONCAT_WS(',', {})", columns.into_iter().map(literal).collect::<Vec<_>>().join(", "))
 }
 
-/// SQL: the identity under which a table's rows are claimed: the first 8 bytes of
-/// SHA-256(source, NUL, database, NUL, table, NUL, generation) without the top bit. The demo's generation is 0.
+/// Returns the SQL for the shard id under which a table's rows are claimed: the first 8 bytes of SHA-256(source, NUL,
+/// database, NUL, table, NUL, generation) without the top bit. The demo's generation is 0.
 pub(crate) fn shard_id_sql(source: &str, place: SourceTable) -> String {
     format!(
         "CAST(CONV(LEFT(SHA2(CONCAT('{source}', x'00', '{}', x'00', '{}', x'00', '0'), 256), 16), 16, 10) \
@@ -92,7 +92,7 @@ pub(crate) fn shard_id_sql(source: &str, place: SourceTable) -> String {
     )
 }
 
-/// Rows of each derived database, counted now.
+/// Counts the present rows of each derived database.
 pub(super) async fn count_rows(layer: &impl DerivedTables) -> Result<BTreeMap<String, u64>> {
     let mut counts = BTreeMap::new();
     for (target, endpoint) in layer.targets().iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The book: a line of JSON for each gift and for each key that was forgotten, written before it is answered for.
+//! The book: a line of JSON for each gift and for each forgotten key, written before the request is answered.
 //!
-//! Writers hand lines to one thread, which writes what has come together and then flushes the disk once. A line that a
-//! crash cut off was never answered for, and is cut off at the next start.
+//! Request handlers send lines to one thread, which writes all that wait and then flushes the disk once. A line that a
+//! crash has cut off was never answered, and the next start removes it.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -22,7 +22,7 @@ pub struct Gift {
     pub programme: String,
     pub occurrence: String,
     pub coupon: String,
-    /// Milliseconds since the Unix epoch.
+    /// Time in milliseconds since the Unix epoch.
     pub given_at_ms: u64,
 }
 
@@ -33,17 +33,17 @@ enum Line {
     Forgotten { key: String },
 }
 
-/// What is known of a key that is remembered.
+/// Content of a remembered key.
 #[derive(Debug, Clone)]
 pub(super) struct Remembered {
     pub(super) coupon: String,
     pub(super) given_at_ms: u64,
 }
 
-/// Requests whose lines wait for the disk; more wait for their turn to be noted.
+/// Requests whose lines may wait for the disk; further requests block before they are recorded.
 const ENTRIES_MAX: usize = 4_096;
 
-/// Lines for the writer, and who waits for the disk.
+/// Lines for the writer, and the channel to the request that waits for the disk.
 #[derive(Debug)]
 struct Entry {
     lines: Vec<u8>,
@@ -93,7 +93,7 @@ impl Book {
         }
     }
 
-    /// Resolves when all that was noted so far, by whomever, is on the disk.
+    /// Resolves when all lines recorded so far, by any request, are on the disk.
     pub(super) fn flush(&mut self) -> impl Future<Output = ()> + use<> {
         let (written, waiting) = oneshot::channel();
         let entry = Entry { lines: std::mem::take(&mut self.lines), written };
@@ -114,7 +114,7 @@ fn remembered(gift: &Gift) -> Remembered {
     Remembered { coupon: gift.coupon.clone(), given_at_ms: gift.given_at_ms }
 }
 
-/// Writes until nobody sends any more, or the disk fails.
+/// Writes until no sender is left, or the disk fails.
 fn write(file: &mut File, entries: &mpsc::Receiver<Entry>) {
     while let Ok(first) = entries.recv() {
         let mut waiting = vec![first];
@@ -128,7 +128,7 @@ fn write(file: &mut File, entries: &mpsc::Receiver<Entry>) {
             eprintln!("the witness cannot write its book: {error}");
             return;
         }
-        // Who waited may be gone.
+        // A waiting request may be gone.
         waiting.into_iter().for_each(|entry| _ = entry.written.send(()));
     }
 }

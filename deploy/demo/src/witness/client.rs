@@ -1,4 +1,4 @@
-//! A client of the witness for who tests and verifies: faults, forgetting, and the whole book.
+//! A client of the witness for tests and verifications: faults, forgetting, and the whole book.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::faults::Faults;
 use crate::error::{DemoError, Result};
 use crate::search::plain_client;
 
-/// Asks a running witness over plain text.
+/// Sends requests to a running witness in plain text.
 #[derive(Debug, Clone)]
 pub struct WitnessClient {
     http: reqwest::Client,
@@ -18,38 +18,38 @@ pub struct WitnessClient {
 }
 
 impl WitnessClient {
-    /// `url` such as `http://127.0.0.1:8080`.
+    /// Makes a client; `url` is such as `http://127.0.0.1:8080`.
     pub fn new(url: impl Into<String>, token: Option<&str>) -> Result<Self> {
         let (url, token) = (url.into(), token.map(str::to_owned));
         let http = plain_client().map_err(|reason| failed(&url, reason))?;
         Ok(Self { http, url, token })
     }
 
-    /// Switches faults on, and all others off.
+    /// Switches these faults on, and all others off.
     pub async fn set_faults(&self, faults: &Faults) -> Result<()> {
         let body = serde_json::to_value(faults).expect("numbers and texts are always JSON");
         self.send(self.http.post(self.at("/control/faults")).body(body.to_string())).await.map(drop)
     }
 
-    /// Forgets every key, as after the time that the system promises; how many there were.
+    /// Forgets every key, as after the time that the system promises; returns how many there were.
     pub async fn forget_keys(&self) -> Result<u64> {
         let body = json!({ "older_than_seconds": 0 }).to_string();
         let answer = self.send(self.http.post(self.at("/control/forget")).body(body)).await?;
         Ok(answer["forgotten"].as_u64().unwrap_or_default())
     }
 
-    /// Calls that came, whatever became of them.
+    /// Returns the number of calls that came, whatever their outcome.
     pub async fn calls(&self) -> Result<u64> {
         let answer = self.send(self.http.get(self.at("/control/counts"))).await?;
         Ok(answer["calls"].as_u64().unwrap_or_default())
     }
 
-    /// Whether it answers.
+    /// Whether the witness answers.
     pub async fn is_up(&self) -> bool {
         self.calls().await.is_ok()
     }
 
-    /// Every gift, in the order in which they were given.
+    /// Returns every gift, in the order in which they were given.
     pub async fn gifts(&self) -> Result<Vec<Gift>> {
         let (mut gifts, mut after) = (Vec::new(), Some(0));
         while let Some(place) = after {
@@ -63,7 +63,7 @@ impl WitnessClient {
         Ok(gifts)
     }
 
-    /// Keys that were given more than once, with their number.
+    /// Returns the keys that were given more than once, with their number.
     pub async fn doubles(&self) -> Result<BTreeMap<String, u64>> {
         let mut counts: BTreeMap<String, u64> = BTreeMap::new();
         for gift in self.gifts().await? {

@@ -1,4 +1,4 @@
-//! What goes wrong on demand: switched on by `POST /control/faults`, for so many requests or until the next switch.
+//! Faults on demand: `POST /control/faults` switches them on, for so many requests or until the next switch.
 
 use std::time::Duration;
 
@@ -6,33 +6,33 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde::{Deserialize, Serialize};
 
-/// Chances are of 1, for each request; none is set after the start.
+/// Probabilities between 0 and 1, for each request; at the start none is set.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Faults {
-    /// Every answer is that late.
+    /// Delay of every answer.
     pub slow_ms: u64,
-    /// 429 before the work, with this `retry-after`.
+    /// Probability of 429 before the work, with the next field as `retry-after`.
     pub busy: f64,
     pub retry_after_seconds: u64,
-    /// 500 before the work, and after it.
+    /// Probability of 500 before the work; the next field is that of 500 after it.
     pub error_before: f64,
     pub error_after: f64,
-    /// The connection is closed before the work, and after it, without an answer.
+    /// Probability that the connection is closed without an answer before the work; the next field is that after it.
     pub lost_before: f64,
     pub lost_after: f64,
-    /// A chance for each call that it is answered `mismatch` or `rejected` without work.
+    /// Probability for each call of an answer `mismatch` without work; the next field is that of `rejected`.
     pub mismatch: f64,
     pub rejected: f64,
     /// Coupons that are left; `None` = any number.
     pub pool: Option<u64>,
-    /// Keys that are never given, such as of a user who has left.
+    /// Keys that are always rejected, such as those of a user who has left.
     pub rejected_keys: Vec<String>,
-    /// Only so many requests for coupons; `None` = all.
+    /// Number of requests for coupons that the faults affect; `None` = all.
     pub requests: Option<u64>,
 }
 
-/// What happens to one request.
+/// Outcome of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Answered,
@@ -43,7 +43,7 @@ pub(super) enum Fate {
     LostAfter,
 }
 
-/// Faults as they are switched, and the dice.
+/// The present faults, and the dice.
 #[derive(Debug)]
 pub(super) struct Dice {
     pub(super) faults: Faults,
@@ -55,10 +55,10 @@ impl Dice {
         Self { faults: Faults::default(), random: StdRng::seed_from_u64(seed) }
     }
 
-    /// The fate of the next request for coupons, and how late its answer is.
+    /// Returns the fate of the next request for coupons, and the delay of its answer.
     pub(super) fn next(&mut self) -> (Fate, Duration) {
         if self.faults.requests == Some(0) {
-            // The pool stays as it is; everything else is over.
+            // The pool stays as it is; all other faults are over.
             self.faults = Faults { pool: self.faults.pool, ..Faults::default() };
         }
         if let Some(left) = &mut self.faults.requests {
@@ -81,7 +81,7 @@ impl Dice {
         (fate, Duration::from_millis(faults.slow_ms))
     }
 
-    /// What a call is answered without work.
+    /// Returns the answer to a call that gets no work; `None` = the work is done.
     pub(super) fn refusal(&mut self, key: &str) -> Option<&'static str> {
         let chance: f64 = self.random.random();
         if self.faults.rejected_keys.iter().any(|rejected| rejected == key) || chance < self.faults.rejected {
@@ -90,7 +90,7 @@ impl Dice {
         (chance < self.faults.rejected + self.faults.mismatch).then_some("mismatch")
     }
 
-    /// Takes a coupon from the pool; `false` when it is empty.
+    /// Takes a coupon from the pool; returns `false` when it is empty.
     pub(super) fn take_coupon(&mut self) -> bool {
         match &mut self.faults.pool {
             None => true,

@@ -1,4 +1,4 @@
-//! The connections: taken, served, closed without an answer where that is their fate, and closed when they are idle.
+//! Accepts and serves connections; closes idle ones, and those whose fate is to get no answer.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,26 +25,26 @@ use super::faults::Dice;
 use super::service::{ClosesConnection, Shared, WitnessState, router};
 use crate::error::{DemoError, Result};
 
-/// How a witness is started.
+/// Options of a witness.
 #[derive(Debug, Clone)]
 pub struct WitnessOptions {
     pub listen: SocketAddr,
-    /// The book, made when it is not there.
+    /// File of the book, which is created if missing.
     pub file: PathBuf,
-    /// What clients must send as `authorization: Bearer …`.
+    /// Token that clients must send as `authorization: Bearer …`.
     pub token: Option<String>,
-    /// How long a key is remembered.
+    /// Time for which a key is remembered.
     pub key_memory: Duration,
-    /// How long a connection may be idle.
+    /// Time for which a connection may be idle.
     pub idle: Duration,
     /// Files of a certificate and its key; `None` = plain text.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// Seed of the dice that faults are thrown with.
+    /// Seed of the dice that decide faults.
     pub seed: u64,
 }
 
 impl WitnessOptions {
-    /// A witness as the contract describes it, over plain text.
+    /// Makes options of a witness as the contract describes it, over plain text.
     pub fn new(listen: SocketAddr, file: PathBuf) -> Self {
         let (key_memory, idle) = (Duration::from_secs(24 * 3600), Duration::from_secs(60));
         Self { listen, file, token: None, key_memory, idle, tls: None, seed: 0 }
@@ -99,7 +99,7 @@ impl Drop for Witness {
 }
 
 async fn accept(listener: TcpListener, router: Router, tls: Option<TlsAcceptor>, idle: Duration) {
-    // Dropped with the task, and its connections with it.
+    // The connections are dropped with the task.
     let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -126,7 +126,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle
             let Ok(response) = answering.await;
             match response.extensions().get::<ClosesConnection>() {
                 None => Ok(response),
-                // The library closes the connection of a service that fails, without a word.
+                // The library silently closes the connection of a service that fails.
                 Some(_) => Err(io::Error::other("the answer is lost")),
             }
         }
@@ -134,7 +134,7 @@ async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, router: Router, idle
     let mut builder = http1::Builder::new();
     // An idle connection waits for the head of its next request.
     builder.timer(TokioTimer::new()).header_read_timeout(idle);
-    // A client that breaks off is no fault of the witness.
+    // A client that disconnects is no fault of the witness.
     _ = builder.serve_connection(TokioIo::new(stream), answer).await;
 }
 

@@ -1,4 +1,4 @@
-//! The answers: the routes of the contract under `/v1`, and those of a test under `/control`.
+//! Answers requests: the routes of the contract under `/v1`, and those for tests under `/control`.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,12 +15,12 @@ use serde_json::json;
 use super::book::{Book, Gift, now_ms};
 use super::faults::{Dice, Fate, Faults};
 
-/// Calls and keys of one request, as the contract has it.
+/// Most calls or keys of one request, as in the contract.
 const CALLS_MAX: usize = 100;
-/// Gifts of one page.
+/// Most gifts of one page.
 const PAGE_MAX: usize = 10_000;
 
-/// The witness as all connections share it.
+/// The state that all connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) state: Mutex<WitnessState>,
@@ -28,16 +28,16 @@ pub(super) struct Shared {
     pub(super) token: Option<String>,
 }
 
-/// The book and what goes wrong.
+/// The book and the faults.
 #[derive(Debug)]
 pub(super) struct WitnessState {
     pub(super) book: Book,
     pub(super) dice: Dice,
-    /// Calls that came, whatever became of them.
+    /// Number of calls that came, whatever their outcome.
     pub(super) calls: u64,
 }
 
-/// Stands on a response in whose place the connection is closed.
+/// Marks a response in place of which the connection is closed.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClosesConnection;
 
@@ -77,7 +77,7 @@ fn page_max() -> usize {
 #[derive(Debug, Serialize)]
 struct Page {
     gifts: Vec<Gift>,
-    /// Where the next page begins; `None` after the last one.
+    /// The position of the next page; `None` after the last one.
     next: Option<usize>,
 }
 
@@ -107,7 +107,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what a request asks for, unless its fate is another one.
+    /// Does the work of a request, unless its fate is another one.
     async fn answer(
         &self,
         calls: Vec<Call>,
@@ -216,12 +216,12 @@ async fn query(State(shared): Witness, Json(keys): Json<Keys>) -> Response {
         }
         (known, state.book.flush())
     };
-    // What is said to be known is on the disk.
+    // Keys that are reported as known are on the disk.
     written.await;
     Json(json!({ "known": known })).into_response()
 }
 
-/// Every gift, those of forgotten keys too, in the order in which they were given.
+/// Returns every gift, those of forgotten keys too, in the order in which they were given.
 async fn given(State(shared): Witness, Query(place): Query<Place>) -> Response {
     let (page, written) = {
         let mut state = shared.state();

@@ -1,4 +1,4 @@
-//! What each application of the demo says of its entity, and what it draws from.
+//! The interface of each entity's application, and the state that it uses.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use super::report::WorkloadReport;
 use super::transaction::{CrossMove, Transaction};
 use crate::topology::{SourceTable, Topology};
 
-/// Ids of ordinary rows are below; one in a thousand rows has an id near the top of BIGINT UNSIGNED instead.
+/// Ordinary ids are below this; one in a thousand rows has an id near the top of BIGINT UNSIGNED instead.
 const TOP_IDS: u64 = u64::MAX;
 
-/// What is in the rows of an entity, and how they move.
+/// The rows of an entity, and their moves.
 pub(super) trait Application: fmt::Debug + Send {
-    /// The columns that [`Application::new_row`] gives.
+    /// Returns the columns of the values of [`Application::new_row`].
     fn columns(&self) -> &'static str;
 
-    /// A row to insert on that server, and its values as a SQL tuple. The model does not know it yet.
+    /// Returns a row to insert on that server, and its values as a SQL tuple. The model does not know it yet.
     fn new_row(
         &mut self,
         worker_rows: &mut WorkerRows,
@@ -26,7 +26,7 @@ pub(super) trait Application: fmt::Debug + Send {
         report: &mut WorkloadReport,
     ) -> (Row, String);
 
-    /// What `SET` says to change captured columns of that many rows of one table alike.
+    /// Returns the `SET` text that changes captured columns of that many rows of one table alike.
     fn change(
         &mut self,
         random: &mut StdRng,
@@ -35,22 +35,22 @@ pub(super) trait Application: fmt::Debug + Send {
         report: &mut WorkloadReport,
     ) -> String;
 
-    /// What `SET` says to change columns that are not captured.
+    /// Returns the `SET` text that changes columns that are not captured.
     fn change_of_other_columns(&mut self, random: &mut StdRng) -> String;
 
-    /// Adds a change of two tables: a row that moves, or the like. False when there is no row for it.
+    /// Adds a change of two tables, such as a row that moves. Returns false when there is no row for it.
     fn move_inside(&mut self, worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool;
 
-    /// A row of that server that goes to another one.
+    /// Returns a row of that server that moves to another one.
     fn cross_move(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<CrossMove>;
 
-    /// Something that happens once in thousands of transactions.
+    /// Returns a transaction that happens once in thousands, if the application has one.
     fn seldom(&mut self, _rows: &mut WorkerRows, _source: usize) -> Option<Transaction> {
         None
     }
 }
 
-/// What an application draws from: rows of one worker, which no other worker has.
+/// The state of an application: rows of one worker, which no other worker has.
 #[derive(Debug)]
 pub(super) struct WorkerRows {
     pub topology: Topology,
@@ -64,20 +64,20 @@ pub(super) struct WorkerRows {
 }
 
 impl WorkerRows {
-    /// The next of this worker's numbers.
+    /// Returns the next of this worker's numbers.
     pub fn fresh_id(&mut self) -> u64 {
         let top = self.top_id();
         top.unwrap_or(self.next_id * self.workers + self.worker)
     }
 
-    /// For one in a thousand rows an id near the top.
+    /// Returns an id near the top for one in a thousand rows.
     pub fn top_id(&mut self) -> Option<u64> {
         self.next_id += 1;
         let id = self.next_id * self.workers + self.worker;
         self.next_id.is_multiple_of(1000).then_some(TOP_IDS - id)
     }
 
-    /// Sometimes a deleted row.
+    /// Sometimes returns a deleted row.
     pub fn returning_id(&mut self) -> Option<u64> {
         self.random.random_bool(0.1).then(|| self.deleted.pop()).flatten()
     }

@@ -1,4 +1,4 @@
-//! Codes of devices: right and odd ones, unique and shared ones.
+//! Codes of devices: regular and odd ones, unique and shared ones.
 
 use anabranch_schemas::serial::luhn_check_digit;
 use rand::RngExt;
@@ -11,7 +11,7 @@ use super::transaction::literal;
 const BOX_DEVICES_MAX: u32 = 200;
 /// Characters of the longest box number.
 const BOX_CHARACTERS_MAX: usize = 600;
-/// Boxes that break code which quotes, trims, folds or measures text badly; a number is put before most of them.
+/// Boxes that break code which quotes, trims, folds or measures text badly; most of them get a number as prefix.
 const ODD_BOXES: [&str; 12] = [
     "O'Box",
     "\"quoted\"",
@@ -31,7 +31,7 @@ pub(super) fn column(random: &mut StdRng) -> &'static str {
     ["imei1", "imei2", "meid", "box_no", "item_code"][random.random_range(0..5)]
 }
 
-/// The values of the five code columns of a new device.
+/// Returns the values of the five code columns of a new device.
 pub(super) fn of_device(random: &mut StdRng, boxes: &mut Boxes, report: &mut WorkloadReport) -> String {
     let is_phone = random.random_bool(0.7);
     let box_no = boxes.next(random, report);
@@ -53,18 +53,18 @@ pub(super) fn of_device(random: &mut StdRng, boxes: &mut Boxes, report: &mut Wor
     codes.map(|code| code.map_or("NULL".to_owned(), |code| literal(&code))).join(", ")
 }
 
-/// Agent, warehouse, account and SKU.
+/// Returns values for agent, warehouse, account and SKU.
 pub(super) fn stock(random: &mut StdRng) -> String {
     let [agent, warehouse, sku] = [20, 50, 500].map(|most| random.random_range(0..most));
     let account = random.random_range(1..1_000_000);
     format!("'A{agent}', 'W{warehouse}', {account}, 'SKU-{sku}'")
 }
 
-/// Types of phones: so many that a new phone hardly ever has a code whose entry in the cache was damaged by hand, which
-/// would make that right again (about one reconciliation in twenty-five with forty types).
+/// Types of phones: so many that a new phone hardly ever has a code whose cache entry was damaged by hand. It would
+/// repair that entry (with forty types, in about one reconciliation of twenty-five).
 const PHONE_TYPES: u32 = 4_000;
 
-/// 15 digits, the last one nearly always right.
+/// Returns 15 digits; the last one is nearly always right.
 pub(super) fn imei(random: &mut StdRng, report: &mut WorkloadReport) -> String {
     let (phone_type, number) = (random.random_range(0..PHONE_TYPES), random.random_range(0..1_000_000));
     let mut digits = format!("35{phone_type:06}{number:06}");
@@ -76,7 +76,7 @@ pub(super) fn imei(random: &mut StdRng, report: &mut WorkloadReport) -> String {
     digits
 }
 
-/// 14 hexadecimal digits, in either case.
+/// Returns 14 hexadecimal digits, in either case.
 pub(super) fn meid(random: &mut StdRng, report: &mut WorkloadReport) -> String {
     let digits = format!("A00000{:08X}", random.random_range(0..u32::MAX));
     let is_lower = random.random_bool(0.3);
@@ -84,7 +84,7 @@ pub(super) fn meid(random: &mut StdRng, report: &mut WorkloadReport) -> String {
     if is_lower { digits.to_lowercase() } else { digits }
 }
 
-/// Mostly 14 or 15 characters, as an IMEI or a MEID has.
+/// Returns an item code, mostly of 14 or 15 characters as an IMEI or a MEID has.
 pub(super) fn item(random: &mut StdRng, report: &mut WorkloadReport) -> String {
     match random.random_range(0..100) {
         0..30 => {
@@ -100,7 +100,7 @@ pub(super) fn item(random: &mut StdRng, report: &mut WorkloadReport) -> String {
     }
 }
 
-/// Boxes: many hold several devices, which come one after another.
+/// Boxes: many hold several devices, which are made one after another.
 #[derive(Debug, Default)]
 pub(super) struct Boxes {
     open: String,
@@ -135,7 +135,7 @@ impl Boxes {
     }
 }
 
-/// 1 to 600 letters and digits; half of them short.
+/// Returns 1 to 600 letters and digits; half of the texts are short.
 fn any(random: &mut StdRng) -> String {
     let most = if random.random_bool(0.5) { 30 } else { BOX_CHARACTERS_MAX };
     let characters = random.random_range(1..=most);

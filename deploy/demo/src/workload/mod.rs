@@ -1,8 +1,8 @@
 //! The applications of the demo: seeded workloads on sharded tables of several servers, one for each entity.
 //!
 //! Each worker has a connection to each server and rows of its own. It inserts, changes, moves and deletes them, rolls
-//! back, and writes every kind of value. It never looks at derived tables; `verify` compares those with the sources
-//! themselves, so the workload's own idea of its rows need not be exact.
+//! back, and writes every kind of value. It never reads derived tables. `verify` compares those with the sources
+//! themselves, so the workload's own model of its rows need not be exact.
 
 mod application;
 mod codes;
@@ -32,14 +32,15 @@ pub use self::pace::Pace;
 pub use self::plan::GIANT_ROWS;
 pub use self::report::WorkloadReport;
 
-/// How a workload behaves.
+/// Options of a workload.
 #[derive(Debug, Clone, Copy)]
 pub struct WorkloadOptions {
-    /// The same seed draws the same plans in each worker; how workers interleave is up to the servers.
+    /// The same seed draws the same plans in each worker; the servers determine how workers interleave.
     pub seed: u64,
     /// Workers, each with one connection to each source.
     pub workers: u32,
-    /// Servers may be killed and restarted: reconnect, read back what is unknown, go on. Otherwise an error ends a run.
+    /// Servers may be killed and restarted: workers reconnect and read unknown rows back. Otherwise an error ends a
+    /// run.
     pub tolerates_crashes: bool,
 }
 
@@ -64,7 +65,7 @@ pub struct Workload {
     live: Live,
 }
 
-/// A row that a workload has given away.
+/// A row that a workload has given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAside {
     pub place: SourceTable,
@@ -72,7 +73,7 @@ pub struct SetAside {
     pub number: u64,
 }
 
-/// Counts of a running workload, since it was made.
+/// Counts of a running workload since it was made.
 #[derive(Debug, Clone)]
 pub struct LiveReport(Live);
 
@@ -109,7 +110,7 @@ impl Workload {
         LiveReport(Arc::clone(&self.live))
     }
 
-    /// Makes databases and tables; safe to repeat.
+    /// Creates databases and tables; safe to repeat.
     pub async fn create_schema(&self) -> Result<()> {
         self.topology.create_schema().await
     }
@@ -135,8 +136,8 @@ impl Workload {
         self.collect(results)
     }
 
-    /// On each source one transaction of exactly [`GIANT_ROWS`] rows: inserts, or changes of captured columns once
-    /// there are as many. They are kept apart from [`Workload::run`] with a pace, whose schedule they would stop for
+    /// Runs one transaction of exactly [`GIANT_ROWS`] rows on each source: inserts, or changes of captured columns once
+    /// there are as many rows. They are separate from [`Workload::run`] with a pace, whose schedule they would stop for
     /// seconds.
     pub async fn giant_transactions(&mut self) -> Result<WorkloadReport> {
         let sources = self.topology.sources.len();
@@ -188,8 +189,8 @@ impl Workload {
         report
     }
 
-    /// Reads rows back from the servers, as after a lost connection: one that lies in two shards is deleted from one
-    /// of them, one that is gone is forgotten.
+    /// Reads rows back from the servers, as after a lost connection: deletes a row that is in two shards from one of
+    /// them, and forgets a missing one.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<WorkloadReport> {
         let reading = self.workers.iter_mut().map(|worker| {
             let own: Vec<u64> =
@@ -200,8 +201,8 @@ impl Workload {
         self.collect(results)
     }
 
-    /// So many rows at random, which this workload leaves alone from now on: somebody else is at them. Fewer when there
-    /// are not as many; none lies in a history.
+    /// Gives up so many random rows, which this workload does not touch from now on. Returns fewer when there are not
+    /// as many; none is in a history.
     pub fn set_aside(&mut self, rows: usize) -> Vec<SetAside> {
         let turns = self.workers.len() * self.topology.sources.len();
         let mut aside = Vec::new();

@@ -1,7 +1,7 @@
-//! What one worker believes about its own rows: which exist, and where.
+//! A worker's belief about its own rows: which exist, and in which tables.
 //!
-//! Changes are made while a transaction is planned and undone when it does not commit. It need not be exact: after a
-//! lost connection it is read back from the servers, and the verification never looks at it.
+//! The planner changes the model with a transaction, and undoes the changes if it does not commit. The model need not
+//! be exact: after a lost connection it is read back from the servers, and the verification never uses it.
 
 use std::collections::HashSet;
 
@@ -24,7 +24,7 @@ enum Undo {
     Restore { source: usize, row: Row },
 }
 
-/// Rows by source server, and how to undo what the open transaction did.
+/// Rows by source server, and the changes of the open transaction to undo.
 #[derive(Debug)]
 pub(super) struct Model {
     rows: Vec<Vec<Row>>,
@@ -64,7 +64,7 @@ impl Model {
         Some(row)
     }
 
-    /// Up to `count` different rows, spread over the whole list.
+    /// Returns up to `count` different rows, spread over the whole list.
     pub fn pick_many(&mut self, random: &mut StdRng, source: usize, count: usize) -> Vec<Row> {
         let rows = &self.rows[source];
         let start = random.random_range(0..rows.len().max(1));
@@ -83,7 +83,7 @@ impl Model {
         self.touched.push(row.id);
     }
 
-    /// Marks a place in the open transaction, for [`Model::roll_back_to`].
+    /// Returns a point of the open transaction for [`Model::roll_back_to`].
     pub fn savepoint(&self) -> usize {
         self.undo.len()
     }

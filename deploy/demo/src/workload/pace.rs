@@ -1,4 +1,4 @@
-//! How fast changes are made: as fast as possible, or on a fixed schedule that does not wait for the servers.
+//! The pace of changes: as fast as possible, or on a fixed schedule that does not wait for the servers.
 
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,12 +11,12 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     Unlimited,
-    /// Open loop: a change that is late does not delay the schedule of those after it.
+    /// Open loop: a late change does not delay the schedule of later ones.
     ChangesPerSecond(NonZeroU32),
 }
 
 impl Pace {
-    /// 0 means as fast as possible.
+    /// Makes a pace; 0 means as fast as possible.
     pub fn of(changes_per_second: u32) -> Self {
         NonZeroU32::new(changes_per_second).map_or(Pace::Unlimited, Pace::ChangesPerSecond)
     }
@@ -35,7 +35,7 @@ impl Schedule {
         Self { start: Instant::now(), pace, claimed_changes: AtomicU64::new(0) }
     }
 
-    /// Claims the time of that many changes and waits for it; false when cancelled first.
+    /// Claims the time of that many changes and waits for it; returns false when cancelled first.
     pub async fn wait(&self, changes: u64, cancel: &CancellationToken) -> bool {
         let Pace::ChangesPerSecond(rate) = self.pace else { return !cancel.is_cancelled() };
         let before = self.claimed_changes.fetch_add(changes, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! What a worker does next: transactions as SQL, drawn from its own random numbers.
+//! Plans a worker's transactions as SQL, drawn from its own random numbers.
 //!
-//! No I/O. The model already shows a planned transaction; who runs it commits the model or rolls it back. The shape of
-//! transactions is here; what stands in the rows is the [`Application`]'s.
+//! It does no I/O. The model already has the changes of a planned transaction; the worker that runs it commits the
+//! model or rolls it back. The shape of transactions is here; the [`Application`] decides the content of rows.
 
 use anabranch_schemas::change::Entity;
 use rand::rngs::StdRng;
@@ -15,9 +15,9 @@ use super::transaction::{Plan, Transaction, delete_statement, where_rows};
 use super::users::Users;
 use crate::topology::Topology;
 
-/// The most rows of one transaction.
+/// Most rows of one transaction.
 pub const GIANT_ROWS: usize = 10_000;
-/// Rows a statement of a large transaction.
+/// Rows in a statement of a large transaction.
 const STATEMENT_ROWS: usize = 500;
 
 /// Draws plans for the rows of one worker.
@@ -41,7 +41,7 @@ impl Planner {
         Self { worker_rows, application, giants: false }
     }
 
-    /// The next plan. `None` only when a drawn move found nothing to move.
+    /// Returns the next plan; `None` only when a drawn move found no row to move.
     pub fn next(&mut self) -> Option<Plan> {
         let random = &mut self.worker_rows.random;
         let source = random.random_range(0..self.worker_rows.topology.sources.len());
@@ -62,7 +62,7 @@ impl Planner {
         Some(Plan::One(if rows > 10 { self.large(source, rows) } else { self.small(source, rows) }))
     }
 
-    /// Inserts of exactly `rows` rows on one server.
+    /// Plans inserts of exactly `rows` rows on one server.
     pub fn inserts(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
         let mut new: Vec<(Row, String)> = Vec::with_capacity(rows);
@@ -85,9 +85,9 @@ impl Planner {
         transaction.end(false)
     }
 
-    /// One transaction that changes captured columns of up to `rows` rows, as many as there are.
+    /// Plans one transaction that changes captured columns of up to `rows` rows, as many as there are.
     pub fn changes(&mut self, source: usize, rows: usize) -> Transaction {
-        // A few rows a statement, so that they change to many values.
+        // Each statement changes a few rows, so that the values differ.
         self.updates(source, rows, 20, |planner, part, report| {
             let random = &mut planner.worker_rows.random;
             planner.application.change(random, part[0].place, part.len() as u64, report)
@@ -127,7 +127,7 @@ impl Planner {
         let have = self.worker_rows.model.count(source);
         let mut transaction = match kind {
             0..3 => self.inserts(source, rows),
-            // Deletes are as frequent as inserts of this size, but never empty the place.
+            // Deletes are as frequent as inserts of this size, but never empty the server.
             3..5 if have > 4 * rows => self.deletes(source, rows),
             5..7 if have > 0 => self.changes_of_other_columns(source, rows),
             _ if have > 0 => self.changes(source, rows),
@@ -152,7 +152,7 @@ impl Planner {
         transaction.end(false)
     }
 
-    /// Single-row statements of mixed kinds; sometimes all on one row, sometimes partly or wholly rolled back.
+    /// Plans single-row statements of mixed kinds; sometimes all on one row, sometimes partly or wholly rolled back.
     fn small(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
         if rows > 1 && self.worker_rows.random.random_bool(0.1) && self.repeat_one_row(&mut transaction, rows)
@@ -183,7 +183,7 @@ impl Planner {
         true
     }
 
-    /// One change of one or two rows.
+    /// Plans one change of one or two rows.
     fn step(&mut self, transaction: &mut Transaction) {
         let kind = self.worker_rows.random.random_range(0..100);
         let is_done = match kind {
@@ -241,7 +241,7 @@ impl Planner {
         true
     }
 
-    /// To be called after a commit: some of the deleted rows come back later.
+    /// Remembers the rows that a committed transaction deleted: some of them come back later.
     pub fn remember_deleted(&mut self, transaction: &mut Transaction) {
         self.worker_rows.deleted.append(&mut transaction.deleted);
     }

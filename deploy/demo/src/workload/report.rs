@@ -1,9 +1,9 @@
-//! What a workload did: committed changes, counted by kind. Each kind says which workloads must contain it.
+//! The report of a workload: committed changes, counted by kind. Each kind lists the workloads that must contain it.
 
 use anabranch_schemas::change::Entity;
 use serde::{Deserialize, Serialize};
 
-/// The workloads that must contain a kind of change.
+/// Workloads that must contain a kind of change.
 enum NeededBy {
     All,
     Users,
@@ -38,7 +38,7 @@ macro_rules! report {
                 self.largest_transaction_rows = largest;
             }
 
-            /// Kinds of change that every workload on that entity must contain and that this one did not.
+            /// Returns the kinds of change that every workload on that entity must contain and that this one did not.
             pub fn absent_kinds(&self, entity: Entity) -> Vec<&'static str> {
                 let mut absent = Vec::new();
                 $(if NeededBy::$needed.includes(entity) && self.$field == 0 {
@@ -56,7 +56,7 @@ report! {
     /// Committed transactions.
     transactions, All;
     inserts, All;
-    /// Updates of columns that are not captured, or of users that lunar tables alone are derived from.
+    /// Updates of columns that are not captured, or of columns that only lunar tables use.
     updates_of_other_columns, All;
     /// Birthdays set to a valid date.
     birthday_changes, Users;
@@ -70,11 +70,11 @@ report! {
     /// Users inserted or renamed with emoji, quotes, NUL, no or 128 characters and the like.
     odd_names, Users;
     phones, Serials;
-    /// Devices with a box and perhaps an item code only.
+    /// Devices with only a box and perhaps an item code.
     other_devices, Serials;
     /// Devices whose uuid has 64 digits.
     uuids_of_64_digits, Serials;
-    /// Devices put into a box in which another one is.
+    /// Devices put into a box that already has another one.
     devices_in_shared_boxes, Serials;
     /// Box numbers with quotes, blanks at the end, many bytes and the like.
     odd_boxes, Serials;
@@ -82,7 +82,7 @@ report! {
     meids_in_lower_case, Serials;
     item_codes_of_15, Serials;
     item_codes_of_14, Serials;
-    /// A value as code of two kinds of one device.
+    /// Values that are codes of two kinds of one device.
     codes_of_two_kinds, Serials;
     /// Codes set to a new value.
     code_changes, Serials;
@@ -94,7 +94,7 @@ report! {
     captured_columns_without_code, Serials;
     /// Tables of the history emptied by TRUNCATE; their rows are not counted.
     history_tables_truncated, None;
-    /// New name in the same table.
+    /// Users who got a new name in the same table.
     renames_in_place, None;
     /// Rows that moved to the other server: the insert was committed before the delete.
     moves_to_other_server_insert_first, All;
@@ -119,7 +119,7 @@ report! {
     rollbacks, All;
     /// Transactions of which a part was undone by ROLLBACK TO SAVEPOINT.
     savepoint_rollbacks, None;
-    /// Transactions that a deadlock or lock wait ended; they were given up.
+    /// Transactions that a deadlock or lock wait ended; they are not repeated.
     lock_conflicts, None;
     /// Connections lost; the outcome of the last transaction was read back from the servers.
     lost_connections, None;

@@ -13,7 +13,7 @@ use super::transaction::{
 use super::uuids::Uuids;
 use crate::topology::{SourceTable, uuid};
 
-/// Every column but the uuid.
+/// All columns but the uuid.
 const COLUMNS: [&str; 12] = [
     "imei1",
     "imei2",
@@ -85,8 +85,8 @@ impl Application for Serials {
             }
             12..22 => {
                 report.codes_swapped += rows;
-                // The session assigns all columns at once; MySQL one after the other, and both have the second one's
-                // then.
+                // The session makes MariaDB assign all columns at once; MySQL assigns them in turn, and both columns
+                // then have the second one's value.
                 "imei1 = imei2, imei2 = imei1".to_owned()
             }
             22..30 => {
@@ -114,7 +114,7 @@ impl Application for Serials {
         format!("status = 1 - status, out_time = UTC_TIMESTAMP(3), out_request = 'request-{request}'")
     }
 
-    /// A move to the history where that is on the same server, or two devices that swap a code.
+    /// Moves a row to the history if that is on the same server, or swaps a code of two devices.
     fn move_inside(&mut self, worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
         if history_of(worker_rows, transaction.source).is_none() || worker_rows.random.random_bool(0.3) {
             return swap(worker_rows, transaction);
@@ -147,7 +147,7 @@ impl Application for Serials {
         true
     }
 
-    /// A move to the history on another server.
+    /// Moves a row to the history on another server.
     fn cross_move(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<CrossMove> {
         if history_of(worker_rows, source).is_some() {
             return None;
@@ -170,7 +170,7 @@ impl Application for Serials {
         Some(CrossMove { from, to, insert_first, insert, carried: Some(carried), report })
     }
 
-    /// A table of the history is emptied. The model does not know what lies there.
+    /// Empties a table of the history. The model does not know its rows.
     fn seldom(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<Transaction> {
         let place = history_of(worker_rows, source)?;
         let mut transaction = Transaction::begin(source);
@@ -180,13 +180,13 @@ impl Application for Serials {
     }
 }
 
-/// Some table of the history, where that server has it.
+/// Returns some table of the history, if that server has it.
 fn history_of(worker_rows: &mut WorkerRows, source: usize) -> Option<SourceTable> {
     let table = worker_rows.random.random_range(0..worker_rows.topology.rule.tables);
     worker_rows.topology.places_of(source).find(|place| place.is_history() && place.table == table)
 }
 
-/// Two devices of one server exchange their first code.
+/// Exchanges the first codes of two devices of one server.
 fn swap(worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
     let source = transaction.source;
     let (one, other) = (

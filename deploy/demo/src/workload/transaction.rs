@@ -1,4 +1,4 @@
-//! Transactions as SQL text with what they count, before they are run.
+//! Transactions as SQL text with their counts, before they are run.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::model::Row;
 use super::report::WorkloadReport;
 use crate::topology::SourceTable;
 
-/// Stands in [`CrossMove::insert`] for what [`CrossMove::carried`] answers.
+/// Placeholder in [`CrossMove::insert`] for the answer of [`CrossMove::carried`].
 pub(super) const CARRIED: &str = "{carried}";
 
 /// A transaction on one server, in one packet.
@@ -17,11 +17,11 @@ pub(super) struct Transaction {
     pub rows: u64,
     pub report: WorkloadReport,
     pub rolls_back: bool,
-    /// Rows that it deletes.
+    /// Ids of the rows that it deletes.
     pub deleted: Vec<u64>,
 }
 
-/// A row that goes to another server in two transactions.
+/// A row that moves to another server in two transactions.
 #[derive(Debug)]
 pub(super) struct CrossMove {
     pub from: Row,
@@ -29,7 +29,7 @@ pub(super) struct CrossMove {
     pub insert_first: bool,
     /// The statement on the new server.
     pub insert: String,
-    /// A query on the old server for one text with SQL literals, when columns are carried over.
+    /// A query on the old server for one text with SQL literals, if columns are carried over.
     pub carried: Option<String>,
     pub report: WorkloadReport,
 }
@@ -89,7 +89,7 @@ impl Transaction {
     }
 }
 
-/// The condition that names these rows of one table.
+/// Returns the condition for these rows of one table.
 pub(super) fn where_rows(rows: &[Row]) -> String {
     let keys: Vec<String> = rows.iter().map(|row| row.place.key(row.id)).collect();
     let column = rows.first().map_or("", |row| row.place.key_column());
@@ -100,7 +100,7 @@ pub(super) fn delete_statement(row: Row) -> String {
     format!("DELETE FROM {} WHERE {}", row.place.quoted(), where_rows(&[row]))
 }
 
-/// A string literal of exactly these bytes, read as utf8mb4.
+/// Returns a string literal of exactly these bytes, read as utf8mb4.
 pub(super) fn literal(text: &str) -> String {
     let mut sql = String::with_capacity(text.len() * 2 + 12);
     sql.push_str("_utf8mb4 x'");
@@ -111,7 +111,7 @@ pub(super) fn literal(text: &str) -> String {
     sql
 }
 
-/// SQL: the value of a column as a literal like that of [`literal`], or `NULL`.
+/// Returns the SQL for the value of a column as a literal like that of [`literal`], or `NULL`.
 pub(super) fn literal_of_column(column: &str) -> String {
     format!("IFNULL(CONCAT('_utf8mb4 x''', HEX(CAST({column} AS CHAR CHARACTER SET utf8mb4)), ''''), 'NULL')")
 }

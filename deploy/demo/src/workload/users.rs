@@ -1,4 +1,4 @@
-//! Users: birthdays of every kind, and names that decide in which shard a user lies.
+//! Users: birthdays of every kind, and names that decide the shard of a user.
 
 use rand::RngExt;
 use rand::rngs::StdRng;
@@ -69,7 +69,7 @@ impl Application for Users {
         }
     }
 
-    /// A new name whose table lies on the same server.
+    /// Gives a user a new name whose table is on the same server.
     fn move_inside(&mut self, worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
         let Some(user) = worker_rows.model.take(&mut worker_rows.random, transaction.source) else {
             return false;
@@ -129,7 +129,7 @@ impl Application for Users {
     }
 }
 
-/// A name whose shard lies on that server.
+/// Returns a name whose shard is on that server.
 fn name_on(
     worker_rows: &mut WorkerRows,
     source: usize,
@@ -160,7 +160,7 @@ fn new_birthday(random: &mut StdRng, place: SourceTable, report: &mut WorkloadRe
     values::birthday(random, kind, column)
 }
 
-/// Whether any birthday of the one table can be stored in the other as it is.
+/// Whether the new table can store every birthday of the old table as it is.
 fn carries(old: SourceTable, new: SourceTable) -> bool {
     BirthdayType::of(new) == BirthdayType::Text || BirthdayType::of(old) != BirthdayType::Text
 }

@@ -1,16 +1,16 @@
 //! Uuids of new devices: the product's own generator, with a clock that the seed repeats.
 //!
-//! Each worker is a machine. An application asks the product's API for them; the workload must also run without it.
+//! Each worker acts as a machine. Applications ask the product's API for uuids; the workload must run without it.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
 use anabranch_pipeline::ports::{Register, Registers};
 use futures::FutureExt;
 
-/// In 2026; each uuid is a millisecond later.
+/// First time, in 2026; each uuid is a millisecond later.
 const FIRST_MS: u64 = EPOCH_MS + 365 * 24 * 3600 * 1000;
 
-/// Nobody else holds a machine number of a workload, and none is used again after its end.
+/// Registers of a workload: no other process holds its machine numbers, and none is used again after its end.
 #[derive(Debug)]
 struct Alone;
 

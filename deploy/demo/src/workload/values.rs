@@ -8,7 +8,7 @@ use rand::{Rng, RngExt};
 use super::transaction::literal;
 use crate::topology::BirthdayType;
 
-/// What a generated birthday means.
+/// The meaning of a generated birthday.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BirthdayKind {
     Valid,
@@ -16,7 +16,7 @@ pub enum BirthdayKind {
     Invalid,
 }
 
-/// Dates that MariaDB stores with ALLOW_INVALID_DATES and that belong into no derived table.
+/// Dates that MariaDB stores with ALLOW_INVALID_DATES and that belong in no derived table.
 const INVALID_DATES: [&str; 8] = [
     "0000-00-00",
     "2023-02-30",
@@ -28,7 +28,7 @@ const INVALID_DATES: [&str; 8] = [
     "2021-11-31",
 ];
 
-/// Texts that belong into no derived table.
+/// Texts that belong in no derived table.
 const INVALID_TEXTS: [&str; 22] = [
     "",
     "   ",
@@ -54,7 +54,7 @@ const INVALID_TEXTS: [&str; 22] = [
     "1990\u{2011}05\u{2011}04",
 ];
 
-/// Names that break code which quotes or measures text badly; a number is appended to most of them.
+/// Names that break code which quotes or measures text badly; most of them get a number as suffix.
 const ODD_NAMES: [&str; 12] = [
     "😀👩‍👩‍👧",
     "O'Brien",
@@ -72,7 +72,7 @@ const ODD_NAMES: [&str; 12] = [
 
 const DAYS_OF_MONTH: [u32; 12] = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
 
-/// A user name, and whether it is an odd one. Names need not be unique.
+/// Returns a user name, and whether it is an odd one. Names need not be unique.
 pub fn name(random: &mut StdRng) -> (String, bool) {
     if !random.random_bool(0.03) {
         return (format!("user-{:012x}", random.next_u64() >> 16), false);
@@ -80,14 +80,14 @@ pub fn name(random: &mut StdRng) -> (String, bool) {
     let odd = ODD_NAMES[random.random_range(0..ODD_NAMES.len())];
     let name = match random.random_range(0..20) {
         0 => String::new(),
-        // The longest that the column holds: 128 characters, 512 bytes.
+        // This is the longest that the column holds: 128 characters, 512 bytes.
         1 => "\u{1F382}".repeat(128),
         _ => format!("{odd}{}", random.random_range(0..1_000_000)),
     };
     (name, true)
 }
 
-/// A birthday of the wanted kind as a SQL literal for that column type.
+/// Returns a birthday of the wanted kind as a SQL literal for that column type.
 pub fn birthday(random: &mut StdRng, kind: BirthdayKind, column: BirthdayType) -> String {
     match (kind, column) {
         (BirthdayKind::Null, _) => "NULL".to_owned(),
@@ -109,7 +109,7 @@ pub fn birthday(random: &mut StdRng, kind: BirthdayKind, column: BirthdayType) -
     }
 }
 
-/// Kinds in the proportion that a new user has.
+/// Draws a kind in the proportion that new users have.
 pub fn birthday_kind(random: &mut StdRng) -> BirthdayKind {
     match random.random_range(0..100) {
         0..3 => BirthdayKind::Null,
@@ -118,7 +118,7 @@ pub fn birthday_kind(random: &mut StdRng) -> BirthdayKind {
     }
 }
 
-/// Every day of 1900 to 2023, with more of 02-29 and 01-01 than chance gives.
+/// Returns a day of 1900 to 2023, with more of 02-29 and 01-01 than chance gives.
 fn date(random: &mut StdRng) -> String {
     match random.random_range(0..100) {
         0 => return format!("{}-02-29", 1904 + 4 * random.random_range(0..30)),
@@ -126,7 +126,7 @@ fn date(random: &mut StdRng) -> String {
         2 => return ["0001-01-01", "9999-12-31", "2000-02-29"][random.random_range(0..3)].to_owned(),
         _ => {}
     }
-    // The day of the year is drawn, not month and day: each of the 365 tables is equally likely.
+    // The day of the year is drawn instead of month and day, so that each of the 365 tables is equally likely.
     let (year, mut day) = (random.random_range(1900..2024), random.random_range(0..365));
     let mut month = 0;
     while day >= DAYS_OF_MONTH[month] {
@@ -157,20 +157,20 @@ fn valid_text(random: &mut StdRng) -> String {
     }
 }
 
-/// Telephone number and address; the address needs the column's own character set.
+/// Returns telephone number and address; the address needs the column's own character set.
 pub fn contact(random: &mut StdRng) -> (String, String) {
     let phone = format!("'+86 1{:010}'", random.random_range(0..10_000_000_000u64));
     let address = literal(&format!("北京市朝阳区 {} 号", random.random_range(0..1_000_000)));
     (phone, address)
 }
 
-/// Lunar birthdays that belong into no derived table.
+/// Lunar birthdays that belong in no derived table.
 const INVALID_LUNAR: [&str; 8] = ["", "00-00", "01-00", "12-31", "13-01", "1-1", "ab-cd", "+1-01"];
-/// Types of birthdays; the last ones mean what they look like, or nothing.
+/// Types of birthdays: case and blanks around `lunar` do not matter; an empty or odd type means solar.
 const BIRTHDAY_TYPES: [&str; 8] =
     ["NULL", "'solar'", "'lunar'", "'lunar'", "'LUNAR'", "' lunar '", "''", "'odd'"];
 
-/// A lunar month and day, absent or not, and the type of birthday.
+/// Returns a lunar month and day, which may be missing or invalid, and the type of birthday.
 pub fn lunar(random: &mut StdRng) -> (String, &'static str) {
     let birthday = match random.random_range(0..100) {
         0..40 => "NULL".to_owned(),

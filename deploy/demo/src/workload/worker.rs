@@ -1,8 +1,8 @@
-//! One connection to each source, one set of rows: runs plans and keeps the model true.
+//! A worker: one connection to each source, one set of rows. It runs plans and keeps the model true.
 //!
-//! When a connection is lost the outcome of the transaction is unknown: its rows are forgotten and, once all servers
-//! answer again, read back from them. A row that a broken move left in two shards is deleted from one, as an
-//! application would do on its next try; one that it left in none is gone.
+//! When a connection is lost the outcome of the transaction is unknown. Its rows are forgotten and, once all servers
+//! answer again, read back. A row that a broken move left in two shards is deleted from one, as an application would do
+//! on its next try; one that it left in none is gone.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,19 +19,19 @@ use crate::endpoint::Connection;
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
-/// Zero and impossible dates are stored as they are, and columns are assigned at once; everything else is checked as
-/// applications have it.
+/// Stores zero and impossible dates as they are, and assigns columns at once; all other checks are those of
+/// applications.
 const SESSION: [&str; 3] = [
     "SET SESSION sql_mode = CONCAT('STRICT_TRANS_TABLES,ALLOW_INVALID_DATES,ERROR_FOR_DIVISION_BY_ZERO' \
      /*M! , ',SIMULTANEOUS_ASSIGNMENT' */)",
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET SESSION innodb_lock_wait_timeout = 5",
 ];
-/// Between attempts to reach a server that is down.
+/// Pause between attempts to reach a server that is down.
 const RECONNECT_INTERVAL: Duration = Duration::from_millis(100);
-/// How long the end of a run waits for servers to come back, to read back what is unknown.
+/// Limit, at the end of a run, of waiting for servers to read unknown rows back.
 const SETTLE_MAX: Duration = Duration::from_secs(60);
-/// Rows looked for in one statement.
+/// Rows in one query.
 const SETTLE_ROWS: usize = 500;
 
 /// Counts that a screen can read while the workload runs.
@@ -44,7 +44,7 @@ pub(super) struct Worker {
     connections: Vec<Option<Connection>>,
     tolerates_crashes: bool,
     unsettled: Vec<u64>,
-    /// Since the last [`Worker::take_report`].
+    /// Counts since the last [`Worker::take_report`].
     report: WorkloadReport,
     live: Live,
 }
@@ -60,7 +60,7 @@ impl Worker {
         std::mem::take(&mut self.report)
     }
 
-    /// Runs plans until cancelled, then settles what is unknown.
+    /// Runs plans until cancelled, then reads unknown rows back.
     pub async fn run(&mut self, schedule: &Schedule, cancel: &CancellationToken) -> Result<()> {
         while !cancel.is_cancelled() {
             if !self.unsettled.is_empty() {
@@ -82,7 +82,7 @@ impl Worker {
         self.settle_at_the_end().await
     }
 
-    /// Runs one transaction; false when its server cannot be reached and nothing was done.
+    /// Runs one transaction; returns false when its server cannot be reached and nothing was done.
     pub async fn run_transaction(&mut self, mut transaction: Transaction) -> Result<bool> {
         if !self.is_reachable(transaction.source).await? {
             self.planner.worker_rows.model.roll_back();
@@ -102,7 +102,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Runs the two transactions of a move; false when a server cannot be reached and nothing was done.
+    /// Runs the two transactions of a move; returns false when a server cannot be reached and nothing was done.
     async fn run_move(&mut self, plan: CrossMove) -> Result<bool> {
         let sources = (self.topology.source_of(plan.from.place), self.topology.source_of(plan.to));
         if !self.is_reachable(sources.0).await? || !self.is_reachable(sources.1).await? {
@@ -121,7 +121,7 @@ impl Worker {
             steps.reverse();
         }
         for (source, sql) in steps {
-            // A failed first step leaves the row where it was, a failed second one is settled later.
+            // A failed first step leaves the row in its old table; a failed second one is settled later.
             if !self.execute(source, "move a row", &sql).await? {
                 return Ok(true);
             }
@@ -134,7 +134,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Columns of a row as SQL literals; `None` when it cannot be read.
+    /// Returns columns of a row as SQL literals; `None` when it cannot be read.
     async fn carried(&mut self, source: usize, sql: &str) -> Result<Option<String>> {
         let connection = self.connections[source].as_mut().expect("just made reachable");
         match connection.first::<String>("read a row", sql).await {
@@ -147,7 +147,7 @@ impl Worker {
         }
     }
 
-    /// True when the statements ran; false when they did not or nobody knows, and the model was put right.
+    /// True when the statements ran; false when they did not or the outcome is unknown, and the model was corrected.
     async fn execute(&mut self, source: usize, action: &'static str, sql: &str) -> Result<bool> {
         let connection = self.connections[source].as_mut().expect("made reachable by every caller");
         match connection.execute(action, sql).await {
@@ -162,14 +162,14 @@ impl Worker {
             if let Some(connection) = &mut self.connections[source] {
                 connection.execute("roll back", "ROLLBACK").await?;
             }
-            // Of a move, the other step may have been done.
+            // The other step of a move may have been done.
             self.doubt();
             return Ok(());
         }
         if !self.tolerates_crashes {
             return Err(error);
         }
-        // Any other error means that the model was wrong, which a crash explains: begin again on a new connection.
+        // Any other error means that the model was wrong, which a crash explains: a new connection begins anew.
         self.connections[source] = None;
         self.count(WorkloadReport { lost_connections: 1, ..Default::default() });
         self.doubt();
@@ -193,7 +193,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Reads rows back that something else may have changed.
+    /// Reads rows back that another program may have changed.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<()> {
         self.planner.worker_rows.model.forget(ids);
         self.unsettled.extend(ids);
@@ -212,7 +212,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads unsettled rows back from all servers; false when one of them does not answer.
+    /// Reads unsettled rows back from all servers; returns false when one of them does not answer.
     async fn settle(&mut self) -> Result<bool> {
         for source in 0..self.connections.len() {
             if !self.is_reachable(source).await? {
@@ -225,7 +225,7 @@ impl Worker {
             let count = self.unsettled.len().min(SETTLE_ROWS);
             let ids: Vec<u64> = self.unsettled[..count].to_vec();
             let Some(mut found) = self.find(&ids).await? else { return Ok(false) };
-            // What has arrived in the history is there to stay.
+            // A row in the history stays there.
             found.sort_unstable_by_key(|row| (row.id, !row.place.is_history()));
             for same in found.chunk_by(|a, b| a.id == b.id) {
                 let (kept, extra) = same.split_first().expect("chunks are not empty");
@@ -246,7 +246,7 @@ impl Worker {
         Ok(true)
     }
 
-    /// Where rows lie now, on all servers; `None` when a server went away meanwhile.
+    /// Finds the present tables of rows on all servers; `None` when a server went away meanwhile.
     async fn find(&mut self, ids: &[u64]) -> Result<Option<Vec<Row>>> {
         let mut found = Vec::new();
         for source in 0..self.connections.len() {

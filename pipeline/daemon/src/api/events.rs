@@ -122,7 +122,7 @@ pub(super) async fn stream(
             .with_header(header::CONNECTION, "close")
     })?;
     let cancel = events.cancel.clone();
-    // While other streams are open, the newest document is at most a second old and is sent at once; else it may be old.
+    // With other streams open, the newest document is at most a second old and is sent at once; else it may be old.
     let is_fresh = events.newest.receiver_count() > 0;
     let newest = events.newest.subscribe();
     let first = if is_fresh { newest.borrow().clone() } else { None };

@@ -44,7 +44,7 @@ impl Guard {
         Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)), body_time }
     }
 
-    /// Requests that are being answered.
+    /// Returns the number of requests that are being answered.
     pub fn in_flight(&self) -> usize {
         REQUESTS_MAX.saturating_sub(self.requests.available_permits())
     }

@@ -1,4 +1,4 @@
-//! Whether the process lives and is ready, for probes: `/healthz`, `/livez`, `/readyz`, `/readyz/{role}`.
+//! Answers probes whether the process lives and is ready: `/healthz`, `/livez`, `/readyz`, `/readyz/{role}`.
 //!
 //! A process is alive while its tasks turn, whatever its servers do: a probe that restarts it must not do so because a
 //! server is away. A process is ready while it does its work, or while another process does its part.

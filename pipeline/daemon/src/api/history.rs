@@ -23,7 +23,7 @@ const PAGE_MAX: u64 = 100;
 pub(super) struct Answer {
     /// This daemon's clock, so that a page needs none of its own.
     now_ms: u64,
-    /// When the history was read last; `None` = never.
+    /// Time of the last read of the history; `None` = never.
     read_at_ms: Option<u64>,
     /// Code of the fault when the history cannot be read now.
     code: Option<&'static str>,

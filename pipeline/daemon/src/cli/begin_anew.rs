@@ -37,7 +37,7 @@ pub struct Arguments {
     /// The source's name once more, for scripts: without it the command asks for it
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
-    /// Id of this request: with the same one nothing begins anew again, however often it is sent
+    /// Id of this request: requests with the same id begin the source anew only once
     #[arg(long, value_name = "TEXT")]
     id: Option<String>,
     /// Say what would be done, and change nothing
@@ -113,7 +113,7 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
 async fn require_own_server(wiring: &Wiring, source: &str) -> Result<(), Fault> {
     let own = wiring.source(source)?.instance().await?;
     for other in wiring.config().sources.iter().filter(|other| other.name != source) {
-        // A server that does not answer is not the own one, which has answered.
+        // A server that does not answer is another one: the source's own server has answered.
         if wiring.source(&other.name)?.instance().await.is_ok_and(|instance| instance == own) {
             let found = format!("its `url` leads to the server of source {}", other.name);
             return Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), found)

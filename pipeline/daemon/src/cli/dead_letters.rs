@@ -27,7 +27,7 @@ const LETTERS_MAX: usize = 10_000;
 pub struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// Only of this projection
+    /// Only letters of this projection
     #[arg(long, global = true)]
     projection: Option<String>,
 }
@@ -40,7 +40,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Apply everything again since the oldest letter of each lane, as `replay` does; what is taken leaves the list
+    /// Apply everything again since the oldest letter of each lane, as `replay` does; accepted documents leave the list
     Retry {
         /// Say what would be done, and change nothing
         #[arg(long)]

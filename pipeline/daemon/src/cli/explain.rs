@@ -14,7 +14,7 @@ const LIKENESS_MIN: f64 = 0.6;
 /// Bytes, at least, of a text that is searched within codes: a shorter one is a part of too many.
 const PART_BYTES_MIN: usize = 3;
 
-/// Print what an error code means and what repairs it
+/// Print the meaning of an error code and its remedy
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// A code as shown in [brackets], or as `code` of a problem of the HTTP API, such as binlog-purged; without it all

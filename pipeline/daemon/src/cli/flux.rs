@@ -31,12 +31,12 @@ enum Command {
     Sequence(sequence::Arguments),
 }
 
-/// Print each part of an identifier, its database and table, its rule, and what would be odd
+/// Print each part of an identifier, its database and table, its rule, and unusual facts
 #[derive(Debug, Args)]
 struct Explain {
     /// The 31 digits
     id: String,
-    /// What the document is: its place is compared with the rule of this kind
+    /// Kind of the document: its database and table are compared with the rule of this kind
     #[arg(long, value_parser = kind, help = kinds_help())]
     kind: Option<Kind>,
     /// The identifier of the document that it follows; a document that is stored elsewhere ends with `flux-misplaced`

@@ -50,7 +50,7 @@ pub struct Cli {
     /// Configuration file (deploy/anabranch.example.toml explains every key)
     #[arg(long, global = true, value_name = "FILE", env = "ANABRANCH_CONFIG")]
     config: Option<PathBuf>,
-    /// How logs and errors are written to standard error
+    /// Format of logs and errors on standard error
     #[arg(long, global = true, value_enum, default_value = "text", env = "ANABRANCH_LOG_FORMAT")]
     log_format: LogFormat,
     /// off, error, warn, info, debug, trace; or directives such as anabranch=debug,hyper=info

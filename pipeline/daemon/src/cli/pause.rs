@@ -27,7 +27,7 @@ pub struct PauseArguments {
     reason: Option<String>,
 }
 
-/// Have paused lanes go on
+/// Let paused lanes continue
 #[derive(Debug, Args)]
 pub struct ResumeArguments {
     #[command(flatten)]

@@ -29,7 +29,7 @@ const VERIFIED_AT_ONCE: usize = 500;
 /// Id that means the newest reconciliation.
 const LAST: &str = "LAST";
 
-/// Compare sources with derived stores row by row, and repair what differs
+/// Compare sources with derived stores row by row, and repair differences
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Arguments {
@@ -41,7 +41,7 @@ pub struct Arguments {
     /// Only this projection, or cache/NAME; may be repeated
     #[arg(long = "store", value_name = "NAME")]
     stores: Vec<String>,
-    /// What is done about drift. Default: as configured
+    /// Treatment of drift. Default: as configured
     #[arg(long, value_enum)]
     mode: Option<ModeArgument>,
     /// Repair also when more differs than the gate lets pass
@@ -88,9 +88,9 @@ struct Show {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ModeArgument {
-    /// Say what differs, and change nothing
+    /// Report differences, and change nothing
     Report,
-    /// Have the lanes read again what differs
+    /// Have the lanes read rows again that differ
     Repair,
 }
 

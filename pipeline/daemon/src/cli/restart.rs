@@ -11,7 +11,7 @@ use crate::{output, restarts};
 /// process
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// As `status` and the log name it, such as reader/a or lane/birthday/target/a/0
+    /// Name of the task as in `status` and the log, such as reader/a or lane/birthday/target/a/0
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     task: Option<String>,
     /// Every task

@@ -35,7 +35,7 @@ use crate::{coupons, output, reconciliations, restarts, sharing, tasks, telemetr
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// What this process does; may be repeated. Default: everything
+    /// Role of this process; may be repeated. Default: all roles
     #[arg(long = "role", value_enum)]
     roles: Vec<Role>,
 }

@@ -1,7 +1,7 @@
 //! Signed reports of coupon days: one at noon and one when the day is closed, in a chain of their own.
 //!
 //! The chain has the form and the key of the chain of reconciliations (`reconcile.signing_key`). The two are separate,
-//! because the newest report of a reconciliation says what the next one begins with.
+//! because the next reconciliation begins with facts of the newest report in its chain.
 
 use std::collections::BTreeMap;
 

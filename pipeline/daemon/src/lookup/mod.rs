@@ -29,7 +29,7 @@ use crate::wiring::{CodeStore, Mapping, Wiring};
 
 /// Connections to each target, and so the queries at once over them.
 const QUERY_BOUNDS: usize = 16;
-/// Queries that wait, at most: half a second of one millisecond each. Further clients are told to come again.
+/// Queries that wait, at most: half a second at a millisecond each. Further requests are refused as too many.
 const QUEUED: usize = 512;
 /// Codes of a batch that are asked at once, so that other requests have their turn in between. With two candidates each
 /// they are less than one query of the cache.

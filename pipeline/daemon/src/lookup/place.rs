@@ -21,7 +21,7 @@ use super::question::{At, AtLeast, Refusal};
 use crate::observe::lanes;
 use crate::wiring::{Wiring, holds_gtids};
 
-/// Time that a request waits, at most, before its answer says what is missing; tens of milliseconds are usual.
+/// Time that a request waits, at most; a change is findable within tens of milliseconds.
 const WAIT_MAX: Duration = Duration::from_secs(2);
 /// Time between two reads of progress while a request waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);

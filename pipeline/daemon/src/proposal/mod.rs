@@ -1,5 +1,5 @@
-//! A configuration that fits what servers have: which tables are users or devices, by which pattern, in which columns,
-//! and by which rule the application shares them out.
+//! A configuration that fits the servers: their tables of users or devices, the patterns and columns of these, and the
+//! rule by which the application shares out rows.
 //!
 //! `families.rs`, `recognised.rs` and `placement.rs` decide, `text.rs` writes; none of them asks a server. Facts that
 //! cannot be known become comments in the text.

@@ -4,7 +4,7 @@ use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 
 /// Rows that show a rule, at least: fewer may fit one by chance.
 pub const ROWS_MIN: usize = 20;
-/// Rows that may be elsewhere than where the rule puts them, in percent: a rule with some misplaced rows is a rule.
+/// Rows outside their table by the rule, in percent, at most: a rule with some misplaced rows is a rule.
 const MISPLACED_MAX_PERCENT: usize = 5;
 
 /// A row as it was found: the numbers of its table, and the values of some columns.

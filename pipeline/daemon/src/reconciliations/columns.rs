@@ -36,7 +36,7 @@ const FOLLOWS_WITHIN: Duration = Duration::from_secs(2);
 /// Differences in a table that are repaired whatever their share, at most.
 const SHARE_ROWS_MIN: usize = 100;
 
-/// A row that differs, with what it must say.
+/// A row that differs, with its right content and the kind of its drift.
 type WrongRow = (CouponColumnsRow, Option<LastCoupon>, ColumnsDrift);
 
 /// Returns whether a configuration has the store.

@@ -115,7 +115,7 @@ pub enum ReconciliationEnd {
 
 /// Works on a reconciliation; returns a fault if another process does. Transient faults do not end it: a process that
 /// slept until its lease had run out continues where it was. A reconciliation that was asked for otherwise and cut off
-/// is given up only if `abandons`, the word of a person.
+/// is given up only if `abandons`, which only a person sets.
 pub async fn run_now(
     wiring: &Wiring,
     order: &Order,
@@ -308,7 +308,7 @@ async fn close(
     };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");
-    // The report was written but the register was not set before a cut: it is the same reconciliation.
+    // A process wrote the report and was cut off before it set the register: it is the same reconciliation.
     if before.as_ref().is_none_or(|before| before.id != report.id) {
         history.append(&seal(before.as_ref(), (&report.id, ended_at_ms, verdict), text, key)).await?;
     }

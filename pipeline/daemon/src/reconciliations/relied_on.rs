@@ -19,8 +19,8 @@ use super::stores::{ProjectionLanes, standstill};
 use crate::wall_clock;
 use crate::wiring::{PastReports, Source, Wiring};
 
-/// Waits until every lane of a projection has passed the changes that its sources had committed, but as reconciliations
-/// do no longer for a lane that does not move. Returns each source that was not reached, with the reason.
+/// Waits until every lane of a projection has passed the changes that its sources had committed, but not for a lane
+/// that does not move, as reconciliations do. Returns each source that was not reached, with the reason.
 pub async fn barrier(
     wiring: &Wiring,
     projection: &str,

@@ -99,7 +99,7 @@ async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault
     spot_checks.run().await
 }
 
-/// The counters of what may go wrong begin at 0, so that their increase can be alerted on.
+/// Begins the counters of failures at 0, so that their increase can be alerted on.
 fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after: &[Duration]) {
     counter!(names::SPOT_CHECK_SKIPPED, "source" => source.to_owned()).increment(0);
     for store in stores {

@@ -1,8 +1,7 @@
-//! Which table a refresh reads next, and how a table that cannot be read steps aside for the others.
+//! How a table that cannot be read steps aside for the others.
 
 use std::time::Duration;
 
-use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
@@ -18,22 +17,6 @@ const FAILED_MAX: Duration = Duration::from_secs(60);
 const SET_ASIDE: Duration = Duration::from_secs(10);
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// Returns the table to begin with, and whether it waits to be read again; otherwise its turn has come.
-    pub(super) fn choose<'t>(
-        &self,
-        tables: &'t [TableIdentity<'static>],
-        refresh: &Refresh,
-    ) -> Option<(&'t TableIdentity<'static>, bool)> {
-        let waits = |table: &&TableIdentity<'_>| {
-            refresh.reads_rereads()
-                && refresh.rereads.contains_key(&table.shard)
-                && !self.set_aside.contains(&table.shard)
-        };
-        let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
-        let waiting = tables.iter().find(waits).map(|table| (table, true));
-        waiting.or_else(|| in_turn().map(|table| (table, false)))
-    }
-
     /// Waits while no waiting table exists and can be read: a lost grant hides a table, an ALTER brings its column
     /// back.
     pub(super) fn wait_for_set_aside(&mut self) -> Phase<'a> {

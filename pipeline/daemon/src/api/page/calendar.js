@@ -1,5 +1,5 @@
-// Reconciliations: those under way, a year of days by the worst verdict of each, and the report behind a day.
-// Days are of UTC and counted from the daemon's clock, since a browser's may be a day off.
+// Shows reconciliations: those under way, a year of days by the worst verdict of each, and the reports of a day.
+// Days are in UTC and counted from the daemon's clock, because a browser's clock may be a day off.
 
 import { badge, count, day, duration, make, moment } from "/page/elements.js";
 import { plural } from "/page/model.js";
@@ -21,7 +21,7 @@ function byDay(past) {
 
 const worst = (of) => of.reduce((all, one) => (ORDER.indexOf(one.level) > ORDER.indexOf(all.level) ? one : all));
 
-/** `chosen` is the day whose reports are shown; `choose` is called with another. */
+/** Makes the year of days. `chosen` is the day whose reports are shown; a click calls `choose` with a day. */
 export function calendar(history, chosen, choose) {
   const days = byDay(history.past);
   const today = Date.parse(day(history.now));

@@ -1,4 +1,4 @@
-// The drawing: sources → log → lanes → stores. Lanes of one source and store are one edge, the worst decides its colour.
+// Draws sources → log → lanes → stores. Lanes of one source and store are one edge; the worst lane decides its colour.
 
 import { LEVELS, plural } from "/page/model.js";
 import { draw, duration, rate } from "/page/elements.js";
@@ -50,7 +50,7 @@ function head(x, text) {
   return draw("text", { x, y: 14, class: "head" }, text);
 }
 
-/** The whole drawing, anew each second: some dozens of elements. */
+/** Makes the whole drawing, some dozens of elements, anew each second. */
 export function drawing(model) {
   const groups = [...grouped(model.lanes, (lane) => `${lane.source}\n${lane.store}`).values()];
   const stores = [...grouped(model.lanes, (lane) => lane.store)];
@@ -105,7 +105,7 @@ function states(lanes) {
   return counts.length === 1 ? counts[0][0] : counts.map(([state, of]) => `${of.length} ${state}`).join(", ");
 }
 
-/** The tables below say the same in full. */
+/** Returns the drawing in words for screen readers; the tables below the drawing have every figure. */
 function spoken(model) {
   const sources = model.sources.map((source) => `${source.name} ${source.state}`).join(", ");
   return `Flow from ${plural(model.sources.length, "source")} (${sources}) over the log and ` +

@@ -1,4 +1,4 @@
-// Makes elements. Text goes in as text nodes only, so a table may be called <script>.
+// Makes elements. Text becomes text nodes only, so a table may be called <script>.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -27,11 +27,11 @@ export function say(element, text) {
   }
 }
 
-/** A dot and a word: a state is never told by its colour alone. */
+/** Makes a dot and a word, because colour alone must never show a state. */
 export const badge = (state, level) =>
   make("span", { class: `badge ${level}` }, make("i", { "aria-hidden": "true" }), state);
 
-// Numbers and times, as they are written everywhere on the page.
+// The functions below write numbers and times in one form for the whole page.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -65,6 +65,6 @@ export function duration(seconds) {
 
 export const clock = (date) => date.toLocaleTimeString("en-GB");
 
-/** A server's moment, in UTC, since reports are compared across machines. */
+/** Writes a server's time in UTC, because reports are compared across machines. */
 export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 16) + " UTC";
 export const day = (ms) => new Date(ms).toISOString().slice(0, 10);

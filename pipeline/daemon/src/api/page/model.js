@@ -1,7 +1,7 @@
-// The one place that knows the field names of /v1/status and /v1/reconciliations, and what each state means.
-// Everything else sees sources, lanes, stores, tasks and problems as they are made here.
+// This file alone knows the field names of /v1/status and /v1/reconciliations, and the meaning of each state.
+// All other files see sources, lanes, stores, tasks and problems as this file makes them.
 
-/** From best to worst. */
+/** Levels from best to worst. */
 export const LEVELS = ["good", "busy", "unsure", "bad"];
 const worse = (one, other) => (LEVELS.indexOf(one) >= LEVELS.indexOf(other) ? one : other);
 
@@ -12,7 +12,7 @@ const STATE_LEVELS = {
   unknown: "unsure", passed: "unsure",
   unreachable: "bad", retrying: "bad", stopped: "bad", apart: "bad",
 };
-/** Behind by less is how a busy lane looks; by more, somebody waits for it. */
+/** A busy lane lags by less than the first; when it lags by more than the second, a person waits for it. */
 const LAG_GOOD_SECONDS = 5;
 const LAG_BAD_SECONDS = 60;
 
@@ -83,7 +83,7 @@ const task = (view) => ({
   waitsFor: known(view.waits_for), down: known(view.down_seconds), isLasting: view.lasting, ...trouble(view),
 });
 
-/** One event of the stream. */
+/** Makes the model of one event of the stream. */
 export function read(text) {
   const document = JSON.parse(text);
   const model = {
@@ -100,7 +100,7 @@ export const everything = (model) => [
   ...model.sources, ...model.lanes, ...model.stores, ...model.programmes, ...model.tasks,
 ];
 
-/** What is wrong, the worst first. One cause often shows in many things: those with its code stand together. */
+/** Returns the problems, the worst first. One cause often shows in many things, so a code makes one problem. */
 function problems(model) {
   const groups = new Map();
   for (const thing of everything(model)) {
@@ -108,7 +108,7 @@ function problems(model) {
     const cause = thing.code ?? `${thing.state} ${thing.key.split(" ")[0]}`;
     if (!groups.has(cause)) groups.set(cause, { code: thing.code, level: "good", things: [] });
     const group = groups.get(cause);
-    // Observations without an answer, as right after a start, are no trouble yet.
+    // Observations without an answer, as right after a start, are no problem yet.
     group.level = worse(group.level, thing.code ? worse("unsure", thing.level) : thing.level);
     group.things.push(thing);
   }
@@ -119,7 +119,7 @@ function problems(model) {
   return [...groups.values()].sort((one, other) => rank(other) - rank(one) || other.things.length - one.things.length);
 }
 
-/** What stands at the top of the page. */
+/** Returns the sentence at the top of the page. */
 export function sentence(model, history) {
   const [worst] = model.problems;
   const proof = history ? doubt(history.past) : null;
@@ -137,7 +137,7 @@ export function sentence(model, history) {
   return { text: `All is current: ${sources}, ${plural(model.lanes.length, "lane")}`, level: "good" };
 }
 
-/** What the reconciliations say against "all is current". Only the newest one counts, but a broken seal always does. */
+/** Returns why reconciliations contradict "all is current", or null. Only the newest counts, but every broken seal. */
 function doubt(past) {
   const broken = past.find((one) => one.isBroken);
   if (broken) return { text: `Reconciliation ${broken.id} has a broken seal: ${broken.seal}`, level: "bad" };
@@ -157,7 +157,7 @@ const SAID = {
 };
 
 export function told(problem) {
-  // A stopped thing says more than one that cannot be asked, and a source more than its lanes.
+  // A stopped thing says more than an unreachable one, and a source says more than its lanes.
   const worst = problem.things.find((thing) => thing.state === "stopped") ?? problem.things[0];
   const [kind] = worst.key.split(" ");
   const others = problem.things.length - 1;
@@ -166,7 +166,7 @@ export function told(problem) {
   return `${kind[0].toUpperCase()}${kind.slice(1)} ${worst.name} ${said}${more}`;
 }
 
-/** The daemon's own remedy, which only who sent a token sees. */
+/** Returns the daemon's own remedy, which it sends only to a client with a token; null without one. */
 export function remedy(problem) {
   const fault = problem.things.map((thing) => thing.fault).find((text) => text);
   return fault ?? null;
@@ -174,7 +174,7 @@ export function remedy(problem) {
 
 export const plural = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 
-// Reconciliations.
+// The functions below read the history of reconciliations.
 
 export const VERDICT_LEVELS = { clean: "good", repaired: "busy", incomplete: "unsure", failed: "bad" };
 
@@ -197,7 +197,7 @@ const past = (isSigned) => (view) => {
   };
 };
 
-/** One page of the history. */
+/** Makes the model of one page of the history. */
 export const readHistory = (document) => ({
   now: document.now_ms, readAt: known(document.read_at_ms), code: known(document.code), isSigned: document.is_signed,
   next: known(document.next), past: document.reconciliations.map(past(document.is_signed)),
@@ -207,5 +207,5 @@ export const readHistory = (document) => ({
   })),
 });
 
-/** The text of a problem document. */
+/** Returns the text of a problem document. */
 export const problemText = (document) => `${document.detail}; ${document.remedy}`;

@@ -1,4 +1,4 @@
-// Puts the page together: each event becomes a model, and the model becomes what is seen.
+// Puts the page together: each event becomes a model, and the model becomes the elements of the page.
 
 import { calendar, reports, underway } from "/page/calendar.js";
 import { drawing } from "/page/drawing.js";
@@ -9,11 +9,11 @@ import { ask, follow } from "/page/stream.js";
 import * as tables from "/page/tables.js";
 
 const EVENTS_MAX = 200;
-/** Two events are missing: what is shown is old. */
+/** Age from which the shown data is old: two events are missing. */
 const OLD_AFTER_MS = 2500;
 const HISTORY_INTERVAL_MS = 10000;
 const HISTORY_PAGES_MAX = 5;
-/** The daemon verifies old reports every two minutes; between, only the newest page is asked for. */
+/** Time between two reads of the whole history, since the daemon verifies old reports every two minutes. */
 const HISTORY_WHOLE_MS = 120000;
 
 const states = new Map();
@@ -25,7 +25,7 @@ let wholeAt = -Infinity;
 let chosen = null;
 let shownCode = null;
 
-/** Replaces what an element holds; focus and place of scrolling stay with the element. */
+/** Replaces the content of an element; focus and scroll position stay with the element. */
 const put = (id, ...children) => byId(id).replaceChildren(...children);
 
 function show(text) {
@@ -65,7 +65,7 @@ function showVerdict(model) {
   showRunbook(code);
 }
 
-/** Without a token the fault's own text is not there; the runbook has the general remedy. */
+/** Returns general advice. Without a token the fault's own text is missing; the runbook has the remedy. */
 function advice(problem) {
   if (!problem.code) return "";
   const isStopped = problem.things.some((thing) => thing.state === "stopped");
@@ -107,7 +107,7 @@ function addEvent(level, text) {
   while (list.children.length > EVENTS_MAX) list.lastElementChild.remove();
 }
 
-/** Says within five seconds of the last event that what is shown is old. */
+/** Says within five seconds of the last event that the shown data is old. */
 function showAge() {
   const age = seenAt === null ? Infinity : performance.now() - seenAt;
   const isOld = age > OLD_AFTER_MS;

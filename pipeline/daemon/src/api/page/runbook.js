@@ -1,12 +1,12 @@
-// The runbook's section of a code, from Markdown to elements: headings, paragraphs, lists, blocks of commands, `code`
-// and *stress*. What it does not know stays text.
+// Turns the runbook's section of a code from Markdown into elements: headings, paragraphs, lists, blocks of commands,
+// `code` and *stress*. Other Markdown stays text.
 
 import { make } from "/page/elements.js";
 import { ask } from "/page/stream.js";
 
 const sections = new Map();
 
-/** The elements of a code's section; asked once. */
+/** Returns the elements of a code's section; the daemon is asked once for each code. */
 export async function section(code) {
   if (!sections.has(code)) sections.set(code, await ask(`/v1/runbook/${encodeURIComponent(code)}`));
   return blocks(sections.get(code));

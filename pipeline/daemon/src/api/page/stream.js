@@ -1,20 +1,20 @@
-// Reads /v1/events with fetch, because an EventSource sends no Authorization header; connects again with back-off.
+// Reads /v1/events with fetch, because an EventSource sends no Authorization header. It reconnects with back-off.
 // The token lives in this module's memory and nowhere else.
 
 import { problemText } from "/page/model.js";
 
 const PAUSE_FIRST_MS = 500;
 const PAUSE_MAX_MS = 10000;
-/** An event comes each second, or a comment each three: without either, the connection is dead. */
+/** Silence after which the connection is dead: an event comes each second, or a comment each three. */
 const SILENCE_MAX_MS = 4500;
-/** Longer than any document; what is longer is no stream of ours. */
+/** Characters of one event, at most: more than any document of the daemon has. */
 const BUFFER_CHARACTERS_MAX = 32 * 1024 * 1024;
 
 let token = null;
 
 const headers = () => (token === null ? {} : { authorization: `Bearer ${token}` });
 
-/** One GET of this listener: JSON, or an error that says what the problem document says. */
+/** Gets a path of this listener: JSON or text, or an error with the text of the problem document. */
 export async function ask(path) {
   const response = await fetch(path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(10000) });
   if (!response.ok) throw await refusal(response);
@@ -27,7 +27,7 @@ async function refusal(response) {
   return Object.assign(new Error(text), { status: response.status });
 }
 
-/** Calls `told.event(text)`, `told.up()` and `told.down(why)`; `use(token)` begins anew. */
+/** Calls `told.event(text)`, `told.up()`, `told.down(why)` and `told.refused(why)`; `use(token)` reconnects. */
 export function follow(told) {
   let pause = PAUSE_FIRST_MS;
   let current = null;
@@ -41,7 +41,7 @@ export function follow(told) {
     pause = Math.min(pause * 2, PAUSE_MAX_MS);
   };
 
-  /** What the page itself cannot do with a document is not the connection's failure. */
+  /** Shows a document. A document that the page cannot show is no failure of the connection. */
   const shown = (text) => {
     try {
       told.event(text);
@@ -112,7 +112,7 @@ async function readEvents(attempt, event, up) {
     }
   } finally {
     clearTimeout(watch);
-    // A stream that is not read to its end would keep its place in the daemon and its connection in the browser.
+    // An unfinished stream would otherwise keep its place in the daemon and its connection in the browser.
     attempt.abort();
   }
 }

@@ -1,13 +1,13 @@
-// The tables, with a sparkline for each source and lane. The ring of points lives in this tab.
+// Makes the tables, with a sparkline for each source and lane. The rings of points live in this tab.
 
 import { badge, bytes, count, draw, duration, make, rate } from "/page/elements.js";
 
-/** Ten minutes, a point a second; a few hundred lanes are some megabytes. */
+/** Points of a ring: ten minutes at a point a second. Rings of a few hundred lanes are some megabytes. */
 const POINTS_MAX = 600;
 const SHOWN = { width: 120, height: 24 };
 const rings = new Map();
 
-/** Notes what this second says. */
+/** Adds the rates of this second to the rings. */
 export function note(model) {
   const push = (key, value) => {
     const ring = rings.get(key) ?? [];
@@ -19,7 +19,7 @@ export function note(model) {
   model.lanes.forEach((lane) => push(lane.key, lane.rowsPerSecond));
 }
 
-/** Seconds without a connection stay a gap. */
+/** Adds one gap to each ring for the seconds without a connection. */
 export function noteGap() {
   for (const ring of rings.values()) {
     if (ring.at(-1) !== null) ring.push(null);
@@ -47,7 +47,7 @@ function sparkline(key, text) {
     make("span", {}, text));
 }
 
-/** Columns: title, cell of a thing, whether it is a number. */
+/** Makes a table. Each of `columns` has a title, a function from a thing to its cell, and whether it is a number. */
 function table(caption, columns, things) {
   const head = columns.map(([title, , isNumber]) =>
     make("th", { scope: "col", class: isNumber ? "number" : null }, title));

@@ -1,4 +1,4 @@
-//! `dispatch letters`: coupons that could not be granted, and what a person decides about them.
+//! `dispatch letters`: coupons that could not be granted, and the decisions of an operator about them.
 //!
 //! A letter is named by the key of its coupon, `programme/occurrence/user`. `requeue` sends it again, `drop` ends it.
 
@@ -46,7 +46,7 @@ enum Command {
     Drop {
         #[command(flatten)]
         chosen: Chosen,
-        /// What was found out
+        /// Outcome that was found out
         #[arg(long, value_enum)]
         outcome: Found,
     },

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
     /// Digits 22 to 23, which may be anything
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..100))]
     reserved: u8,
-    /// How many
+    /// Number of identifiers
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     count: u32,
     /// A name of this request: a request with the same name gets the same identifiers

@@ -20,7 +20,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print server and counters; ends with a fault when one lacks what was given out
+    /// Print server and counters; ends with a fault when one lacks numbers that were given out
     Status {
         /// Print one JSON object
         #[arg(long)]

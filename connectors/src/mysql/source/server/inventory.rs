@@ -1,0 +1,66 @@
+//! Rows of captured tables by their key, as the source has them now: for lookups, not for capture.
+
+use anabranch_pipeline::error::{Code, Fault};
+use mysql_async::Value;
+
+use super::tables::CapturedTable;
+use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::source::MysqlSource;
+
+/// A row's captured values in the order of the entity's fields, as text; `None` = NULL.
+pub type TextRow = Vec<Option<Vec<u8>>>;
+
+impl MysqlSource {
+    /// The rows whose first field is exactly one of these texts. A key that is not plain (letters, digits, `-`, `_`) is
+    /// not looked for.
+    pub async fn rows_by_key(&self, table: &CapturedTable, keys: &[&[u8]]) -> Result<Vec<TextRow>, Fault> {
+        let literals: Vec<String> = keys.iter().filter_map(|key| literal(key)).collect();
+        if literals.is_empty() {
+            return Ok(Vec::new());
+        }
+        let columns: Vec<String> = table.columns.iter().map(|column| quote_identifier(column)).collect();
+        let Some(key) = columns.first() else { return Ok(Vec::new()) };
+        let name = quote_table(&table.identity.database, &table.identity.table);
+        let (columns, literals) = (columns.join(", "), literals.join(", "));
+        let rows =
+            self.questions.rows(format!("SELECT {columns} FROM {name} WHERE {key} IN ({literals})")).await?;
+        let mut found = Vec::new();
+        for row in rows {
+            let values: Option<TextRow> = row.unwrap().into_iter().map(text).collect();
+            let values = values.ok_or_else(|| self.fault(Code::Internal, "an answer that is not text"))?;
+            // A collation, or a number's other spellings, may find more.
+            if values.first().is_some_and(|key| keys.iter().any(|wanted| key.as_deref() == Some(*wanted))) {
+                found.push(values);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A text literal takes the column's collation, and is made a number where the column is one: the index serves both.
+fn literal(key: &[u8]) -> Option<String> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let text = std::str::from_utf8(key).ok().filter(|text| text.as_bytes().iter().all(is_plain))?;
+    Some(format!("'{text}'"))
+}
+
+fn text(value: Value) -> Option<Option<Vec<u8>>> {
+    match value {
+        Value::NULL => Some(None),
+        Value::Bytes(bytes) => Some(Some(bytes)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_could_end_its_literal_is_not_looked_for() {
+        assert_eq!(literal(b"007").as_deref(), Some("'007'"));
+        for key in [&b"a'b"[..], b"a\\", b"\0", b"\xff", b"a b"] {
+            assert_eq!(literal(key), None);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The captured tables that a server has now.
+
+use std::sync::Arc;
+
+use anabranch_pipeline::error::Fault;
+
+use super::session::Session;
+use super::tables::{CapturedTable, CapturedTables};
+use crate::mysql::source::MysqlSource;
+
+impl MysqlSource {
+    /// Every captured table that exists.
+    pub async fn captured_tables(&self) -> Result<Vec<Arc<CapturedTable>>, Fault> {
+        let mut session = Session::open(&self.address).await?;
+        let tables = self.list_tables(&mut session).await?;
+        session.close().await;
+        Ok(tables.all().cloned().collect())
+    }
+
+    /// The captured tables, those that exist now already known.
+    pub(in crate::mysql::source) async fn list_tables(
+        &self,
+        session: &mut Session,
+    ) -> Result<CapturedTables, Fault> {
+        let mut tables = CapturedTables::new(&self.config, &self.entities);
+        let patterns: Vec<_> = tables
+            .entities()
+            .map(|entity| (entity.tables.database_like(), entity.tables.table_like()))
+            .collect();
+        for (database, table) in patterns {
+            // Before the tables: a database that is new between the two answers counts as not listed.
+            for name in session.databases_like(&database).await? {
+                tables.add_database(name);
+            }
+            for (database, table) in session.tables_like(&database, &table).await? {
+                tables.resolve(&database, &table)?;
+            }
+        }
+        Ok(tables)
+    }
+}

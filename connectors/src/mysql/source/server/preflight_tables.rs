@@ -1,0 +1,312 @@
+//! The captured tables as `information_schema` shows them: one fault for each kind of problem, with the first table
+//! that has it and how many more do.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+use anabranch_pipeline::config::EntityConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::Entity;
+
+use sqlx::mysql::MySqlRow;
+
+use super::session::{Session, column_text, literal};
+use super::tables::{CapturedTables, accepted_types, accepts_data_type};
+use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
+
+/// What a foreign key may do to rows of its child.
+const ACTIVE: &str = "'CASCADE', 'SET NULL', 'SET DEFAULT'";
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Problem {
+    Versioned,
+    Engine(String),
+    ColumnMissing(usize),
+    Type { field: usize, data_type: String },
+    CharacterSet { field: usize, name: String },
+    Compressed(usize),
+    SelectDenied,
+}
+
+struct Column {
+    name: String,
+    data_type: String,
+    character_set: Option<String>,
+    /// MariaDB stores its values compressed, and writes them so into the binlog.
+    is_compressed: bool,
+    may_select: bool,
+}
+
+type Name = (String, String);
+
+/// A table's engine, and whether it keeps the history of its rows.
+struct Kind {
+    engine: String,
+    is_versioned: bool,
+}
+
+pub async fn check(
+    session: &mut Session,
+    mut tables: CapturedTables,
+    account: &str,
+    faults: &mut Vec<Fault>,
+) -> Result<(), Fault> {
+    let entities: Vec<EntityConfig> = tables.entities().cloned().collect();
+    if entities.is_empty() {
+        return Ok(());
+    }
+    let kinds = kinds(session, &entities).await?;
+    let transactional = transactional(session).await?;
+    let columns = columns(session, &entities).await?;
+    // One pattern of an entity is enough on a source: its history may lie on another.
+    let is_there =
+        |entity: &EntityConfig| kinds.keys().any(|name| entity.tables.matches(&name.0, &name.1).is_some());
+    let present: HashSet<_> = entities.iter().filter(|e| is_there(e)).map(|e| e.entity).collect();
+    let databases: BTreeSet<&str> = (kinds.keys())
+        .filter(|name| entities.iter().any(|entity| entity.tables.matches(&name.0, &name.1).is_some()))
+        .map(|name| name.0.as_str())
+        .collect();
+    faults.extend(filter_fault(session, &databases).await);
+    for entity in &entities {
+        let mut problems: BTreeMap<Problem, BTreeSet<&Name>> = BTreeMap::new();
+        for (name, kind) in &kinds {
+            if entity.tables.matches(&name.0, &name.1).is_none() {
+                continue;
+            }
+            if let Err(fault) = tables.resolve(&name.0, &name.1) {
+                faults.push(fault);
+            }
+            if kind.is_versioned {
+                problems.entry(Problem::Versioned).or_default().insert(name);
+            }
+            if !transactional.contains(&kind.engine.to_ascii_lowercase()) {
+                problems.entry(Problem::Engine(kind.engine.clone())).or_default().insert(name);
+            }
+            let known = columns.get(name).map_or(&[][..], Vec::as_slice);
+            for (field, column) in entity.columns.iter().enumerate() {
+                if let Some(problem) = column_problem(entity, field, column, known) {
+                    problems.entry(problem).or_default().insert(name);
+                }
+            }
+        }
+        if !present.contains(&entity.entity) {
+            faults.push(no_table(session.subject(), entity, account));
+        }
+        faults.extend(problems.iter().map(|(problem, names)| problem.fault(entity, names, account)));
+    }
+    Ok(())
+}
+
+fn column_problem(entity: &EntityConfig, field: usize, name: &str, known: &[Column]) -> Option<Problem> {
+    let Some(column) = known.iter().find(|column| column.name.eq_ignore_ascii_case(name)) else {
+        return Some(Problem::ColumnMissing(field));
+    };
+    if !accepts_data_type(entity.entity, field, &column.data_type) {
+        return Some(Problem::Type { field, data_type: column.data_type.clone() });
+    }
+    if let Some(name) = column.character_set.as_deref().filter(|name| is_refused(name)) {
+        return Some(Problem::CharacterSet { field, name: name.to_owned() });
+    }
+    if column.is_compressed {
+        return Some(Problem::Compressed(field));
+    }
+    (!column.may_select).then_some(Problem::SelectDenied)
+}
+
+/// A condition for `information_schema` that holds for every captured table, and for some more.
+fn condition(entities: &[EntityConfig]) -> String {
+    let each: Vec<_> = entities
+        .iter()
+        .map(|entity| {
+            let (database, table) = (entity.tables.database_like(), entity.tables.table_like());
+            format!("(TABLE_SCHEMA LIKE {} AND TABLE_NAME LIKE {})", literal(&database), literal(&table))
+        })
+        .collect();
+    format!("({})", each.join(" OR "))
+}
+
+async fn kinds(session: &mut Session, entities: &[EntityConfig]) -> Result<BTreeMap<Name, Kind>, Fault> {
+    const VERSIONED: &str = "SYSTEM VERSIONED";
+    let sql = format!(
+        "SELECT TABLE_SCHEMA, TABLE_NAME, ENGINE, TABLE_TYPE FROM information_schema.TABLES \
+         WHERE TABLE_TYPE IN ('BASE TABLE', '{VERSIONED}') AND {}",
+        condition(entities)
+    );
+    let rows = session.rows(sql).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let name = (column_text(row, 0)?, column_text(row, 1)?);
+            let engine = column_text(row, 2).unwrap_or_default();
+            let is_versioned = column_text(row, 3).is_some_and(|kind| kind == VERSIONED);
+            Some((name, Kind { engine, is_versioned }))
+        })
+        .collect())
+}
+
+async fn transactional(session: &mut Session) -> Result<HashSet<String>, Fault> {
+    let sql = "SELECT LOWER(ENGINE) FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'";
+    let rows = session.rows(sql.to_owned()).await?;
+    Ok(rows.iter().filter_map(|row| column_text(row, 0)).collect())
+}
+
+async fn columns(
+    session: &mut Session,
+    entities: &[EntityConfig],
+) -> Result<HashMap<Name, Vec<Column>>, Fault> {
+    let names: Vec<_> =
+        entities.iter().flat_map(|entity| &entity.columns).map(|column| literal(column)).collect();
+    let sql = format!(
+        "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, LOWER(DATA_TYPE), LOWER(CHARACTER_SET_NAME), PRIVILEGES, \
+         COLUMN_TYPE \
+         FROM information_schema.COLUMNS WHERE COLUMN_NAME IN ({}) AND {}",
+        names.join(", "),
+        condition(entities)
+    );
+    let rows = session.rows(sql).await?;
+    let mut columns: HashMap<Name, Vec<Column>> = HashMap::new();
+    for row in &rows {
+        let text = |index| column_text(row, index).unwrap_or_default();
+        columns.entry((text(0), text(1))).or_default().push(Column {
+            name: text(2),
+            data_type: text(3),
+            character_set: column_text(row, 4),
+            // `varchar(20) /*M!100301 COMPRESSED*/`
+            is_compressed: text(6).ends_with("COMPRESSED*/"),
+            may_select: text(5).split(',').any(|privilege| privilege.trim().eq_ignore_ascii_case("select")),
+        });
+    }
+    Ok(columns)
+}
+
+/// Databases whose changes the server keeps out of its binlog.
+async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Option<Fault> {
+    // Who may not ask is told by another check.
+    let (only, not) = session.binlog_filters().await.ok()?;
+    let is_left_out = |database: &str| {
+        let lists = |list: &[String]| list.iter().any(|name| name == database);
+        if only.is_empty() { lists(&not) } else { !lists(&only) }
+    };
+    let database = databases.iter().find(|database| is_left_out(database))?;
+    let setting = if only.is_empty() { "binlog_ignore_db names it" } else { "binlog_do_db does not name it" };
+    let found = format!("captured database {database} is not in the binlog: {setting}");
+    let fault = Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("the whole binlog");
+    Some(fault.remedy(
+        "remove binlog_do_db and binlog_ignore_db from its configuration, restart it, and refresh it",
+    ))
+}
+
+/// A foreign key that changes rows of a captured table does so without row events. Their parents' rows may change
+/// rarely, so it is no fault.
+pub async fn cascade_warning(
+    session: &mut Session,
+    entities: &[EntityConfig],
+) -> Result<Option<String>, Fault> {
+    if entities.is_empty() {
+        return Ok(None);
+    }
+    let sql = format!(
+        "SELECT CONSTRAINT_SCHEMA, TABLE_NAME, CONSTRAINT_NAME, DELETE_RULE, UPDATE_RULE \
+         FROM information_schema.REFERENTIAL_CONSTRAINTS \
+         WHERE (DELETE_RULE IN ({ACTIVE}) OR UPDATE_RULE IN ({ACTIVE})) AND {}",
+        condition(entities).replace("TABLE_SCHEMA", "CONSTRAINT_SCHEMA")
+    );
+    let rows = session.rows(sql).await?;
+    let text = |row: &MySqlRow, index| column_text(row, index).unwrap_or_default();
+    let is_captured = |database: &str, table: &str| {
+        entities.iter().any(|entity| entity.tables.matches(database, table).is_some())
+    };
+    let mut captured = rows.iter().filter(|row| is_captured(&text(row, 0), &text(row, 1)));
+    let Some(first) = captured.next() else { return Ok(None) };
+    Ok(Some(format!(
+        "{}: foreign key {} (ON DELETE {}, ON UPDATE {}) changes rows of captured table {}.{}, and the binlog does not \
+         show them; {} more such keys; needed: a reconciliation every night, which finds and repairs these changes",
+        session.subject(),
+        text(first, 2),
+        text(first, 3),
+        text(first, 4),
+        text(first, 0),
+        text(first, 1),
+        captured.count()
+    )))
+}
+
+fn no_table(subject: &str, entity: &EntityConfig, account: &str) -> Fault {
+    let database = entity.tables.database_like();
+    Fault::new(Code::SourceTableMissing, subject, format!("no table matches {}", entity.tables))
+        .needs("at least one such table, on which the account has SELECT")
+        .remedy(format!("GRANT SELECT ON {}.* TO {account}", quote_identifier(&database)))
+}
+
+impl Problem {
+    fn fault(&self, entity: &EntityConfig, names: &BTreeSet<&Name>, account: &str) -> Fault {
+        let (database, table) = names.first().map_or(("", ""), |name| (name.0.as_str(), name.1.as_str()));
+        let subject = match names.len() {
+            1 => format!("table {database}.{table}"),
+            count => format!("table {database}.{table} and {} more", count - 1),
+        };
+        let quoted = quote_table(database, table);
+        let column = |field: &usize| entity.columns.get(*field).map_or("", String::as_str);
+        let usual = |field: &usize| match (entity.entity, *field) {
+            (_, 0) => "BIGINT UNSIGNED",
+            (Entity::User, 1) => "DATE",
+            (Entity::User, _) => "VARCHAR(8)",
+            (Entity::SerialCode, _) => "VARCHAR(255)",
+        };
+        let modify = |field: &usize| {
+            format!("ALTER TABLE {quoted} MODIFY {} {}", quote_identifier(column(field)), usual(field))
+        };
+        let unfit = |subject: String, field: &usize, found: String, needed: &str| {
+            let found = format!("column {} {found}", column(field));
+            Fault::new(Code::SourceColumnUnsupported, subject, found).needs(needed).remedy(modify(field))
+        };
+        match self {
+            Problem::Versioned => Fault::new(
+                Code::SourceTableVersioned,
+                subject,
+                "it is system-versioned, so its updates and deletes are logged in another form",
+            )
+            .needs("a table without system versioning")
+            .remedy(format!("ALTER TABLE {quoted} DROP SYSTEM VERSIONING")),
+            Problem::Engine(engine) => Fault::new(
+                Code::SourceTableNotTransactional,
+                subject,
+                format!("its engine is {engine}, which keeps changes that a transaction rolled back"),
+            )
+            .needs("an engine with transactions")
+            .remedy(format!("ALTER TABLE {quoted} ENGINE = InnoDB")),
+            Problem::ColumnMissing(field) => Fault::new(
+                Code::SourceColumnMissing,
+                subject,
+                format!("no column {} that the account can see", column(field)),
+            )
+            .needs("the column, or its name in [entities.columns]")
+            .remedy(format!(
+                "ALTER TABLE {quoted} ADD COLUMN {} {}",
+                quote_identifier(column(field)),
+                usual(field)
+            )),
+            Problem::Type { field, data_type } => {
+                let needed = accepted_types(entity.entity, *field);
+                unfit(subject, field, format!("has type {data_type}"), needed)
+            }
+            Problem::CharacterSet { field, name } => {
+                unfit(subject, field, format!("has character set {name}"), NEEDED)
+            }
+            Problem::Compressed(field) => {
+                let found = "is COMPRESSED: its row events hold compressed bytes".to_owned();
+                unfit(subject, field, found, "a column that is not COMPRESSED")
+            }
+            Problem::SelectDenied => Fault::new(
+                Code::SourceGrantMissing,
+                subject,
+                format!("{account} may not read its captured columns"),
+            )
+            .needs("SELECT")
+            .remedy(format!(
+                "GRANT SELECT ON {}.* TO {account}",
+                quote_identifier(&entity.tables.database_like())
+            )),
+        }
+    }
+}

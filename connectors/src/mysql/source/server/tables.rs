@@ -1,0 +1,204 @@
+//! Which tables of a source are captured, under which shard id, and what their captured columns may be.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use anabranch_pipeline::config::{EntityConfig, SourceConfig, UnseenChanges};
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::shard::ShardId;
+
+use crate::mysql::source::decode::column::Format;
+
+/// A captured table.
+#[derive(Debug)]
+pub struct CapturedTable {
+    pub identity: TableIdentity<'static>,
+    /// Physical names of the captured columns, in the order of [`Entity::fields`].
+    pub columns: Arc<[String]>,
+    /// What a reading does about changes of its rows that row events do not show.
+    pub unseen_changes: UnseenChanges,
+}
+
+/// The captured tables seen so far; a table is looked up by name and kept.
+#[derive(Debug)]
+pub struct CapturedTables {
+    source: String,
+    generation: u32,
+    entities: Vec<(EntityConfig, Arc<[String]>)>,
+    known: HashMap<ShardId, Arc<CapturedTable>>,
+    /// Databases whose tables are all known: listed when the reading began, or created since.
+    databases: HashSet<String>,
+}
+
+impl CapturedTables {
+    pub fn new(config: &SourceConfig, entities: &[EntityConfig]) -> Self {
+        let entities = entities
+            .iter()
+            .filter(|entity| config.entities.contains(&entity.entity))
+            .map(|entity| (entity.clone(), entity.columns.clone().into()))
+            .collect();
+        Self {
+            source: config.name.clone(),
+            generation: config.generation,
+            entities,
+            known: HashMap::new(),
+            databases: HashSet::new(),
+        }
+    }
+
+    pub fn entities(&self) -> impl Iterator<Item = &EntityConfig> {
+        self.entities.iter().map(|(entity, _)| entity)
+    }
+
+    /// Whether a name is captured, without keeping it.
+    pub fn is_captured(&self, database: &str, table: &str) -> bool {
+        self.entities.iter().any(|(entity, _)| entity.tables.matches(database, table).is_some())
+    }
+
+    /// The captured table of this name. Two tables with one shard id are refused: their claims would mix.
+    pub fn resolve(&mut self, database: &str, table: &str) -> Result<Option<Arc<CapturedTable>>, Fault> {
+        let Some((entity, columns)) =
+            self.entities.iter().find(|(entity, _)| entity.tables.matches(database, table).is_some())
+        else {
+            return Ok(None);
+        };
+        let shard = ShardId::of(&self.source, database, table, self.generation);
+        let known = self.known.entry(shard).or_insert_with(|| {
+            Arc::new(CapturedTable {
+                identity: TableIdentity {
+                    entity: entity.entity,
+                    shard,
+                    database: database.to_owned().into(),
+                    table: table.to_owned().into(),
+                },
+                columns: Arc::clone(columns),
+                unseen_changes: entity.unseen_changes,
+            })
+        });
+        if known.identity.database != database || known.identity.table != table {
+            return Err(Fault::new(
+                Code::ConfigInvalid,
+                format!("table {database}.{table} of source {}", self.source),
+                format!(
+                    "it has the shard id {shard} of table {}.{}",
+                    known.identity.database, known.identity.table
+                ),
+            )
+            .needs("a shard id that no other table has")
+            .remedy("set another `generation` for this source and refresh it"));
+        }
+        Ok(Some(Arc::clone(known)))
+    }
+
+    /// A table that was resolved before.
+    pub fn by_shard(&self, shard: ShardId) -> Option<&CapturedTable> {
+        self.known.get(&shard).map(Arc::as_ref)
+    }
+
+    /// The same, to keep.
+    pub fn shared(&self, shard: ShardId) -> Option<Arc<CapturedTable>> {
+        self.known.get(&shard).cloned()
+    }
+
+    /// Every table of this database is known, or will be when it is created.
+    pub fn add_database(&mut self, database: String) {
+        if self.entities.iter().any(|(entity, _)| is_of(entity, &database)) {
+            self.databases.insert(database);
+        }
+    }
+
+    /// All tables seen so far.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<CapturedTable>> {
+        self.known.values()
+    }
+
+    /// The shards of all tables seen so far.
+    pub fn shards(&self) -> impl Iterator<Item = ShardId> {
+        self.known.keys().copied()
+    }
+
+    /// Every captured table that `DROP DATABASE` removes: those seen, and those the sharding rule puts there (a table
+    /// dropped before this reading began was never seen). `None` when they cannot be listed.
+    pub fn in_database(&mut self, database: &str) -> Result<Option<Vec<Arc<CapturedTable>>>, Fault> {
+        let mut names: Vec<String> = Vec::new();
+        for (entity, _) in &self.entities {
+            let pattern = &entity.tables;
+            if !is_of(entity, database) {
+                continue;
+            }
+            let (_, first) = pattern.names(0, 0);
+            if pattern.names(0, 1).1 == first {
+                names.push(first);
+                continue;
+            }
+            match entity.rule {
+                Some(rule) => names.extend((0..rule.tables).map(|number| pattern.names(0, number).1)),
+                None if self.databases.contains(database) => {}
+                None => return Ok(None),
+            }
+        }
+        let seen = self.known.values().filter(|known| known.identity.database == database);
+        names.extend(seen.map(|known| known.identity.table.clone().into_owned()));
+        names.sort();
+        names.dedup();
+        names.iter().map(|table| self.resolve(database, table)).collect::<Result<Option<Vec<_>>, _>>()
+    }
+}
+
+/// Whether captured tables of the entity can lie in this database.
+fn is_of(entity: &EntityConfig, database: &str) -> bool {
+    entity.tables.matches(database, &entity.tables.names(0, 0).1).is_some()
+}
+
+/// Whether a column of this format has text: unless its collation says that it holds bytes.
+pub fn is_text(format: Format) -> bool {
+    matches!(format, Format::Text { .. } | Format::Blob { .. })
+}
+
+/// Whether a field of an entity can be read from a column of this format.
+pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
+    let is_text = is_text(format);
+    match (entity, entity.fields().get(field).copied()) {
+        (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
+            is_text || matches!(format, Format::Integer { .. })
+        }
+        (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
+        (Entity::User, Some("birthday")) => {
+            is_text
+                || matches!(
+                    format,
+                    Format::Date
+                        | Format::DateTime { .. }
+                        | Format::Timestamp { .. }
+                        | Format::OldDateTime
+                        | Format::OldTimestamp
+                )
+        }
+        (Entity::User | Entity::SerialCode, _) => false,
+    }
+}
+
+/// What [`accepts`] accepts, for messages.
+pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
+    match (entity, field) {
+        (Entity::User, 0) | (Entity::SerialCode, _) => "an integer or text type",
+        (Entity::User, 2..) => "a text type",
+        (Entity::User, 1) => "DATE, DATETIME, TIMESTAMP or a text type",
+    }
+}
+
+/// Whether a field can be captured from a column that `information_schema` describes so.
+pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool {
+    const TEXT: &[&str] = &["char", "varchar", "tinytext", "text", "mediumtext", "longtext"];
+    const INTEGER: &[&str] = &["tinyint", "smallint", "mediumint", "int", "bigint"];
+    let is_text = TEXT.contains(&data_type);
+    match (entity, entity.fields().get(field).copied()) {
+        (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
+            is_text || INTEGER.contains(&data_type)
+        }
+        (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
+        (Entity::User, Some("birthday")) => is_text || ["date", "datetime", "timestamp"].contains(&data_type),
+        (Entity::User | Entity::SerialCode, _) => false,
+    }
+}

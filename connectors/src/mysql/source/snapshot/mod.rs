@@ -1,0 +1,458 @@
+//! Rows of captured tables as they are at a known position: for refreshes and reconciliations, not for capture.
+//!
+//! In reading order: `watermarks.rs` says where in the binlog a snapshot stands. `described.rs` has the columns of a
+//! table, `value.rs` their values, and `condition.rs` a condition of a person; `plan.rs` makes of them how a table is
+//! read. This file reads. A snapshot lives for one chunk, so no long read view holds up the server's purge. Values are
+//! read as text in the column's own character set, which for all types that can be captured is what its row events
+//! hold. A plan is kept as long as the definition of its table stays, which each chunk's transaction asks for after its
+//! rows: from the first row to COMMIT no statement can change it. The binlog itself is read by `stream/`.
+
+mod condition;
+mod described;
+pub(super) mod plan;
+mod value;
+mod watermarks;
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anabranch_pipeline::config::EntityConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Pressure, RowSource};
+use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
+use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::codec::Encoder;
+use anabranch_schemas::codec::decode_values;
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::shard::ShardId;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, QueryResult, Row, TextProtocol};
+
+use self::plan::{Plan, show_definition, without_counter};
+use self::watermarks::{BinlogCoordinates, Dialect};
+use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::keyset::behind;
+use crate::mysql::source::MysqlSource;
+use crate::mysql::source::server::session::binlog_off;
+
+/// Without REPEATABLE READ there is no snapshot, and without autocommit a question would keep one. Results come in the
+/// character sets of their columns.
+pub(super) const SESSION: &str = "SET NAMES utf8mb4; \
+     SET SESSION character_set_results = NULL, time_zone = '+00:00', sql_mode = '', autocommit = 1; \
+     SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
+/// A chunk of a table that is not in memory, on a busy server.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// A chunk ends early when its rows are that large.
+const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Which rows of a table.
+#[derive(Clone, Copy)]
+enum RowSelection<'w> {
+    /// At most so many after a place, of those that a condition finds.
+    Behind(Option<&'w ChunkKey>, NonZeroUsize, Option<&'w Condition>),
+    /// Those whose first field is one of these.
+    Keys(&'w [Cell]),
+}
+
+impl RowSelection<'_> {
+    /// What a plan is kept for, whether by chunks; conditions are too many.
+    fn plan_of(&self, table: &TableIdentity<'_>) -> Option<(ShardId, bool)> {
+        match self {
+            Self::Behind(.., None) => Some((table.shard, true)),
+            Self::Behind(.., Some(_)) => None,
+            Self::Keys(_) => Some((table.shard, false)),
+        }
+    }
+}
+
+/// One table of a reading.
+struct Part<'w> {
+    table: &'w TableIdentity<'static>,
+    wanted: RowSelection<'w>,
+    plan: Arc<Plan>,
+}
+
+impl Part<'_> {
+    fn read(&self) -> Option<(ShardId, bool)> {
+        self.wanted.plan_of(self.table)
+    }
+}
+
+/// What was read.
+struct Taken {
+    low: Lsn,
+    high: Lsn,
+    server: ServerIdentity,
+    /// Nothing was left out for its size.
+    is_whole: bool,
+    /// The place of the last row.
+    last: Option<ChunkKey>,
+}
+
+impl RowSource for MysqlSource {
+    async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        let tables = self.captured_tables().await?;
+        let mut tables: Vec<_> = tables.into_iter().map(|table| table.identity.clone()).collect();
+        tables.sort_unstable_by_key(|table| table.shard);
+        Ok(tables)
+    }
+
+    async fn pressure(&self) -> Result<Pressure, Fault> {
+        self.present_pressure().await
+    }
+
+    async fn replication_end(&self) -> Result<String, Fault> {
+        self.present_end().await
+    }
+
+    async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
+        self.reaches(end).await
+    }
+
+    async fn chunk(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.part(table, RowSelection::Behind(after, rows, None), rows, epoch).await
+    }
+
+    async fn page(
+        &self,
+        table: &TableIdentity<'static>,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
+    ) -> Result<Option<ChunkKey>, Fault> {
+        let wanted = RowSelection::Behind(after, rows, None);
+        let mut visiting = Visiting { visit, rows: 0 };
+        let taken = self.read_at_watermark(&[(table, wanted)], FIRST_EPOCH, &mut visiting).await?;
+        Ok(taken.last.filter(|_| visiting.rows == rows.get()))
+    }
+
+    async fn matching(
+        &self,
+        table: &TableIdentity<'static>,
+        condition: &Condition,
+        after: Option<&ChunkKey>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        self.part(table, RowSelection::Behind(after, rows, Some(condition)), rows, epoch).await
+    }
+
+    async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
+        let wanted: Vec<_> = keys.iter().map(|(table, keys)| (table, RowSelection::Keys(keys))).collect();
+        let (chunk, taken) = self.encoded(&wanted, epoch).await?;
+        if !taken.is_whole {
+            let count: usize = keys.iter().map(|(_, keys)| keys.len()).sum();
+            let found = format!("the rows of {count} keys are larger than {CHUNK_BYTES_MAX} bytes");
+            return Err(self.fault(Code::RefreshRefused, found).needs("fewer keys in one request"));
+        }
+        Ok(chunk)
+    }
+}
+
+impl MysqlSource {
+    /// Rows of a table that follow one another.
+    async fn part(
+        &self,
+        table: &TableIdentity<'static>,
+        wanted: RowSelection<'_>,
+        rows: NonZeroUsize,
+        epoch: u16,
+    ) -> Result<Chunk, Fault> {
+        let (chunk, taken) = self.encoded(&[(table, wanted)], epoch).await?;
+        let next = taken.last.filter(|_| !taken.is_whole || chunk.rows == rows.get() as u64);
+        Ok(Chunk { next, ..chunk })
+    }
+
+    async fn encoded(
+        &self,
+        wanted: &[(&TableIdentity<'static>, RowSelection<'_>)],
+        epoch: u16,
+    ) -> Result<(Chunk, Taken), Fault> {
+        let mut encoder = Encoder::default();
+        let taken = self.read_at_watermark(wanted, epoch, &mut encoder).await?;
+        let (low, high, server) = (taken.low, taken.high, taken.server.clone());
+        let rows = u64::from(encoder.changes());
+        Ok((Chunk { low, high, server, payload: encoder.finish(), rows, next: None }, taken))
+    }
+
+    async fn read_at_watermark<S: Sink>(
+        &self,
+        wanted: &[(&TableIdentity<'static>, RowSelection<'_>)],
+        epoch: u16,
+        sink: &mut S,
+    ) -> Result<Taken, Fault> {
+        let mut may_be_kept = true;
+        loop {
+            let mut connection = self.snapshots.connection().await?;
+            let dialect = self.dialect(&mut connection).await?;
+            let low = match S::HAS_FRESHNESS_KEY {
+                // What is known of the server may be why it failed.
+                true => {
+                    let low = self.low_watermark(&mut connection, dialect).await;
+                    low.inspect_err(|_| self.plans.forget_dialect())?
+                }
+                false => None,
+            };
+            let (mut parts, mut are_new) = (Vec::with_capacity(wanted.len()), true);
+            for &(table, wanted) in wanted {
+                let kept =
+                    wanted.plan_of(table).and_then(|read| self.plans.get(read)).filter(|_| may_be_kept);
+                are_new &= kept.is_none();
+                let plan = match kept {
+                    Some(plan) => plan,
+                    None => Arc::new(self.plan(&mut connection, table, &wanted).await?),
+                };
+                parts.push(Part { table, wanted, plan });
+            }
+            match self.read_as_planned(&mut connection, (dialect, low), &parts, epoch, sink).await {
+                Ok(taken) => {
+                    self.keep_plans(&parts);
+                    return Ok(taken);
+                }
+                Err(fault) if are_new => {
+                    self.plans.forget_dialect();
+                    return Err(fault);
+                }
+                // Whatever it was, a table may have changed since its plan was made, or another server have come.
+                Err(fault) => {
+                    self.plans.forget_dialect();
+                    parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
+                    may_be_kept = false;
+                    if !sink.begins_again() {
+                        let found = "the table was altered after a part of this page was read";
+                        return Err(self.fault(Code::SourceUnreachable, found).caused_by(fault));
+                    }
+                }
+            }
+        }
+    }
+
+    fn keep_plans(&self, parts: &[Part<'_>]) {
+        for part in parts {
+            if let Some(read) = part.read() {
+                self.plans.keep(read, &part.plan);
+            }
+        }
+    }
+
+    /// One transaction in one packet.
+    async fn read_as_planned(
+        &self,
+        connection: &mut Conn,
+        (dialect, low): (Dialect, Option<BinlogCoordinates>),
+        parts: &[Part<'_>],
+        epoch: u16,
+        sink: &mut impl Sink,
+    ) -> Result<Taken, Fault> {
+        let mut sql = format!(
+            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {}; {}; ",
+            dialect.identity(),
+            dialect.show_place()
+        );
+        for part in parts {
+            sql += &format!("{}; {}; ", select(part)?, show_definition(part.table));
+        }
+        sql += "COMMIT";
+        let mut results = self.snapshots.within(TIMEOUT, connection.query_iter(sql)).await?;
+        let head = async {
+            results.collect::<Row>().await?;
+            let server = results.collect::<(String, String)>().await?;
+            Ok((server, dialect.place(&mut results).await?))
+        };
+        let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
+        let (version, id) = server.into_iter().next().unwrap_or_default();
+        if Dialect::of(&version) != dialect {
+            return Err(self.fault(
+                Code::SourceUnreachable,
+                format!("the connection led to another server, of version {version}"),
+            ));
+        }
+        let at = |(file, position): BinlogCoordinates| self.lsn(epoch, &file, position);
+        let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
+        let low = low.map_or(Ok(high), at)?;
+        let server = dialect.server(id);
+        let mut reading = RowCollector { low, sink, is_whole: true, last: None };
+        for part in parts {
+            let body = async {
+                let are_understood = reading.read(part, &mut results).await?;
+                Ok((are_understood, results.collect::<(String, String)>().await?))
+            };
+            let (are_understood, definition) = self.snapshots.within(TIMEOUT, body).await?;
+            if definition.first().is_none_or(|(_, text)| without_counter(text) != part.plan.definition) {
+                let found = format!("{} was altered while it was read", table_name(part.table));
+                return Err(self.fault(Code::SourceUnreachable, found));
+            }
+            if !are_understood {
+                return Err(odd(part.table));
+            }
+        }
+        self.snapshots.within(TIMEOUT, results.drop_result()).await?;
+        let RowCollector { is_whole, last, .. } = reading;
+        let last = match (last, parts.last()) {
+            (Some(last), Some(part)) => Some(part.plan.place(&last).ok_or_else(|| odd(part.table))?),
+            _ => None,
+        };
+        Ok(Taken { low, high, server, is_whole, last })
+    }
+
+    /// What is captured of a table: an entity may have several patterns, each with names of its own.
+    fn entity_of(&self, table: &TableIdentity<'_>) -> Result<&EntityConfig, Fault> {
+        let is_of = |known: &&EntityConfig| {
+            known.entity == table.entity && known.tables.matches(&table.database, &table.table).is_some()
+        };
+        let not_captured = || table_fault(Code::Internal, table, "it is not captured");
+        self.entities.iter().find(is_of).ok_or_else(not_captured)
+    }
+}
+
+fn table_name(table: &TableIdentity<'_>) -> String {
+    format!("table {}.{}", table.database, table.table)
+}
+
+fn table_fault(code: Code, table: &TableIdentity<'_>, found: impl Into<String>) -> Fault {
+    Fault::new(code, table_name(table), found)
+}
+
+fn odd(table: &TableIdentity<'_>) -> Fault {
+    table_fault(Code::Internal, table, "a value is not of its type")
+}
+
+/// The captured columns and the key of the rows that are wanted.
+fn select(part: &Part<'_>) -> Result<String, Fault> {
+    let Part { table, wanted, plan } = part;
+    let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
+    let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
+    let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
+    let condition = match wanted {
+        RowSelection::Behind(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
+        RowSelection::Behind(Some(after), rows, _) => {
+            let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
+            let values = values.ok_or_else(|| {
+                table_fault(
+                    Code::Internal,
+                    table,
+                    "a stored position does not have the columns of its primary key",
+                )
+            })?;
+            let literals = plan.key.iter().zip(&values);
+            let literals: Vec<String> =
+                literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
+            format!("WHERE {} {}{}", behind(&key, &literals), only("AND"), order(rows))
+        }
+        RowSelection::Keys(keys) => {
+            let (column, name) = (&plan.key[0], &key[0]);
+            let literals = keys.iter().filter_map(|key| {
+                let value = column.kind.of_cell(key)?;
+                Some(value::exact_literal(&value, &column.character_set, &column.collation))
+            });
+            match literals.collect::<Vec<_>>().join(", ") {
+                none if none.is_empty() => "WHERE FALSE".to_owned(),
+                literals => format!("WHERE {name} IN ({literals})"),
+            }
+        }
+    };
+    Ok(format!(
+        "SELECT {} FROM {} FORCE INDEX ({}) {condition}",
+        plan.selected,
+        quote_table(&table.database, &table.table),
+        quote_identifier(&plan.index)
+    ))
+}
+
+/// Rows on their way.
+struct RowCollector<'s, S> {
+    low: Lsn,
+    sink: &'s mut S,
+    /// All rows were taken so far; what follows those that have no room is stepped over.
+    is_whole: bool,
+    /// The last one that was taken.
+    last: Option<Row>,
+}
+
+impl<S: Sink> RowCollector<'_, S> {
+    /// Takes the rows of one table; whether each could be understood.
+    async fn read(
+        &mut self,
+        part: &Part<'_>,
+        rows: &mut QueryResult<'_, '_, TextProtocol>,
+    ) -> Result<bool, mysql_async::Error> {
+        let mut are_understood = true;
+        while let Some(row) = rows.next().await? {
+            self.is_whole &= self.sink.has_room();
+            if self.is_whole && are_understood {
+                are_understood = self.take(part, &row).is_some();
+                self.last = Some(row);
+            }
+        }
+        Ok(are_understood)
+    }
+
+    /// Hands on the captured values.
+    fn take(&mut self, part: &Part<'_>, row: &Row) -> Option<()> {
+        let values = part.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
+        let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
+        self.sink.take(self.low, part.table, &values);
+        Some(())
+    }
+}
+
+/// Where rows go.
+trait Sink: Send {
+    /// Whether it needs to know where the rows stand.
+    const HAS_FRESHNESS_KEY: bool;
+
+    fn take(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
+
+    fn has_room(&self) -> bool;
+
+    /// Whether what was taken can be forgotten, and is.
+    fn begins_again(&mut self) -> bool;
+}
+
+impl Sink for Encoder {
+    const HAS_FRESHNESS_KEY: bool = true;
+
+    fn take(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
+        self.insert(low, table, row);
+    }
+
+    fn has_room(&self) -> bool {
+        self.bytes() <= CHUNK_BYTES_MAX
+    }
+
+    fn begins_again(&mut self) -> bool {
+        *self = Self::default();
+        true
+    }
+}
+
+/// Hands rows on.
+struct Visiting<'v> {
+    visit: &'v mut (dyn FnMut(&[Value<'_>]) + Send),
+    rows: usize,
+}
+
+impl Sink for Visiting<'_> {
+    const HAS_FRESHNESS_KEY: bool = false;
+
+    fn take(&mut self, _low: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
+        self.rows += 1;
+        (self.visit)(row);
+    }
+
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn begins_again(&mut self) -> bool {
+        self.rows == 0
+    }
+}

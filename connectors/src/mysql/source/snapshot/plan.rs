@@ -1,0 +1,268 @@
+//! How one table is read: its columns and the index that leads to its rows, as long as its definition stays.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::ChunkKey;
+use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::codec::encode_values;
+use anabranch_schemas::shard::ShardId;
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Row};
+
+use super::described::Described;
+use super::value::Kind;
+use super::watermarks::Dialect;
+use super::{RowSelection, TIMEOUT, condition, table_fault};
+use crate::mysql::connection::{quote_identifier, quote_table};
+use crate::mysql::source::MysqlSource;
+use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
+use crate::mysql::source::server::session::literal;
+
+/// Tables whose plans are kept; with more, all are forgotten.
+const PLANS_MAX: usize = 20_000;
+/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay:
+/// by shard, for chunks and for keys.
+#[derive(Default)]
+pub(in super::super) struct Plans {
+    plans: Mutex<HashMap<Read, Arc<Plan>>>,
+    dialect: Mutex<Option<Dialect>>,
+}
+
+/// The table that a plan is for, and whether it reads by chunks.
+type Read = (ShardId, bool);
+
+impl Plans {
+    pub(super) fn get(&self, read: Read) -> Option<Arc<Plan>> {
+        self.plans().get(&read).cloned()
+    }
+
+    pub(super) fn keep(&self, read: Read, plan: &Arc<Plan>) {
+        let mut plans = self.plans();
+        if plans.len() >= PLANS_MAX {
+            plans.clear();
+        }
+        plans.insert(read, Arc::clone(plan));
+    }
+
+    pub(super) fn forget(&self, read: Read) {
+        self.plans().remove(&read);
+    }
+
+    pub(super) fn dialect(&self) -> Option<Dialect> {
+        *self.dialect.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_dialect(&self, dialect: Option<Dialect>) {
+        *self.dialect.lock().unwrap_or_else(PoisonError::into_inner) = dialect;
+    }
+
+    pub(super) fn forget_dialect(&self) {
+        self.set_dialect(None);
+    }
+
+    fn plans(&self) -> std::sync::MutexGuard<'_, HashMap<Read, Arc<Plan>>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How one table is read.
+pub(super) struct Plan {
+    /// What it was made for.
+    pub(super) definition: String,
+    /// Kinds of the captured columns, in the order of the entity's fields.
+    pub(super) kinds: Vec<Kind>,
+    /// As SQL: the captured columns, and after them what of the key is none.
+    pub(super) selected: String,
+    /// The index that leads to the rows.
+    pub(super) index: String,
+    /// Its columns, as far as they are compared.
+    pub(super) key: Vec<KeyColumn>,
+    /// As SQL: which rows are meant.
+    pub(super) only: Option<String>,
+}
+
+/// A column that rows are found by.
+pub(super) struct KeyColumn {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    /// Its place among the selected columns: a captured one is not selected twice.
+    place: usize,
+    /// The character set of a text; empty for bytes.
+    pub(super) character_set: String,
+    pub(super) collation: String,
+}
+
+impl MysqlSource {
+    /// What the server says of the table.
+    pub(super) async fn plan(
+        &self,
+        connection: &mut Conn,
+        table: &TableIdentity<'static>,
+        wanted: &RowSelection<'_>,
+    ) -> Result<Plan, Fault> {
+        let entity = self.entity_of(table)?;
+        let columns = &entity.columns;
+        let known = connection.query_map(describe(table, wanted), Described::from_row);
+        let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
+        if known.is_empty() {
+            // What may not be read is not listed either.
+            let name = quote_table(&table.database, &table.table);
+            let ask = connection.query_drop(format!("SELECT 1 FROM {name} LIMIT 0"));
+            return Err(match self.snapshots.within(TIMEOUT, ask).await {
+                Err(fault) if fault.code() != Code::SourceTableMissing => fault,
+                _ => table_fault(Code::SourceTableMissing, table, "it does not exist"),
+            });
+        }
+        let kinds = columns.iter().enumerate().map(|(field, name)| {
+            let found = known.iter().find(|column| column.name.eq_ignore_ascii_case(name));
+            let Described { data_type, unsigned, character_set, .. } = found.ok_or_else(|| {
+                table_fault(Code::SourceColumnMissing, table, format!("it has no column {name}"))
+            })?;
+            if is_refused(character_set) {
+                let found = format!("column {name} has character set {character_set}");
+                return Err(table_fault(Code::SourceColumnUnsupported, table, found).needs(NEEDED));
+            }
+            let kind = match entity.is_field(field) {
+                true => Kind::of_field(table.entity, field, data_type, *unsigned),
+                false => Kind::of_key(data_type, *unsigned),
+            };
+            kind.ok_or_else(|| {
+                table_fault(
+                    Code::SourceColumnUnsupported,
+                    table,
+                    format!("column {name} has type {data_type}"),
+                )
+            })
+        });
+        let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
+        let is_key = |column: &&Described| match wanted {
+            RowSelection::Behind(..) => column.place.is_some(),
+            RowSelection::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
+        };
+        let mut parts: Vec<&Described> = known.iter().filter(is_key).collect();
+        parts.sort_unstable_by_key(|column| column.place);
+        let index = parts.first().and_then(|column| column.index.clone()).unwrap_or_default();
+        let key = parts.into_iter().map(Described::key);
+        let key: Option<Vec<_>> = key.collect();
+        let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
+        let only = match wanted {
+            RowSelection::Behind(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
+            RowSelection::Behind(.., None) | RowSelection::Keys(_) => None,
+        };
+        let ask = connection.query_first(show_definition(table));
+        let definition: Option<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
+        let definition = definition.map(|(_, text)| without_counter(&text)).unwrap_or_default();
+        Ok(Plan { only, ..Plan::new(definition, columns, kinds, (index, key)) })
+    }
+}
+
+impl Plan {
+    fn new(
+        definition: String,
+        columns: &[String],
+        kinds: Vec<Kind>,
+        (index, mut key): (String, Vec<KeyColumn>),
+    ) -> Self {
+        let mut selected: Vec<String> =
+            columns.iter().zip(&kinds).map(|(name, kind)| kind.selected(&quote_identifier(name))).collect();
+        for column in &mut key {
+            let captured = columns.iter().position(|name| name.eq_ignore_ascii_case(&column.name));
+            column.place = captured.filter(|place| kinds[*place] == column.kind).unwrap_or_else(|| {
+                selected.push(column.kind.selected(&quote_identifier(&column.name)));
+                selected.len() - 1
+            });
+        }
+        Self { definition, selected: selected.join(", "), kinds, index, key, only: None }
+    }
+
+    /// Where the next chunk begins; `None` when a value is not of its type.
+    pub(super) fn place(&self, last: &Row) -> Option<ChunkKey> {
+        let values = self.key.iter().map(|column| column.kind.decode(last.as_ref(column.place)?));
+        let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
+        Some(ChunkKey(encode_values(&values).into()))
+    }
+}
+
+pub(super) fn show_definition(table: &TableIdentity<'_>) -> String {
+    format!("SHOW CREATE TABLE {}", quote_table(&table.database, &table.table))
+}
+
+/// A definition without the number that each new row changes: it stands after the columns, in front of all comments.
+pub(super) fn without_counter(definition: &str) -> String {
+    const COUNTER: &str = " AUTO_INCREMENT=";
+    let options = definition.find("\n) ").unwrap_or(definition.len());
+    let (columns, options) = definition.split_at(options);
+    let Some((front, rest)) = options.split_once(COUNTER) else { return definition.to_owned() };
+    format!("{columns}{front}{}", rest.trim_start_matches(|digit: char| digit.is_ascii_digit()))
+}
+
+fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &RowSelection<'_>) -> Fault {
+    let fault = |found: String| table_fault(Code::SourceTableUnkeyed, table, found);
+    match wanted {
+        RowSelection::Behind(..) => {
+            fault("it has no primary key of integers, text, bytes or dates".to_owned())
+                .needs("such a key, by which its rows are read a part at a time")
+        }
+        RowSelection::Keys(_) => fault(format!("no index begins with column {}", columns[0]))
+            .needs("such an index, by which single rows are found"),
+    }
+}
+
+impl Described {
+    fn key(&self) -> Option<KeyColumn> {
+        let kind = Kind::of_key(&self.data_type, self.unsigned)?;
+        let (character_set, collation) = (self.character_set.clone(), self.collation.clone());
+        Some(KeyColumn { name: self.name.clone(), kind, place: 0, character_set, collation })
+    }
+}
+
+/// A statement for [`Described`].
+fn describe(table: &TableIdentity<'_>, wanted: &RowSelection<'_>) -> String {
+    let place = |names: [&str; 2]| {
+        let [database, name] = [&table.database, &table.table].map(|name| literal(name));
+        format!("{} = {database} AND {} = {name}", names[0], names[1])
+    };
+    let (index, only) = match wanted {
+        RowSelection::Behind(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
+        // Any that begins with the column will do.
+        RowSelection::Keys(_) => ("MIN(INDEX_NAME)", "SEQ_IN_INDEX = 1 AND INDEX_TYPE = 'BTREE'"),
+    };
+    format!(
+        "SELECT c.COLUMN_NAME, LOWER(c.DATA_TYPE), LOWER(IFNULL(c.CHARACTER_SET_NAME, '')), \
+         LOWER(IFNULL(c.COLLATION_NAME, '')), c.COLUMN_TYPE LIKE '%unsigned%', k.SEQ_IN_INDEX, k.INDEX_NAME \
+         FROM information_schema.COLUMNS c LEFT JOIN (SELECT COLUMN_NAME, SEQ_IN_INDEX, {index} AS INDEX_NAME \
+         FROM information_schema.STATISTICS WHERE {only} AND {} GROUP BY COLUMN_NAME, SEQ_IN_INDEX) k \
+         ON k.COLUMN_NAME = c.COLUMN_NAME WHERE {}",
+        place(["TABLE_SCHEMA", "TABLE_NAME"]),
+        place(["c.TABLE_SCHEMA", "c.TABLE_NAME"]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_definition_does_not_change_with_its_rows() {
+        let define = |rest: &str| format!("CREATE TABLE `t` (\n  `id` int(11)\n) ENGINE=InnoDB{rest}");
+        let text = define(" AUTO_INCREMENT=17 COMMENT=' AUTO_INCREMENT=3'");
+        assert_eq!(without_counter(&text), define(" COMMENT=' AUTO_INCREMENT=3'"));
+        assert_eq!(without_counter(&define("")), define(""));
+    }
+
+    #[test]
+    fn a_key_that_is_captured_is_selected_once() {
+        let column = |name: &str, kind| {
+            let (character_set, collation) = (String::new(), String::new());
+            KeyColumn { name: name.to_owned(), kind, place: 0, character_set, collation }
+        };
+        let columns = ["user_id", "birthday"].map(str::to_owned);
+        let key = vec![column("region", Kind::Bytes), column("USER_ID", Kind::Unsigned)];
+        let kinds = vec![Kind::Unsigned, Kind::Date];
+        let plan = Plan::new(String::new(), &columns, kinds, ("PRIMARY".to_owned(), key));
+        assert_eq!(plan.selected, "`user_id`, `birthday`, `region`");
+        assert_eq!(plan.key.iter().map(|column| column.place).collect::<Vec<_>>(), [2, 0]);
+    }
+}

@@ -1,0 +1,233 @@
+//! Judges whether a statement about a captured table changes captured values, or how they are logged, without row
+//! events.
+//!
+//! A statement says what a column becomes and not what it was: that is known of tables whose rows were read since the
+//! reading began, and of tables that were made or emptied since then, which have no values to change. Of other tables
+//! only what changes no value whatever the column was passes.
+
+use std::collections::HashMap;
+
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::ShardId;
+
+use crate::mysql::source::decode::column::Format;
+use crate::mysql::source::decode::query::{ColumnType, RAW, TableChange};
+use crate::mysql::source::server::tables::CapturedTable;
+
+/// The captured columns of a table, as its last table map showed them.
+#[derive(Debug, Clone)]
+pub struct Shape {
+    pub formats: Vec<Format>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// Made or emptied, and no rows since.
+    is_empty: bool,
+    shape: Option<Shape>,
+    /// Captured names that columns lost, and the names that those columns have now.
+    renamed: Vec<(String, String)>,
+}
+
+/// What is known of captured tables.
+#[derive(Debug, Default)]
+pub struct Shapes(HashMap<ShardId, Known>);
+
+impl Shapes {
+    /// A table map introduced rows.
+    pub fn saw(&mut self, shard: ShardId, shape: Option<Shape>) {
+        let known = self.0.entry(shard).or_default();
+        known.is_empty = false;
+        if shape.is_some() {
+            known.shape = shape;
+            known.renamed.clear();
+        }
+    }
+
+    /// A table was made, unless it was there.
+    pub fn made(&mut self, shard: ShardId) {
+        let known = self.0.entry(shard).or_default();
+        known.is_empty |= known.shape.is_none();
+    }
+
+    /// A table has no rows any more.
+    pub fn emptied(&mut self, shard: ShardId) {
+        self.0.insert(shard, Known { is_empty: true, ..Known::default() });
+    }
+
+    pub fn forget(&mut self, shard: ShardId) {
+        self.0.remove(&shard);
+    }
+
+    /// What row events do not show of these changes of a table; `None` when they show all.
+    pub fn judge(&mut self, table: &CapturedTable, changes: &[TableChange]) -> Option<String> {
+        let known = self.0.entry(table.identity.shard).or_default();
+        if let Some(swapped) = swapped(known, table, changes) {
+            return Some(swapped);
+        }
+        changes.iter().find_map(|change| judge(known, table, change))
+    }
+}
+
+/// A captured name that one statement takes from a column and gives to another, in whatever order it says so.
+fn swapped(known: &Known, table: &CapturedTable, changes: &[TableChange]) -> Option<String> {
+    if known.is_empty {
+        return None;
+    }
+    let is_captured = |name: &str| table.columns.iter().any(|column| column.eq_ignore_ascii_case(name));
+    changes.iter().find_map(|change| {
+        let TableChange::Rename { from, .. } = change else { return None };
+        let given = changes.iter().find_map(|other| match other {
+            TableChange::Rename { from: giver, to } if to.eq_ignore_ascii_case(from) => Some(giver.as_str()),
+            TableChange::Add(Some(to)) if to.eq_ignore_ascii_case(from) => Some("a new one"),
+            _ => None,
+        })?;
+        is_captured(from).then(|| given_away(from, given))
+    })
+}
+
+fn given_away(name: &str, to: &str) -> String {
+    format!("captured name {name} given to another column ({to})")
+}
+
+fn judge(known: &mut Known, table: &CapturedTable, change: &TableChange) -> Option<String> {
+    let field_of = |name: &str| table.columns.iter().position(|column| column.eq_ignore_ascii_case(name));
+    let entity = table.identity.entity;
+    match change {
+        TableChange::Versioned => Some("SYSTEM VERSIONING".to_owned()),
+        TableChange::Engine(engine) => Some(format!("ENGINE = {engine}, which may not roll back,")),
+        TableChange::Retype { column, to } if RAW.contains(&to.name.as_str()) => {
+            field_of(column).map(|_| another_type(column, to))
+        }
+        _ if known.is_empty => None,
+        TableChange::Ignore => Some("ALTER IGNORE".to_owned()),
+        TableChange::Convert { .. } => {
+            let shape = known.shape.as_ref();
+            let has_text =
+                shape.is_none_or(|shape| shape.formats.iter().any(|old| Kind::of(*old) == Kind::Text));
+            has_text
+                .then(|| "CONVERT TO CHARACTER SET, which may change the bytes of captured text,".to_owned())
+        }
+        TableChange::Drop(name) => field_of(name).map(|_| format!("DROP of captured column {name}")),
+        TableChange::Rename { from, to } => rename(known, table, from, to),
+        TableChange::Add(name) => {
+            let is_lost = |lost: &str| name.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(lost));
+            let lost = known.renamed.iter().find(|(lost, _)| is_lost(lost));
+            lost.map(|(lost, _)| format!("a new column under captured name {lost}"))
+        }
+        TableChange::Retype { column, to } => {
+            let field = field_of(column)?;
+            let old = known.shape.as_ref().and_then(|shape| shape.formats.get(field).copied());
+            (!keeps_values(entity, field, old, to)).then(|| another_type(column, to))
+        }
+    }
+}
+
+fn another_type(column: &str, to: &ColumnType) -> String {
+    let character_set = to.character_set.as_ref().map(|name| format!(" CHARACTER SET {name}"));
+    format!("column {column} has another type ({}{})", to.name, character_set.unwrap_or_default())
+}
+
+/// A captured name may go and come back; it may not come from another column than the one that had it.
+fn rename(known: &mut Known, table: &CapturedTable, from: &str, to: &str) -> Option<String> {
+    let is_captured = |name: &str| table.columns.iter().any(|column| column.eq_ignore_ascii_case(name));
+    if is_captured(to) {
+        let lost = known.renamed.iter().position(|(lost, _)| lost.eq_ignore_ascii_case(to));
+        if let Some(lost) = lost {
+            let (_, now) = known.renamed.remove(lost);
+            if !now.eq_ignore_ascii_case(from) {
+                return Some(given_away(to, from));
+            }
+        }
+    }
+    if is_captured(from) {
+        known.renamed.push((from.to_owned(), to.to_owned()));
+    } else if let Some((_, now)) = known.renamed.iter_mut().find(|(_, now)| now.eq_ignore_ascii_case(from)) {
+        to.clone_into(now);
+    }
+    None
+}
+
+/// Types whose values are bytes as they are. BINARY is none: it is filled up with zeros.
+const TEXT: &[&str] = &[
+    "char",
+    "character",
+    "varchar",
+    "tinytext",
+    "text",
+    "mediumtext",
+    "longtext",
+    "nchar",
+    "nvarchar",
+    "national",
+    "varbinary",
+    "tinyblob",
+    "blob",
+    "mediumblob",
+    "longblob",
+    "json",
+    "long",
+];
+const INTEGER: &[&str] = &[
+    "tinyint",
+    "smallint",
+    "mediumint",
+    "middleint",
+    "int",
+    "integer",
+    "bigint",
+    "int1",
+    "int2",
+    "int3",
+    "int4",
+    "int8",
+];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Integer,
+    /// A date, with a time or without.
+    Day,
+    /// The server shows it in the time zone of the session.
+    Instant,
+    Other,
+}
+
+impl Kind {
+    fn of(format: Format) -> Self {
+        match format {
+            Format::Text { .. } | Format::Blob { .. } => Self::Text,
+            Format::Integer { .. } => Self::Integer,
+            Format::Date | Format::DateTime { .. } | Format::OldDateTime => Self::Day,
+            Format::Timestamp { .. } | Format::OldTimestamp => Self::Instant,
+            _ => Self::Other,
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        match name {
+            name if TEXT.contains(&name) => Self::Text,
+            name if INTEGER.contains(&name) => Self::Integer,
+            "date" | "datetime" => Self::Day,
+            "timestamp" => Self::Instant,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Tells whether every value stays what it was, as row events would have shown it. `old` is `None` when it is not
+/// known.
+fn keeps_values(entity: Entity, field: usize, old: Option<Format>, to: &ColumnType) -> bool {
+    let is_date = entity.fields().get(field).is_some_and(|field| *field == "birthday");
+    match (old.map(Kind::of), Kind::named(&to.name)) {
+        (Some(Kind::Text), Kind::Text) => to.character_set.is_none(),
+        (Some(Kind::Integer), Kind::Text | Kind::Integer) => true,
+        (Some(Kind::Day), Kind::Day | Kind::Text) | (Some(Kind::Instant), Kind::Instant) => true,
+        (Some(_), _) => false,
+        // An integer or text before, whatever it was.
+        (None, Kind::Text) => !is_date && to.character_set.is_none(),
+        (None, Kind::Integer) => !is_date,
+        (None, _) => false,
+    }
+}

@@ -1,0 +1,60 @@
+//! Where a source is entered: at an end of its binlog, behind a set of groups, or where another reading stopped.
+//!
+//! `resume.rs` decides the last of these.
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::Entry;
+
+use super::beginning::Beginning;
+use super::transport::Start;
+use crate::mysql::source::MysqlSource;
+use crate::mysql::source::decode::position::FILE_START;
+use crate::mysql::source::server::session::Session;
+
+impl MysqlSource {
+    /// What to ask the server for, and where that is.
+    pub(in crate::mysql::source) async fn begin(
+        &self,
+        session: &mut Session,
+        entry: Entry,
+        epoch: u16,
+    ) -> Result<(Start, Beginning), Fault> {
+        match entry {
+            Entry::Earliest => {
+                let file = self.oldest(session).await?;
+                let position = self.position(epoch, &file, FILE_START)?;
+                Ok((Start::Position { file, position: FILE_START }, Beginning::fresh(position, None)))
+            }
+            Entry::Latest => {
+                let Some(end) = session.end().await? else {
+                    let executed = session.text("SELECT @@GLOBAL.gtid_executed").await?.replace('\n', "");
+                    return self.behind_set(session, &executed, epoch).await;
+                };
+                let gtids = self.gtids(session, &end.gtid_set)?;
+                let position = self.position(epoch, &end.file, end.position)?;
+                Ok((
+                    Start::Position { file: end.file, position: end.position },
+                    Beginning::fresh(position, Some(gtids)),
+                ))
+            }
+            Entry::Gtid(text) => self.behind_set(session, &text, epoch).await,
+            Entry::Resume { resume, position, server } => {
+                self.resume(session, resume, position, &server, epoch).await
+            }
+        }
+    }
+
+    /// After a set of groups, wherever that is.
+    async fn behind_set(
+        &self,
+        session: &mut Session,
+        text: &str,
+        epoch: u16,
+    ) -> Result<(Start, Beginning), Fault> {
+        let file = self.oldest(session).await?;
+        let position = self.position(epoch, &file, FILE_START)?;
+        let beginning =
+            Beginning { is_by_gtid: true, ..Beginning::fresh(position, Some(self.gtids(session, text)?)) };
+        Ok((Start::Gtids(self.gtids(session, text)?), beginning))
+    }
+}

@@ -1,0 +1,253 @@
+//! Table maps by table id: the plan of each captured table, and which ids belong to other tables.
+//!
+//! Servers send a table's maps again in every statement, before its rows; an equal one is recognised and not read
+//! again. So maps are a cache between statements, and a reader holds a bounded number of them: a server that
+//! opens its tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one
+//! file.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::shard::ShardId;
+
+use super::alteration::{Shape, Shapes};
+use crate::mysql::source::decode::character_sets::{Collations, NEEDED, Unfit};
+use crate::mysql::source::decode::gtid::Flavor;
+use crate::mysql::source::decode::rows::{Plan, PlanProblem};
+use crate::mysql::source::decode::table_map::TableMap;
+use crate::mysql::source::decode::wire::Malformed;
+use crate::mysql::source::server::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
+
+/// Maps kept for later statements: those of captured tables are a kilobyte or two each, others hold names only. The
+/// statement that is read keeps all of its own, since any of its rows may refer to any of them.
+const MAPS_MAX: usize = 16_384;
+
+/// Captured tables of a statement that are looked at for rows of theirs.
+const WITHOUT_ROWS_MAX: usize = 256;
+
+/// A captured table with the shape that the binlog gives it now.
+#[derive(Debug)]
+pub struct MappedTable {
+    pub table: Arc<CapturedTable>,
+    plan: Result<Plan, Mismatch>,
+}
+
+/// Why a captured table cannot be captured in its present shape.
+#[derive(Debug)]
+enum Mismatch {
+    Plan(PlanProblem),
+    Type { column: String, needed: &'static str },
+    Text { column: String, unfit: Unfit, needed: &'static str },
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// What makes a map equal: of other tables only their names.
+    known: Box<[u8]>,
+    table: Option<Arc<MappedTable>>,
+}
+
+/// All maps that rows events can refer to.
+#[derive(Debug)]
+pub struct TableMaps {
+    flavor: Flavor,
+    collations: Collations,
+    entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
+    /// A map of the present statement has come, and not yet the end of its rows.
+    is_in_statement: bool,
+    /// Captured tables of the present statement of which no rows have come.
+    without_rows: Vec<u64>,
+    /// Kept when maps are forgotten.
+    pub shapes: Shapes,
+}
+
+/// A map or rows event that stops the source.
+#[derive(Debug)]
+pub enum Problem {
+    Malformed(Malformed),
+    Stop(Fault),
+}
+
+impl Problem {
+    pub fn into_fault(self, corrupt: impl FnOnce(&'static str) -> Fault) -> Fault {
+        match self {
+            Problem::Malformed(error) => corrupt(error.0),
+            Problem::Stop(fault) => fault,
+        }
+    }
+}
+
+impl From<Malformed> for Problem {
+    fn from(error: Malformed) -> Self {
+        Problem::Malformed(error)
+    }
+}
+
+impl TableMaps {
+    /// `collations`: those that the server knows.
+    pub fn new(flavor: Flavor, collations: Collations) -> Self {
+        Self {
+            flavor,
+            collations,
+            entries: HashMap::default(),
+            is_in_statement: false,
+            without_rows: Vec::new(),
+            shapes: Shapes::default(),
+        }
+    }
+
+    /// Takes in the body of a TABLE_MAP event.
+    pub fn read(&mut self, body: &[u8], tables: &mut CapturedTables) -> Result<(), Problem> {
+        let map = TableMap::read(body)?;
+        if !self.is_in_statement {
+            self.is_in_statement = true;
+            if self.entries.len() >= MAPS_MAX {
+                self.entries.clear();
+            }
+        }
+        let names_only = map.without_columns(body);
+        let is_known = |entry: &Entry| match entry.table {
+            Some(_) => *entry.known == *body,
+            None => *entry.known == *names_only,
+        };
+        if let Some(entry) = self.entries.get(&map.table_id).filter(|entry| is_known(entry)) {
+            let is_captured = entry.table.is_some();
+            self.introduced(map.table_id, is_captured);
+            return Ok(());
+        }
+        let names = (std::str::from_utf8(map.database), std::str::from_utf8(map.table));
+        let captured = match names {
+            (Ok(database), Ok(table)) => tables.resolve(database, table).map_err(Problem::Stop)?,
+            // Captured names are text.
+            _ => None,
+        };
+        let table = match captured {
+            None => None,
+            Some(table) => {
+                let plan = self.plan(&map, &table)?;
+                let fields = 0..table.columns.len();
+                let shape = plan
+                    .as_ref()
+                    .ok()
+                    .map(|plan| Shape { formats: fields.filter_map(|field| plan.format(field)).collect() });
+                self.shapes.saw(table.identity.shard, shape);
+                Some(Arc::new(MappedTable { plan, table }))
+            }
+        };
+        self.introduced(map.table_id, table.is_some());
+        let known = if table.is_some() { body } else { names_only };
+        self.entries.insert(map.table_id, Entry { known: known.into(), table });
+        Ok(())
+    }
+
+    fn plan(&self, map: &TableMap<'_>, table: &CapturedTable) -> Result<Result<Plan, Mismatch>, Malformed> {
+        let columns = map.columns(self.flavor)?;
+        let plan = match Plan::new(&columns, &table.columns) {
+            Ok(plan) => plan,
+            Err(problem) => return Ok(Err(Mismatch::Plan(problem))),
+        };
+        let entity = table.identity.entity;
+        for (field, name) in table.columns.iter().enumerate() {
+            let needed = accepted_types(entity, field);
+            let column = plan.place(field).map(|place| columns[place]);
+            let Some(column) = column.filter(|column| accepts(entity, field, column.format)) else {
+                return Ok(Err(Mismatch::Type { column: name.clone(), needed }));
+            };
+            if !is_text(column.format) {
+                continue;
+            }
+            let Some(collation) = column.collation else {
+                return Ok(Err(Mismatch::Plan(PlanProblem::NoCharacterSet(name.clone()))));
+            };
+            if let Some(unfit) = self.collations.unfit(collation) {
+                return Ok(Err(Mismatch::Text { column: name.clone(), unfit, needed }));
+            }
+        }
+        Ok(Ok(plan))
+    }
+
+    fn introduced(&mut self, table_id: u64, is_captured: bool) {
+        let is_noted = self.without_rows.len() >= WITHOUT_ROWS_MAX || self.without_rows.contains(&table_id);
+        if is_captured && !is_noted {
+            self.without_rows.push(table_id);
+        }
+    }
+
+    /// Rows of this table have come in the present statement.
+    pub fn has_rows(&mut self, table_id: u64) {
+        self.without_rows.retain(|id| *id != table_id);
+    }
+
+    /// The present statement has no more rows: the next one sends its own maps. The captured tables that it was to
+    /// write and of which it has no rows: a foreign key may have changed them.
+    pub fn statement_ended(&mut self) -> Vec<Arc<MappedTable>> {
+        self.is_in_statement = false;
+        let of_id = |id| self.entries.get(&id).and_then(|entry| entry.table.clone());
+        std::mem::take(&mut self.without_rows).into_iter().filter_map(of_id).collect()
+    }
+
+    /// `None`: no such map. `Some(None)`: a table that is not captured.
+    pub fn get(&self, table_id: u64) -> Option<&Option<Arc<MappedTable>>> {
+        self.entries.get(&table_id).map(|entry| &entry.table)
+    }
+
+    /// A table has no rows any more: those that come are introduced again.
+    pub fn emptied(&mut self, shard: ShardId) {
+        self.entries.retain(|_, entry| {
+            entry.table.as_ref().is_none_or(|mapped| mapped.table.identity.shard != shard)
+        });
+        self.shapes.emptied(shard);
+    }
+
+    pub fn clear(&mut self) {
+        self.entries.clear();
+        self.is_in_statement = false;
+        self.without_rows.clear();
+    }
+}
+
+impl MappedTable {
+    pub fn name(&self) -> String {
+        format!("table {}.{}", self.table.identity.database, self.table.identity.table)
+    }
+
+    /// Why the table does not fit any more. A setting of the server is no reason: it concerns every table.
+    pub fn unfit(&self) -> Option<Fault> {
+        self.plan().err().filter(|fault| fault.code() == Code::SourceSchemaChanged)
+    }
+
+    /// The plan, or why there is none.
+    pub fn plan(&self) -> Result<&Plan, Fault> {
+        let mismatch = match &self.plan {
+            Ok(plan) => return Ok(plan),
+            Err(mismatch) => mismatch,
+        };
+        let fault = |code, found: String| Fault::new(code, self.name(), found);
+        Err(match mismatch {
+            Mismatch::Plan(
+                problem @ (PlanProblem::NoNames | PlanProblem::NoSigns(_) | PlanProblem::NoCharacterSet(_)),
+            ) => {
+                fault(Code::SourceMetadataNotFull, problem.to_string())
+                    .needs("binlog_row_metadata = FULL when the rows were written")
+                    .remedy("SET GLOBAL binlog_row_metadata = FULL")
+            }
+            Mismatch::Plan(problem) => fault(Code::SourceSchemaChanged, problem.to_string())
+                .needs("every column that is captured")
+                .remedy(
+                    "set the column's new name in [entities.columns], or add the column to the table again if it lacks \
+                     it today",
+                ),
+            Mismatch::Type { column, needed } => {
+                fault(Code::SourceSchemaChanged, format!("column {column} has another type"))
+                    .needs(*needed)
+                    .remedy("ALTER TABLE … MODIFY the column to such a type")
+            }
+            Mismatch::Text { column, unfit, needed } => {
+                fault(Code::SourceSchemaChanged, format!("column {column} {unfit}"))
+                    .needs(format!("{needed}, text in {NEEDED}"))
+                    .remedy("ALTER TABLE … MODIFY the column to such a type")
+            }
+        })
+    }
+}

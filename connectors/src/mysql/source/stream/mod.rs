@@ -1,0 +1,364 @@
+//! An open reading of one binlog: events become changes in a batch, in commit order.
+//!
+//! In reading order: `transport.rs` brings events, and this file takes them. `cursor.rs` is their place, `maps.rs` with
+//! `alteration.rs` the tables that they are about. `pending.rs` makes rows into changes; `withheld.rs` keeps them until
+//! their group (`group.rs`) has ended, and `xa.rs` those of branches. `group_reader.rs` decides where groups begin and
+//! end, and this file carries out what it answers. `statement.rs` does what statements ask for, `reread.rs` has tables
+//! read again, and `unseen.rs` and `last_warning.rs` warn. `entry.rs` and `resume.rs` decide where a reading begins
+//! (`beginning.rs`), `follows.rs` whether it may go on after another server's. `locate.rs` finds places of the past, and
+//! `inspect.rs` reads recordings, for tests.
+//!
+//! The only places that wait are those of the transport, and what was taken from it is kept in the reading until its
+//! last row is in a batch, so a cancelled call loses nothing. Captured rows are withheld until their group has ended;
+//! then they are released, and go on in the next batch when one is full. `decode/` reads bytes, and `server/` asks
+//! questions. What happens to a batch is not known here.
+
+mod alteration;
+mod beginning;
+mod cursor;
+mod entry;
+mod follows;
+mod group;
+mod group_reader;
+pub mod inspect;
+mod last_warning;
+mod locate;
+mod maps;
+mod pending;
+mod reread;
+mod resume;
+mod statement;
+pub(super) mod transport;
+mod unseen;
+mod withheld;
+mod xa;
+
+use std::sync::Arc;
+
+use anabranch_pipeline::config::SourceConfig;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{ChangeSource, Filled};
+use anabranch_pipeline::records::BatchBuilder;
+use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::lsn::Lsn;
+use mysql_async::binlog::events::Event;
+
+use self::beginning::Beginning;
+use self::cursor::{Cursor, Moment};
+use self::group_reader::{Effect, GroupEvent, GroupReader};
+use self::last_warning::LastWarning;
+use self::maps::{MappedTable, Problem, TableMaps};
+use self::pending::{PendingRows, RowsBody};
+use self::transport::{Events, Transport};
+use self::unseen::Unseen;
+use crate::mysql::source::decode::character_sets::Collations;
+use crate::mysql::source::decode::compressed;
+use crate::mysql::source::decode::events::{self, Class};
+use crate::mysql::source::decode::gtid::{self, Flavor, GroupStart, Gtids};
+use crate::mysql::source::decode::rows::{self, Kind};
+use crate::mysql::source::decode::wire::Malformed;
+use crate::mysql::source::decode::xid::Xid;
+use crate::mysql::source::server::tables::CapturedTables;
+use crate::spill::Spill;
+
+/// Events of other tables can arrive faster than anybody waits: after so many the caller gets its turn.
+const EVENTS_PER_FILL_MAX: usize = 16_384;
+
+/// What a reading knows of its server.
+#[derive(Debug)]
+pub struct Server {
+    pub identity: ServerIdentity,
+    pub flavor: Flavor,
+    pub has_lower_case_names: bool,
+    pub collations: Collations,
+}
+
+/// An open reading of a MySQL or MariaDB binlog.
+pub struct MysqlStream<E = Transport> {
+    events: E,
+    server: ServerIdentity,
+    has_lower_case_names: bool,
+    tables: CapturedTables,
+    maps: TableMaps,
+    unseen: Unseen,
+    last_warning: LastWarning,
+    cursor: Cursor,
+    groups: GroupReader,
+    entered_lsn: Lsn,
+}
+
+impl<E: Events> MysqlStream<E> {
+    pub(super) fn new(
+        events: E,
+        config: &SourceConfig,
+        server: Server,
+        tables: CapturedTables,
+        beginning: Beginning,
+    ) -> Self {
+        // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also
+        // where it begins further on: at the end of another server, or after a file that was purged.
+        let entered_lsn = match beginning.position.lsn() {
+            Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
+            _ => beginning.sent,
+        };
+        let cursor = Cursor::new(&config.name, beginning.position.clone(), beginning.entered_at.clone());
+        let spill = Spill::new(&config.spill_dir, &config.name);
+        Self {
+            events,
+            server: server.identity,
+            has_lower_case_names: server.has_lower_case_names,
+            tables,
+            maps: TableMaps::new(server.flavor, server.collations),
+            unseen: Unseen::default(),
+            last_warning: LastWarning::default(),
+            cursor,
+            groups: GroupReader::new(server.flavor, beginning, spill),
+            entered_lsn,
+        }
+    }
+
+    /// Takes one event in. Its rows, if any, are withheld.
+    fn take(&mut self, event: Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let header = event.header();
+        let class = events::classify(header.event_type_raw());
+        let is_inner = transport::is_inner(&event);
+        self.groups.check_payload(is_inner, &self.cursor)?;
+        if !is_inner {
+            self.cursor.advance(class, &header);
+        }
+        let moment = Moment { lsn: self.cursor.lsn()?, seconds: header.timestamp() };
+        self.apply(class, event, moment, batch)?;
+        self.unseen.hand_over(self.cursor.source(), self.groups.is_new(moment.lsn), batch);
+        // Within a group the position moves with its captured rows only, and those leave when it has ended; between
+        // groups the resume point moves with it. So a position above the resume point says that rows after it were
+        // sent.
+        if header.log_pos() != 0 && self.groups.pass(self.cursor.end()) {
+            batch.event_complete(moment.lsn);
+        }
+        Ok(())
+    }
+
+    /// Tells the groups what an event says of them, and does what follows from it.
+    fn on(&mut self, event: GroupEvent, moment: Moment, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        match self.groups.on(event, moment, &self.cursor)? {
+            Effect::Nothing => Ok(()),
+            Effect::Enter { resume, position } => {
+                batch.group_complete(resume, 0);
+                batch.event_complete(self.cursor.lsn_at(position)?);
+                Ok(())
+            }
+            Effect::Release => self.groups.release(&self.tables, &self.cursor, batch),
+            Effect::Undone(shards) => self.read_undone_again(shards, moment.lsn),
+            Effect::Unread(xid) => {
+                let tables = self.read_in_place_of(&xid, moment.lsn)?;
+                self.on(GroupEvent::DecideUnread(tables), moment, batch)
+            }
+        }
+    }
+
+    fn apply(
+        &mut self,
+        class: Class,
+        event: Event,
+        moment: Moment,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let header = event.header();
+        let event_bytes = header.event_size();
+        match class {
+            Class::Harmless => Ok(()),
+            Class::FormatDescription => {
+                self.maps.clear();
+                Ok(())
+            }
+            Class::Rotate => self.rotate(&event, moment, batch),
+            Class::MariaDbGtid => {
+                let start = gtid::read_mariadb_gtid(header.server_id(), event.data());
+                self.begin_group(start, event_bytes, moment, batch)
+            }
+            Class::MySqlGtid => {
+                self.begin_group(gtid::read_mysql_gtid(event.data()), event_bytes, moment, batch)
+            }
+            Class::MySqlTaggedGtid => {
+                self.begin_group(gtid::read_mysql_tagged_gtid(&event), event_bytes, moment, batch)
+            }
+            Class::AnonymousGtid => Err(self
+                .cursor
+                .fault(Code::SourceGtidOff, "a transaction without GTID")
+                .needs("gtid_mode = ON")
+                .remedy("SET GLOBAL gtid_mode = ON")),
+            Class::MariaDbGtidList if !self.groups.knows_gtids() => {
+                self.groups_before(gtid::read_mariadb_gtid_list(event.data()), moment, batch)
+            }
+            Class::MySqlPreviousGtids if !self.groups.knows_gtids() => {
+                self.groups_before(gtid::read_mysql_previous(event.data()).map(Some), moment, batch)
+            }
+            Class::MariaDbGtidList | Class::MySqlPreviousGtids => Ok(()),
+            Class::TransactionPayload => self.on(GroupEvent::Payload, moment, batch),
+            Class::Xid => self.on(GroupEvent::Commit, moment, batch),
+            Class::XaPrepare => {
+                let prepared = Xid::from_prepare(event.data());
+                let (xid, is_one_phase) = prepared.map_err(|error| self.cursor.malformed(error))?;
+                self.on(GroupEvent::Prepare { xid, is_one_phase }, moment, batch)
+            }
+            Class::Query | Class::LoadQuery | Class::CompressedQuery => {
+                self.query(class, &event, moment, batch)
+            }
+            Class::TableMap => {
+                let result = self.maps.read(event.data(), &mut self.tables);
+                result.map_err(|problem| self.unreadable(problem))
+            }
+            Class::Rows { kind, has_extra_data, is_compressed } => {
+                self.rows(kind, has_extra_data, is_compressed, event, moment.lsn)
+            }
+            Class::PartialRows => self.partial_rows(event.data()),
+            Class::Incident => {
+                let found = "the server wrote that events are missing here (INCIDENT)";
+                Err(self.cursor.fault(Code::BinlogEventUnknown, found).needs("a refresh of this source"))
+            }
+            Class::Unknown => {
+                let found = format!("an event of type {}", header.event_type_raw());
+                Err(self.cursor.fault(Code::BinlogEventUnknown, found).needs("a type that this build knows"))
+            }
+        }
+    }
+
+    /// What the first events of a file say of the groups before it.
+    fn groups_before(
+        &mut self,
+        gtids: Result<Option<Gtids>, Malformed>,
+        moment: Moment,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let gtids = gtids.map_err(|error| self.cursor.malformed(error))?;
+        self.on(GroupEvent::Before(gtids), moment, batch)
+    }
+
+    fn begin_group(
+        &mut self,
+        start: Result<GroupStart, Malformed>,
+        event_bytes: u32,
+        moment: Moment,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let start = start.map_err(|error| self.cursor.malformed(error))?;
+        self.maps.statement_ended();
+        self.on(GroupEvent::Begin { start, event_bytes }, moment, batch)
+    }
+
+    /// The file that is read, or a new one.
+    fn rotate(&mut self, event: &Event, moment: Moment, batch: &mut BatchBuilder) -> Result<(), Fault> {
+        let rotation = transport::rotation(event);
+        let (file, end) = rotation.ok_or_else(|| self.cursor.corrupt("a Rotate event cannot be read"))?;
+        self.groups.settle(&self.cursor, batch);
+        let is_artificial = cursor::is_artificial(&event.header());
+        if file == self.cursor.file() && is_artificial {
+            // The first event of a reading says where it begins.
+            self.cursor.reach(end);
+            return self.on(GroupEvent::Between, moment, batch);
+        }
+        if !is_artificial {
+            batch.event_complete(moment.lsn);
+        }
+        self.cursor.enter(file, end)?;
+        self.maps.clear();
+        self.on(GroupEvent::NewFile, moment, batch)
+    }
+
+    /// The captured table of a rows event; `None` for other tables.
+    fn captured(&mut self, body: &[u8]) -> Result<Option<Arc<MappedTable>>, Fault> {
+        let table_id = rows::table_id(body).map_err(|error| self.cursor.malformed(error))?;
+        self.maps.has_rows(table_id);
+        if rows::ends_statement(body) {
+            for table in self.maps.statement_ended() {
+                self.unseen.note(&table);
+            }
+        }
+        match self.maps.get(table_id) {
+            Some(table) => Ok(table.clone()),
+            // A server closes a statement without rows by an event for no table.
+            None if body.len() <= ROWS_WITHOUT_TABLE_BYTES => Ok(None),
+            None => Err(self.cursor.corrupt("rows without the table map event that must precede them")),
+        }
+    }
+
+    fn partial_rows(&mut self, body: &[u8]) -> Result<(), Fault> {
+        let Some(table) = self.captured(body)? else { return Ok(()) };
+        Err(self
+            .cursor
+            .fault(Code::BinlogEventUnknown, format!("a partial update of {}", table.name()))
+            .needs("whole rows in row events")
+            .remedy("SET GLOBAL binlog_row_value_options = ''"))
+    }
+
+    fn rows(
+        &mut self,
+        kind: Kind,
+        has_extra_data: bool,
+        is_compressed: bool,
+        event: Event,
+        lsn: Lsn,
+    ) -> Result<(), Fault> {
+        let Some(table) = self.captured(event.data())? else { return Ok(()) };
+        // Whatever was sent: the record at the group's end depends on the group alone.
+        if let Some(fault) = table.unfit() {
+            return self.read_again(&table.table, fault, lsn);
+        }
+        if !self.groups.wants(lsn) {
+            return Ok(());
+        }
+        let body = if is_compressed {
+            RowsBody::inflated(event.data(), kind, compressed::inflate)
+        } else {
+            Ok(RowsBody::Event(Box::new(event)))
+        };
+        let body = body.map_err(|error| self.cursor.malformed(error))?;
+        let pending = PendingRows::new(table, kind, has_extra_data, body, lsn);
+        let pending = pending.map_err(|problem| self.unreadable(problem))?;
+        self.groups.push(pending, &self.cursor)
+    }
+
+    fn unreadable(&self, problem: Problem) -> Fault {
+        problem.into_fault(|found| self.cursor.corrupt(found))
+    }
+
+    /// Takes what has arrived, until the batch is full.
+    fn fill_now(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
+        for _ in 0..EVENTS_PER_FILL_MAX {
+            self.groups.release(&self.tables, &self.cursor, batch)?;
+            if batch.is_full() {
+                return Ok(Filled::Full);
+            }
+            match self.events.next_now() {
+                None => return Ok(Filled::Drained),
+                Some(event) => {
+                    self.take(event.map_err(|fault| self.groups.refused(fault, &self.cursor))?, batch)?;
+                }
+            }
+        }
+        Ok(Filled::Drained)
+    }
+}
+
+impl<E: Events> ChangeSource for MysqlStream<E> {
+    async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
+        if !self.groups.is_releasing() {
+            let event = self.events.next().await;
+            self.take(event.map_err(|fault| self.groups.refused(fault, &self.cursor))?, batch)?;
+        }
+        let filled = self.fill_now(batch);
+        self.groups.settle(&self.cursor, batch);
+        filled
+    }
+
+    fn entered_at(&self) -> Lsn {
+        self.entered_lsn
+    }
+
+    fn server(&self) -> &ServerIdentity {
+        &self.server
+    }
+}
+
+/// Table id, flags, and at most an empty frame.
+const ROWS_WITHOUT_TABLE_BYTES: usize = 12;

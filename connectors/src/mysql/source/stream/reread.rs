@@ -1,0 +1,84 @@
+//! Tables whose rows changed as row events do not show: the reading says which, and each lane reads them again.
+//!
+//! The record stands at the end of the group and depends on nothing but the group, so that a reading which begins
+//! again says the same.
+
+use std::collections::BTreeSet;
+
+use anabranch_pipeline::config::UnseenChanges;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+
+use super::MysqlStream;
+use super::transport::Events;
+use crate::mysql::source::decode::xid::Xid;
+use crate::mysql::source::server::tables::CapturedTable;
+
+impl<E: Events> MysqlStream<E> {
+    /// Has a table read again for the reason that `fault` says, or stops with it where the configuration wants that.
+    pub(super) fn read_again(&mut self, table: &CapturedTable, fault: Fault, lsn: Lsn) -> Result<(), Fault> {
+        self.note_reread(fault, table.unseen_changes == UnseenChanges::Stop, lsn)?;
+        if table.unseen_changes == UnseenChanges::Reread {
+            self.groups.reread(table.identity.clone());
+        }
+        Ok(())
+    }
+
+    /// The same of every captured table: what changed is not known.
+    pub(super) fn read_every_table_again(&mut self, fault: Fault, lsn: Lsn) -> Result<(), Fault> {
+        for table in self.every_table(fault, lsn)? {
+            self.groups.reread(table);
+        }
+        Ok(())
+    }
+
+    /// Has tables read again of which rows are undone, and nothing says which rows.
+    pub(super) fn read_undone_again(&mut self, shards: BTreeSet<ShardId>, lsn: Lsn) -> Result<(), Fault> {
+        for shard in shards {
+            let Some(table) = self.tables.shared(shard) else { continue };
+            let found =
+                "a transaction rolled captured rows back to a savepoint that the binlog does not have";
+            let fault = self.cursor.fault(Code::BinlogRolledBackRows, found);
+            self.read_again(&table, fault.needs("a refresh of this source"), lsn)?;
+        }
+        Ok(())
+    }
+
+    /// What is read again in place of a branch that is committed and whose rows this reading has not seen.
+    pub(super) fn read_in_place_of(
+        &mut self,
+        xid: &Xid,
+        lsn: Lsn,
+    ) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        let found = format!(
+            "XA COMMIT {xid}: the rows of this branch are before the position at which the source's history begins"
+        );
+        let fault = self.cursor.fault(Code::BinlogXaUnread, found).needs(
+            "a history that begins before the branch was prepared, or at a moment without undecided branches (XA \
+             RECOVER)",
+        );
+        self.every_table(fault, lsn)
+    }
+
+    fn every_table(&mut self, fault: Fault, lsn: Lsn) -> Result<Vec<TableIdentity<'static>>, Fault> {
+        let stops = self.tables.entities().any(|entity| entity.unseen_changes == UnseenChanges::Stop);
+        self.note_reread(fault, stops, lsn)?;
+        Ok(self.tables.entities().map(|entity| TableIdentity::every(entity.entity)).collect())
+    }
+
+    /// What was sent before is neither logged nor stopped at again.
+    fn note_reread(&mut self, fault: Fault, stops: bool, lsn: Lsn) -> Result<(), Fault> {
+        if !self.groups.is_new(lsn) {
+            return Ok(());
+        }
+        if stops {
+            return Err(fault);
+        }
+        if self.last_warning.is_due() {
+            tracing::warn!(source = self.cursor.source(), %fault, "rows changed without row events in the binlog: the lanes read their table again");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! What the reading does with a logged statement: end a group, withdraw tables, have them read again, or stop.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use anabranch_pipeline::config::UnseenChanges;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::records::BatchBuilder;
+use anabranch_schemas::lsn::Lsn;
+use mysql_async::binlog::events::Event;
+
+use super::MysqlStream;
+use super::cursor::Moment;
+use super::group_reader::GroupEvent;
+use super::transport::Events;
+use crate::mysql::source::decode::compressed;
+use crate::mysql::source::decode::events::Class;
+use crate::mysql::source::decode::query::{self, MovedTable, Query, Statement, TableChange, TableName};
+use crate::mysql::source::server::tables::CapturedTable;
+
+/// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
+const LOAD_HEADER_BYTES: usize = 13;
+
+impl<E: Events> MysqlStream<E> {
+    pub(super) fn query(
+        &mut self,
+        class: Class,
+        event: &Event,
+        moment: Moment,
+        batch: &mut BatchBuilder,
+    ) -> Result<(), Fault> {
+        let lsn = moment.lsn;
+        let extra_bytes = if class == Class::LoadQuery { LOAD_HEADER_BYTES } else { 0 };
+        let query = Query::read(event.data(), extra_bytes).map_err(|error| self.cursor.malformed(error))?;
+        let statement = if class == Class::CompressedQuery {
+            let sql = compressed::inflate(query.sql).map_err(|error| self.cursor.malformed(error))?;
+            query::classify(&Query { sql: &sql, ..query })
+        } else {
+            query::classify(&query)
+        };
+        match statement {
+            Statement::Begin => return self.on(GroupEvent::BeginTransaction, moment, batch),
+            // `XA END` comes after the rows, in a branch already.
+            Statement::XaBranch => return self.on(GroupEvent::BeginXaBranch, moment, batch),
+            Statement::Commit => return self.on(GroupEvent::Commit, moment, batch),
+            Statement::Rollback => return self.on(GroupEvent::RollBack, moment, batch),
+            Statement::XaCommit(xid) => {
+                return self.on(GroupEvent::Decide { xid, is_commit: true }, moment, batch);
+            }
+            Statement::XaRollback(xid) => {
+                return self.on(GroupEvent::Decide { xid, is_commit: false }, moment, batch);
+            }
+            Statement::Savepoint(name) => self.on(GroupEvent::Savepoint(name), moment, batch)?,
+            Statement::RollbackTo(name) => self.on(GroupEvent::RollBackTo(name), moment, batch)?,
+            Statement::Harmless => {}
+            Statement::CreateTable(name) => {
+                if let Some(table) = self.find(&name)? {
+                    self.maps.shapes.made(table.identity.shard);
+                }
+            }
+            Statement::CreateSpecial { table, replaces, changes } => {
+                self.altered(&table, &changes, lsn, "CREATE TABLE")?;
+                if replaces {
+                    self.remove(vec![table], lsn)?;
+                } else if let Some(table) = self.find(&table)? {
+                    self.maps.shapes.made(table.identity.shard);
+                }
+            }
+            Statement::Alter { table, changes } => {
+                self.altered(&table, &changes, lsn, "ALTER TABLE")?;
+            }
+            Statement::CreateDatabase(name) => {
+                let database = self.stored(&name).into_owned();
+                self.tables.add_database(database);
+            }
+            Statement::Remove(names) => self.remove(names, lsn)?,
+            Statement::DropDatabase(name) => self.drop_database(&name, lsn)?,
+            Statement::Move { tables, how } => self.moved(&tables, how, lsn)?,
+            Statement::Change(names) => self.changed_by_text(&names, lsn)?,
+            Statement::Unknown(verb) => {
+                let found = format!("a statement of unknown effect ({verb})");
+                let fault = self
+                    .cursor
+                    .fault(Code::BinlogStatement, found)
+                    .needs("row events (binlog_format = ROW in every session)")
+                    .remedy("SET GLOBAL binlog_format = ROW");
+                self.read_every_table_again(fault, lsn)?;
+            }
+        }
+        self.on(GroupEvent::Statement, moment, batch)
+    }
+
+    /// The captured table of a name, as the server would find it.
+    fn find(&mut self, name: &TableName) -> Result<Option<Arc<CapturedTable>>, Fault> {
+        let (database, table) = (self.stored(&name.database), self.stored(&name.table));
+        self.tables.resolve(&database, &table)
+    }
+
+    /// A name as the server stores it.
+    fn stored<'n>(&self, name: &'n str) -> Cow<'n, str> {
+        if self.has_lower_case_names { name.to_lowercase().into() } else { name.into() }
+    }
+
+    fn remove(&mut self, names: Vec<TableName>, lsn: Lsn) -> Result<(), Fault> {
+        for name in names {
+            let Some(table) = self.find(&name)? else { continue };
+            self.maps.emptied(table.identity.shard);
+            if self.groups.is_new(lsn) {
+                self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_database(&mut self, name: &str, lsn: Lsn) -> Result<(), Fault> {
+        if !self.groups.is_new(lsn) {
+            return Ok(());
+        }
+        let database = self.stored(name);
+        let Some(tables) = self.tables.in_database(&database)? else {
+            return Err(self
+                .cursor
+                .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
+                .needs("a `rule` in [[entities]], by which Anabranch knows the tables of the database"));
+        };
+        for table in tables {
+            self.maps.shapes.forget(table.identity.shard);
+            self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
+        }
+        Ok(())
+    }
+
+    /// Rows came to tables, or went, without row events. What stands under a name that is gone is withdrawn.
+    fn moved(&mut self, tables: &[MovedTable], how: &str, lsn: Lsn) -> Result<(), Fault> {
+        for MovedTable { name, exists } in tables {
+            let Some(table) = self.find(name)? else { continue };
+            // Its columns may be those of another table now.
+            self.maps.shapes.forget(table.identity.shard);
+            let found = format!("{how} of captured table {}.{}", name.database, name.table);
+            let fault = self
+                .cursor
+                .fault(Code::SourceSchemaChanged, found)
+                .needs("changes of the table that are logged as row events");
+            if *exists || table.unseen_changes == UnseenChanges::Stop {
+                self.read_again(&table, fault, lsn)?;
+            } else if self.groups.is_new(lsn) {
+                self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes of a captured table that row events do not show, or after which they show something else.
+    fn altered(
+        &mut self,
+        name: &TableName,
+        changes: &[TableChange],
+        lsn: Lsn,
+        verb: &str,
+    ) -> Result<(), Fault> {
+        let Some(table) = self.find(name)? else { return Ok(()) };
+        let Some(what) = self.maps.shapes.judge(&table, changes) else { return Ok(()) };
+        let found =
+            format!("{verb} of captured table {}.{}: {what} by a statement", name.database, name.table);
+        let fault = self.cursor.fault(Code::SourceSchemaChanged, found);
+        let ends_row_events =
+            |change: &TableChange| matches!(change, TableChange::Versioned | TableChange::Engine(_));
+        if !changes.iter().any(ends_row_events) {
+            return self.read_again(
+                &table,
+                fault.needs("changes of the table that are logged as row events"),
+                lsn,
+            );
+        }
+        match () {
+            () if !self.groups.is_new(lsn) => Ok(()),
+            () if changes.contains(&TableChange::Versioned) => Err(fault
+                .needs("a table without system versioning, which logs updates and deletes in another form")
+                .remedy("ALTER TABLE … DROP SYSTEM VERSIONING")),
+            () => Err(fault.needs("changes of the table that are logged as row events")),
+        }
+    }
+
+    fn changed_by_text(&mut self, names: &[TableName], lsn: Lsn) -> Result<(), Fault> {
+        for name in names {
+            if !self.is_captured(name) {
+                continue;
+            }
+            let Some(table) = self.find(name)? else { continue };
+            let found = format!(
+                "a change of captured table {}.{} was logged as a statement",
+                name.database, name.table
+            );
+            let fault = self
+                .cursor
+                .fault(Code::BinlogStatement, found)
+                .needs("row events (binlog_format = ROW in every session)")
+                .remedy("SET GLOBAL binlog_format = ROW");
+            self.read_again(&table, fault, lsn)?;
+        }
+        Ok(())
+    }
+
+    /// Without keeping the name: candidates from the text of a statement are mostly columns.
+    fn is_captured(&self, name: &TableName) -> bool {
+        self.tables.is_captured(&self.stored(&name.database), &self.stored(&name.table))
+    }
+}

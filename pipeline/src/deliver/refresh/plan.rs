@@ -1,0 +1,188 @@
+//! The decisions of a refresh, without I/O: the next work, and whether a chunk can be written.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+
+use super::notes::Notes;
+use super::read::Read;
+use crate::records::{Cell, ChunkKey, Progress, Refresh, Scope, TableRefresh};
+
+/// Chunks that are thrown away in a row until a key that never stands still is left as it is.
+const REPEATED_MAX: u32 = 10;
+
+/// The next work of a refresh.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// Lists the source's tables.
+    List,
+    /// Reads the rows of these keys.
+    Keys(BTreeMap<ShardId, Vec<Cell>>),
+    /// Reads the rows of a table after a key.
+    Chunk {
+        table: TableIdentity<'static>,
+        after: Option<ChunkKey>,
+        /// Low watermark of the table's first chunk; [`Lsn::ZERO`] if this is the first one.
+        first: Lsn,
+        /// The table was chosen because it waits to be read again; `None` if it was chosen before.
+        is_reread: Option<bool>,
+    },
+    /// The table does not exist any more.
+    Gone(ShardId),
+    /// Waits, because no table that is left can be read now.
+    WaitForSetAside,
+    Finished,
+}
+
+/// Returns the next work. `tables` are those of the lane's entity; tables that are `set_aside` cannot be read now.
+pub(super) fn next(
+    refresh: &Refresh,
+    tables: Option<&[TableIdentity<'static>]>,
+    set_aside: &BTreeSet<ShardId>,
+) -> Work {
+    let Some(tables) = tables else { return Work::List };
+    if let Some(keys) = refresh.keys() {
+        let keys: BTreeMap<ShardId, Vec<Cell>> = keys.map(|(shard, keys)| (shard, keys.to_vec())).collect();
+        return if keys.is_empty() { Work::Finished } else { Work::Keys(keys) };
+    }
+    if let Some(TableRefresh { shard, after, first, .. }) = &refresh.table {
+        return match tables.iter().find(|table| table.shard == *shard) {
+            Some(table) => {
+                Work::Chunk { table: table.clone(), after: after.clone(), first: *first, is_reread: None }
+            }
+            None => Work::Gone(*shard),
+        };
+    }
+    match choose(refresh, tables, set_aside) {
+        Some((table, is_reread)) => {
+            Work::Chunk { table: table.clone(), after: None, first: Lsn::ZERO, is_reread: Some(is_reread) }
+        }
+        None if refresh.scope == Scope::Rereads && !refresh.rereads.is_empty() => Work::WaitForSetAside,
+        None => Work::Finished,
+    }
+}
+
+/// Returns the table to begin with, and whether it waits to be read again; otherwise its turn has come.
+fn choose<'t>(
+    refresh: &Refresh,
+    tables: &'t [TableIdentity<'static>],
+    set_aside: &BTreeSet<ShardId>,
+) -> Option<(&'t TableIdentity<'static>, bool)> {
+    let waits = |table: &&TableIdentity<'_>| {
+        refresh.reads_rereads()
+            && refresh.rereads.contains_key(&table.shard)
+            && !set_aside.contains(&table.shard)
+    };
+    let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
+    let waiting = tables.iter().find(waits).map(|table| (table, true));
+    waiting.or_else(|| in_turn().map(|table| (table, false)))
+}
+
+/// Whether a chunk can be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Write,
+    /// The lane has not passed the chunk's high watermark yet.
+    Wait,
+    /// The chunk is thrown away and read again, for this reason.
+    Again(&'static str),
+}
+
+/// Facts by which a chunk is judged, beside the chunk itself.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Judged<'j> {
+    pub(super) refresh: &'j Refresh,
+    /// The lane's, with nothing uncommitted.
+    pub(super) progress: &'j Progress,
+    pub(super) notes: &'j Notes,
+    /// The key column of a derived row that is the key of its source row.
+    pub(super) source_column: usize,
+    /// Chunks that were thrown away in a row.
+    pub(super) repeated: u32,
+}
+
+impl Judged<'_> {
+    pub(super) fn verdict(self, read: &Read) -> Verdict {
+        let Self { refresh, progress, notes, repeated, .. } = self;
+        let low = read.chunk.low;
+        let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
+        let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
+        let is_owed =
+            |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
+        match () {
+            // Positions of another server cannot be compared with the watermark, whether or not the lane is further.
+            () if !is_of_lane => Verdict::Again("the lane reads another server"),
+            () if read.found_at.min(low) < notes.floor || low < first => {
+                Verdict::Again("the lane had read beyond the chunk's watermark")
+            }
+            () if notes.shards.iter().any(is_owed) => {
+                Verdict::Again("the table changed without row events since")
+            }
+            () if notes.is_full() => Verdict::Again("too many keys have changed"),
+            () if progress.position < read.chunk.high => Verdict::Wait,
+            () if repeated < REPEATED_MAX && self.has_changed(read) => Verdict::Again("a key has changed"),
+            () => Verdict::Write,
+        }
+    }
+
+    /// Whether one of the keys that were read has changed after the watermark.
+    fn has_changed(self, Read { chunk, keys, .. }: &Read) -> bool {
+        let Some(keys) = keys else { return false };
+        let changed = self.notes.changed(self.source_column, chunk.low);
+        keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::change::Entity;
+
+    use super::*;
+
+    fn table(number: u64) -> TableIdentity<'static> {
+        let shard = ShardId::from_u64(number).expect("it has less than 63 bits");
+        TableIdentity {
+            entity: Entity::User,
+            shard,
+            database: "users".into(),
+            table: number.to_string().into(),
+        }
+    }
+
+    /// The number of the table whose first chunk comes next, and whether it waits to be read again.
+    fn begun(work: Work) -> Option<(u64, bool)> {
+        match work {
+            Work::Chunk { table, after: None, first: Lsn::ZERO, is_reread } => {
+                Some((table.shard.as_u64(), is_reread?))
+            }
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn waiting_tables_go_before_those_whose_turn_it_is_and_those_that_cannot_be_read_step_aside() {
+        let (tables, none) = ([table(1), table(2), table(3)], BTreeSet::new());
+        let all = Refresh::new(Scope::Source);
+        assert_eq!(next(&all, None, &none), Work::List);
+        assert_eq!(begun(next(&all, Some(&tables), &none)), Some((1, false)));
+        let waiting = Refresh::with_reread(Some(all), tables[2].shard, Lsn::MAX);
+        assert_eq!(begun(next(&waiting, Some(&tables), &none)), Some((3, true)));
+        let aside = BTreeSet::from([tables[2].shard]);
+        assert_eq!(begun(next(&waiting, Some(&tables), &aside)), Some((1, false)));
+        let alone = Refresh::with_reread(None, tables[2].shard, Lsn::MAX);
+        assert_eq!(next(&alone, Some(&tables), &aside), Work::WaitForSetAside);
+    }
+
+    #[test]
+    fn a_table_that_does_not_exist_any_more_is_left_and_a_refresh_without_keys_is_over() {
+        let (tables, none) = ([table(1)], BTreeSet::new());
+        let one = Refresh::new(Scope::Table(table(2).shard));
+        assert_eq!(next(&one, Some(&tables), &none), Work::Finished);
+        let keys = Refresh::new(Scope::Keys([].into()));
+        assert_eq!(next(&keys, Some(&tables), &none), Work::Finished);
+        let keys = Refresh::new(Scope::Keys([(table(1).shard, [Cell::UInt(7)].into())].into()));
+        assert!(matches!(next(&keys, Some(&tables), &none), Work::Keys(keys) if keys.len() == 1));
+    }
+}
