@@ -105,7 +105,7 @@ impl Spill {
     }
 
     /// Returns the folder and its free room, as faults name them.
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         let folder = self.0.folder.display();
         match statvfs(&self.0.folder) {
             Ok(room) => {
@@ -138,8 +138,8 @@ impl SpillFile {
     }
 
     /// Returns the folder and its free room, see [`Spill::place`].
-    pub fn place(&self) -> String {
-        self.spill.place()
+    pub fn location(&self) -> String {
+        self.spill.location()
     }
 
     pub fn read_at(&self, length: usize, offset: u64) -> io::Result<Vec<u8>> {
@@ -201,7 +201,7 @@ mod tests {
             );
             let spill = Spill::counted(path, Gauge::noop());
             assert!(spill.make_file().is_err());
-            assert!(spill.place().contains(&path.display().to_string()));
+            assert!(spill.location().contains(&path.display().to_string()));
         }
     }
 

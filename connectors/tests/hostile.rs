@@ -19,7 +19,7 @@ use std::time::Duration;
 use anabranch_connectors::mysql::source::inspect;
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::codec;
@@ -84,9 +84,9 @@ fn recorded() -> Vec<Vec<u8>> {
     let mut events = Vec::new();
     while !rest.is_empty() {
         let size = u32::from_le_bytes(rest[9..13].try_into().unwrap()) as usize;
-        let (event, behind) = rest.split_at(size);
+        let (event, tail) = rest.split_at(size);
         events.push(event.to_vec());
-        rest = behind;
+        rest = tail;
     }
     // The recording ends with a DROP DATABASE, which stops a source without a sharding rule.
     let is_drop = |event: &Vec<u8>| event.windows(13).any(|window| window == b"DROP DATABASE");
@@ -167,7 +167,7 @@ impl Ground {
             url: ServerUrl::try_from("mysql://u:p@127.0.0.1:3306".to_owned()).unwrap(),
             ca_file: None,
             replica_server_id: NonZeroU32::MIN,
-            start: Entry::Earliest,
+            start: BinlogStart::Earliest,
             replica: None,
             generation: 0,
             entities: vec![Entity::User],
@@ -179,11 +179,11 @@ impl Ground {
 
     /// Reads all; the number of changes and how it ended.
     fn read(&self, events: Vec<Event>) -> (u32, Fault) {
-        let mut reading = inspect::recorded(FILE, None, events, &self.config, &self.entities);
+        let mut stream = inspect::recorded(FILE, None, events, &self.config, &self.entities);
         let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
         let mut changes = 0;
         loop {
-            let filled = reading.fill(&mut batch).now_or_never().expect("a recording never waits");
+            let filled = stream.fill(&mut batch).now_or_never().expect("a recording never waits");
             changes += batch.take().changes;
             if let Err(fault) = filled {
                 return (changes, fault);
@@ -194,7 +194,7 @@ impl Ground {
     /// All batches of at most about this many bytes, read from a resume point or, without one, from the file's start.
     fn batches(&self, limit_bytes: usize, from: Option<(&ResumePoint, Lsn)>, raw: &[Vec<u8>]) -> Vec<Read> {
         let (resume, sent) = from.map_or_else(Default::default, |(resume, sent)| (resume.clone(), sent));
-        let mut reading = match from {
+        let mut stream = match from {
             None => inspect::recorded(FILE, None, parsed(raw), &self.config, &self.entities),
             Some(_) => {
                 let sent_again = behind(raw, resume.position);
@@ -204,7 +204,7 @@ impl Ground {
         let mut batch = BatchBuilder::new(limit_bytes, sent, resume);
         let mut all = Vec::new();
         loop {
-            let filled = reading.fill(&mut batch).now_or_never().expect("a recording never waits");
+            let filled = stream.fill(&mut batch).now_or_never().expect("a recording never waits");
             batch.require_order("source-a").unwrap();
             let Batch { payload, position, resume, continues, .. } = batch.take();
             let mut changes = Vec::new();
@@ -222,10 +222,10 @@ impl Ground {
 
     /// Where each change stands.
     fn positions(&self, first_group: Option<u64>, events: Vec<Event>) -> Vec<u64> {
-        let mut reading = inspect::recorded(FILE, first_group, events, &self.config, &self.entities);
+        let mut stream = inspect::recorded(FILE, first_group, events, &self.config, &self.entities);
         let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
         let mut positions = Vec::new();
-        while reading.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {
+        while stream.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {
             let taken = batch.take();
             let mut changes = codec::decode(&taken.payload).unwrap();
             while let Some(change) = changes.next().unwrap() {
@@ -305,9 +305,9 @@ fn the_events_at_the_start_of_a_file_move_the_place_to_resume_from() {
     let ground = Ground::new();
     let mut raw = recorded();
     raw.truncate(raw.iter().position(|event| event[4] == MARIADB_GTID).expect("recorded"));
-    let mut reading = inspect::recorded(FILE, None, parsed(&raw), &ground.config, &ground.entities);
+    let mut stream = inspect::recorded(FILE, None, parsed(&raw), &ground.config, &ground.entities);
     let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
-    while reading.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {}
+    while stream.fill(&mut batch).now_or_never().expect("a recording never waits").is_ok() {}
     let end = 4 + raw.iter().map(Vec::len).sum::<usize>() as u64;
     assert_eq!((batch.position().position(), batch.resume().position), (end / 16 * 16, end));
 }
@@ -329,8 +329,8 @@ fn events_without_positions_lose_nothing_at_any_border_of_batches_nor_at_any_res
             let again = ground.batches(limit_bytes, Some((resume, *position)), &raw);
             let again: Vec<_> = again.iter().flat_map(|batch| &batch.changes).collect();
             // A reader that is cut off within a group begins it again at its first part.
-            let behind: Vec<_> = all.iter().copied().filter(|(lsn, _)| lsn > position).collect();
-            assert_eq!(again, behind, "{limit_bytes} bytes, from {position}");
+            let tail: Vec<_> = all.iter().copied().filter(|(lsn, _)| lsn > position).collect();
+            assert_eq!(again, tail, "{limit_bytes} bytes, from {position}");
         }
     }
 }
@@ -446,13 +446,13 @@ impl Ground {
             }
             event
         });
-        let mut reading = inspect::recorded(FILE, None, events, &self.config, &self.entities);
+        let mut stream = inspect::recorded(FILE, None, events, &self.config, &self.entities);
         let present = PRESENT.load(Ordering::Relaxed);
         PEAK.store(present, Ordering::Relaxed);
         let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
         let mut changes = 0;
         loop {
-            let filled = reading.fill(&mut batch).now_or_never().expect("a recording never waits");
+            let filled = stream.fill(&mut batch).now_or_never().expect("a recording never waits");
             changes += u64::from(batch.take().changes);
             if let Err(fault) = filled {
                 assert_eq!(fault.code(), Code::SourceUnreachable, "{fault}");

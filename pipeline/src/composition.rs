@@ -15,7 +15,7 @@ use crate::config::Limits;
 use crate::deliver::{ProjectedLane, Shared};
 use crate::error::Fault;
 use crate::ports::{
-    Entry, LaneStore, Leases, Log, READER_REPLICA_SLOT, Registers, RowSource, SourceConnector,
+    BinlogStart, LaneStore, Leases, Log, READER_REPLICA_SLOT, Registers, RowSource, SourceConnector,
 };
 use crate::projections::{LaneScope, Projection};
 use crate::records::{LaneId, Progress};
@@ -67,7 +67,7 @@ pub struct LogServer<'a, C: Connectors + ?Sized> {
 pub struct SourceParts<'a, S> {
     pub connector: &'a S,
     /// Entry at which reading begins when neither the stream nor a lane has a position.
-    pub start: &'a Entry,
+    pub start: &'a BinlogStart,
     /// State that the lanes of the source share in this process.
     pub shared: &'a Shared,
 }

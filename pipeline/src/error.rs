@@ -20,9 +20,9 @@ pub enum Class {
 }
 
 macro_rules! codes {
-    (@readings) => { None };
-    (@readings $readings:literal) => { Some($readings) };
-    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal, $class:ident $(, stops $readings:literal)?;)+) => {
+    (@attempts) => { None };
+    (@attempts $attempts:literal) => { Some($attempts) };
+    ($($(#[doc = $doc:literal])+ $variant:ident = $text:literal, $class:ident $(, stops $attempts:literal)?;)+) => {
         /// Stable error codes. Logs, `status` and the runbook show their texts.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Code {
@@ -43,7 +43,7 @@ macro_rules! codes {
             /// Number of attempts in a row that end with this code at the same position, after which a task stops until
             /// an operator asks for a restart. `None`: the task retries for ever, since the cause outside may heal.
             pub fn stops_after(self) -> Option<u32> {
-                match self { $(Code::$variant => codes!(@readings $($readings)?)),+ }
+                match self { $(Code::$variant => codes!(@attempts $($attempts)?)),+ }
             }
         }
     };

@@ -23,17 +23,17 @@ use bytes::Bytes;
 use futures::stream::BoxStream;
 
 pub use self::lookup::{
-    CacheEntries, CacheEntry, CacheRecord, Cached, CodeCache, FRESHNESS_KEY_KEPT, Fill, MappingStore,
-    OUTBOX_KEPT, Outbox, OutboxRow,
+    CacheEntries, CacheEntry, CacheFill, CacheRecord, Cached, CodeCache, FRESHNESS_KEY_TIME_TO_LIVE,
+    MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow,
 };
-pub use self::reconciliation::{DerivedRows, ForeignRow, ForeignRows, History, Lanes, Sought};
+pub use self::reconciliation::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes};
 pub use self::sequence::Sequence;
 use crate::error::Fault;
-use crate::records::{BatchBuilder, Cell, Chunk, ChunkKey, Condition, Flush, Progress};
+use crate::records::{BatchBuilder, Cell, Chunk, Condition, Flush, Progress, ScanCursor};
 
 /// The point of a source's binlog at which a reader or a direct feed begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entry {
+pub enum BinlogStart {
     /// The oldest binlog that the server still has.
     Earliest,
     /// The server's present end.
@@ -46,9 +46,9 @@ pub enum Entry {
     Resume { resume: ResumePoint, position: Lsn, server: ServerIdentity },
 }
 
-impl Entry {
+impl BinlogStart {
     /// Returns the resume point and server that the message before reported; `None` if the entry follows no message.
-    pub fn told(&self) -> Option<(ResumePoint, ServerIdentity)> {
+    pub fn resume_point(&self) -> Option<(ResumePoint, ServerIdentity)> {
         match self {
             Self::Resume { resume, server, .. } => Some((resume.clone(), server.clone())),
             Self::Earliest | Self::Latest | Self::Gtid(_) => None,
@@ -99,7 +99,7 @@ pub trait ChangeSource: Send {
     fn fill(&mut self, batch: &mut BatchBuilder) -> impl Future<Output = Result<Filled, Fault>> + Send;
 
     /// Returns the position of the stream's entry: exactly the changes above it come. [`Lsn::ZERO`] = not known.
-    fn entered_at(&self) -> Lsn;
+    fn start_position(&self) -> Lsn;
 
     /// Returns the server that this stream reads.
     fn server(&self) -> &ServerIdentity;
@@ -124,7 +124,7 @@ pub trait SourceConnector: Send + Sync {
     /// 0, and each lane has its own. A second stream with the same replica slot ends the first.
     fn open(
         &self,
-        entry: Entry,
+        entry: BinlogStart,
         latest: &Timeline,
         replica_slot: u32,
     ) -> impl Future<Output = Result<Self::Source, Fault>> + Send;
@@ -143,7 +143,7 @@ pub trait SourceConnector: Send + Sync {
 
 /// How busy a server is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pressure {
+pub struct SourcePressure {
     /// The present end of its binlog, in the first epoch, see [`SourceConnector::head`].
     pub head: Lsn,
     /// Statements that the server runs at this moment, this query included.
@@ -159,7 +159,7 @@ pub trait RowSource: Send + Sync {
     /// Returns every captured table that exists, in the order of shard ids.
     fn tables(&self) -> impl Future<Output = Result<Vec<TableIdentity<'static>>, Fault>> + Send;
 
-    fn pressure(&self) -> impl Future<Output = Result<Pressure, Fault>> + Send;
+    fn pressure(&self) -> impl Future<Output = Result<SourcePressure, Fault>> + Send;
 
     /// Returns the present end of the server, in the notation of its replicas.
     fn replication_end(&self) -> impl Future<Output = Result<String, Fault>> + Send;
@@ -173,7 +173,7 @@ pub trait RowSource: Send + Sync {
     fn chunk(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
@@ -183,10 +183,10 @@ pub trait RowSource: Send + Sync {
     fn page(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
-    ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Option<ScanCursor>, Fault>> + Send;
 
     /// Returns a chunk of the rows that match a condition; values compare under the column's collation. An unknown
     /// column and a value that is invalid for the column's type are definite faults.
@@ -194,7 +194,7 @@ pub trait RowSource: Send + Sync {
         &self,
         table: &TableIdentity<'static>,
         condition: &Condition,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
@@ -317,7 +317,7 @@ pub trait LaneStore: Send {
     /// Returns the given shards of which the lane's tables may hold rows. The answer may name a shard without rows; it
     /// names every shard with rows. It misses commits that another process of the lane makes meanwhile. In an atomic
     /// store they make the next commit here fail; a store that is not atomic names all shards.
-    fn may_stand(
+    fn shards_with_rows(
         &mut self,
         shards: BTreeSet<ShardId>,
     ) -> impl Future<Output = Result<BTreeSet<ShardId>, Fault>> + Send;
@@ -334,11 +334,11 @@ pub trait Leases: Send + Sync {
     /// Waits until the lease is free and takes it.
     fn acquire(&self, key: &str) -> impl Future<Output = Result<Self::Lease, Fault>> + Send;
 
-    /// Acquires as [`Self::acquire`] does, and calls `standing_by` each time it has found another holder.
+    /// Acquires as [`Self::acquire`] does, and calls `on_standby` each time it has found another holder.
     fn acquire_or_stand_by(
         &self,
         key: &str,
-        standing_by: &(dyn Fn() + Send + Sync),
+        on_standby: &(dyn Fn() + Send + Sync),
     ) -> impl Future<Output = Result<Self::Lease, Fault>> + Send;
 }
 

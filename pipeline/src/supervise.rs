@@ -73,7 +73,7 @@ pub struct TaskStatus {
 
 /// A task as the process shares it.
 #[derive(Debug)]
-struct Seen {
+struct ObservedTask {
     status: TaskStatus,
     /// Ends the task's pause, or its stop.
     restart: Arc<Notify>,
@@ -83,7 +83,7 @@ struct Seen {
 
 /// The states of all tasks, for parts that show them or ask for a restart.
 #[derive(Debug, Clone, Default)]
-pub struct TaskStates(Arc<Mutex<BTreeMap<String, Seen>>>);
+pub struct TaskStates(Arc<Mutex<BTreeMap<String, ObservedTask>>>);
 
 impl TaskStates {
     pub fn snapshot(&self) -> BTreeMap<String, TaskStatus> {
@@ -92,7 +92,7 @@ impl TaskStates {
 
     /// Tries the task again at once if it has stopped or pauses; returns whether it did.
     pub fn restart(&self, task: &str) -> bool {
-        self.lock().get(task).is_some_and(Seen::restart)
+        self.lock().get(task).is_some_and(ObservedTask::restart)
     }
 
     /// Tries all tasks again at once that have stopped or pause; returns how many.
@@ -103,17 +103,17 @@ impl TaskStates {
     /// Returns the handle of a task that runs without a supervisor.
     pub fn handle(&self, task: &str) -> TaskHandle {
         self.set(task, TaskState::Waiting, None, false);
-        TaskHandle { name: task.into(), states: self.clone(), place: Arc::default() }
+        TaskHandle { name: task.into(), states: self.clone(), position: Arc::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Seen>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, ObservedTask>> {
         // No code under this lock leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn set(&self, task: &str, state: TaskState, fault: Option<(Code, String)>, lasting: bool) {
         let mut states = self.lock();
-        let seen = states.entry(task.to_owned()).or_insert_with(|| Seen {
+        let seen = states.entry(task.to_owned()).or_insert_with(|| ObservedTask {
             status: TaskStatus {
                 state,
                 fault: None,
@@ -157,7 +157,7 @@ impl TaskStates {
     }
 }
 
-impl Seen {
+impl ObservedTask {
     fn restart(&self) -> bool {
         let is_due = matches!(self.status.state, TaskState::Retrying | TaskState::Stopped);
         if is_due {
@@ -178,7 +178,7 @@ pub struct TaskHandle {
     name: Arc<str>,
     states: TaskStates,
     /// Position that the last attempt has reached.
-    place: Arc<AtomicU64>,
+    position: Arc<AtomicU64>,
 }
 
 impl TaskHandle {
@@ -201,7 +201,7 @@ impl TaskHandle {
 
     /// Records the position that the attempt has reached.
     pub fn reached(&self, position: Lsn) {
-        self.place.store(position.as_u64(), Ordering::Relaxed);
+        self.position.store(position.as_u64(), Ordering::Relaxed);
     }
 
     /// Reports that another process holds the task's lease and works.
@@ -259,8 +259,8 @@ impl Supervisor {
             cancel: self.cancel.clone(),
             retry_budget: self.retry_budget,
             pauses: Pauses::default(),
-            readings: RepeatedFaults::default(),
-            told: FaultLog::default(),
+            repeats: RepeatedFaults::default(),
+            fault_log: FaultLog::default(),
         };
         let at_work = AtWork::of(&self.at_work);
         self.tasks.spawn(supervision.run(attempt, at_work));
@@ -342,8 +342,8 @@ struct RepeatedFaults {
 }
 
 impl RepeatedFaults {
-    fn count(&mut self, code: Code, place: u64) -> u32 {
-        let this = Some((code, place));
+    fn count(&mut self, code: Code, position: u64) -> u32 {
+        let this = Some((code, position));
         self.count = if self.last == this { self.count + 1 } else { 1 };
         self.last = this;
         self.count
@@ -382,8 +382,8 @@ struct Supervision {
     cancel: CancellationToken,
     retry_budget: Duration,
     pauses: Pauses,
-    readings: RepeatedFaults,
-    told: FaultLog,
+    repeats: RepeatedFaults,
+    fault_log: FaultLog,
 }
 
 impl Supervision {
@@ -421,9 +421,9 @@ impl Supervision {
     fn failed(&mut self, fault: &Fault) -> Option<Duration> {
         let (code, task) = (fault.code(), self.handle.name().to_owned());
         counter!(names::FAULTS, "task" => task.clone(), "code" => code.as_str()).increment(1);
-        let place = self.handle.place.load(Ordering::Relaxed);
-        let readings = self.readings.count(code, place);
-        if code.stops_after().is_some_and(|most| readings >= most) {
+        let position = self.handle.position.load(Ordering::Relaxed);
+        let repeats = self.repeats.count(code, position);
+        if code.stops_after().is_some_and(|most| repeats >= most) {
             let remedy =
                 format!("the task does not try again by itself; after the repair: anabranch restart {task}");
             tracing::error!(task, %fault, "stopped: {remedy}");
@@ -439,7 +439,7 @@ impl Supervision {
         let lasting = down.is_some_and(|since| now().duration_since(since) > self.retry_budget);
         self.handle.states.set(&task, TaskState::Retrying, Some((code, fault.to_string())), lasting);
         let pause = self.pauses.following();
-        match self.told.again(code) {
+        match self.fault_log.again(code) {
             Some(times) => {
                 let pause_ms = pause.as_millis() as u64;
                 tracing::warn!(task, %fault, times, pause_ms, lasting, "the attempt failed and is tried again");
@@ -450,7 +450,7 @@ impl Supervision {
     }
 
     fn restarted(&mut self) {
-        (self.pauses, self.readings) = (Pauses::default(), RepeatedFaults::default());
+        (self.pauses, self.repeats) = (Pauses::default(), RepeatedFaults::default());
         let task = self.handle.name();
         tracing::info!(task, "restarted as asked");
         self.handle.states.set(task, TaskState::Retrying, None, false);

@@ -277,13 +277,13 @@ mod tests {
 
     #[test]
     fn what_was_read_behind_the_resume_point_has_headers_only_where_there_is_some() {
-        let mut behind = sample();
-        behind.resume.read_end = Some("7:4096:1-1-12".parse().unwrap());
-        behind.resume.partial = Some("1-1-13".to_owned());
-        assert_eq!(behind.to_headers().len(), sample().to_headers().len() + 2);
-        let headers = behind.to_headers();
+        let mut later = sample();
+        later.resume.read_end = Some("7:4096:1-1-12".parse().unwrap());
+        later.resume.partial = Some("1-1-13".to_owned());
+        assert_eq!(later.to_headers().len(), sample().to_headers().len() + 2);
+        let headers = later.to_headers();
         let find = |name| headers.iter().find(|(n, _)| *n == name).map(|(_, value)| value.as_str());
-        assert_eq!(Envelope::from_headers(find), Ok(behind.clone()));
+        assert_eq!(Envelope::from_headers(find), Ok(later.clone()));
         for taken_out in [READ_END, PARTIAL] {
             let without = |name| find(name).filter(|_| name != taken_out);
             assert_eq!(Envelope::from_headers(without).unwrap_err().name, CHECKSUM);

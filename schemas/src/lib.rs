@@ -36,6 +36,7 @@
 //! - **refresh**: a lane reads source tables again: all, one, or rows by key or condition.
 //! - **reread**: the log's record that rows of a shard table changed unseen, so each lane is to read the table again.
 //! - **chunk**: a part of a source table, read in one snapshot.
+//! - **cursor**: the place after a row, from which a scan goes on.
 //! - **low, high watermark**: two positions of a chunk: it holds every change up to the low one and none above the
 //!   high one.
 //! - **withdrawal, sweep**: the removal of all rows of a shard table; the removal of rows that a refresh did not

@@ -20,7 +20,7 @@ pub fn index_of(alias: &str) -> String {
 }
 
 /// Returns the index to build after `serving`: of the present version, with the next number as suffix.
-pub fn index_behind(alias: &str, serving: &str) -> String {
+pub fn index_after(alias: &str, serving: &str) -> String {
     let first = index_of(alias);
     match serving.strip_prefix(&first) {
         None => first,
@@ -42,8 +42,8 @@ mod tests {
 
     #[test]
     fn each_index_that_follows_has_another_name() {
-        assert_eq!(index_behind("serials", "serials-v1"), "serials-v1-2");
-        assert_eq!(index_behind("serials", "serials-v1-2"), "serials-v1-3");
-        assert_eq!(index_behind("serials", "serials-v0-7"), "serials-v1");
+        assert_eq!(index_after("serials", "serials-v1"), "serials-v1-2");
+        assert_eq!(index_after("serials", "serials-v1-2"), "serials-v1-3");
+        assert_eq!(index_after("serials", "serials-v0-7"), "serials-v1");
     }
 }

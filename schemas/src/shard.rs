@@ -100,7 +100,7 @@ pub struct ShardingRule {
 
 impl ShardingRule {
     /// Returns database and table number of a key; `None` when the key has no number.
-    pub fn place(&self, key: &str) -> Option<(u32, u32)> {
+    pub fn locate(&self, key: &str) -> Option<(u32, u32)> {
         let (databases, tables) = (u64::from(self.databases.max(1)), u64::from(self.tables.max(1)));
         let number = self.hash.remainder(key, databases * tables)?;
         let table = match self.spread {
@@ -304,10 +304,10 @@ mod tests {
             ShardingRule { hash: NameHash::Decimal, spread: Spread::Literal, databases: 5, tables: 64 };
         // Computed with Python: (10**63 + 12345) % 5 and % 64.
         let long = format!("1{}12345", "0".repeat(58));
-        assert_eq!(rule.place(&long), Some((0, 57)));
-        assert_eq!(rule.place("18446744073709551615"), Some((0, 63)));
-        assert_eq!(ShardingRule { spread: Spread::Spread, ..rule }.place("642"), Some((2, 0)));
-        assert_eq!((rule.place(""), rule.place("12a")), (None, None));
+        assert_eq!(rule.locate(&long), Some((0, 57)));
+        assert_eq!(rule.locate("18446744073709551615"), Some((0, 63)));
+        assert_eq!(ShardingRule { spread: Spread::Spread, ..rule }.locate("642"), Some((2, 0)));
+        assert_eq!((rule.locate(""), rule.locate("12a")), (None, None));
     }
 
     #[test]
@@ -387,7 +387,7 @@ mod tests {
         fn every_name_has_a_place(name in ".*", databases in 1..200u32, tables in 1..2000u32) {
             for hash in [NameHash::Crc32, NameHash::JavaString] {
                 for spread in [Spread::Literal, Spread::Spread] {
-                    let (db, table) = ShardingRule { hash, spread, databases, tables }.place(&name).unwrap();
+                    let (db, table) = ShardingRule { hash, spread, databases, tables }.locate(&name).unwrap();
                     prop_assert!(db < databases && table < tables);
                 }
             }

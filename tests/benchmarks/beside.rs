@@ -38,7 +38,7 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
         config.reconcile.spot_checks.after.len(),
     ));
     let mut load = Load::begin(&site, &daemon, 0, scale).await;
-    let (mut alone, mut watched, mut reconciliation, mut reading) =
+    let (mut alone, mut watched, mut reconciliation, mut stream) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
         alone.push(load.run(false).await);
@@ -65,12 +65,12 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     let refreshes = |lane: &Json| lane["refreshed_rows"].as_u64().is_some();
     daemon.until_view("lanes", ("projection", "birthday"), refreshes).await;
     for _ in 0..scale.rounds {
-        reading.push(load.run(false).await);
+        stream.push(load.run(false).await);
     }
     let lane = daemon.until_view("lanes", ("projection", "birthday"), refreshes).await;
     report.note(&format!("beside: a lane had read {} rows when the changes ended", lane["refreshed_rows"]));
     load.finish().await;
-    report.add(beside("lag beside a load", &reading, &alone, &PROCESSES, MOST));
+    report.add(beside("lag beside a load", &stream, &alone, &PROCESSES, MOST));
     report.add(beside("lag beside a reconciliation", &reconciliation, &alone, &PROCESSES, MOST));
     report.add(beside("lag beside the spot checks", &watched, &alone, &PROCESSES, MOST));
 }

@@ -5,7 +5,7 @@ use std::future::ready;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::capture::{self, Capture};
 use anabranch_pipeline::config::SourceConfig;
-use anabranch_pipeline::ports::{ChangeSource, Entry, Filled, READER_REPLICA_SLOT, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, Filled, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
@@ -17,25 +17,31 @@ use crate::data::Data;
 use crate::meter::{Measured, Meter, median};
 use crate::report::{Line, Report};
 use crate::site::{SOURCE, Site};
-use crate::{Figure, Scale, Wanted, scan};
+use crate::{Figure, Scale, Selection, scan};
 
 /// Limits of a figure: time as a multiple of the scan's, and CPU of client (and broker) a row.
-struct Bar {
+struct Threshold {
     ratio: f64,
     aim: f64,
     cpu_us: f64,
 }
 
-const DECODE: Bar = Bar { ratio: 1.5, aim: 1.3, cpu_us: 0.4 };
-const DECODE_OF_MANY: Bar = Bar { ratio: 1.7, aim: 1.3, cpu_us: 0.4 };
-const DECODE_TLS: Bar = Bar { ratio: 3.2, aim: 1.3, cpu_us: f64::INFINITY };
-const APPEND: Bar = Bar { ratio: 8.0, aim: 4.0, cpu_us: 2.0 };
+const DECODE: Threshold = Threshold { ratio: 1.5, aim: 1.3, cpu_us: 0.4 };
+const DECODE_OF_MANY: Threshold = Threshold { ratio: 1.7, aim: 1.3, cpu_us: 0.4 };
+const DECODE_TLS: Threshold = Threshold { ratio: 3.2, aim: 1.3, cpu_us: f64::INFINITY };
+const APPEND: Threshold = Threshold { ratio: 8.0, aim: 4.0, cpu_us: 2.0 };
 
 #[derive(Debug, Default)]
 struct Runs(Vec<Measured>);
 
 /// Measures both figures, or only the wanted one.
-pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, wanted: &Wanted, report: &mut Report) {
+pub async fn measure(
+    site: &mut Site<'_>,
+    data: &Data,
+    scale: &Scale,
+    wanted: &Selection,
+    report: &mut Report,
+) {
     let (plain, tls) = (site.plain_source_config(), site.source_config());
     let (mut scans, mut decodes, mut decodes_tls, mut appends) =
         (Runs::default(), Runs::default(), Runs::default(), Runs::default());
@@ -89,7 +95,7 @@ async fn decode(site: &Site<'_>, source: &SourceConfig, data: &Data) -> Measured
     let work = async move {
         let mut batch = BatchBuilder::new(limit, Lsn::ZERO, ResumePoint::default());
         let mut stream = connector
-            .open(Entry::Earliest, &Timeline::default(), READER_REPLICA_SLOT)
+            .open(BinlogStart::Earliest, &Timeline::default(), READER_REPLICA_SLOT)
             .await
             .expect("the source answers");
         let meter = Meter::start(&[server]);
@@ -123,7 +129,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
             connector: &connector,
             log: &log,
             registers: &log,
-            start: &Entry::Earliest,
+            start: &BinlogStart::Earliest,
             limits: &limits,
         };
         capture::run(capture, || ready(Ok(Vec::new())), &sender, &stop).await
@@ -136,7 +142,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
     measured
 }
 
-fn line(figure: &'static str, scans: &Runs, runs: &Runs, data: &Data, bar: &Bar) -> Line {
+fn line(figure: &'static str, scans: &Runs, runs: &Runs, data: &Data, bar: &Threshold) -> Line {
     let rows = data.rows as f64;
     let ratio = median(runs.0.iter().zip(&scans.0).map(|(run, scan)| run.seconds / scan.seconds));
     let seconds = runs.median(|run| run.seconds);

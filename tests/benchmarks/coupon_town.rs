@@ -25,7 +25,7 @@ use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 const HOUR: i64 = 1;
 /// The lowest number of users of other days.
 const OTHERS: u64 = 100_000_000;
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(900);
 /// Buffer pool that holds the tables of all users; the stack's default is smaller.
@@ -169,7 +169,7 @@ impl<'g> Town<'g> {
             if let Some(bytes) = resident_bytes_max(process.pid()) {
                 (memory, cpu) = (bytes, cpu_seconds(process.pid()));
             }
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
         let measured = Measured { own_cpu_seconds: cpu, ..meter.stop() };
         assert!(process.wait().is_some_and(|status| status.success()), "{}", process.log_of_this_run());
@@ -199,7 +199,7 @@ impl<'g> Town<'g> {
                 return ((carried - first) as u64, measured, memory);
             }
             assert!(Instant::now() < deadline, "{carried} of {users} users: {}", granter.log_of_this_run());
-            tokio::time::sleep(LOOK_INTERVAL).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 

@@ -36,7 +36,7 @@ use crate::contest::{Contest, Hand};
 use crate::meter::{Measured, Meter, until_idle};
 use crate::report::Report;
 use crate::site::{Site, TARGET};
-use crate::{Figure, Scale, Wanted};
+use crate::{Figure, Scale, Selection};
 
 const FREEZE_BAR: f64 = 0.70;
 const GRANTS_BAR: f64 = 0.60;
@@ -83,7 +83,7 @@ impl Uniques for Outside {
 }
 
 impl SourceRows for Outside {
-    async fn look(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
+    async fn read_rows(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
         let solar = Some(self.today);
         let row = SourceRow { born: None, solar, lunar: None, calendar: Calendar::Solar, changed_at: None };
         Ok(vec![Some(vec![row]); users.len()])
@@ -147,7 +147,7 @@ struct Day<'s, 'g> {
     coupons: String,
 }
 
-pub async fn measure(site: &Site<'_>, scale: &Scale, wanted: &Wanted, report: &mut Report) {
+pub async fn measure(site: &Site<'_>, scale: &Scale, wanted: &Selection, report: &mut Report) {
     site.installation.command(&["setup"]).await.expect_success();
     let config = site.config();
     let target = MysqlTarget::new(&config, TARGET).expect("it is configured");
@@ -301,7 +301,7 @@ async fn granted(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -
     futures::future::join_all(granters).await;
     let measured = meter.stop();
     assert_eq!(given.into_inner(), users.len(), "everybody got a coupon");
-    let (_, page) = day.ledger.standings(&run, None, 1).await.expect("it answers");
+    let (_, page) = day.ledger.member_states(&run, None, 1).await.expect("it answers");
     assert!(page[0].row.is_some());
     measured
 }

@@ -42,7 +42,7 @@ const FLUSH_ROWS: usize = 20_000;
 /// The requests of each connection, and the number of documents that they leave.
 struct Work {
     connections: Vec<Vec<String>>,
-    standing: u64,
+    remaining: u64,
 }
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
@@ -66,7 +66,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
         }
         let target = empty(site, &config).await;
         products.push(product(site, &config, &target, &log, data.end_lsn).await);
-        assert_eq!(count(site).await, works[0].standing, "the same documents stand");
+        assert_eq!(count(site).await, works[0].remaining, "the same documents stand");
         if round == 0 {
             products.clear();
             hands.iter_mut().for_each(|hand| hand.runs.clear());
@@ -121,13 +121,13 @@ async fn prepare(config: &Config, log: &NatsLog, end: Lsn, documents: usize) -> 
     let projection = lanes[0].projection();
     let scopes: Vec<LaneScope> = lanes.iter().map(SearchLane::scope).collect();
     let mut connections: Vec<Vec<String>> = vec![Vec::new(); CONNECTIONS];
-    let mut standing = HashMap::new();
+    let mut remaining = HashMap::new();
     by_hand::project(log, end, FLUSH_ROWS, projection, &scopes, |lane, flush: &Flush| {
         let mut parts = vec![Vec::new(); CONNECTIONS];
         for mutation in flush.ordered() {
             let (id, document) = document(projection, lane, &mutation);
             let connection = crc32fast::hash(id.as_bytes()) as usize % CONNECTIONS;
-            standing.insert(id.clone(), *mutation.action != MutationAction::Delete);
+            remaining.insert(id.clone(), *mutation.action != MutationAction::Delete);
             parts[connection].push(format!("{{\"index\":{{\"_id\":\"{id}\"}}}}\n{document}\n"));
         }
         for (requests, part) in connections.iter_mut().zip(parts) {
@@ -135,8 +135,8 @@ async fn prepare(config: &Config, log: &NatsLog, end: Lsn, documents: usize) -> 
         }
     })
     .await;
-    let standing = standing.values().filter(|stands| **stands).count() as u64;
-    Work { connections, standing }
+    let remaining = remaining.values().filter(|stands| **stands).count() as u64;
+    Work { connections, remaining }
 }
 
 /// Id and body of a document, as the product writes them.
@@ -191,6 +191,6 @@ async fn run(site: &Site<'_>, target: &SearchTarget, work: &Work) -> Measured {
     });
     futures::future::join_all(runs).await;
     let measured = meter.stop();
-    assert_eq!(count(site).await, work.standing, "the same documents stand");
+    assert_eq!(count(site).await, work.remaining, "the same documents stand");
     measured
 }

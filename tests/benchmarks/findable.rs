@@ -16,12 +16,12 @@ use tokio::task::JoinSet;
 use crate::Scale;
 use crate::devices::{Device, TABLES};
 use crate::http::Client;
-use crate::load::{self, Bar, CHANGES_A_SECOND, Committed, Latencies, Statement, WARM_UP, line};
+use crate::load::{self, CHANGES_A_SECOND, Committed, Latencies, Statement, Threshold, WARM_UP, line};
 use crate::meter::until_idle;
 use crate::report::Report;
 use crate::site::{REDIS, SOURCE, Site, TARGET};
 
-const BAR: Bar = Bar { p50_ms: None, p99_ms: 30.0 };
+const BAR: Threshold = Threshold { p50_ms: None, p99_ms: 30.0 };
 /// Divisor of the rate in the slower run.
 const SLOWER: u64 = 4;
 /// Two in this number of changes are looked up: an insert and an update.

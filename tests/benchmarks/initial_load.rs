@@ -33,7 +33,7 @@ const STATEMENT_ROWS: usize = 1_000;
 const FLUSH_ROWS: usize = 20_000;
 /// Setting that switches the throttle off.
 const UNTHROTTLED: &str = "refresh_rows_per_second = 0";
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -93,7 +93,7 @@ async fn forget_the_past(site: &Site<'_>) {
         }
         assert!(Instant::now() < deadline, "the older files stay");
         admin.execute("purge", format!("PURGE BINARY LOGS TO '{last}'")).await.expect("the server takes it");
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
@@ -107,7 +107,7 @@ async fn product(site: &Site<'_>) -> Measured {
     let ended = || daemon.log_of_this_run().matches("the refresh is complete").count();
     while ended() < lanes {
         assert!(Instant::now() < deadline, "the load does not end: {}", daemon.log_of_this_run());
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     let measured = Measured { own_cpu_seconds: cpu_seconds(daemon.pid()), ..meter.stop() };
     daemon.terminate().expect("it ends when asked");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::{Connection, Endpoint};
 use anabranch_pipeline::config::Config;
-use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::change::{Action, Value};
 use anabranch_schemas::codec;
@@ -22,11 +22,11 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use crate::Scale;
-use crate::load::{self, Bar, CHANGES_A_SECOND, Latencies, Statement, WARM_UP, line};
+use crate::load::{self, CHANGES_A_SECOND, Latencies, Statement, Threshold, WARM_UP, line};
 use crate::report::Report;
 use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 
-const BAR: Bar = Bar { p50_ms: Some(5.0), p99_ms: 20.0 };
+const BAR: Threshold = Threshold { p50_ms: Some(5.0), p99_ms: 20.0 };
 const LARGE_ROWS: u64 = 10_000;
 const LARGE_EVERY: Duration = Duration::from_secs(2);
 /// One in this number of derived rows is selected when it is seen.
@@ -207,8 +207,10 @@ impl Watch {
         let pattern = TablePattern::parse("birthday_{db:02}.birthday_{table:04}");
         config.entities[0].tables = pattern.expect("it is a pattern");
         let connector = MysqlSource::new(&config.sources[0], &config.entities, Duration::from_secs(5));
-        let stream =
-            connector.open(Entry::Latest, &Timeline::default(), 0).await.expect("the target has a binlog");
+        let stream = connector
+            .open(BinlogStart::Latest, &Timeline::default(), 0)
+            .await
+            .expect("the target has a binlog");
         let seen = Seen::default();
         let (sample, samples) = mpsc::unbounded_channel();
         let limit = config.limits.batch_bytes.get();

@@ -160,13 +160,13 @@ pub fn beside(
 
 /// Limits of quantiles, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-pub struct Bar {
+pub struct Threshold {
     pub p50_ms: Option<f64>,
     pub p99_ms: f64,
 }
 
 /// Medians of the runs; `processes` names those whose CPU was measured.
-pub fn line(figure: &'static str, runs: &[Latencies], processes: &[&str], bar: Option<Bar>) -> Line {
+pub fn line(figure: &'static str, runs: &[Latencies], processes: &[&str], bar: Option<Threshold>) -> Line {
     let of = |histogram: fn(&Latencies) -> &Histogram<u64>, quantile: f64| {
         median(runs.iter().map(|run| histogram(run).value_at_quantile(quantile) as f64 / 1e3))
     };
@@ -177,11 +177,11 @@ pub fn line(figure: &'static str, runs: &[Latencies], processes: &[&str], bar: O
     let cpu = |place: usize| median(runs.iter().map(|run| run.cpu_us[place]));
     let cpu: Vec<String> =
         processes.iter().enumerate().map(|(place, name)| format!("{name} {:.0}", cpu(place))).collect();
-    let text = |bar: Bar| {
+    let text = |bar: Threshold| {
         let p50 = bar.p50_ms.map_or(String::new(), |p50| format!("p50 ≤ {p50} ms, "));
         format!("{p50}p99 ≤ {} ms", bar.p99_ms)
     };
-    let passes = |bar: Bar| bar.p50_ms.is_none_or(|limit| p50 <= limit) && p99 <= bar.p99_ms;
+    let passes = |bar: Threshold| bar.p50_ms.is_none_or(|limit| p50 <= limit) && p99 <= bar.p99_ms;
     let one = |run: &Latencies| -> Json {
         let quantiles = |histogram: &Histogram<u64>| -> Json {
             let at = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;

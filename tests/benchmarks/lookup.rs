@@ -60,13 +60,13 @@ impl Run {
 pub async fn measure(site: &Site<'_>, daemon: &Daemon, scale: &Scale, report: &mut Report) {
     let codes = codes(site).await;
     report.note(&format!("lookup: {} codes, {CONNECTIONS} connections", codes.len()));
-    let echo = Bare::start(site, "echo", &[]);
+    let echo = BareServer::start(site, "echo", &[]);
     let redis_settings = [
         (REDIS_URL.to_owned(), site.installation.server(REDIS).admin_url()),
         (REDIS_CA_FILE.to_owned(), site.installation.stack().ca_file().display().to_string()),
         (REDIS_PREFIX.to_owned(), cache::prefix(&site.config())),
     ];
-    let asking = Bare::start(site, "asking", &redis_settings);
+    let asking = BareServer::start(site, "asking", &redis_settings);
     let port = site.installation.configuration.http_port;
     let mut redis = cache::admin(site).await;
     let mut probe = Client::connect(port).await;
@@ -218,12 +218,12 @@ fn line(figure: &'static str, echoes: &[Run], runs: &[Run], p99_ms: Option<f64>,
 }
 
 /// A server without any part of the product, in a process of its own as the daemon.
-struct Bare {
+struct BareServer {
     companion: Companion,
     port: u16,
 }
 
-impl Bare {
+impl BareServer {
     fn start(site: &Site<'_>, name: &str, environment: &[(String, String)]) -> Self {
         let port = anabranch_demo::daemon::free_port().expect("a port is free");
         let program = std::env::current_exe().expect("it runs");
@@ -242,7 +242,7 @@ impl Bare {
     }
 }
 
-/// Serves [`Bare`]'s requests: answers the code, or its entry in Redis if the environment names one.
+/// Serves [`BareServer`]'s requests: answers the code, or its entry in Redis if the environment names one.
 pub async fn bare(port: u16) {
     const PATH: &str = "/v1/serials/{code}";
     let router = match std::env::var(REDIS_URL) {

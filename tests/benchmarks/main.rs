@@ -121,9 +121,9 @@ enum Figure {
 }
 
 /// The figures that were asked for; none means all.
-struct Wanted(Vec<Figure>);
+struct Selection(Vec<Figure>);
 
-impl Wanted {
+impl Selection {
     fn has(&self, figure: Figure) -> bool {
         self.0.is_empty() || self.0.contains(&figure)
     }
@@ -191,7 +191,7 @@ async fn main() {
     if let Some(port) = arguments.bare {
         return lookup::bare(port).await;
     }
-    let wanted = Wanted(arguments.figures.clone());
+    let wanted = Selection(arguments.figures.clone());
     let scale = Scale::of(&arguments);
     let mut report = Report::new(&scale);
     if wanted.has(Figure::Decode)
@@ -278,7 +278,7 @@ async fn main() {
 }
 
 /// Measures every figure of reconciliations and of coupon days.
-async fn reconciled(wanted: &Wanted, scale: &Scale, report: &mut Report) {
+async fn reconciled(wanted: &Selection, scale: &Scale, report: &mut Report) {
     for entity in Entity::ALL {
         if wanted.has(Figure::Reconcile) {
             let mut site = Site::of(entity, GROUND.turn().await, APPLY_LANES).await;

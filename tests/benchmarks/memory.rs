@@ -41,7 +41,7 @@ pub async fn measure(site: &mut Site<'_>, data: &Data, scale: &Scale, report: &m
 
 async fn until_drained(site: &Site<'_>) {
     let drained = drain(&site.installation.audits, WAIT_MAX).await.expect("the servers answer");
-    assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
+    assert!(drained.is_complete(), "not drained: {:?}", drained.lagging);
 }
 
 fn line(figure: &'static str, megabytes: u64, under: String) -> Line {

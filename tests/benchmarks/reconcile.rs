@@ -164,8 +164,8 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
         }));
     }
     let mut rows = [0; 2];
-    for (rows, reading) in rows.iter_mut().zip(readings) {
-        *rows = reading.await.expect("no panic");
+    for (rows, stream) in rows.iter_mut().zip(readings) {
+        *rows = stream.await.expect("no panic");
     }
     (meter.stop(), rows)
 }

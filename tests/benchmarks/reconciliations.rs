@@ -28,7 +28,7 @@ const SLOPE_ROUNDS: u32 = 5;
 const MEMORY_BAR_MEGABYTES: u64 = 300;
 /// Number of tables in one packet of a statement for every table.
 const TABLES_A_PACKET: usize = 64;
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait, far above the daemon's need to catch up.
 const WAIT_MAX: Duration = Duration::from_secs(900);
 
@@ -173,7 +173,7 @@ async fn reconciliation(site: &Site<'_>) -> Reconciliation {
     while reconciliation.is_running() {
         // The peak of a process's memory only grows.
         resident_bytes = resident_bytes.max(resident_bytes_max(reconciliation.pid()).unwrap_or(0));
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
     let seconds = began.elapsed().as_secs_f64();
     let shown = site.installation.command(&["reconcile", "show", "LAST", "--json"]).await;

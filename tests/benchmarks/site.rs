@@ -189,9 +189,9 @@ impl<'g> Site<'g> {
     }
 
     /// Copies a database server's present data.
-    pub fn keep(&self, server: &str) -> Kept {
+    pub fn keep(&self, server: &str) -> SavedData {
         let server = self.installation.server(server);
-        let kept = Kept { copy: server.folder().join("kept"), data: server.folder().join("db"), server };
+        let kept = SavedData { copy: server.folder().join("kept"), data: server.folder().join("db"), server };
         anabranch_tests::blocking(|| {
             kept.server.stop().expect("it ends");
             copy(&kept.data, &kept.copy);
@@ -213,13 +213,13 @@ fn add(stack: &Stack, server: ServerSpec) {
 
 /// Copied data of a server, to begin with again and again: making and dropping 1,536 tables takes longer.
 #[derive(Debug)]
-pub struct Kept {
+pub struct SavedData {
     server: Arc<Server>,
     data: PathBuf,
     copy: PathBuf,
 }
 
-impl Kept {
+impl SavedData {
     pub fn restore(&self) {
         anabranch_tests::blocking(|| {
             self.server.kill().expect("it ends");
@@ -229,7 +229,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for SavedData {
     fn drop(&mut self) {
         // A remaining copy costs only disk space.
         let _ = fs::remove_dir_all(&self.copy);

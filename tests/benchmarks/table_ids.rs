@@ -112,5 +112,5 @@ async fn binlog_bytes(site: &Site<'_>) -> u64 {
 
 async fn until_drained(site: &Site<'_>) {
     let drained = drain(&site.installation.audits, WAIT_MAX).await.expect("the servers answer");
-    assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
+    assert!(drained.is_complete(), "not drained: {:?}", drained.lagging);
 }

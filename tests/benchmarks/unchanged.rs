@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 use anabranch_pipeline::config::SourceConfig;
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
@@ -110,7 +110,7 @@ async fn read(site: &Site<'_>, source: &SourceConfig, ends: [Lsn; 3]) -> [Measur
     let work = async move {
         let mut batch = BatchBuilder::new(limit, Lsn::ZERO, ResumePoint::default());
         let mut stream = connector
-            .open(Entry::Earliest, &Timeline::default(), READER_REPLICA_SLOT)
+            .open(BinlogStart::Earliest, &Timeline::default(), READER_REPLICA_SLOT)
             .await
             .expect("the source answers");
         let mut parts = Vec::new();

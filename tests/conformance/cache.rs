@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{CodeCache, FRESHNESS_KEY_KEPT};
+use anabranch_pipeline::ports::{CodeCache, FRESHNESS_KEY_TIME_TO_LIVE};
 use anabranch_stack::{Options, Stack};
 use anabranch_tests::until_some;
 
@@ -32,7 +32,7 @@ async fn keys_are_as_documented_and_expire() {
     let key = format!("{}:{{00000000}}m:", ground.prefix);
     let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut admin).await.unwrap();
     assert!(
-        (1..=FRESHNESS_KEY_KEPT.as_millis() as i64).contains(&left),
+        (1..=FRESHNESS_KEY_TIME_TO_LIVE.as_millis() as i64).contains(&left),
         "an old copy is one without it: {left}"
     );
 }

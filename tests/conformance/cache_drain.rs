@@ -29,18 +29,18 @@ const TIME: TimeToLive = TimeToLive { full: LONG, empty: LONG };
 
 /// Mapping tables with an outbox, and their readers.
 struct Tables {
-    place: StoreSite,
+    site: StoreSite,
     mapping: MysqlMapping,
     outbox: MysqlOutbox,
 }
 
 async fn tables() -> (Tables, MysqlLane, Progress) {
-    let place = StoreSite { mapping_tables: TABLES, is_cached: true, ..StoreSite::new().await };
-    place.target("target-a").setup().await.unwrap();
-    let (lane, progress) = lane(&place).await;
-    let mapping = MysqlMapping::new(&place.config(), "serials", 4).unwrap();
-    let outbox = place.target("target-a").outbox("serials").unwrap();
-    (Tables { place, mapping, outbox }, lane, progress)
+    let site = StoreSite { mapping_tables: TABLES, is_cached: true, ..StoreSite::new().await };
+    site.target("target-a").setup().await.unwrap();
+    let (lane, progress) = lane(&site).await;
+    let mapping = MysqlMapping::new(&site.config(), "serials", 4).unwrap();
+    let outbox = site.target("target-a").outbox("serials").unwrap();
+    (Tables { site, mapping, outbox }, lane, progress)
 }
 
 impl Tables {
@@ -81,14 +81,14 @@ fn uuids(claims: &[DeviceClaim]) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lane_tells_the_outbox_of_its_target_what_it_commits() {
     let (tables, _, _) = tables().await;
-    let target = tables.place.target("target-a");
+    let target = tables.site.target("target-a");
     let outbox = target.outbox("serials").unwrap();
-    let id = LaneId { projection: "serials".into(), ..tables.place.lane_id("source-a", 0) };
+    let id = LaneId { projection: "serials".into(), ..tables.site.lane_id("source-a", 0) };
     let mut lane = target.lane(&id).unwrap();
     let progress = lane.load().await.unwrap();
-    let told = outbox.touched();
+    let reported = outbox.touched();
     apply(&mut lane, progress, vec![insert(1, 7, "BOX 1")]).await;
-    tokio::time::timeout(Duration::from_secs(10), told).await.expect("it was told");
+    tokio::time::timeout(Duration::from_secs(10), reported).await.expect("it was told");
     assert!(outbox.touched().now_or_never().is_none(), "nothing was committed since");
 }
 
@@ -125,7 +125,7 @@ async fn a_removal_waits_for_no_reading_of_mapping_tables() {
     let removed = async {
         until("it is removed", async || cached(&cache, &code("BOX")).await.is_none()).await;
         until("it is not pending", async || tables.state().await.is_believed(&life)).await;
-        until("it is to be filled", async || stuck.readings() == 1).await;
+        until("it is to be filled", async || stuck.streams() == 1).await;
         assert!(!is_filled.load(Ordering::SeqCst), "nothing was read");
         stuck.let_go.add_permits(1);
         until("it is filled", async || is_filled.load(Ordering::SeqCst)).await;
@@ -240,7 +240,7 @@ async fn an_old_copy_of_a_cache_is_emptied_since_more_may_have_changed_than_is_r
     let moved = Action::Update { before: boxed(1, b"BOX"), after: boxed(1, b"CRATE") };
     apply(&mut lane, progress, vec![(6, 0, moved)]).await;
     tables.settle(&cache).await;
-    tables.place.sql(format!("DELETE FROM anabranch_{}.outbox", tables.place.prefix)).await;
+    tables.site.sql(format!("DELETE FROM anabranch_{}.outbox", tables.site.prefix)).await;
 
     cache.fail_over_to(&old);
     assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "what it holds is stale");
@@ -302,10 +302,10 @@ async fn after_a_time_without_the_cache_it_begins_empty() {
     apply(&mut lane_with, progress, vec![insert(5, 1, "BOX")]).await;
     tables.settle(&cache).await;
 
-    tables.place.is_cached = false;
-    let (mut lane_without, progress) = lane(&tables.place).await;
+    tables.site.is_cached = false;
+    let (mut lane_without, progress) = lane(&tables.site).await;
     let progress = apply(&mut lane_without, progress, vec![insert(6, 2, "BOX")]).await;
-    tables.place.is_cached = true;
+    tables.site.is_cached = true;
     assert_eq!(uuids(&cached(&cache, &code("BOX")).await.unwrap()), ["1"], "nobody has removed it");
     assert!(!tables.state().await.is_believed(&cache.incarnation().await.unwrap()));
     tables.settle(&cache).await;
@@ -327,9 +327,9 @@ async fn a_long_delay_of_the_drain_is_told() {
     apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
     let outbox = format!(
         "UPDATE anabranch_{}.outbox SET written_at = written_at - INTERVAL 5 SECOND",
-        tables.place.prefix
+        tables.site.prefix
     );
-    tables.place.sql(outbox).await;
+    tables.site.sql(outbox).await;
     assert!(tables.state().await.delay >= Duration::from_secs(5));
     assert!(!tables.state().await.is_believed(&life), "its entries may be five seconds old");
     tables.settle(&cache).await;
@@ -365,7 +365,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
             for _ in 0..random.random_range(1..6) {
                 let device = random.random_range(0..boxes.len());
                 let after = random.random_ratio(2, 3).then(|| random.random_range(0..codes.len()));
-                let row = |place: usize| boxed(device as u64 + 1, codes[place].as_bytes());
+                let row = |site: usize| boxed(device as u64 + 1, codes[site].as_bytes());
                 let action = match (boxes[device], after) {
                     (None, Some(after)) => Action::Insert { after: row(after) },
                     (Some(before), Some(after)) => Action::Update { before: row(before), after: row(after) },
@@ -386,7 +386,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
         }
         stop.cancel();
     };
-    let reading = async {
+    let stream = async {
         let mut random = StdRng::seed_from_u64(seed ^ 1);
         while !stop.is_cancelled() {
             let code = &codes[random.random_range(0..codes.len())];
@@ -400,7 +400,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
             }
         }
     };
-    tokio::join!(draining, writing, reading);
+    tokio::join!(draining, writing, stream);
     tables.settle(&ground.cache).await;
     let mut found = 0;
     for (code, entry) in codes.iter().zip(ground.cache.get(&codes).await.unwrap().entries) {

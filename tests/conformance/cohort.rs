@@ -360,7 +360,7 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
         (5, vec![shard(1), gone]),
         (6, vec![]),
     ];
-    let found = rows.look(&users).await.unwrap();
+    let found = rows.read_rows(&users).await.unwrap();
     let day = MonthDay::new(2, 28);
     let row =
         |born, solar| SourceRow { born, solar, lunar: None, calendar: Calendar::Solar, changed_at: None };
@@ -388,13 +388,13 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
         without.len() == 1 && without[0].to_string().contains("it has no column changed_at"),
         "{without:?}"
     );
-    assert_eq!(rows.look(&users[..1]).await.unwrap(), [None]);
+    assert_eq!(rows.read_rows(&users[..1]).await.unwrap(), [None]);
     source.query_drop("ALTER TABLE user_00.user_000 CHANGE other changed_at DATETIME").await.unwrap();
     source.query_drop("ALTER TABLE user_00.user_001 DROP PRIMARY KEY").await.unwrap();
-    let found = rows.look(&users[..3]).await.unwrap();
+    let found = rows.read_rows(&users[..3]).await.unwrap();
     assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false]);
     blocking(|| stack.server("source-a").unwrap().kill().unwrap());
-    assert_eq!(rows.look(&users[1..2]).await.unwrap(), [None]);
+    assert_eq!(rows.read_rows(&users[1..2]).await.unwrap(), [None]);
     blocking(|| stack.server("source-a").unwrap().restart().unwrap());
-    assert!(rows.look(&users[1..2]).await.unwrap()[0].is_some());
+    assert!(rows.read_rows(&users[1..2]).await.unwrap()[0].is_some());
 }

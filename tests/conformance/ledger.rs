@@ -44,9 +44,9 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
     // Another granter inserts the row first.
     let (one, two) = (candidate(users[0]), candidate(users[1]));
     let decisions = AtomicU32::new(0);
-    let found = ledger.of_users(&run, &users[..1], |l| {
+    let found = ledger.with_users(&run, &users[..1], |l| {
         if decisions.fetch_add(1, Ordering::SeqCst) == 0 {
-            meanwhile(ledger.of_users(&run, &users[..1], |l| give(l, &one))).unwrap();
+            meanwhile(ledger.with_users(&run, &users[..1], |l| give(l, &one))).unwrap();
         }
         let found = l.users[&users[0]].rows.len();
         give(l, &one);
@@ -70,7 +70,7 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
     let lock = format!("SELECT COUNT(*) FROM {table} WHERE user_id = {} FOR UPDATE", users[0]);
     let (sender, waiting) = oneshot::channel();
     let other = Mutex::new(Some((other, sender)));
-    let found = ledger.of_users(&run, &users[..2], |l| {
+    let found = ledger.with_users(&run, &users[..2], |l| {
         if decisions.fetch_add(1, Ordering::SeqCst) == 0 {
             let (mut other, sender) = other.lock().unwrap().take().unwrap();
             meanwhile(other.query_drop(&insert)).unwrap();
@@ -109,24 +109,24 @@ async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
             _ = admin.query_drop(format!("KILL CONNECTION {id}")).await;
         }
     };
-    let lost = ledger.of_users(&run, &users[..1], |l| {
+    let lost = ledger.with_users(&run, &users[..1], |l| {
         meanwhile(kill());
         give(l, &candidate);
     });
     let fault = lost.await.unwrap_err();
     assert_eq!(fault.class(), Class::Transient, "{fault}");
-    let rows = ledger.of_users(&run, &users[..1], |l| l.users[&users[0]].rows.clone()).await.unwrap();
+    let rows = ledger.with_users(&run, &users[..1], |l| l.users[&users[0]].rows.clone()).await.unwrap();
     assert!(rows.is_empty());
     // The ledger notices connections that died unused, and replaces them.
     kill().await;
-    ledger.of_users(&run, &users[..1], |l| give(l, &candidate)).await.unwrap();
+    ledger.with_users(&run, &users[..1], |l| give(l, &candidate)).await.unwrap();
     kill().await;
-    let (_, page) = ledger.standings(&run, None, 10).await.unwrap();
+    let (_, page) = ledger.member_states(&run, None, 10).await.unwrap();
     assert!(page[0].row.as_ref().is_some_and(|row| row.state == RowState::Settled));
 
     // A server that was restored from a copy has another token than the register.
     let issued = LedgerTokens { latest: Unique(2), before: Some(FIRST) };
-    ledger.of_users(&run, &[], |l| l.tokens = issued).await.unwrap();
+    ledger.with_users(&run, &[], |l| l.tokens = issued).await.unwrap();
     assert_eq!(Chain::of(ledger.tokens().await.unwrap(), Unique(2)), Chain::Level);
     let latest = "UPDATE `{}`.coupon_token SET latest = previous, previous = NULL";
     site.sql(latest.replace("{}", &format!("{}_coupons", site.control()))).await;

@@ -24,12 +24,12 @@ const BOUNDS: QueryBounds = QueryBounds { at_once: 2, queued: 3, codes: 8 };
 #[derive(Debug, Clone)]
 pub struct Slow {
     pub let_go: Arc<Semaphore>,
-    readings: Arc<AtomicUsize>,
+    streams: Arc<AtomicUsize>,
 }
 
 impl Slow {
     pub fn stopped() -> Self {
-        Self { let_go: Arc::new(Semaphore::new(0)), readings: Arc::default() }
+        Self { let_go: Arc::new(Semaphore::new(0)), streams: Arc::default() }
     }
 
     fn open() -> Self {
@@ -38,14 +38,14 @@ impl Slow {
         slow
     }
 
-    pub fn readings(&self) -> usize {
-        self.readings.load(Ordering::SeqCst)
+    pub fn streams(&self) -> usize {
+        self.streams.load(Ordering::SeqCst)
     }
 }
 
 impl MappingStore for Slow {
     async fn claims(&self, codes: &[StoredCode], _: usize) -> Result<Vec<Claims>, Fault> {
-        self.readings.fetch_add(1, Ordering::SeqCst);
+        self.streams.fetch_add(1, Ordering::SeqCst);
         self.let_go.acquire().await.unwrap().forget();
         if codes.iter().any(|code| code.as_bytes() == b"BROKEN") {
             return Err(Fault::new(Code::TargetUnreachable, "target", "it is gone"));
@@ -140,10 +140,10 @@ async fn many_who_miss_one_code_wait_for_one_reading_also_when_the_first_goes_aw
     while let Some(found) = others.join_next().await {
         assert_eq!(found.unwrap().unwrap(), (2, Origin::Mapping));
     }
-    assert_eq!(mapping.readings(), 1);
+    assert_eq!(mapping.streams(), 1);
     mapping.let_go.add_permits(1);
     one(&reader, "BOX").await.unwrap();
-    assert_eq!(mapping.readings(), 2, "what has landed is not used again");
+    assert_eq!(mapping.streams(), 2, "what has landed is not used again");
 }
 
 /// Otherwise the lookup would get rows from before its start, however old.
@@ -160,7 +160,7 @@ async fn who_comes_after_all_have_gone_away_has_a_new_reading() {
     mapping.let_go.add_permits(2);
     settled().await;
     one(&reader, "BOX").await.unwrap();
-    assert_eq!(mapping.readings(), 2);
+    assert_eq!(mapping.streams(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -181,7 +181,7 @@ async fn a_batch_reads_what_nobody_reads_yet_in_one_reading() {
     mapping.let_go.add_permits(2);
     assert_eq!(batch.await.unwrap().unwrap(), 4);
     box_alone.await.unwrap().unwrap();
-    assert_eq!(mapping.readings(), 2);
+    assert_eq!(mapping.streams(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,7 +194,7 @@ async fn who_finds_the_queue_full_is_told_to_come_again_and_faults_reach_all_who
         asked.spawn(async move { one(&reader, &format!("BOX-{number}")).await });
     }
     settled().await;
-    assert_eq!(mapping.readings(), BOUNDS.at_once);
+    assert_eq!(mapping.streams(), BOUNDS.at_once);
     mapping.let_go.add_permits(100);
     let mut outcomes = HashMap::new();
     while let Some(found) = asked.join_next().await {
@@ -225,7 +225,7 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
     for (recorded, expected) in
         [(None, Origin::Mapping), (Some("another".to_owned()), Origin::Mapping), (Some(life), Origin::Cache)]
     {
-        reader.look(&[Drained(recorded.clone())]).await;
+        reader.check_cache(&[Drained(recorded.clone())]).await;
         assert_eq!(one(&reader, "BOX").await.unwrap().1, expected, "{recorded:?}");
         assert_eq!(reader.bypassed().is_none(), expected == Origin::Cache);
     }
@@ -238,12 +238,12 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
     assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Mapping, "seen by the answer itself");
     assert!(reader.bypassed().is_some());
     let life = cache.incarnation().await.unwrap();
-    reader.look(&[Drained(Some(life.clone()))]).await;
+    reader.check_cache(&[Drained(Some(life.clone()))]).await;
     assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Cache);
-    reader.look(&[Drained(Some(life)), Drained(None)]).await;
+    reader.check_cache(&[Drained(Some(life)), Drained(None)]).await;
     assert_eq!(one(&reader, "BOX").await.unwrap().1, Origin::Mapping, "one target's outbox is not drained");
     let life = cache.incarnation().await.unwrap();
-    reader.look(&[Drained(Some(life))]).await;
+    reader.check_cache(&[Drained(Some(life))]).await;
     tokio::time::sleep(Duration::from_secs(4)).await;
     assert_eq!(
         one(&reader, "BOX").await.unwrap().1,
@@ -261,7 +261,7 @@ async fn lookups_that_come_while_the_cache_is_asked_share_the_next_question() {
         assert!(store(&cache.cache, &code(&text(number)), number, LONG).await);
     }
     let reader = Reader::new(Some((cache.clone(), TIME)), Slow::open(), BOUNDS);
-    reader.look(&[Drained(Some(cache.incarnation().await.unwrap()))]).await;
+    reader.check_cache(&[Drained(Some(cache.incarnation().await.unwrap()))]).await;
     let lookup = |numbers: Vec<u64>| {
         let reader = reader.clone();
         tokio::spawn(async move {

@@ -60,7 +60,7 @@ async fn believed<C: CodeCache + Clone + 'static, M: MappingStore + 'static>(
     mapping: M,
 ) -> Reader<C, M> {
     let reader = Reader::new(Some((cache.clone(), TIME)), mapping, BOUNDS);
-    reader.look(&[Drained(Some(cache.incarnation().await.unwrap()))]).await;
+    reader.check_cache(&[Drained(Some(cache.incarnation().await.unwrap()))]).await;
     reader
 }
 

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{DerivedRows, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRows};
 use anabranch_pipeline::records::{Cell, CellRef, DerivedRow};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Row;
@@ -24,8 +24,8 @@ fn rows(rows: usize) -> NonZeroUsize {
 }
 
 /// The server's plan of each statement that has read derived rows since the log of statements was turned on.
-async fn plans(place: &StoreSite) -> Vec<(String, String, String)> {
-    let mut admin = place.admin().await;
+async fn plans(site: &StoreSite) -> Vec<(String, String, String)> {
+    let mut admin = site.admin().await;
     let noted = "SELECT CONVERT(argument USING utf8mb4) FROM mysql.general_log WHERE argument LIKE 'SELECT `shard_id`%'";
     let mut plans = Vec::new();
     for sql in admin.query::<String, _>(noted).await.unwrap() {
@@ -38,23 +38,23 @@ async fn plans(place: &StoreSite) -> Vec<(String, String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
-    let place = StoreSite { mapping_tables: 2, lanes: 2, ..StoreSite::alone().await };
-    place.target("target-a").setup().await.unwrap();
-    let ground = MappingServer(place);
+    let site = StoreSite { mapping_tables: 2, lanes: 2, ..StoreSite::alone().await };
+    site.target("target-a").setup().await.unwrap();
+    let ground = MappingServer(site);
     let mut mapping = Source::of(&ground).await;
     mapping.fill(&mut random()).await;
-    let place = ground.0;
+    let site = ground.0;
     // Enough rows that the server would read them all if it may choose.
-    let table = format!("`serial_code_{}_other`.`mapping_000`", place.prefix);
-    place
+    let table = format!("`serial_code_{}_other`.`mapping_000`", site.prefix);
+    site
         .sql(format!(
             "USE mysql; INSERT INTO {table} SELECT CONCAT('v', seq), seq % 7, CONCAT('u', seq % 1000), 4, 1 FROM seq_1_to_20000; \
              INSERT INTO {} SELECT seq % 7, seq, '02-29', 0, NULL, NULL, 1 FROM seq_1_to_20000; ANALYZE TABLE {table}",
-            place.table(59, "0229")
+            site.table(59, "0229")
         ))
         .await;
-    place.sql("SET GLOBAL log_output = 'TABLE', GLOBAL general_log = 1").await;
-    let target = place.target("target-a");
+    site.sql("SET GLOBAL log_output = 'TABLE', GLOBAL general_log = 1").await;
+    let target = site.target("target-a");
     let (low, high) = (ShardId::from_u64(2).unwrap(), ShardId::from_u64(4).unwrap());
     let tables = [("birthday", 59), ("serials", 4)];
     for (projection, table) in tables {
@@ -68,8 +68,8 @@ async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
         }
         assert!((8565..8600).contains(&count), "three of seven shards: {count}");
     }
-    place.sql("SET GLOBAL general_log = 0").await;
-    let plans = plans(&place).await;
+    site.sql("SET GLOBAL general_log = 0").await;
+    let plans = plans(&site).await;
     assert_eq!(plans.len(), 6, "three pages each");
     for (kind, key, extra) in &plans {
         assert_eq!(kind, "range", "{plans:?}");
@@ -81,16 +81,16 @@ async fn a_page_is_a_range_of_one_index_that_has_all_of_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_no_lane_writes_are_met_once_beside_all_others_and_removed() {
     let ground = BirthdayServer::start().await;
-    let (reader, place, mut source) = (ground.rows(), &ground.0, Source::of(&ground).await);
+    let (reader, site, mut source) = (ground.rows(), &ground.0, Source::of(&ground).await);
     source.change((0..40).map(|key| (0, key, Some(key as u8))).collect()).await;
     let insert = (0..5).map(|key| format!("((1 << 63) + {key}, {key}, '01-01', 0, NULL, NULL, 1)"));
     let insert = insert.collect::<Vec<_>>().join(",");
-    place.sql(format!("INSERT INTO {} VALUES {insert}", place.table(0, "0101"))).await;
+    site.sql(format!("INSERT INTO {} VALUES {insert}", site.table(0, "0101"))).await;
     let middle = ShardId::from_u64(u64::MAX >> 2).unwrap();
-    let behind = ShardId::from_u64(middle.as_u64() + 1).unwrap();
+    let later = ShardId::from_u64(middle.as_u64() + 1).unwrap();
     for size in [1, 2, 100] {
         let (mut strays, mut claims) = (Vec::new(), Vec::new());
-        for shards in [*whole().start()..=middle, behind..=*whole().end()] {
+        for shards in [*whole().start()..=middle, later..=*whole().end()] {
             let mut after = None;
             loop {
                 let visit = &mut |row: DerivedRow<'_>| match row {
@@ -115,7 +115,7 @@ async fn rows_that_no_lane_writes_are_met_once_beside_all_others_and_removed() {
     assert!(read[0].iter().all(|row| row.owner.is_none()));
     assert_eq!(reader.remove(&read[0]).await.unwrap(), 5);
     assert_eq!(pages(&reader, &source.projection, &whole(), 100).await, source.claims());
-    place.sql(format!("DROP TABLE {}", place.table(0, "0101"))).await;
+    site.sql(format!("DROP TABLE {}", site.table(0, "0101"))).await;
     let fault = reader.page(0, whole(), None, rows(10), &mut |_| ()).await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
 }
@@ -155,9 +155,9 @@ async fn a_document_that_a_hand_has_changed_equals_no_claim() {
     }
     let paged = pages_with_parts(&reader).await;
     let by_id = Arc::new(Mutex::new(Vec::new()));
-    let sought: Vec<Sought> = claims
+    let sought: Vec<DerivedRowQuery> = claims
         .iter()
-        .map(|found| Sought { table: found.0, shard: found.1, key: found.2[0].clone() })
+        .map(|found| DerivedRowQuery { table: found.0, shard: found.1, key: found.2[0].clone() })
         .collect();
     reader.rows(&sought, &mut |claimed| by_id.lock().unwrap().push(found(claimed))).await.unwrap();
     let mut by_id = by_id.lock().unwrap().clone();
@@ -195,11 +195,11 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
         ground.0.admin(Method::PUT, &id_of(id), document.clone()).await;
     }
     let middle = ShardId::from_u64(u64::MAX >> 2).unwrap();
-    let behind = ShardId::from_u64(middle.as_u64() + 1).unwrap();
+    let later = ShardId::from_u64(middle.as_u64() + 1).unwrap();
     let (mut strays, mut claims) = (Vec::new(), Vec::new());
     for (table, shards) in [0, 1]
         .into_iter()
-        .flat_map(|table| [*whole().start()..=middle, behind..=*whole().end()].map(|shards| (table, shards)))
+        .flat_map(|table| [*whole().start()..=middle, later..=*whole().end()].map(|shards| (table, shards)))
     {
         let mut after = None;
         loop {
@@ -217,13 +217,13 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
         }
     }
     strays.sort();
-    let told = [
+    let reported = [
         ("18446744073709551615-1", Some(u64::MAX)),
         ("hand", None),
         ("ours", Some(shard(0).shard.as_u64())),
         ("text", None),
     ];
-    assert_eq!(strays, told.map(|(id, shard)| (id.to_owned(), shard)));
+    assert_eq!(strays, reported.map(|(id, shard)| (id.to_owned(), shard)));
     assert_eq!(claims.len(), source.claims().len());
     let known = [shard(0).shard].into();
     let read = foreign(&reader, &source.projection, &known, 3).await;
@@ -265,9 +265,9 @@ async fn many_keys_are_read_by_several_statements() {
     source.change((0..1000).map(|key| (0, key, Some(key as u8))).collect()).await;
     let expected = pages(&ground.rows(), &source.projection, &whole(), 1000).await;
     assert_eq!(expected, source.claims());
-    let sought: Vec<Sought> = expected
+    let sought: Vec<DerivedRowQuery> = expected
         .iter()
-        .map(|found| Sought { table: found.0, shard: found.1, key: found.2[0].clone() })
+        .map(|found| DerivedRowQuery { table: found.0, shard: found.1, key: found.2[0].clone() })
         .collect();
     let mut seen = Vec::new();
     ground.rows().rows(&sought, &mut |claimed| seen.push(found(claimed))).await.unwrap();

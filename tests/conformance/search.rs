@@ -155,7 +155,7 @@ impl SearchSite {
 
     /// The documents that are not withdrawn.
     pub async fn documents(&self) -> BTreeMap<String, Json> {
-        self.administrator.standing(&self.alias()).await
+        self.administrator.documents(&self.alias()).await
     }
 
     /// The number of documents that are not withdrawn.

@@ -11,7 +11,7 @@ use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::FORGET_BINLOG;
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec;
@@ -218,7 +218,7 @@ impl Database {
             url: ServerUrl::try_from(self.server.url()).unwrap(),
             ca_file: Some(self.ca_file()),
             replica_server_id: NonZeroU32::new(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap(),
-            start: Entry::Earliest,
+            start: BinlogStart::Earliest,
             replica: None,
             generation: 0,
             entities: vec![Entity::User],
@@ -231,33 +231,33 @@ impl Database {
         MysqlSource::new(&self.config(), &[self.entity()], Duration::from_secs(2))
     }
 
-    pub async fn read(&self, entry: Entry) -> SourceProbe {
+    pub async fn read(&self, entry: BinlogStart) -> SourceProbe {
         SourceProbe::open(&self.source(), entry).await.unwrap()
     }
 
     pub async fn read_latest(&self) -> SourceProbe {
-        self.read(Entry::Latest).await
+        self.read(BinlogStart::Latest).await
     }
 
     /// Opens a stream with `unseen_changes = "stop"`: it stops where rows change unseen.
     pub async fn read_latest_that_stops(&self) -> SourceProbe {
         let entity = EntityConfig { unseen_changes: UnseenChanges::Stop, ..self.entity() };
         let source = MysqlSource::new(&self.config(), &[entity], Duration::from_secs(2));
-        SourceProbe::open(&source, Entry::Latest).await.unwrap()
+        SourceProbe::open(&source, BinlogStart::Latest).await.unwrap()
     }
 
     /// Reads again from after each batch: sent changes and repeated ones together are the whole, in order.
-    pub async fn assert_resumes_behind_each_batch(&self, reading: &SourceProbe) {
-        for index in 0..reading.batches.len() {
-            let sent = reading.batches[index].position;
-            let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-            let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
-            let mut again = self.read(reading.entry_after(index)).await;
+    pub async fn assert_resumes_behind_each_batch(&self, probe: &SourceProbe) {
+        for index in 0..probe.batches.len() {
+            let sent = probe.batches[index].position;
+            let kept = probe.seen[..probe.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+            let missing = probe.seen.iter().filter(|seen| seen.lsn > sent).count();
+            let mut again = self.read(probe.entry_after(index)).await;
             if missing > 0 {
                 again.until_seen(missing).await;
             }
             let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
-            assert!(whole.into_iter().eq(&reading.seen), "behind batch {index} at {sent}");
+            assert!(whole.into_iter().eq(&probe.seen), "behind batch {index} at {sent}");
         }
     }
 }
@@ -305,13 +305,13 @@ pub struct SourceProbe<S = MysqlStream> {
 }
 
 impl<S: ChangeSource> SourceProbe<S> {
-    pub async fn open(source: &impl SourceConnector<Source = S>, entry: Entry) -> Result<Self, Fault> {
+    pub async fn open(source: &impl SourceConnector<Source = S>, entry: BinlogStart) -> Result<Self, Fault> {
         Self::open_with(source, entry, BATCH_BYTES).await
     }
 
     pub async fn open_with(
         source: &impl SourceConnector<Source = S>,
-        entry: Entry,
+        entry: BinlogStart,
         batch_bytes: usize,
     ) -> Result<Self, Fault> {
         Self::of(source, entry, batch_bytes, READER_REPLICA_SLOT, None).await
@@ -319,16 +319,16 @@ impl<S: ChangeSource> SourceProbe<S> {
 
     pub async fn open_replica_slot(
         source: &impl SourceConnector<Source = S>,
-        entry: Entry,
+        entry: BinlogStart,
         replica_slot: u32,
     ) -> Result<Self, Fault> {
         Self::of(source, entry, BATCH_BYTES, replica_slot, None).await
     }
 
     /// Opens a stream in the epoch after `latest`.
-    pub async fn open_behind(
+    pub async fn open_after(
         source: &impl SourceConnector<Source = S>,
-        entry: Entry,
+        entry: BinlogStart,
         latest: Timeline,
         batch_bytes: usize,
     ) -> Result<Self, Fault> {
@@ -337,13 +337,13 @@ impl<S: ChangeSource> SourceProbe<S> {
 
     async fn of(
         source: &impl SourceConnector<Source = S>,
-        entry: Entry,
+        entry: BinlogStart,
         batch_bytes: usize,
         replica_slot: u32,
         latest: Option<Timeline>,
     ) -> Result<Self, Fault> {
         let (position, known) = match &entry {
-            Entry::Resume { position, server, .. } => (*position, Timeline::of(*position, server)),
+            BinlogStart::Resume { position, server, .. } => (*position, Timeline::of(*position, server)),
             _ => (Lsn::ZERO, Timeline::default()),
         };
         let latest = latest.unwrap_or(known);
@@ -375,19 +375,19 @@ impl<S: ChangeSource> SourceProbe<S> {
 
     /// Reads until the condition holds; fails after [`WAIT_MAX`].
     pub async fn until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
-        let reading = async {
+        let probe = async {
             while !condition(self) {
                 self.step().await.unwrap();
             }
         };
-        if tokio::time::timeout(WAIT_MAX, reading).await.is_err() {
+        if tokio::time::timeout(WAIT_MAX, probe).await.is_err() {
             let last: Vec<_> = self.seen.iter().rev().take(5).collect();
             panic!("never came: {what}; {} changes, last {last:?}", self.seen.len());
         }
     }
 
     pub async fn until_seen(&mut self, count: usize) {
-        self.until(&format!("{count} changes"), |reading| reading.seen.len() >= count).await;
+        self.until(&format!("{count} changes"), |probe| probe.seen.len() >= count).await;
         assert_eq!(self.seen.len(), count, "{:?}", self.seen.iter().rev().take(5).collect::<Vec<_>>());
     }
 
@@ -402,19 +402,19 @@ impl<S: ChangeSource> SourceProbe<S> {
     /// Reads a stream in the first epoch to the server's present end.
     pub async fn until_end_of(&mut self, source: &impl SourceConnector<Source = S>) {
         let head = source.head().await.unwrap();
-        self.until(&format!("position {head}"), |reading| reading.position() >= head).await;
+        self.until(&format!("position {head}"), |probe| probe.position() >= head).await;
     }
 
     /// Reads until a fault of this code comes, and returns it.
     pub async fn until_fault(&mut self, code: Code) -> Fault {
-        let reading = async {
+        let probe = async {
             loop {
                 if let Err(fault) = self.step().await {
                     return fault;
                 }
             }
         };
-        let fault = tokio::time::timeout(WAIT_MAX, reading).await.expect("no fault came");
+        let fault = tokio::time::timeout(WAIT_MAX, probe).await.expect("no fault came");
         assert_eq!(fault.code(), code, "{fault}");
         fault
     }
@@ -433,9 +433,9 @@ impl<S: ChangeSource> SourceProbe<S> {
     }
 
     /// The entry at which a process continues after a crash right after batch `index`.
-    pub fn entry_after(&self, index: usize) -> Entry {
+    pub fn entry_after(&self, index: usize) -> BinlogStart {
         let batch = &self.batches[index];
-        Entry::Resume {
+        BinlogStart::Resume {
             resume: batch.resume.clone(),
             position: batch.position,
             server: self.stream.server().clone(),

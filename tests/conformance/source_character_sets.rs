@@ -101,7 +101,7 @@ async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_t
             format!("INSERT INTO $0.t{number} (user_id, birthday) VALUES ({value}, '2000-01-01')"),
         ]
     };
-    let mut reading = database.read_latest_that_stops().await;
+    let mut probe = database.read_latest_that_stops().await;
     let mut wanted = Vec::new();
     for (number, (kind, value, _)) in cases().filter(|(_, case)| case.2.is_empty()) {
         let statements = statements(10 + number, kind, value);
@@ -109,16 +109,16 @@ async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_t
         let shown = if value.contains('ü') { "7\u{fffd}" } else { "7" };
         wanted.push(format!("t{} + {shown} 2000-01-01", 10 + number));
     }
-    reading.until_seen(wanted.len()).await;
-    assert_eq!(reading.texts(), wanted);
+    probe.until_seen(wanted.len()).await;
+    assert_eq!(probe.texts(), wanted);
     for (number, (kind, value, expected)) in cases().filter(|(_, case)| !case.2.is_empty()) {
-        let mut reading = database.read_latest_that_stops().await;
+        let mut probe = database.read_latest_that_stops().await;
         let statements = statements(10 + number, kind, value);
         database.run(&statements.each_ref().map(String::as_str)).await;
-        let fault = reading.until_fault(Code::SourceSchemaChanged).await.to_string();
+        let fault = probe.until_fault(Code::SourceSchemaChanged).await.to_string();
         let table = format!("{}0.t{}", database.prefix, 10 + number);
         assert!(fault.contains(expected) && fault.contains(&table), "{kind}: {fault}");
-        assert_eq!(reading.texts(), [""; 0], "{kind}");
+        assert_eq!(probe.texts(), [""; 0], "{kind}");
     }
 }
 
@@ -135,21 +135,21 @@ async fn refused_until_it_is_text(database: &Database, expected: &str) {
     database.run(&["ALTER TABLE $0.t0 MODIFY birthday VARCHAR(36) CHARACTER SET utf8mb4"]).await;
     let faults = source.check().await;
     assert!(faults.is_empty(), "{:?}", faults.iter().map(Fault::to_string).collect::<Vec<_>>());
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database.run(&["INSERT INTO $0.t0 VALUES (8, '', '2001-01-01')"]).await;
-    reading.until_seen(1).await;
-    assert_eq!(reading.texts(), ["t0 + 8 2001-01-01"]);
+    probe.until_seen(1).await;
+    assert_eq!(probe.texts(), ["t0 + 8 2001-01-01"]);
 }
 
 async fn what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row(database: Database) {
     let database = database.with_tables().await;
-    for (alter, expected, told) in [
+    for (alter, expected, reported) in [
         ("MODIFY birthday VARBINARY(36)", "column birthday holds bytes", "varbinary"),
         ("MODIFY birthday BINARY(16)", "column birthday holds bytes", "binary"),
         ("CONVERT TO CHARACTER SET utf16", "column birthday has character set utf16", "character set utf16"),
         ("CONVERT TO CHARACTER SET utf32", "column birthday has character set utf32", "character set utf32"),
     ] {
-        let mut reading: SourceProbe = database.read_latest_that_stops().await;
+        let mut probe: SourceProbe = database.read_latest_that_stops().await;
         let alter = format!("ALTER TABLE $0.t0 {alter}");
         database
             .run(&[
@@ -159,10 +159,10 @@ async fn what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row(dat
                 "INSERT INTO $0.t0 VALUES (7, '', '2000-01-01')",
             ])
             .await;
-        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        let fault = probe.until_fault(Code::SourceSchemaChanged).await;
         assert!(fault.to_string().contains(expected) && fault.code().is_mended_by_reading(), "{fault}");
         assert!(fault.to_string().contains("a character set in which digits are ASCII bytes"), "{fault}");
-        assert_eq!(reading.texts(), ["t0 withdrawn"], "{alter}");
-        refused_until_it_is_text(&database, told).await;
+        assert_eq!(probe.texts(), ["t0 withdrawn"], "{alter}");
+        refused_until_it_is_text(&database, reported).await;
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, RowSource};
 use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use anabranch_stack::ServerSpec;
@@ -108,41 +108,41 @@ impl Database {
     }
 }
 
-fn end_of(reading: &SourceProbe) -> Entry {
-    reading.entry_after(reading.batches.len() - 1)
+fn end_of(probe: &SourceProbe) -> BinlogStart {
+    probe.entry_after(probe.batches.len() - 1)
 }
 
 async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     let new = old.with_replica().await;
-    let mut reading = old.read_latest().await;
+    let mut probe = old.read_latest().await;
     old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)", "FLUSH BINARY LOGS"]).await;
     old.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
-    reading.until_seen(2).await;
-    reading.until_end(&old).await;
-    let before = end_of(&reading);
+    probe.until_seen(2).await;
+    probe.until_end(&old).await;
+    let before = end_of(&probe);
     old.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
     let at_end = {
         // Up to the end of the old server, in a file without a transaction: the new server has none after it yet.
-        let mut reading = old.read(before.clone()).await;
-        reading.until_seen(1).await;
-        reading.until_end(&old).await;
-        end_of(&reading)
+        let mut probe = old.read(before.clone()).await;
+        probe.until_seen(1).await;
+        probe.until_end(&old).await;
+        end_of(&probe)
     };
     new.catch_up(&old).await;
     new.promote().await;
     let mut quiet = new.read(at_end).await;
-    quiet.until("the place on the quiet new server", |reading| reading.position().epoch() == 2).await;
+    quiet.until("the place on the quiet new server", |probe| probe.position().epoch() == 2).await;
     assert_eq!((quiet.texts(), quiet.resume().gtid_set), (vec![], new.groups().await));
     new.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     quiet.until_seen(1).await;
     assert_eq!(quiet.texts(), ["t0 + 4 NULL"]);
 
     let mut followed = new.read(before.clone()).await;
-    assert_eq!(followed.stream.entered_at(), reading.position(), "messages link across the fail-over");
+    assert_eq!(followed.stream.start_position(), probe.position(), "messages link across the fail-over");
     followed.until_seen(2).await;
     assert_eq!(followed.texts(), ["t0 + 3 NULL", "t0 + 4 NULL"]);
-    assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2 && seen.lsn > reading.position()));
-    followed.until("the end of the group", |reading| reading.position().epoch() == 2).await;
+    assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2 && seen.lsn > probe.position()));
+    followed.until("the end of the group", |probe| probe.position().epoch() == 2).await;
 
     // The new server continues in its epoch, also for a lane that the old one fed last.
     new.run(&["INSERT INTO $0.t0 VALUES (5, '', NULL)"]).await;
@@ -151,7 +151,7 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
     assert_eq!((again.texts(), again.seen[0].lsn.epoch()), (vec!["t0 + 5 NULL"], 2));
     let timeline = Timeline { epoch: 2, server: again.stream.server().clone() };
     let mut fed =
-        SourceProbe::open_behind(&new.source(), before.clone(), timeline, BATCH_BYTES).await.unwrap();
+        SourceProbe::open_after(&new.source(), before.clone(), timeline, BATCH_BYTES).await.unwrap();
     fed.until_seen(3).await;
     let expected: Vec<_> = followed.seen.iter().chain(&again.seen).collect();
     assert!(fed.seen.iter().eq(expected), "the same change has the same position");
@@ -169,21 +169,21 @@ async fn a_promoted_replica_is_read_on_without_loss_or_doubles(old: Database) {
 
 async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     let new = old.with_replica().await;
-    let mut reading = old.read_latest().await;
+    let mut probe = old.read_latest().await;
     old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
-    reading.until_seen(1).await;
-    reading.until_end(&old).await;
+    probe.until_seen(1).await;
+    probe.until_end(&old).await;
     new.catch_up(&old).await;
     new.run(&["STOP REPLICA"]).await;
-    let whole = end_of(&reading);
+    let whole = end_of(&probe);
     let values: Vec<_> = (100..20_100).map(|id| format!("({id}, REPEAT('x', 40), NULL)")).collect();
     old.run(&[&format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
-    reading.until_seen(20_001).await;
-    reading.until_end(&old).await;
-    let part = (0..reading.batches.len())
-        .map(|index| reading.entry_after(index))
+    probe.until_seen(20_001).await;
+    probe.until_end(&old).await;
+    let part = (0..probe.batches.len())
+        .map(|index| probe.entry_after(index))
         .find(|entry| {
-            let (Entry::Resume { resume, position, .. }, Entry::Resume { resume: before, .. }) =
+            let (BinlogStart::Resume { resume, position, .. }, BinlogStart::Resume { resume: before, .. }) =
                 (entry, &whole)
             else {
                 panic!("a resume")
@@ -193,19 +193,19 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
         .expect("a batch ends in the middle of the transaction");
     // An earlier build did not record that transaction's GTID.
     let mut unnamed = part.clone();
-    let Entry::Resume { resume, .. } = &mut unnamed else { panic!("a resume") };
+    let BinlogStart::Resume { resume, .. } = &mut unnamed else { panic!("a resume") };
     assert!(resume.partial.take().is_some_and(|gtid| !whole_set(&whole).contains(&gtid)));
 
     // The new server has no later transaction: it lacks the one that was read in part, and the one that was read whole.
-    let diverged = async |entry: &Entry| {
+    let diverged = async |entry: &BinlogStart| {
         let fault = SourceProbe::open(&new.source(), entry.clone()).await.err().expect("it must not be read");
         assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
         fault
     };
     diverged(&part).await;
     diverged(&unnamed).await;
-    let fault = diverged(&end_of(&reading)).await;
-    let server = reading.stream.server();
+    let fault = diverged(&end_of(&probe)).await;
+    let server = probe.stream.server();
     assert!(fault.to_string().contains(&format!("{}:{}", server.flavor, server.id)), "{fault}");
     let mut holds = new.read(whole.clone()).await;
     // A transaction of its own takes the number of the lost one.
@@ -213,36 +213,36 @@ async fn a_replica_that_lacks_what_was_read_stops_as_diverged(old: Database) {
     holds.until_seen(1).await;
     assert_eq!(holds.texts(), ["t0 + 2 NULL"]);
     diverged(&part).await;
-    let mut reading = new.read(unnamed).await;
-    reading.until_fault(Code::SourceDiverged).await;
-    assert_eq!(reading.texts(), [""; 0]);
+    let mut probe = new.read(unnamed).await;
+    probe.until_fault(Code::SourceDiverged).await;
+    assert_eq!(probe.texts(), [""; 0]);
 
     // The old server lacks the new one's transactions as well.
     let fault = SourceProbe::open(&old.source(), end_of(&holds)).await.err().expect("it must not be read");
     assert_eq!(fault.code(), Code::SourceDiverged, "{fault}");
 }
 
-fn whole_set(entry: &Entry) -> &str {
-    let Entry::Resume { resume, .. } = entry else { panic!("a resume") };
+fn whole_set(entry: &BinlogStart) -> &str {
+    let BinlogStart::Resume { resume, .. } = entry else { panic!("a resume") };
     &resume.gtid_set
 }
 
 /// An undecided branch keeps the resume point before it, and later transactions are in the log all the same.
 async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged(old: Database) {
     let new = old.with_replica().await;
-    let mut reading = old.read_latest().await;
+    let mut probe = old.read_latest().await;
     let branch =
         ["XA START 'late'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'late'", "XA PREPARE 'late'"];
     old.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
     old.run(&branch).await;
-    reading.until_seen(1).await;
-    reading.until_end(&old).await;
+    probe.until_seen(1).await;
+    probe.until_end(&old).await;
     new.catch_up(&old).await;
     new.run(&["STOP REPLICA"]).await;
     old.run(&["FLUSH BINARY LOGS", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
-    reading.until_seen(2).await;
-    reading.until_end(&old).await;
-    let (end, resume) = (end_of(&reading), reading.resume());
+    probe.until_seen(2).await;
+    probe.until_end(&old).await;
+    let (end, resume) = (end_of(&probe), probe.resume());
     assert_eq!(resume.read_gtids(), old.groups().await);
     assert_ne!(resume.gtid_set, resume.read_gtids(), "the point lies before the branch");
 
@@ -257,13 +257,13 @@ async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged
     again.until_seen(1).await;
     assert_eq!(again.texts(), ["t0 + 4 NULL"]);
     let after = old.groups().await;
-    let Entry::Resume { resume, position, server } = end.clone() else { panic!("a resume") };
+    let BinlogStart::Resume { resume, position, server } = end.clone() else { panic!("a resume") };
     let ReadEnd { file_number, position: place, gtid_set } = resume.read_end.clone().expect("a branch");
     let other = |file_number, position, gtid_set| Some(ReadEnd { file_number, position, gtid_set });
     let beyond = other(file_number + 1, place, gtid_set.clone());
     for read_end in [other(file_number, place, after), other(file_number, 1 << 31, gtid_set), beyond] {
         let resume = ResumePoint { read_end, ..resume.clone() };
-        let entry = Entry::Resume { resume, position, server: server.clone() };
+        let entry = BinlogStart::Resume { resume, position, server: server.clone() };
         let fault = SourceProbe::open(&old.source(), entry).await.err().expect("it must not be read");
         assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
     }
@@ -276,27 +276,27 @@ async fn a_replica_that_lacks_what_follows_an_undecided_branch_stops_as_diverged
     new.run(&["XA COMMIT 'late'"]).await;
     followed.until_seen(3).await;
     assert_eq!(followed.texts(), ["t0 + 3 NULL", "t0 + 4 NULL", "t0 + 2 NULL"]);
-    followed.until("the end of the group", |reading| reading.resume().read_end.is_none()).await;
+    followed.until("the end of the group", |probe| probe.resume().read_end.is_none()).await;
 }
 
 async fn a_transaction_that_was_read_in_part_comes_again_whole(old: Database) {
     let new = old.with_replica().await;
-    let mut reading = old.read_latest().await;
+    let mut probe = old.read_latest().await;
     let values: Vec<_> = (100..20_100).map(|id| format!("({id}, REPEAT('x', 40), NULL)")).collect();
     old.run(&[&format!("INSERT INTO $0.t0 VALUES {}", values.join(","))]).await;
-    reading.until_seen(20_000).await;
+    probe.until_seen(20_000).await;
     new.catch_up(&old).await;
     new.promote().await;
-    let first = reading.batches.iter().position(|batch| batch.changes > 0).expect("changes were seen");
-    assert!(reading.seen_with[first] < 20_000, "a batch ends in the middle");
-    let mut followed = new.read(reading.entry_after(first)).await;
+    let first = probe.batches.iter().position(|batch| batch.changes > 0).expect("changes were seen");
+    assert!(probe.seen_with[first] < 20_000, "a batch ends in the middle");
+    let mut followed = new.read(probe.entry_after(first)).await;
     followed.until_seen(20_000).await;
-    assert!(followed.texts() == reading.texts());
+    assert!(followed.texts() == probe.texts());
     assert!(followed.seen.iter().all(|seen| seen.lsn.epoch() == 2));
     // A batch of less than one event, after an unknown server.
     new.run(&["INSERT INTO $0.t0 SELECT user_id + 50000, REPEAT('x', 40), NULL FROM $0.t0 LIMIT 50"]).await;
     let latest = Timeline { epoch: 2, ..Timeline::default() };
-    let mut part = SourceProbe::open_behind(&new.source(), end_of(&followed), latest, 64).await.unwrap();
+    let mut part = SourceProbe::open_after(&new.source(), end_of(&followed), latest, 64).await.unwrap();
     part.until("the first row", |part| !part.seen.is_empty()).await;
     assert!(part.seen.len() < 50);
     assert_eq!(part.position().epoch(), 3, "its place is told before its first row");
@@ -332,20 +332,20 @@ async fn readings_of_different_replica_slots_do_not_end_each_other() {
     let mut replica_slots = Vec::new();
     for replica_slot in 0..3 {
         replica_slots
-            .push(SourceProbe::open_replica_slot(&source, Entry::Latest, replica_slot).await.unwrap());
+            .push(SourceProbe::open_replica_slot(&source, BinlogStart::Latest, replica_slot).await.unwrap());
     }
     for id in 1..4 {
         database.run(&[&format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")]).await;
-        for reading in &mut replica_slots {
-            reading.until_seen(id).await;
+        for probe in &mut replica_slots {
+            probe.until_seen(id).await;
         }
     }
-    let mut same = SourceProbe::open_replica_slot(&source, Entry::Latest, 2).await.unwrap();
+    let mut same = SourceProbe::open_replica_slot(&source, BinlogStart::Latest, 2).await.unwrap();
     database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     same.until_seen(1).await;
     let mut last = replica_slots.pop().unwrap();
     last.until_fault(Code::SourceUnreachable).await;
-    for reading in &mut replica_slots {
-        reading.until_seen(4).await;
+    for probe in &mut replica_slots {
+        probe.until_seen(4).await;
     }
 }

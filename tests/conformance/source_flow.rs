@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{ChangeSource, Entry, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, SourceConnector};
 
 use crate::nats::blocking;
 use crate::source::{Database, Seen, SourceProbe, WAIT_MAX};
@@ -19,7 +19,7 @@ on_each_mariadb!(
 async fn changes_come_in_commit_order_with_their_positions(database: Database) {
     // A server of the test's own: other tests would move the GTID position that is compared.
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database
         .run(&[
             "INSERT INTO $0.t0 VALUES (1, 'a', '2000-02-29'), (18446744073709551615, NULL, NULL)",
@@ -34,9 +34,9 @@ async fn changes_come_in_commit_order_with_their_positions(database: Database) {
             "ROLLBACK",
         ])
         .await;
-    reading.until_end(&database).await;
+    probe.until_end(&database).await;
     assert_eq!(
-        reading.texts(),
+        probe.texts(),
         [
             "t0 + 1 2000-02-29",
             "t0 + 18446744073709551615 NULL",
@@ -45,14 +45,14 @@ async fn changes_come_in_commit_order_with_their_positions(database: Database) {
             "t1 + 1 1999-12-31",
         ]
     );
-    assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
-    assert_eq!(reading.seen[0].lsn, reading.seen[1].lsn, "rows of one event share a position");
-    assert_ne!(reading.seen[1].lsn, reading.seen[2].lsn);
-    let resume = reading.resume();
+    assert!(probe.seen.is_sorted_by_key(|seen| seen.lsn));
+    assert_eq!(probe.seen[0].lsn, probe.seen[1].lsn, "rows of one event share a position");
+    assert_ne!(probe.seen[1].lsn, probe.seen[2].lsn);
+    let resume = probe.resume();
     assert_eq!(resume.gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
-    assert_eq!(resume.position / 16 * 16, reading.position().position());
-    assert_eq!(reading.stream.server().flavor, "mariadb");
-    let committed = reading.batches.iter().map(|batch| batch.committed_at_us).max().unwrap();
+    assert_eq!(resume.position / 16 * 16, probe.position().position());
+    assert_eq!(probe.stream.server().flavor, "mariadb");
+    let committed = probe.batches.iter().map(|batch| batch.committed_at_us).max().unwrap();
     let now: u64 = database.ask("SELECT CAST(UNIX_TIMESTAMP() AS CHAR)").await.parse().unwrap();
     assert!(now * 1_000_000 - committed < 120_000_000, "{committed}");
 }
@@ -63,12 +63,12 @@ async fn every_entry_begins_where_it_says(database: Database) {
     let middle = database.ask("SELECT @@gtid_binlog_pos").await;
     database.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
 
-    let mut earliest = database.read(Entry::Earliest).await;
+    let mut earliest = database.read(BinlogStart::Earliest).await;
     earliest.until_end(&database).await;
     assert_eq!(earliest.texts(), ["t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"]);
     assert_eq!(earliest.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
 
-    let mut by_gtid = database.read(Entry::Gtid(middle)).await;
+    let mut by_gtid = database.read(BinlogStart::Gtid(middle)).await;
     by_gtid.until_end(&database).await;
     assert_eq!(by_gtid.texts(), ["t0 + 2 NULL", "t0 + 3 NULL"]);
     assert_eq!(by_gtid.resume(), earliest.resume());
@@ -93,7 +93,7 @@ impl SourceProbe {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let values: Vec<_> = (0..12_000).map(|id| format!("({id}, REPEAT('x', 40), '2001-01-01')")).collect();
     database
         .run(&[
@@ -104,32 +104,32 @@ async fn a_large_transaction_is_streamed_in_parts_and_resumed_from_each() {
             "INSERT INTO $0.t1 VALUES (1, 'behind', NULL)",
         ])
         .await;
-    reading.until_seen(18_001).await;
-    let parts = reading.batches.len();
+    probe.until_seen(18_001).await;
+    let parts = probe.batches.len();
     assert!(parts >= 4, "{parts} batches");
-    assert!(reading.batches.iter().all(|batch| batch.payload.len() < 80 * 1024));
+    assert!(probe.batches.iter().all(|batch| batch.payload.len() < 80 * 1024));
     let mut middle = 0;
     for index in 0..parts {
-        let sent = reading.batches[index].position;
+        let sent = probe.batches[index].position;
         // An event whose batch has only a part of it comes again, from its first row.
-        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-        let mut again = database.read(reading.entry_after(index)).await;
-        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
+        let kept = probe.seen[..probe.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+        let mut again = database.read(probe.entry_after(index)).await;
+        let missing = probe.seen.iter().filter(|seen| seen.lsn > sent).count();
         if missing == 0 {
             continue;
         }
         again.until_seen(missing).await;
         middle += usize::from(missing < 18_001);
         let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
-        assert!(whole.iter().copied().eq(&reading.seen), "after batch {index} at {sent}");
-        assert_eq!(again.resume(), reading.resume());
+        assert!(whole.iter().copied().eq(&probe.seen), "after batch {index} at {sent}");
+        assert_eq!(again.resume(), probe.resume());
     }
     assert!(middle >= 2, "no batch ended in the middle");
 }
 
 async fn rows_beyond_16_mebibytes_and_beside_them_arrive(database: Database) {
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database
         .run(&[
             "ALTER TABLE $0.t0 ADD COLUMN pad LONGTEXT FIRST",
@@ -139,15 +139,15 @@ async fn rows_beyond_16_mebibytes_and_beside_them_arrive(database: Database) {
             "INSERT INTO $0.t0 VALUES ('', 3, 'after', NULL)",
         ])
         .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 1 NULL", "t0 + 2 2000-01-01", "t0 + 3 NULL"]);
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t0 + 1 NULL", "t0 + 2 2000-01-01", "t0 + 3 NULL"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn compressed_events_lose_nothing() {
     let flags = ["--log-bin-compress=ON", "--log-bin-compress-min-len=10"];
     let database = Database::with_flags(&flags).with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let values: Vec<_> = (0..3_000).map(|id| format!("({id}, REPEAT('x', 40), '2001-01-01')")).collect();
     database
         .run(&[
@@ -157,51 +157,51 @@ async fn compressed_events_lose_nothing() {
             "TRUNCATE TABLE $0.t0 /* a statement long enough to be compressed */",
         ])
         .await;
-    reading.until_seen(5_001).await;
-    assert_eq!(reading.texts()[5_000], "t0 withdrawn");
-    let mut again = database.read(reading.entry_after(0)).await;
-    let sent = reading.batches[0].position;
-    let missing: Vec<_> = reading.seen.iter().filter(|seen| seen.lsn > sent).collect();
+    probe.until_seen(5_001).await;
+    assert_eq!(probe.texts()[5_000], "t0 withdrawn");
+    let mut again = database.read(probe.entry_after(0)).await;
+    let sent = probe.batches[0].position;
+    let missing: Vec<_> = probe.seen.iter().filter(|seen| seen.lsn > sent).collect();
     again.until_seen(missing.len()).await;
     assert!(again.seen.iter().eq(missing));
 }
 
 async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Database) {
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database.run(&["INSERT INTO $0.t1 VALUES (0, '', NULL)"]).await;
-    reading.until_seen(1).await;
-    let old = reading.entry_after(reading.batches.len() - 1);
+    probe.until_seen(1).await;
+    let old = probe.entry_after(probe.batches.len() - 1);
     for id in 1..=3 {
         let insert = format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)");
         database.run(&[&insert, "FLUSH BINARY LOGS"]).await;
     }
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t1 + 0 NULL", "t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"]);
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t1 + 0 NULL", "t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"]);
     let file = database.source().head().await.unwrap().file_number();
     let file = format!("binlog.{file:06}");
-    assert_eq!(reading.resume().file, file, "a quiet source would resume from a purged file");
+    assert_eq!(probe.resume().file, file, "a quiet source would resume from a purged file");
 
-    let mut resumed = database.read(reading.entry_after(reading.batches.len() - 1)).await;
+    let mut resumed = database.read(probe.entry_after(probe.batches.len() - 1)).await;
     database.run(&["INSERT INTO $0.t0 VALUES (4, '', NULL)"]).await;
     resumed.until_seen(1).await;
 
     // All later transactions are in later files, so the purged file is not needed.
-    let place = |reading: &SourceProbe| reading.entry_after(reading.batches.len() - 1);
+    let place = |probe: &SourceProbe| probe.entry_after(probe.batches.len() - 1);
     let mut kept = database.read_latest().await;
     database.run(&["INSERT INTO $0.t0 VALUES (5, '', NULL)"]).await;
     kept.until_seen(1).await;
-    let behind = place(&kept);
+    let later = place(&kept);
     database.run(&["FLUSH BINARY LOGS", "INSERT INTO $0.t0 VALUES (6, '', NULL)"]).await;
     let newest = database.source().head().await.unwrap().file_number();
     database.run(&[&format!("PURGE BINARY LOGS TO 'binlog.{newest:06}'")]).await;
-    let mut again = database.read(behind).await;
+    let mut again = database.read(later).await;
     again.until_seen(1).await;
     assert_eq!(again.texts(), ["t0 + 6 NULL"]);
     assert_eq!(again.position().epoch(), 1, "it is the same server");
 
     // Even without a later transaction, a lane on a direct feed learns that it is at the end.
-    let behind = place(&again);
+    let later = place(&again);
     database.run(&["FLUSH BINARY LOGS"]).await;
     let newest = database.source().head().await.unwrap().file_number();
     let purge = format!("PURGE BINARY LOGS TO 'binlog.{newest:06}'");
@@ -217,8 +217,8 @@ async fn a_new_binlog_file_is_followed_and_moves_the_resume_point(database: Data
         }
     };
     tokio::time::timeout(WAIT_MAX, purged).await.expect("it names the oldest file");
-    let mut quiet = database.read(behind).await;
-    assert_eq!(quiet.stream.entered_at(), again.position(), "messages link");
+    let mut quiet = database.read(later).await;
+    assert_eq!(quiet.stream.start_position(), again.position(), "messages link");
     quiet.until("the place in the newest file", |quiet| quiet.position().file_number() == newest).await;
 }
 
@@ -227,25 +227,25 @@ async fn a_gtid_set_that_the_server_does_not_know_is_named() {
     let database = Database::shared().with_tables().await;
     let (domain, server) =
         (database.ask("SELECT @@gtid_domain_id").await, database.ask("SELECT @@server_id").await);
-    let mut reading = database.read(Entry::Gtid(format!("{domain}-{server}-999999999"))).await;
-    reading.until_fault(Code::BinlogGtidUnknown).await;
+    let mut probe = database.read(BinlogStart::Gtid(format!("{domain}-{server}-999999999"))).await;
+    probe.until_fault(Code::BinlogGtidUnknown).await;
     let fault =
-        SourceProbe::open(&database.source(), Entry::Gtid("nonsense".to_owned())).await.err().unwrap();
+        SourceProbe::open(&database.source(), BinlogStart::Gtid("nonsense".to_owned())).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogGtidUnknown, "{fault}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_or_a_reset_server_is_not_read_on() {
     let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
-    reading.until_seen(1).await;
-    let Entry::Resume { resume, position, server } = reading.entry_after(reading.batches.len() - 1) else {
+    probe.until_seen(1).await;
+    let BinlogStart::Resume { resume, position, server } = probe.entry_after(probe.batches.len() - 1) else {
         panic!("not a resume")
     };
     let mut other = server.clone();
     other.flavor = "mysql".to_owned();
-    let entry = Entry::Resume { resume: resume.clone(), position, server: other };
+    let entry = BinlogStart::Resume { resume: resume.clone(), position, server: other };
     let fault = SourceProbe::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 
@@ -254,7 +254,7 @@ async fn another_or_a_reset_server_is_not_read_on() {
     database.run(&["CREATE DATABASE $9", "DROP DATABASE $9"]).await;
     let statements: Vec<_> = (2..60).map(|id| format!("INSERT INTO $0.t0 VALUES ({id}, '', NULL)")).collect();
     database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let entry = Entry::Resume { resume, position, server };
+    let entry = BinlogStart::Resume { resume, position, server };
     let fault = SourceProbe::open(&database.source(), entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
 }
@@ -263,23 +263,23 @@ async fn another_or_a_reset_server_is_not_read_on() {
 async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
     let database = Database::with_flags(&[]).with_tables().await;
     let source = MysqlSource::new(&database.config(), &[database.entity()], Duration::from_millis(500));
-    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut probe = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
-    reading.until_seen(1).await;
+    probe.until_seen(1).await;
     // Heartbeats keep a quiet stream alive for longer than the limit.
     let quiet = tokio::time::timeout(Duration::from_secs(3), async {
         loop {
-            reading.step().await.unwrap();
+            probe.step().await.unwrap();
         }
     });
     assert!(quiet.await.is_err());
     blocking(|| database.server().pause()).unwrap();
-    reading.until_fault(Code::SourceStalled).await;
+    probe.until_fault(Code::SourceStalled).await;
     blocking(|| database.server().resume()).unwrap();
-    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut probe = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     blocking(|| database.server().kill()).unwrap();
-    reading.until_fault(Code::SourceUnreachable).await;
-    reading.until_fault(Code::SourceUnreachable).await;
+    probe.until_fault(Code::SourceUnreachable).await;
+    probe.until_fault(Code::SourceUnreachable).await;
     assert_eq!(source.head().await.unwrap_err().code(), Code::SourceUnreachable);
     blocking(|| database.server().restart()).unwrap();
     assert!(source.head().await.is_ok());
@@ -289,7 +289,7 @@ async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_calls_lose_nothing() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let writer = async {
         for part in 0..40 {
             let values: Vec<_> =
@@ -299,9 +299,9 @@ async fn dropped_calls_lose_nothing() {
         }
     };
     let reader = async {
-        while reading.seen.len() < 10_000 {
+        while probe.seen.len() < 10_000 {
             // A polled-once call is cancelled at its first wait.
-            if let Ok(step) = tokio::time::timeout(Duration::ZERO, reading.step()).await {
+            if let Ok(step) = tokio::time::timeout(Duration::ZERO, probe.step()).await {
                 step.unwrap();
             }
             tokio::task::yield_now().await;
@@ -309,5 +309,5 @@ async fn dropped_calls_lose_nothing() {
     };
     tokio::time::timeout(crate::source::WAIT_MAX, async { tokio::join!(writer, reader) }).await.unwrap();
     let expected: Vec<_> = (0..10_000).map(|id| format!("t0 + {id} 2001-01-01")).collect();
-    assert_eq!(reading.texts(), expected);
+    assert_eq!(probe.texts(), expected);
 }

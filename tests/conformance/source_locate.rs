@@ -1,14 +1,14 @@
 //! A point of the past is found, and a stream that resumes there yields all later changes.
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, Located, SourceConnector};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
 use crate::source::Database;
 
-fn resume(place: Located) -> Entry {
+fn resume(place: Located) -> BinlogStart {
     let Located { position, resume, server } = place;
-    Entry::Resume { resume, position, server }
+    BinlogStart::Resume { resume, position, server }
 }
 
 async fn wait_for_another_second(database: &Database) -> u64 {
@@ -27,7 +27,7 @@ async fn wait_for_another_second(database: &Database) -> u64 {
 async fn every_way_to_say_a_place_leads_to_all_that_came_since() {
     let database = Database::with_flags(&[]).with_tables().await;
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
-    let behind_first = database.ask("SELECT @@gtid_binlog_pos").await;
+    let after_first = database.ask("SELECT @@gtid_binlog_pos").await;
     wait_for_another_second(&database).await;
     database.run(&["FLUSH BINARY LOGS"]).await;
     let second_file_at = wait_for_another_second(&database).await;
@@ -35,23 +35,23 @@ async fn every_way_to_say_a_place_leads_to_all_that_came_since() {
     let end = database.ask("SELECT @@gtid_binlog_pos").await;
 
     let source = database.source();
-    let mut all = database.read(Entry::Earliest).await;
+    let mut all = database.read(BinlogStart::Earliest).await;
     all.until_end(&database).await;
     let third = all.seen[2].lsn;
     let places = [
         (BinlogPoint::Earliest, &["t0 + 1 NULL", "t0 + 2 NULL", "t0 + 3 NULL"][..]),
-        (BinlogPoint::Gtid(behind_first), &["t0 + 2 NULL", "t0 + 3 NULL"]),
+        (BinlogPoint::Gtid(after_first), &["t0 + 2 NULL", "t0 + 3 NULL"]),
         (BinlogPoint::Time { at_us: second_file_at * 1_000_000 }, &["t0 + 2 NULL", "t0 + 3 NULL"]),
         (BinlogPoint::Lsn(third), &["t0 + 3 NULL"]),
         (BinlogPoint::Gtid(end), &[]),
     ];
     for (place, expected) in places {
         let located = source.locate(place.clone(), FIRST_EPOCH).await.unwrap();
-        let mut reading = database.read(resume(located)).await;
-        reading.until_end(&database).await;
-        assert_eq!(reading.texts(), expected, "{place:?}");
+        let mut stream = database.read(resume(located)).await;
+        stream.until_end(&database).await;
+        assert_eq!(stream.texts(), expected, "{place:?}");
         if !expected.is_empty() {
-            assert_eq!(reading.resume(), all.resume(), "the GTIDs before {place:?} are known");
+            assert_eq!(stream.resume(), all.resume(), "the GTIDs before {place:?} are known");
         }
     }
 }

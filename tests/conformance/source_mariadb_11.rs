@@ -17,7 +17,7 @@ async fn rows_without_positions_are_neither_lost_nor_doubled_behind_any_batch() 
     assert_eq!(database.ask("SELECT CAST(@@binlog_legacy_event_pos AS CHAR)").await, "OFF");
     let faults = database.source().check().await;
     assert!(faults.is_empty(), "{:?}", faults.iter().map(Fault::to_string).collect::<Vec<_>>());
-    let mut reading = database.read_latest().await;
+    let mut stream = database.read_latest().await;
     let mut statements = vec![
         "USE $0".to_owned(),
         "INSERT INTO $0.t1 VALUES (0, 'before', NULL)".to_owned(),
@@ -43,11 +43,11 @@ async fn rows_without_positions_are_neither_lost_nor_doubled_behind_any_batch() 
     );
     database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let all = 1 + 12_000 + 6_000 + 2_999 + 3_001 + 1;
-    reading.until_seen(all).await;
-    assert_eq!(reading.seen.len(), all);
-    assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
-    assert!(reading.batches.len() >= 4, "{} batches", reading.batches.len());
-    database.assert_resumes_behind_each_batch(&reading).await;
+    stream.until_seen(all).await;
+    assert_eq!(stream.seen.len(), all);
+    assert!(stream.seen.is_sorted_by_key(|seen| seen.lsn));
+    assert!(stream.batches.len() >= 4, "{} batches", stream.batches.len());
+    database.assert_resumes_behind_each_batch(&stream).await;
 }
 
 /// Above `binlog_large_commit_threshold` the server turns the transaction's cache into a binlog file of its own.
@@ -61,7 +61,7 @@ async fn a_transaction_of_200_megabytes_comes_whole_to_a_reader_that_is_cut_off_
     database.run(&["USE $0", &insert, "INSERT INTO $0.t1 VALUES (1, 'behind', NULL)"]).await;
     let mut found: Vec<Seen> = Vec::new();
     for cut_off_at in [1, ROWS / 3, ROWS / 2] {
-        first.until("the next part", |reading| reading.seen.len() >= cut_off_at).await;
+        first.until("the next part", |stream| stream.seen.len() >= cut_off_at).await;
         let last = first.batches.len() - 1;
         let sent = first.batches[last].position;
         found.extend(first.seen.iter().filter(|seen| seen.lsn <= sent).cloned());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, RowSource, SourceConnector};
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use futures::future::join_all;
 use mysql_async::prelude::Queryable;
@@ -22,7 +22,7 @@ async fn mysql_changes_come_in_commit_order_with_their_positions() {
     let database = database.with_tables().await;
     let faults = database.source().check().await;
     assert!(faults.is_empty(), "{:?}", faults.iter().map(Fault::to_string).collect::<Vec<_>>());
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let before = reading_set(&database).await;
     database
         .run(&[
@@ -48,22 +48,22 @@ async fn mysql_changes_come_in_commit_order_with_their_positions() {
         "t5 withdrawn",
         "t1 withdrawn",
     ];
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), expected);
-    assert!(reading.batches.iter().any(|batch| batch.committed_at_us % 1_000_000 != 0), "whole seconds only");
-    assert_eq!(reading.stream.server().flavor, "mysql");
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), expected);
+    assert!(probe.batches.iter().any(|batch| batch.committed_at_us % 1_000_000 != 0), "whole seconds only");
+    assert_eq!(probe.stream.server().flavor, "mysql");
 
-    let mut by_gtid = database.read(Entry::Gtid(before)).await;
+    let mut by_gtid = database.read(BinlogStart::Gtid(before)).await;
     by_gtid.until_seen(expected.len()).await;
-    assert_eq!(by_gtid.seen, reading.seen);
-    let mut earliest = database.read(Entry::Earliest).await;
+    assert_eq!(by_gtid.seen, probe.seen);
+    let mut earliest = database.read(BinlogStart::Earliest).await;
     earliest.until_end(&database).await;
-    let own: Vec<_> = earliest.seen.iter().filter(|seen| seen.lsn >= reading.seen[0].lsn).collect();
-    assert!(own.into_iter().eq(&reading.seen));
-    for (index, _) in reading.batches.iter().enumerate() {
-        let sent = reading.batches[index].position;
-        let missing = reading.seen.iter().filter(|seen| seen.lsn > sent).count();
-        let mut again = database.read(reading.entry_after(index)).await;
+    let own: Vec<_> = earliest.seen.iter().filter(|seen| seen.lsn >= probe.seen[0].lsn).collect();
+    assert!(own.into_iter().eq(&probe.seen));
+    for (index, _) in probe.batches.iter().enumerate() {
+        let sent = probe.batches[index].position;
+        let missing = probe.seen.iter().filter(|seen| seen.lsn > sent).count();
+        let mut again = database.read(probe.entry_after(index)).await;
         if missing > 0 {
             again.until_seen(missing).await;
         }
@@ -78,7 +78,7 @@ async fn reading_set(database: &Database) -> String {
 async fn mysql_compressed_transactions_are_streamed_in_parts_and_resumed_from_each() {
     let Some(database) = Database::mysql() else { return };
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let values: Vec<_> = (0..9_000).map(|id| format!("({id}, REPEAT('x', 40), '2001-01-01')")).collect();
     database
         .run(&[
@@ -91,18 +91,18 @@ async fn mysql_compressed_transactions_are_streamed_in_parts_and_resumed_from_ea
             "INSERT INTO $0.t1 VALUES (1, 'behind', NULL)",
         ])
         .await;
-    reading.until_seen(12_002).await;
-    let inner = reading.seen[1].lsn;
-    assert!(reading.seen[1..12_001].iter().all(|seen| seen.lsn == inner), "one position for the whole");
-    assert!(reading.batches.len() >= 3);
-    database.assert_resumes_behind_each_batch(&reading).await;
+    probe.until_seen(12_002).await;
+    let inner = probe.seen[1].lsn;
+    assert!(probe.seen[1..12_001].iter().all(|seen| seen.lsn == inner), "one position for the whole");
+    assert!(probe.batches.len() >= 3);
+    database.assert_resumes_behind_each_batch(&probe).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_tagged_gtids_are_kept_and_started_from() {
     let Some(database) = Database::mysql() else { return };
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database
         .run(&[
             "SET SESSION gtid_next = 'AUTOMATIC:anabranch'",
@@ -110,17 +110,17 @@ async fn mysql_tagged_gtids_are_kept_and_started_from() {
             "INSERT INTO $0.t0 VALUES (2, '', NULL)",
         ])
         .await;
-    reading.until_seen(2).await;
-    reading.until_end(&database).await;
-    let set = reading.resume().gtid_set;
+    probe.until_seen(2).await;
+    probe.until_end(&database).await;
+    let set = probe.resume().gtid_set;
     assert!(set.contains(":anabranch:"), "{set}");
     let same = format!("SELECT CAST(GTID_SUBSET('{set}', @@GLOBAL.gtid_executed) AS CHAR)");
     assert_eq!(database.ask(&same).await, "1");
     database.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)", "FLUSH BINARY LOGS"]).await;
-    let mut by_gtid = database.read(Entry::Gtid(set)).await;
-    by_gtid.until("the change after the set", |reading| reading.texts().contains(&"t0 + 3 NULL")).await;
+    let mut by_gtid = database.read(BinlogStart::Gtid(set)).await;
+    by_gtid.until("the change after the set", |probe| probe.texts().contains(&"t0 + 3 NULL")).await;
     assert!(!by_gtid.texts().contains(&"t0 + 2 NULL"));
-    let mut earliest = database.read(Entry::Earliest).await;
+    let mut earliest = database.read(BinlogStart::Earliest).await;
     // Other tests write to this server.
     let executed = database.ask(EXECUTED).await;
     earliest.until_end(&database).await;
@@ -134,7 +134,7 @@ async fn mysql_stops_are_named() {
     // A stream that meets only the end of another's XA branch reads all tables again.
     let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
     let database = database.with_tables().await;
-    let mut reading = database.read_latest_that_stops().await;
+    let mut probe = database.read_latest_that_stops().await;
     database
         .run(&[
             "XA START 'a'",
@@ -145,21 +145,21 @@ async fn mysql_stops_are_named() {
         ])
         .await;
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
-    reading.until_seen(1).await;
+    probe.until_seen(1).await;
     database
         .run(&["XA START 'b'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'b'", "XA PREPARE 'b'"])
         .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 1 NULL"]);
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t0 + 1 NULL"]);
     database.run(&["XA COMMIT 'b'"]).await;
-    reading.until_seen(2).await;
-    assert_eq!(reading.texts()[1], "t0 + 2 NULL");
+    probe.until_seen(2).await;
+    assert_eq!(probe.texts()[1], "t0 + 2 NULL");
 
-    let mut reading = database.read_latest_that_stops().await;
+    let mut probe = database.read_latest_that_stops().await;
     database.run(&["SET SESSION binlog_format = STATEMENT", "INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
-    reading.until_fault(Code::BinlogStatement).await;
+    probe.until_fault(Code::BinlogStatement).await;
 
-    let fault = SourceProbe::open(&database.source(), Entry::Gtid("x".to_owned())).await.err().unwrap();
+    let fault = SourceProbe::open(&database.source(), BinlogStart::Gtid("x".to_owned())).await.err().unwrap();
     assert_eq!(fault.code(), Code::BinlogGtidUnknown);
 }
 
@@ -169,7 +169,7 @@ async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
     let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
     let database = database.with_tables().await;
     database.run(&["CREATE TABLE $0.plain (id INT PRIMARY KEY) ENGINE = MyISAM"]).await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     database
         .run(&[
             "BEGIN",
@@ -202,19 +202,19 @@ async fn mysql_sends_what_is_decided_and_never_what_is_undone() {
         ])
         .await;
     let before = {
-        reading.until_seen(2).await;
-        reading.until_end(&database).await;
-        reading.resume()
+        probe.until_seen(2).await;
+        probe.until_end(&database).await;
+        probe.resume()
     };
     database.run(&["XA ROLLBACK 'three'", "XA COMMIT 'two', 'b', 9"]).await;
-    reading.until_seen(3).await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 2 NULL", "t0 + 4 NULL", "t0 + 5 NULL"]);
-    assert!(before.position < reading.resume().position || before.file != reading.resume().file);
-    for index in 0..reading.batches.len() {
-        let sent = reading.batches[index].position;
-        let missing: Vec<_> = reading.seen.iter().filter(|seen| seen.lsn > sent).collect();
-        let mut again = database.read(reading.entry_after(index)).await;
+    probe.until_seen(3).await;
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t0 + 2 NULL", "t0 + 4 NULL", "t0 + 5 NULL"]);
+    assert!(before.position < probe.resume().position || before.file != probe.resume().file);
+    for index in 0..probe.batches.len() {
+        let sent = probe.batches[index].position;
+        let missing: Vec<_> = probe.seen.iter().filter(|seen| seen.lsn > sent).collect();
+        let mut again = database.read(probe.entry_after(index)).await;
         if !missing.is_empty() {
             again.until_seen(missing.len()).await;
         }
@@ -254,9 +254,9 @@ async fn mysql_rows_hold_what_lies_up_to_their_low_watermark_while_many_commit()
         chunks
     };
     let (chunks, _) = tokio::join!(chunks, join_all(writers));
-    let mut reading = database.read(Entry::Earliest).await;
-    reading.until_end(&database).await;
-    are_between_their_watermarks(&reading.seen, &table, &chunks);
+    let mut probe = database.read(BinlogStart::Earliest).await;
+    probe.until_end(&database).await;
+    are_between_their_watermarks(&probe.seen, &table, &chunks);
     assert!(
         chunks.iter().any(|chunk| chunk.low < chunk.high),
         "nothing was committed between two watermarks"
@@ -282,9 +282,9 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     let mut writer = database.admin().await;
     let insert = format!("INSERT INTO {}0.t0 VALUES (2, '', '2000-01-02')", database.prefix);
     let held = tokio::spawn(async move { writer.query_drop(insert).await.unwrap() });
-    let mut reading = database.read(Entry::Earliest).await;
-    reading.until("the transaction that waits", |reading| reading.seen.len() == 2).await;
-    let change = reading.seen[1].lsn;
+    let mut probe = database.read(BinlogStart::Earliest).await;
+    probe.until("the transaction that waits", |probe| probe.seen.len() == 2).await;
+    let change = probe.seen[1].lsn;
     assert!(before < change && change <= source.head().await.unwrap(), "it is in the binlog");
 
     // MySQL reports an end of its binlog after the transaction, and GTIDs without it. A stream that begins there must
@@ -292,8 +292,8 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     let mut latest = database.read_latest().await;
     latest.until_seen(1).await;
     assert_eq!(latest.texts(), ["t0 + 2 2000-01-02"]);
-    let behind = reading.entry_after(reading.batches.len() - 1);
-    let waits = SourceProbe::open(&source, behind.clone()).await.err().expect("it is not executed yet");
+    let later = probe.entry_after(probe.batches.len() - 1);
+    let waits = SourceProbe::open(&source, later.clone()).await.err().expect("it is not executed yet");
     assert_eq!(waits.class(), Class::Transient, "{waits}");
 
     // A page needs no watermark.
@@ -307,7 +307,7 @@ async fn mysql_rows_wait_for_a_commit_whose_acknowledgement_is_held() {
     database.run(&["SET GLOBAL rpl_semi_sync_source_enabled = OFF"]).await;
     tokio::time::timeout(WAIT_MAX, held).await.unwrap().unwrap();
     let chunk = chunk.await.unwrap();
-    database.read(behind).await;
+    database.read(later).await;
     assert_eq!(texts(&table, &chunk), ["1 2000-01-01", "2 2000-01-02"]);
     assert!(change <= chunk.low && chunk.low <= chunk.high);
 }

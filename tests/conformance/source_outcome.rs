@@ -1,7 +1,7 @@
 //! Rows whose transaction is decided later, or undone in the log: all of them are sent after the decision, none before.
 
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::ports::Entry;
+use anabranch_pipeline::ports::BinlogStart;
 use anabranch_schemas::lsn::ResumePoint;
 
 use crate::source::{Database, SourceProbe};
@@ -56,16 +56,16 @@ async fn prepare_branches(database: &Database) {
 async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Database) {
     let database = database.with_tables().await;
     database.run(&["ALTER TABLE $0.t0 MODIFY name VARCHAR(900)"]).await;
-    let mut reading = database.read_latest().await;
-    reading.until_end(&database).await;
-    let before = reading.resume();
+    let mut probe = database.read_latest().await;
+    probe.until_end(&database).await;
+    let before = probe.resume();
     prepare_branches(&database).await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t1 + 1 NULL", "t1 + 3 NULL"]);
-    let point = |reading: &SourceProbe| ResumePoint { read_end: None, ..reading.resume() };
-    assert_eq!(point(&reading), before, "reading resumes before the undecided branch");
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t1 + 1 NULL", "t1 + 3 NULL"]);
+    let point = |probe: &SourceProbe| ResumePoint { read_end: None, ..probe.resume() };
+    assert_eq!(point(&probe), before, "reading resumes before the undecided branch");
     let end = "SELECT @@gtid_binlog_pos";
-    assert_eq!(reading.resume().read_gtids(), database.ask(end).await);
+    assert_eq!(probe.resume().read_gtids(), database.ask(end).await);
     database
         .run(&[
             "XA ROLLBACK 'never'",
@@ -74,23 +74,23 @@ async fn rows_of_an_xa_branch_are_withheld_until_it_is_decided(database: Databas
             "INSERT INTO $0.t1 VALUES (5, '', NULL)",
         ])
         .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.seen.len(), 3_005);
-    assert_eq!(reading.texts()[2..4], ["t1 + 4 NULL", "t0 + 1 NULL"]);
-    assert_eq!(reading.texts()[3_004], "t1 + 5 NULL");
-    let decided = reading.seen[3].lsn;
-    assert!(reading.seen[2].lsn < decided && decided < reading.seen[3_004].lsn);
-    assert!(reading.seen[3..3_004].iter().all(|seen| seen.lsn == decided), "the position of XA COMMIT");
-    assert_eq!(point(&reading), before, "a branch is decided, an older one is not");
-    assert_eq!(reading.resume().read_gtids(), database.ask(end).await);
+    probe.until_end(&database).await;
+    assert_eq!(probe.seen.len(), 3_005);
+    assert_eq!(probe.texts()[2..4], ["t1 + 4 NULL", "t0 + 1 NULL"]);
+    assert_eq!(probe.texts()[3_004], "t1 + 5 NULL");
+    let decided = probe.seen[3].lsn;
+    assert!(probe.seen[2].lsn < decided && decided < probe.seen[3_004].lsn);
+    assert!(probe.seen[3..3_004].iter().all(|seen| seen.lsn == decided), "the position of XA COMMIT");
+    assert_eq!(point(&probe), before, "a branch is decided, an older one is not");
+    assert_eq!(probe.resume().read_gtids(), database.ask(end).await);
     database.run(&["XA COMMIT 'first'"]).await;
-    reading.until_seen(3_006).await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts()[3_005], "t1 + 90 NULL");
-    let resume = reading.resume();
+    probe.until_seen(3_006).await;
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts()[3_005], "t1 + 90 NULL");
+    let resume = probe.resume();
     assert_eq!((resume.gtid_set, resume.read_end), (database.ask(end).await, None));
-    assert!(reading.batches.iter().any(|batch| batch.position < decided && batch.changes > 1), "in parts");
-    database.assert_resumes_behind_each_batch(&reading).await;
+    assert!(probe.batches.iter().any(|batch| batch.position < decided && batch.changes > 1), "in parts");
+    database.assert_resumes_behind_each_batch(&probe).await;
 }
 
 async fn a_branch_that_was_not_read_stops_only_when_it_is_committed(database: Database) {
@@ -107,15 +107,15 @@ async fn a_branch_that_was_not_read_stops_only_when_it_is_committed(database: Da
         let statements = prepare(name, id);
         database.run(&statements.iter().map(String::as_str).collect::<Vec<_>>()).await;
     }
-    let mut reading = database.read_latest_that_stops().await;
+    let mut probe = database.read_latest_that_stops().await;
     database.run(&["XA ROLLBACK 'a'", "INSERT INTO $0.t1 VALUES (1, '', NULL)"]).await;
-    reading.until_seen(1).await;
-    reading.until_end(&database).await;
+    probe.until_seen(1).await;
+    probe.until_end(&database).await;
     database.run(&["XA COMMIT 'b'", "INSERT INTO $0.t1 VALUES (2, '', NULL)"]).await;
-    let fault = reading.until_fault(Code::BinlogXaUnread).await;
+    let fault = probe.until_fault(Code::BinlogXaUnread).await;
     assert!(fault.to_string().contains("X'62',X'',1"), "{fault}");
-    assert_eq!(reading.texts(), ["t1 + 1 NULL"]);
-    let mut earliest = database.read(Entry::Earliest).await;
+    assert_eq!(probe.texts(), ["t1 + 1 NULL"]);
+    let mut earliest = database.read(BinlogStart::Earliest).await;
     earliest.until_end(&database).await;
     assert_eq!(earliest.texts(), ["t1 + 1 NULL", "t0 + 2 NULL", "t1 + 2 NULL"]);
 }
@@ -128,7 +128,7 @@ async fn what_the_log_undoes_is_never_sent(database: Database) {
             "ALTER TABLE $0.t0 MODIFY name VARCHAR(900)",
         ])
         .await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let values: Vec<_> = (100..6_100).map(|id| format!("({id}, REPEAT('x', 400), NULL)")).collect();
     let large = format!("INSERT INTO $0.t0 VALUES {}", values.join(","));
     database
@@ -173,9 +173,9 @@ async fn what_the_log_undoes_is_never_sent(database: Database) {
             "COMMIT",
         ])
         .await;
-    reading.until_end(&database).await;
+    probe.until_end(&database).await;
     let expected = ["t0 + 1 NULL", "t0 + 4 NULL", "t0 + 5 NULL", "t1 + 2 NULL", "t1 + 3 NULL", "t1 + 5 NULL"];
-    assert_eq!(reading.texts(), expected);
-    assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
-    database.assert_resumes_behind_each_batch(&reading).await;
+    assert_eq!(probe.texts(), expected);
+    assert!(probe.seen.is_sorted_by_key(|seen| seen.lsn));
+    database.assert_resumes_behind_each_batch(&probe).await;
 }

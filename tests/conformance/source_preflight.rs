@@ -198,10 +198,11 @@ async fn a_foreign_key_that_changes_captured_rows_is_warned_of_and_no_fault() {
             MysqlSource::new(&database.config(), std::slice::from_ref(&entity), Duration::from_secs(5));
         source.warnings().await
     };
-    let told = |warnings: &[String]| warnings.iter().any(|warning| warning.contains("foreign key parent_id"));
+    let reported =
+        |warnings: &[String]| warnings.iter().any(|warning| warning.contains("foreign key parent_id"));
     let account = format!("'{}'@'127.0.0.1'", database.server().user());
     database.run(&[&format!("GRANT SELECT, REFERENCES ON `$0`.* TO {account}")]).await;
-    assert!(!told(&warnings().await));
+    assert!(!reported(&warnings().await));
     database
         .run(&[
             "CREATE TABLE $0.parent (id BIGINT UNSIGNED PRIMARY KEY)",
@@ -210,7 +211,7 @@ async fn a_foreign_key_that_changes_captured_rows_is_warned_of_and_no_fault() {
         ])
         .await;
     let found = warnings().await;
-    assert!(told(&found), "{found:?}");
+    assert!(reported(&found), "{found:?}");
     assert!(found.iter().any(|warning| warning.contains("0.t1")), "{found:?}");
     assert_eq!(codes(&database).await, []);
 }

@@ -1,7 +1,7 @@
 //! Changes that row events do not show: the stream announces a reread of the table, leaves out the rows of that
 //! transaction, and goes on.
 
-use anabranch_pipeline::ports::Entry;
+use anabranch_pipeline::ports::BinlogStart;
 
 use crate::source::{Database, SourceProbe};
 
@@ -38,17 +38,17 @@ on_mysql!(
 );
 
 /// Runs the statements and checks the later changes, also of streams that resume anywhere in them.
-async fn expect(database: &Database, reading: &mut SourceProbe, statements: &[&str], expected: &[&str]) {
-    let before = reading.seen.len();
+async fn expect(database: &Database, probe: &mut SourceProbe, statements: &[&str], expected: &[&str]) {
+    let before = probe.seen.len();
     database.run(statements).await;
-    reading.until_end(database).await;
-    assert_eq!(reading.texts()[before..], *expected, "{statements:?}");
-    database.assert_resumes_behind_each_batch(reading).await;
+    probe.until_end(database).await;
+    assert_eq!(probe.texts()[before..], *expected, "{statements:?}");
+    database.assert_resumes_behind_each_batch(probe).await;
 }
 
 async fn tables_that_rows_came_to_or_left_by_name_are_read_again(database: Database) {
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     // The last step of an online schema change.
     let swap = [
         "INSERT INTO $0.t0 VALUES (1, '', NULL)",
@@ -59,7 +59,7 @@ async fn tables_that_rows_came_to_or_left_by_name_are_read_again(database: Datab
         "INSERT INTO $0.t0 VALUES (2, '', NULL, 8)",
         "DROP TABLE $0._t0_old",
     ];
-    expect(&database, &mut reading, &swap, &["t0 + 1 NULL", "t0 again", "t0 + 2 NULL"]).await;
+    expect(&database, &mut probe, &swap, &["t0 + 1 NULL", "t0 again", "t0 + 2 NULL"]).await;
     let moves = [
         "RENAME TABLE $0.t1 TO $0.t9",
         "INSERT INTO $0.t9 VALUES (3, '', NULL)",
@@ -67,19 +67,19 @@ async fn tables_that_rows_came_to_or_left_by_name_are_read_again(database: Datab
         "CREATE TABLE $0.t1 LIKE $0.away",
     ];
     let moved = ["t1 withdrawn", "t9 again", "t9 + 3 NULL", "t9 withdrawn"];
-    expect(&database, &mut reading, &moves, &moved).await;
+    expect(&database, &mut probe, &moves, &moved).await;
     let parts = [
         "CREATE TABLE $0.parts (user_id BIGINT UNSIGNED PRIMARY KEY, name VARCHAR(90), birthday DATE) \
          PARTITION BY RANGE (user_id) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
         "INSERT INTO $0.parts VALUES (5, '', '2000-01-01')",
         "ALTER TABLE $0.parts EXCHANGE PARTITION p0 WITH TABLE $0.t1",
     ];
-    expect(&database, &mut reading, &parts, &["t1 again"]).await;
+    expect(&database, &mut probe, &parts, &["t1 again"]).await;
 }
 
 async fn values_that_a_statement_changes_are_read_again(database: Database) {
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let narrowed = [
         "INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')",
         "ALTER TABLE $0.t0 ADD x DATE",
@@ -87,12 +87,12 @@ async fn values_that_a_statement_changes_are_read_again(database: Database) {
         "INSERT INTO $0.t0 (user_id, birthday) VALUES (2, '2000-01-02')",
     ];
     let seen = ["t0 + 1 2000-01-01", "t0 again", "t0 + 2 2000-01-02"];
-    expect(&database, &mut reading, &narrowed, &seen).await;
+    expect(&database, &mut probe, &narrowed, &seen).await;
 }
 
 async fn rows_beside_a_change_by_text_are_left_out(database: Database) {
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let mixed = [
         "SET SESSION binlog_format = MIXED",
         "BEGIN",
@@ -103,14 +103,14 @@ async fn rows_beside_a_change_by_text_are_left_out(database: Database) {
         "COMMIT",
         "INSERT INTO $0.t0 VALUES (13, UUID(), NULL)",
     ];
-    expect(&database, &mut reading, &mixed, &["t1 + 12 NULL", "t0 again", "t0 + 13 NULL"]).await;
+    expect(&database, &mut probe, &mixed, &["t1 + 12 NULL", "t0 again", "t0 + 13 NULL"]).await;
     let all = ["SET SESSION binlog_format = STATEMENT", "DELETE FROM $0.t0", "DELETE FROM $0.other"];
-    expect(&database, &mut reading, &all, &["t0 again"]).await;
+    expect(&database, &mut probe, &all, &["t0 again"]).await;
 }
 
 async fn a_table_that_does_not_fit_is_read_again_and_others_go_on(database: Database) {
     let database = database.with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut probe = database.read_latest().await;
     let unfit = [
         "INSERT INTO $0.t0 VALUES (1, '', NULL)",
         "ALTER TABLE $0.t0 RENAME COLUMN birthday TO born",
@@ -123,15 +123,15 @@ async fn a_table_that_does_not_fit_is_read_again_and_others_go_on(database: Data
         "INSERT INTO $0.t0 VALUES (4, '', '2000-01-04')",
     ];
     let seen = ["t0 + 1 NULL", "t1 + 3 NULL", "t0 again", "t0 again", "t0 + 4 2000-01-04"];
-    expect(&database, &mut reading, &unfit, &seen).await;
+    expect(&database, &mut probe, &unfit, &seen).await;
 }
 
 async fn a_branch_that_was_not_read_has_every_table_read_again(database: Database) {
     let database = database.with_tables().await;
     let prepare = ["XA START 'b'", "INSERT INTO $0.t0 VALUES (2, '', NULL)", "XA END 'b'", "XA PREPARE 'b'"];
     database.run(&prepare).await;
-    let mut reading = database.read(Entry::Latest).await;
+    let mut probe = database.read(BinlogStart::Latest).await;
     let decided = ["XA COMMIT 'b'", "INSERT INTO $0.t1 VALUES (2, '', NULL)"];
     // Without a name: for every table of the entity.
-    expect(&database, &mut reading, &decided, &[" again", "t1 + 2 NULL"]).await;
+    expect(&database, &mut probe, &decided, &[" again", "t1 + 2 NULL"]).await;
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_pipeline::config::{EntityConfig, UnseenChanges};
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::ports::{ChangeSource, Entry, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, RowSource, SourceConnector};
 use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec;
@@ -53,12 +53,12 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
 /// Each row of each table by its first value, from the binlog.
 async fn by_binlog(source: &MysqlSource) -> BTreeMap<(String, String), Vec<Value<'static>>> {
     let head = source.head().await.unwrap();
-    let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
+    let mut stream = source.open(BinlogStart::Earliest, &Timeline::default(), 0).await.unwrap();
     let mut batch =
         anabranch_pipeline::records::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
     let mut found = BTreeMap::new();
     while batch.position() < head {
-        tokio::time::timeout(WAIT_MAX, reading.fill(&mut batch)).await.unwrap().unwrap();
+        tokio::time::timeout(WAIT_MAX, stream.fill(&mut batch)).await.unwrap().unwrap();
         let taken = batch.take();
         let mut changes = codec::decode(&taken.payload).unwrap();
         while let Some(change) = changes.next().unwrap() {
@@ -129,11 +129,11 @@ async fn every_type_that_can_be_captured_is_read_as_from_the_binlog(database: Da
 /// Each change as text, and the number of updates that were left out as unchanged.
 async fn changes_of(source: &MysqlSource) -> (Vec<String>, u64) {
     let head = source.head().await.unwrap();
-    let mut reading = source.open(Entry::Earliest, &Timeline::default(), 0).await.unwrap();
+    let mut stream = source.open(BinlogStart::Earliest, &Timeline::default(), 0).await.unwrap();
     let mut batch =
         anabranch_pipeline::records::BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default());
     while batch.position() < head {
-        tokio::time::timeout(WAIT_MAX, reading.fill(&mut batch)).await.unwrap().unwrap();
+        tokio::time::timeout(WAIT_MAX, stream.fill(&mut batch)).await.unwrap().unwrap();
     }
     let (unchanged, taken) = (batch.take_unchanged(), batch.take());
     let (mut changes, mut found) = (codec::decode(&taken.payload).unwrap(), Vec::new());
@@ -319,9 +319,9 @@ async fn a_transaction_whose_acknowledgement_is_held_is_behind_the_watermark(dat
     let mut writer = database.admin().await;
     let insert = format!("INSERT INTO {}0.t0 VALUES (2, '', '2000-01-02')", database.prefix);
     let held = tokio::spawn(async move { writer.query_drop(insert).await.unwrap() });
-    let mut reading = database.read(Entry::Earliest).await;
-    reading.until("the transaction that waits", |reading| reading.seen.len() == 2).await;
-    let change = reading.seen[1].lsn;
+    let mut stream = database.read(BinlogStart::Earliest).await;
+    stream.until("the transaction that waits", |stream| stream.seen.len() == 2).await;
+    let change = stream.seen[1].lsn;
     assert_ne!(database.ask("SELECT @@gtid_binlog_pos").await, gtid, "it runs ahead");
 
     let table = table_of(&source, "t0").await;

@@ -8,7 +8,7 @@ use crate::source::Database;
 #[tokio::test(flavor = "multi_thread")]
 async fn removed_tables_are_withdrawn_at_their_statement() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut stream = database.read_latest().await;
     database
         .run(&[
             "CREATE DATABASE $1",
@@ -28,9 +28,9 @@ async fn removed_tables_are_withdrawn_at_their_statement() {
             "DROP DATABASE $0",
         ])
         .await;
-    reading.until_end(&database).await;
+    stream.until_end(&database).await;
     assert_eq!(
-        reading.texts(),
+        stream.texts(),
         [
             "t0 + 1 NULL",
             "t0 withdrawn",
@@ -44,13 +44,13 @@ async fn removed_tables_are_withdrawn_at_their_statement() {
             "t1 withdrawn",
         ]
     );
-    assert!(reading.seen.is_sorted_by_key(|seen| seen.lsn));
+    assert!(stream.seen.is_sorted_by_key(|seen| seen.lsn));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_by_text_stops_when_its_table_is_captured() {
     let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest_that_stops().await;
+    let mut stream = database.read_latest_that_stops().await;
     database
         .run(&[
             "SET SESSION binlog_format = STATEMENT",
@@ -59,15 +59,15 @@ async fn a_change_by_text_stops_when_its_table_is_captured() {
             "INSERT INTO $0.t0 VALUES (1, '', NULL)",
         ])
         .await;
-    let fault = reading.until_fault(Code::BinlogStatement).await;
+    let fault = stream.until_fault(Code::BinlogStatement).await;
     assert!(fault.to_string().contains("0.t0"), "{fault}");
-    assert_eq!(reading.texts(), [""; 0]);
+    assert_eq!(stream.texts(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn altered_tables_pass_while_the_captured_columns_remain() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest_that_stops().await;
+    let mut stream = database.read_latest_that_stops().await;
     database
         .run(&[
             "INSERT INTO $0.t0 VALUES (1, '', NULL)",
@@ -82,17 +82,17 @@ async fn altered_tables_pass_while_the_captured_columns_remain() {
             "ALTER TABLE $0.t2 MODIFY birthday DATETIME, CONVERT TO CHARACTER SET latin1",
         ])
         .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 1 NULL", "t0 + 2 02-30"]);
+    stream.until_end(&database).await;
+    assert_eq!(stream.texts(), ["t0 + 1 NULL", "t0 + 2 02-30"]);
     database
         .run(&[
             "ALTER TABLE $0.t0 CHANGE birthday born VARCHAR(20)",
             "INSERT INTO $0.t1 VALUES (3, '', NULL)",
         ])
         .await;
-    reading.until_seen(3).await;
+    stream.until_seen(3).await;
     database.run(&["INSERT INTO $0.t0 VALUES ('x', 4, NULL)"]).await;
-    let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+    let fault = stream.until_fault(Code::SourceSchemaChanged).await;
     assert!(fault.to_string().contains("no column birthday"), "{fault}");
 }
 
@@ -167,11 +167,11 @@ const ALTERS: &[(&[&str], &str)] = &[
 async fn an_alter_that_changes_captured_values_without_row_events_stops() {
     for (statements, expected) in ALTERS {
         let database = Database::shared().with_tables().await;
-        let mut reading = database.read_latest_that_stops().await;
+        let mut stream = database.read_latest_that_stops().await;
         database.run(&["INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')"]).await;
-        reading.until_seen(1).await;
+        stream.until_seen(1).await;
         database.run(statements).await;
-        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        let fault = stream.until_fault(Code::SourceSchemaChanged).await;
         assert!(fault.to_string().contains(expected), "{expected}: {fault}");
         assert!(fault.code().is_mended_by_reading(), "{fault}");
     }
@@ -180,7 +180,7 @@ async fn an_alter_that_changes_captured_values_without_row_events_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partition_that_becomes_a_captured_table_stops() {
     let database = Database::shared().with_tables().await;
-    let mut reading = database.read_latest_that_stops().await;
+    let mut stream = database.read_latest_that_stops().await;
     database
         .run(&[
             "CREATE TABLE $0.archive (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE) \
@@ -189,7 +189,7 @@ async fn a_partition_that_becomes_a_captured_table_stops() {
             "ALTER TABLE $0.archive CONVERT PARTITION p0 TO TABLE $0.t8",
         ])
         .await;
-    let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+    let fault = stream.until_fault(Code::SourceSchemaChanged).await;
     assert!(fault.to_string().contains("0.t8"), "{fault}");
 }
 
@@ -202,12 +202,12 @@ async fn a_retyped_column_and_moved_tables_stop() {
     ];
     for (statement, expected) in moves {
         let database = Database::shared().with_tables().await;
-        let mut reading = database.read_latest_that_stops().await;
+        let mut stream = database.read_latest_that_stops().await;
         database.run(&[statement]).await;
         if statement.contains("MODIFY") {
             database.run(&["INSERT INTO $0.t0 (user_id, birthday) VALUES (1, 1)"]).await;
         }
-        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        let fault = stream.until_fault(Code::SourceSchemaChanged).await;
         assert!(fault.to_string().contains(expected), "{fault}");
     }
 }
@@ -215,7 +215,7 @@ async fn a_retyped_column_and_moved_tables_stop() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_that_log_less_than_needed_stop() {
     let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut stream = database.read_latest().await;
     database
         .run(&[
             "INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')",
@@ -223,19 +223,19 @@ async fn sessions_that_log_less_than_needed_stop() {
             "UPDATE $0.t0 SET name = 'x'",
         ])
         .await;
-    reading.until_fault(Code::SourceImageNotFull).await;
+    stream.until_fault(Code::SourceImageNotFull).await;
 
-    let mut reading = database.read_latest().await;
+    let mut stream = database.read_latest().await;
     database
         .run(&["SET GLOBAL binlog_row_metadata = NO_LOG", "INSERT INTO $0.t1 VALUES (1, '', '2000-01-01')"])
         .await;
-    reading.until_fault(Code::SourceMetadataNotFull).await;
+    stream.until_fault(Code::SourceMetadataNotFull).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_not_captured_may_be_anything() {
     let database = Database::with_flags(&[]).with_tables().await;
-    let mut reading = database.read_latest().await;
+    let mut stream = database.read_latest().await;
     database
         .run(&[
             "CREATE TABLE $0.`täb le` (a VARBINARY(9), b VARCHAR(9) CHARACTER SET gbk, c UUID, `d``e` GEOMETRY)",
@@ -261,9 +261,9 @@ async fn what_is_not_captured_may_be_anything() {
             "SET STATEMENT max_statement_time = 9 FOR INSERT INTO $0.t1 VALUES (8, '', NULL)",
         ])
         .await;
-    reading.until_end(&database).await;
-    assert_eq!(reading.texts(), ["t0 + 1 2000-01-01", "t0 - 1 2000-01-01", "t1 + 7 NULL", "t1 + 8 NULL"]);
-    assert_eq!(reading.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
+    stream.until_end(&database).await;
+    assert_eq!(stream.texts(), ["t0 + 1 2000-01-01", "t0 - 1 2000-01-01", "t1 + 7 NULL", "t1 + 8 NULL"]);
+    assert_eq!(stream.resume().gtid_set, database.ask("SELECT @@gtid_binlog_pos").await);
 }
 
 on_each_mariadb!(rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_not);
@@ -282,7 +282,7 @@ async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_
             "INSERT INTO $0.t0 VALUES (1, '', NULL)",
         ])
         .await;
-    let mut reading = database.read_latest().await;
+    let mut stream = database.read_latest().await;
     let statements = [
         ("INSERT INTO $0.parent VALUES (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)", 0),
         ("INSERT INTO $0.t1 VALUES (1, '', NULL), (2, '', NULL)", 0),
@@ -315,8 +315,8 @@ async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_
     let mut wrong = Vec::new();
     for (statement, expected) in statements {
         database.run(&[statement]).await;
-        reading.until_end(&database).await;
-        let found = reading.take_unseen();
+        stream.until_end(&database).await;
+        let found = stream.take_unseen();
         println!("{found}  {statement}");
         if found != expected {
             wrong.push((statement, expected, found));
@@ -332,12 +332,12 @@ async fn a_character_of_two_bytes_hides_no_statement_in_any_client_character_set
         [("gbk", b"\xbf\\"), ("big5", b"\xa5\\"), ("sjis", b"\x95\\"), ("cp932", b"\x95\\")]
     {
         let database = Database::shared().with_tables().await;
-        let mut reading = database.read_latest_that_stops().await;
+        let mut stream = database.read_latest_that_stops().await;
         let mut session = database.admin().await;
         let mut run = async |parts: &[&[u8]]| {
             let sql = parts.concat();
-            let told = String::from_utf8_lossy(&sql).into_owned();
-            session.query_drop(sql).await.unwrap_or_else(|error| panic!("{told}: {error}"));
+            let reported = String::from_utf8_lossy(&sql).into_owned();
+            session.query_drop(sql).await.unwrap_or_else(|error| panic!("{reported}: {error}"));
         };
         let (name, prefix) = (&character[..], database.prefix.as_bytes());
         run(&[b"SET NAMES ", set.as_bytes()]).await;
@@ -345,10 +345,10 @@ async fn a_character_of_two_bytes_hides_no_statement_in_any_client_character_set
         // The server itself writes the statement that drops them, in UTF-8.
         run(&[b"CREATE TABLE ", prefix, b"0.`", name, b"` (a INT)"]).await;
         run(&[b"DROP TABLE ", prefix, b"0.`", name, b"`, ", prefix, b"0.t1"]).await;
-        reading.until_end(&database).await;
-        assert_eq!(reading.texts(), ["t1 withdrawn"], "{set}");
+        stream.until_end(&database).await;
+        assert_eq!(stream.texts(), ["t1 withdrawn"], "{set}");
         run(&[b"ALTER TABLE ", prefix, b"0.t0 COMMENT '", name, b"', RENAME TO ", prefix, b"0.u"]).await;
-        let fault = reading.until_fault(Code::SourceSchemaChanged).await;
+        let fault = stream.until_fault(Code::SourceSchemaChanged).await;
         assert!(fault.to_string().contains("ALTER TABLE … RENAME"), "{set}: {fault}");
     }
 }

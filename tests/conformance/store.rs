@@ -25,10 +25,10 @@ async fn ready_alone() -> StoreSite {
     ready_at(StoreSite::alone().await).await
 }
 
-async fn ready_at(place: StoreSite) -> StoreSite {
-    let place = StoreSite { lanes: 1, ..place };
-    place.target("target-a").setup().await.unwrap();
-    place
+async fn ready_at(site: StoreSite) -> StoreSite {
+    let site = StoreSite { lanes: 1, ..site };
+    site.target("target-a").setup().await.unwrap();
+    site
 }
 
 /// Query for the session of a lane that is executing its fence.
@@ -48,10 +48,10 @@ async fn until(admin: &mut Conn, sql: &str) -> u64 {
 }
 
 /// Advances a commit until its rows are written and COMMIT is not sent, and leaves it there.
-async fn pause_behind_the_rows(place: &StoreSite, commit: &mut (impl Future + Unpin)) {
+async fn pause_behind_the_rows(site: &StoreSite, commit: &mut (impl Future + Unpin)) {
     // The first packet waits for this lock, so one poll sends the packet and cannot read the answer too.
-    let (mut holder, mut admin) = (place.admin().await, place.admin().await);
-    let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", place.control());
+    let (mut holder, mut admin) = (site.admin().await, site.admin().await);
+    let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", site.control());
     holder.query_drop(lock).await.unwrap();
     assert!(futures::poll!(commit).is_pending());
     let id = until(&mut admin, FENCING).await;
@@ -62,98 +62,98 @@ async fn pause_behind_the_rows(place: &StoreSite, commit: &mut (impl Future + Un
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
-    let place = ready_alone().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let site = ready_alone().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let flush = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     {
         let mut commit = Box::pin(lane.commit(&flush));
-        pause_behind_the_rows(&place, &mut commit).await;
+        pause_behind_the_rows(&site, &mut commit).await;
     }
     assert_eq!(lane.load().await.unwrap(), progress, "waits until the server has settled it");
-    assert!(place.rows().await.is_empty());
+    assert!(site.rows().await.is_empty());
     lane.commit(&flush).await.unwrap();
-    assert_eq!(place.rows().await.len(), 1);
+    assert_eq!(site.rows().await.len(), 1);
 }
 
 /// `DROP DATABASE` withdraws every table of a rule: a table that never had a row costs no writing statement.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_deletes_only_where_rows_stand_however_many_shards_it_names() {
-    let place = ready_alone().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = ready_alone().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let mut rows = vec![(1, 7, insert(user(1, 5, 6))), (2, 900, insert(user(2, 5, 6)))];
     // One table has rows of so many shards that it is asked with the whole list.
     rows.extend((100..200).map(|shard| (3, shard, insert(user(u64::from(shard), 1, 1)))));
-    let flush = place.flush(&lane, &progress, rows);
+    let flush = site.flush(&lane, &progress, rows);
     lane.commit(&flush).await.unwrap();
     // DELETEs of one table, and in the form that takes a hint.
     let deletes = async || {
         let counters = "SHOW GLOBAL STATUS WHERE variable_name IN ('Com_delete', 'Com_delete_multi')";
-        let counters: Vec<(String, u64)> = place.admin().await.query(counters).await.unwrap();
+        let counters: Vec<(String, u64)> = site.admin().await.query(counters).await.unwrap();
         counters.into_iter().map(|(_, count)| count).sum::<u64>()
     };
     let before = deletes().await;
     let withdrawals = (0..800).map(|shard| (9, shard, Action::Withdraw)).collect();
-    let flush = place.flush(&lane, &flush.progress, withdrawals);
+    let flush = site.flush(&lane, &flush.progress, withdrawals);
     lane.commit(&flush).await.unwrap();
     assert_eq!(deletes().await - before, 2, "one for each table that has rows of withdrawn shards");
-    assert_eq!(place.rows().await.len(), 1, "the shard that was not withdrawn keeps its row");
+    assert_eq!(site.rows().await.len(), 1, "the shard that was not withdrawn keeps its row");
 }
 
 /// The lane knows the shards that have rows from its first question on, and asks anew after each load of its progress.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_large_withdrawal_asks_for_what_may_stand_only_and_finds_what_came_since() {
-    let place = ready_alone().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = ready_alone().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let withdrawn = |at| (0..800).map(|shard| (at, shard, Action::Withdraw)).collect::<Vec<_>>();
     // Opening a connection runs queries of its own, so the counter has one connection.
-    let mut admin = place.admin().await;
+    let mut admin = site.admin().await;
     let mut selects = async || {
         let sql = "SHOW GLOBAL STATUS WHERE variable_name = 'Com_select'";
         let counters: Vec<(String, u64)> = admin.query(sql).await.unwrap();
         counters[0].1
     };
     let shards: BTreeSet<_> = (0..800).map(|number| table(number).shard).collect();
-    assert!(lane.may_stand(shards.clone()).await.unwrap().is_empty());
-    let first = place.flush(&lane, &progress, withdrawn(1));
+    assert!(lane.shards_with_rows(shards.clone()).await.unwrap().is_empty());
+    let first = site.flush(&lane, &progress, withdrawn(1));
     lane.commit(&first).await.unwrap();
-    let second = place.flush(&lane, &first.progress, withdrawn(2));
+    let second = site.flush(&lane, &first.progress, withdrawn(2));
     let before = selects().await;
-    assert!(lane.may_stand(shards.clone()).await.unwrap().is_empty());
+    assert!(lane.shards_with_rows(shards.clone()).await.unwrap().is_empty());
     lane.commit(&second).await.unwrap();
     assert_eq!(selects().await, before, "no shard stands, and the lane knows it");
 
     // A row of the lane itself, written after it has asked.
-    let written = place.flush(&lane, &second.progress, vec![(3, 7, insert(user(1, 5, 6)))]);
+    let written = site.flush(&lane, &second.progress, vec![(3, 7, insert(user(1, 5, 6)))]);
     lane.commit(&written).await.unwrap();
-    let third = place.flush(&lane, &written.progress, withdrawn(4));
+    let third = site.flush(&lane, &written.progress, withdrawn(4));
     lane.commit(&third).await.unwrap();
-    assert!(place.rows().await.is_empty());
+    assert!(site.rows().await.is_empty());
 
     // Another process has the lane for some time.
-    let (mut other, _) = place.lane("source-a", 0).await;
-    let written = place.flush(&other, &third.progress, vec![(5, 8, insert(user(2, 5, 6)))]);
+    let (mut other, _) = site.lane("source-a", 0).await;
+    let written = site.flush(&other, &third.progress, vec![(5, 8, insert(user(2, 5, 6)))]);
     other.commit(&written).await.unwrap();
-    let stale = place.flush(&lane, &third.progress, withdrawn(6));
+    let stale = site.flush(&lane, &third.progress, withdrawn(6));
     assert_eq!(lane.commit(&stale).await.unwrap_err().code(), Code::TargetFenced);
     let progress = lane.load().await.unwrap();
-    assert_eq!(lane.may_stand(shards).await.unwrap(), [table(8).shard].into());
-    let fourth = place.flush(&lane, &progress, withdrawn(6));
+    assert_eq!(lane.shards_with_rows(shards).await.unwrap(), [table(8).shard].into());
+    let fourth = site.flush(&lane, &progress, withdrawn(6));
     lane.commit(&fourth).await.unwrap();
-    assert!(place.rows().await.is_empty());
+    assert!(site.rows().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_harm_later() {
-    let place = ready_alone().await;
-    let (mut paused, progress) = place.lane("source-a", 0).await;
-    let (mut next, _) = place.lane("source-a", 0).await;
-    let late = place.flush(&paused, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let site = ready_alone().await;
+    let (mut paused, progress) = site.lane("source-a", 0).await;
+    let (mut next, _) = site.lane("source-a", 0).await;
+    let late = site.flush(&paused, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     let mut commit = Box::pin(paused.commit(&late));
-    pause_behind_the_rows(&place, &mut commit).await;
+    pause_behind_the_rows(&site, &mut commit).await;
     let paused_at = Instant::now();
 
     // The successor waits for the lock, repeats the flush, and succeeds.
-    let flush = place.flush(&next, &progress, vec![(2, 0, insert(user(2, 1, 1)))]);
+    let flush = site.flush(&next, &progress, vec![(2, 0, insert(user(2, 1, 1)))]);
     next.commit(&flush).await.unwrap();
     assert!(paused_at.elapsed() < LEASE_TIME_TO_LIVE + Duration::from_secs(2), "{:?}", paused_at.elapsed());
 
@@ -161,16 +161,16 @@ async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_har
     let fault = commit.await.unwrap_err();
     assert_eq!(fault.class(), Class::Transient, "{fault}");
     assert_eq!(paused.commit(&late).await.unwrap_err().code(), Code::TargetFenced);
-    assert_eq!(place.rows_of(1).await, []);
-    assert_eq!(place.rows_of(2).await.len(), 1);
+    assert_eq!(site.rows_of(1).await, []);
+    assert_eq!(site.rows_of(2).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
-    let place = ready_alone().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
-    let mut admin = place.admin().await;
+    let site = ready_alone().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let flush = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let mut admin = site.admin().await;
     admin.query_drop("BACKUP STAGE START; BACKUP STAGE BLOCK_COMMIT").await.unwrap();
     let writer = tokio::spawn(async move {
         let outcome = lane.commit(&flush).await;
@@ -178,7 +178,7 @@ async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
     });
     let committing =
         "SELECT id FROM information_schema.processlist WHERE info LIKE 'COMMIT%' AND command = 'Query'";
-    let mut watcher = place.admin().await;
+    let mut watcher = site.admin().await;
     let id = until(&mut watcher, committing).await;
     watcher.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
     let (mut lane, flush, outcome) = writer.await.unwrap();
@@ -187,7 +187,7 @@ async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
     admin.query_drop("BACKUP STAGE END").await.unwrap();
 
     let settled = lane.load().await.unwrap();
-    let rows = place.rows_of(1).await.len();
+    let rows = site.rows_of(1).await.len();
     assert!(
         (settled == progress && rows == 0) || (settled == flush.progress && rows == 1),
         "{settled:?}, {rows} rows"
@@ -196,118 +196,118 @@ async fn a_connection_lost_at_commit_is_settled_by_loading_progress() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_lost_before_commit_is_made_anew_and_the_flush_repeated() {
-    let place = ready_alone().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let mut admin = place.admin().await;
+    let site = ready_alone().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let mut admin = site.admin().await;
     let lanes = "SELECT id FROM information_schema.processlist WHERE user = 'anabranch_apply'";
     for id in admin.query::<u64, _>(lanes).await.unwrap() {
         admin.query_drop(format!("KILL CONNECTION {id}")).await.unwrap();
     }
-    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let flush = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&flush).await.unwrap();
-    assert_eq!(place.rows_of(1).await.len(), 1);
+    assert_eq!(site.rows_of(1).await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_time_out_repeats_the_whole_flush() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let flush = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let site = ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let flush = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&flush).await.unwrap();
     let progress = flush.progress;
 
-    let mut holder = place.admin().await;
+    let mut holder = site.admin().await;
     holder
-        .query_drop(format!("START TRANSACTION; SELECT * FROM {} FOR UPDATE", place.table(0, "0101")))
+        .query_drop(format!("START TRANSACTION; SELECT * FROM {} FOR UPDATE", site.table(0, "0101")))
         .await
         .unwrap();
-    let flush = place.flush(&lane, &progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 2)))]);
+    let flush = site.flush(&lane, &progress, vec![(2, 0, update(user(1, 1, 1), user(1, 1, 2)))]);
     let writer = tokio::spawn(async move { lane.commit(&flush).await });
     // Longer than one lock wait of the lane, so that its first attempt fails.
-    let mut admin = place.admin().await;
+    let mut admin = site.admin().await;
     let waited = LEASE_TIME_TO_LIVE / 2 + Duration::from_secs(1);
     admin.query_drop(format!("DO SLEEP({})", waited.as_secs())).await.unwrap();
     assert!(!writer.is_finished());
     holder.query_drop("ROLLBACK").await.unwrap();
     writer.await.unwrap().unwrap();
-    assert_eq!(place.rows_of(1).await, [("birthday_0102".into(), "01-02".into(), 2)]);
+    assert_eq!(site.rows_of(1).await, [("birthday_0102".into(), "01-02".into(), 2)]);
 }
 
 /// The columns survive a replacement too, even if the row's version was changed by hand.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_belongs_to_the_dispatcher_survives_every_upsert() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let first = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let site = ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let first = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&first).await.unwrap();
     let sent = "is_sent = 1, send_time = '2026-01-01 00:00:00.5', sent_occurrence = 2026";
-    place.sql(format!("UPDATE {} SET {sent}", place.table(0, "0101"))).await;
-    let second = place.flush(&lane, &first.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
+    site.sql(format!("UPDATE {} SET {sent}", site.table(0, "0101"))).await;
+    let second = site.flush(&lane, &first.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
     lane.commit(&second).await.unwrap();
     let kept = format!(
         "SELECT COUNT(*) FROM {} WHERE lsn = 2 AND is_sent = 1 AND send_time = '2026-01-01 00:00:00.5' \
          AND sent_occurrence = 2026",
-        place.table(0, "0101")
+        site.table(0, "0101")
     );
-    assert_eq!(place.number(&kept).await, 1);
-    place.sql(format!("UPDATE {} SET lsn = {}", place.table(0, "0101"), u64::MAX)).await;
-    let mut third = place.flush(&lane, &second.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
+    assert_eq!(site.number(&kept).await, 1);
+    site.sql(format!("UPDATE {} SET lsn = {}", site.table(0, "0101"), u64::MAX)).await;
+    let mut third = site.flush(&lane, &second.progress, vec![(2, 0, insert(user(1, 1, 1)))]);
     let rows = [(table(0).shard, Cell::UInt(1))].into();
     third.replacement = Some(Replacement { low: lsn(2), column: 0, rows });
     lane.commit(&third).await.unwrap();
-    assert_eq!(place.number(&kept).await, 1);
+    assert_eq!(site.number(&kept).await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_larger_than_a_packet_is_still_one_transaction() {
-    let place = StoreSite { limits: "statement_rows = 100", ..ready_alone().await };
-    place.sql("SET GLOBAL max_allowed_packet = 262144").await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = StoreSite { limits: "statement_rows = 100", ..ready_alone().await };
+    site.sql("SET GLOBAL max_allowed_packet = 262144").await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let rows = 12_000u64;
     let changes =
         (0..rows).map(|id| (1 + id, 0, insert(user(id, 1 + (id % 12) as u8, 1 + (id % 28) as u8)))).collect();
-    let flush = place.flush(&lane, &progress, changes);
+    let flush = site.flush(&lane, &progress, changes);
     lane.commit(&flush).await.unwrap();
-    assert_eq!(place.rows().await.len() as u64, rows);
+    assert_eq!(site.rows().await.len() as u64, rows);
 
     // The second packet fails (a table is gone): the first one leaves no row either.
-    place.sql(format!("DROP TABLE {}", place.table(342, "1208"))).await;
+    site.sql(format!("DROP TABLE {}", site.table(342, "1208"))).await;
     let changes = (0..rows)
         .map(|id| {
             (rows + id, 0, Action::Delete { before: user(id, 1 + (id % 12) as u8, 1 + (id % 28) as u8) })
         })
         .collect();
-    let flush = place.flush(&lane, &flush.progress, changes);
+    let flush = site.flush(&lane, &flush.progress, changes);
     let fault = lane.commit(&flush).await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
-    assert_eq!(place.number(&format!("SELECT COUNT(*) FROM {}", place.table(0, "0101"))).await, 143);
+    assert_eq!(site.number(&format!("SELECT COUNT(*) FROM {}", site.table(0, "0101"))).await, 143);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_lanes_that_lock_each_other_out_both_get_through() {
-    let place = ready().await;
-    let (mut a, progress_a) = place.lane("source-a", 0).await;
-    let (mut b, progress_b) = place.lane("source-b", 0).await;
+    let site = ready().await;
+    let (mut a, progress_a) = site.lane("source-a", 0).await;
+    let (mut b, progress_b) = site.lane("source-b", 0).await;
     // Lanes of two sources share tables, never claims.
     let many = |shard: u32| {
         (0..3000u64).map(move |id| (1 + id, shard, insert(user(id, 1 + (id % 12) as u8, 1)))).collect()
     };
     for _ in 0..3 {
-        let flush_a = place.flush(&a, &progress_a, many(0));
-        let flush_b = place.flush(&b, &progress_b, many(1));
+        let flush_a = site.flush(&a, &progress_a, many(0));
+        let flush_b = site.flush(&b, &progress_b, many(1));
         let (done_a, done_b) = tokio::join!(a.commit(&flush_a), b.commit(&flush_b));
         if let (Err(one), _) | (_, Err(one)) = (done_a, done_b) {
             // From the second round on both are stale, which must be their only fault.
             assert_eq!(one.code(), Code::TargetFenced, "{one}");
         }
     }
-    assert_eq!(place.rows().await.len(), 6000);
+    assert_eq!(site.rows().await.len(), 6000);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
     for (layout, databases) in [("by_day", 5), ("by_user", 3)] {
-        let place = StoreSite {
+        let site = StoreSite {
             layout,
             databases,
             lanes: 3,
@@ -326,8 +326,8 @@ async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
                 [insert(at(0)), update(at(0), at(1)), update(at(1), last)]
             })
         };
-        for target in place.targets.clone() {
-            let target = place.target(target);
+        for target in site.targets.clone() {
+            let target = site.target(target);
             target.setup().await.unwrap();
             for id in target.lane_ids().into_iter().filter(|id| id.source == "source-a") {
                 let mut lane = target.lane(&id).unwrap();
@@ -335,13 +335,13 @@ async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
                 let numbered: Vec<_> =
                     (1..).zip(changes()).map(|(number, action)| (number, 0, action)).collect();
                 for window in numbered.chunks(1_700) {
-                    let flush = place.flush(&lane, &progress, window.to_vec());
+                    let flush = site.flush(&lane, &progress, window.to_vec());
                     lane.commit(&flush).await.unwrap();
                     progress = flush.progress;
                 }
             }
         }
-        let rows = place.rows().await;
+        let rows = site.rows().await;
         assert_eq!(rows.len() as u64, users - users / 10, "{layout}");
         for ((table, _, id), (birthday, _, _)) in rows {
             let (month, day) = month_day(id, 2);
@@ -356,29 +356,29 @@ async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    let first = place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
+    let site = ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let first = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     lane.commit(&first).await.unwrap();
-    place.sql(format!("DELETE FROM `{}`.progress WHERE source = 'source-a'", place.control())).await;
-    let second = place.flush(&lane, &first.progress, vec![(2, 0, insert(user(2, 1, 1)))]);
+    site.sql(format!("DELETE FROM `{}`.progress WHERE source = 'source-a'", site.control())).await;
+    let second = site.flush(&lane, &first.progress, vec![(2, 0, insert(user(2, 1, 1)))]);
     for fault in [
         lane.commit(&second).await.unwrap_err(),
         lane.load().await.unwrap_err(),
-        place.target("target-a").setup().await.unwrap_err(),
-        place.target("target-a").check().await.remove(0),
+        site.target("target-a").setup().await.unwrap_err(),
+        site.target("target-a").check().await.remove(0),
     ] {
         assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
         assert!(fault.remedy_text().is_some());
     }
-    assert_eq!(place.rows_of(2).await, []);
-    assert_eq!(place.number(&format!("SELECT COUNT(*) FROM `{}`.progress", place.control())).await, 1);
+    assert_eq!(site.rows_of(2).await, []);
+    assert_eq!(site.number(&format!("SELECT COUNT(*) FROM `{}`.progress", site.control())).await, 1);
     // The remedy: empty tables and another set-up.
-    place.sql(format!("TRUNCATE {}", place.table(0, "0101"))).await;
+    site.sql(format!("TRUNCATE {}", site.table(0, "0101"))).await;
     for table in ["progress", "enrolled"] {
-        place.sql(format!("DELETE FROM `{}`.{table}", place.control())).await;
+        site.sql(format!("DELETE FROM `{}`.{table}", site.control())).await;
     }
-    place.target("target-a").setup().await.unwrap();
+    site.target("target-a").setup().await.unwrap();
     assert_eq!(lane.load().await.unwrap().position, lsn(0));
 }
 
@@ -386,14 +386,14 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "measures; prints rows a second of wide upserts and deletes"]
 async fn rate_of_wide_flushes() {
-    let place = StoreSite { lanes: 1, ..StoreSite::alone().await };
+    let site = StoreSite { lanes: 1, ..StoreSite::alone().await };
     let began = Instant::now();
-    let report = place.target("target-a").setup().await.unwrap();
+    let report = site.target("target-a").setup().await.unwrap();
     println!("set-up: {report:?} in {:?}", began.elapsed());
     let began = Instant::now();
-    assert!(place.target("target-a").check().await.is_empty());
+    assert!(site.target("target-a").check().await.is_empty());
     println!("check: {:?}", began.elapsed());
-    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    let (mut lane, mut progress) = site.lane("source-a", 0).await;
     for flush_rows in [1_000u64, 5_000, 20_000] {
         let mut rates = Vec::new();
         for round in 0..6u64 {
@@ -408,7 +408,7 @@ async fn rate_of_wide_flushes() {
                     (progress.revision + 1, (id % 10) as u32, insert(user(id, month, day)))
                 })
                 .collect();
-            let flush = place.flush(&lane, &progress, changes);
+            let flush = site.flush(&lane, &progress, changes);
             let began = Instant::now();
             lane.commit(&flush).await.unwrap();
             rates.push(flush.rows() as f64 / began.elapsed().as_secs_f64());
@@ -417,7 +417,7 @@ async fn rate_of_wide_flushes() {
         rates.sort_by(f64::total_cmp);
         println!("upserts, {flush_rows} rows a flush over 336 tables: {:.0} rows/s (median of 6)", rates[3]);
     }
-    let all: Vec<_> = place.rows().await.into_iter().collect();
+    let all: Vec<_> = site.rows().await.into_iter().collect();
     let shards: HashMap<u64, u32> = (0..10).map(|number| (table(number).shard.as_u64(), number)).collect();
     for some in all.chunks(20_000).take(3) {
         let changes = some
@@ -428,7 +428,7 @@ async fn rate_of_wide_flushes() {
                 (progress.revision + 1, shards[shard], Action::Delete { before })
             })
             .collect();
-        let flush = place.flush(&lane, &progress, changes);
+        let flush = site.flush(&lane, &progress, changes);
         let began = Instant::now();
         lane.commit(&flush).await.unwrap();
         println!(

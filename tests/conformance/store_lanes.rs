@@ -43,9 +43,9 @@ struct Lane {
 }
 
 impl Lane {
-    async fn of(place: &StoreSite, source: &'static str) -> Self {
-        let id = LaneId { projection: "serials".into(), ..place.lane_id(source, 0) };
-        let mut store = place.target("target-a").lane(&id).unwrap();
+    async fn of(site: &StoreSite, source: &'static str) -> Self {
+        let id = LaneId { projection: "serials".into(), ..site.lane_id(source, 0) };
+        let mut store = site.target("target-a").lane(&id).unwrap();
         let progress = store.load().await.unwrap();
         Self { store, source, progress }
     }
@@ -118,17 +118,17 @@ const OTHERS: [u64; 2] = [1, (1 << 62) + 1];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
-    let place = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };
-    place.target("target-a").setup().await.unwrap();
-    let mut lane = Lane::of(&place, "source-a").await;
+    let site = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };
+    site.target("target-a").setup().await.unwrap();
+    let mut lane = Lane::of(&site, "source-a").await;
     lane.apply((0..DEVICES).flat_map(|number| [arrives(0, number), arrives(1, number)])).await;
-    let mut holder = place.admin().await;
+    let mut holder = site.admin().await;
     let [low, high] = OTHERS;
     let values = format!("('A', {low}, 'a', 4, 1), ('BOX-7', {low}, 'a', 4, 1), ('z', {high}, 'a', 4, 1)");
-    let databases = format!("serial\\_code\\_{}\\_%", place.prefix);
+    let databases = format!("serial\\_code\\_{}\\_%", site.prefix);
     write_everywhere(&mut holder, &databases, "value, shard_id, uuid, kind, lsn", &values).await;
 
-    let mut admin = place.admin().await;
+    let mut admin = site.admin().await;
     let before = counted(&mut admin, "Innodb_row_lock_waits").await;
     lane.apply((0..DEVICES).flat_map(|number| [leaves(0, number), arrives(0, DEVICES + number)])).await;
     let mut replacing = lane.flush([]);
@@ -145,29 +145,29 @@ async fn a_flush_of_mapping_rows_waits_for_no_row_of_another_source() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_flush_of_birthdays_waits_for_no_row_of_another_source() {
-    let place = StoreSite { lanes: 1, ..StoreSite::alone().await };
-    place.target("target-a").setup().await.unwrap();
-    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+    let site = StoreSite { lanes: 1, ..StoreSite::alone().await };
+    site.target("target-a").setup().await.unwrap();
+    let (mut lane, mut progress) = site.lane("source-a", 0).await;
     let days = || (1..=28u8).map(|day| (u64::from(day), day));
     let rows = days().flat_map(|(id, day)| (0..2).map(move |shard| (1, shard, insert(user(id, 1, day)))));
-    let flush = place.flush(&lane, &progress, rows.collect());
+    let flush = site.flush(&lane, &progress, rows.collect());
     lane.commit(&flush).await.unwrap();
     progress = flush.progress;
-    let mut holder = place.admin().await;
+    let mut holder = site.admin().await;
     let [low, high] = OTHERS;
     let values = format!("({low}, 1, '01-01', 1), ({high}, 1, '01-01', 1)");
-    let databases = format!("birthday\\_{}\\_%", place.prefix);
+    let databases = format!("birthday\\_{}\\_%", site.prefix);
     write_everywhere(&mut holder, &databases, "shard_id, user_id, birthday, lsn", &values).await;
 
-    let mut admin = place.admin().await;
+    let mut admin = site.admin().await;
     let before = counted(&mut admin, "Innodb_row_lock_waits").await;
     let moved = days().map(|(id, day)| (2, 0, update(user(id, 1, day), user(id, 2, day))));
-    let mut replacing = place.flush(&lane, &progress, moved.collect());
+    let mut replacing = site.flush(&lane, &progress, moved.collect());
     let rows: BTreeMap<_, _> = days().map(|(id, _)| ((table(1).shard, Cell::UInt(id)), ())).collect();
     replacing.replacement = Some(Replacement { low: lsn(1), column: 0, rows: rows.into_keys().collect() });
     lane.commit(&replacing).await.unwrap();
     let withdrawals = (0..2).map(|shard| (3, shard, Action::Withdraw));
-    let flush = place.flush(&lane, &replacing.progress, withdrawals.collect());
+    let flush = site.flush(&lane, &replacing.progress, withdrawals.collect());
     lane.commit(&flush).await.unwrap();
     assert_eq!(counted(&mut admin, "Innodb_row_lock_waits").await, before, "a flush waited for another");
     holder.query_drop("ROLLBACK").await.unwrap();
@@ -196,16 +196,16 @@ fn some_a_table(projection: &Projection, shard: u32) -> Vec<u64> {
 /// One source withdraws rows of high tables and deletes in low ones, in one flush; another one writes all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_and_small_flushes_of_another_source_at_once_cost_no_deadlock_and_no_time_out() {
-    let place = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };
-    place.target("target-a").setup().await.unwrap();
-    let mut withdrawing = Lane::of(&place, "source-a").await;
-    let mut writing = Lane::of(&place, "source-b").await;
+    let site = StoreSite { mapping_tables: TABLES, ..StoreSite::alone().await };
+    site.target("target-a").setup().await.unwrap();
+    let mut withdrawing = Lane::of(&site, "source-a").await;
+    let mut writing = Lane::of(&site, "source-b").await;
     let middle = DEVICES_A_TABLE * TABLES as usize / 2;
     let high = some_a_table(withdrawing.store.projection(), 0).split_off(middle);
     let mut low = some_a_table(withdrawing.store.projection(), 1);
     low.truncate(middle);
     let everywhere = some_a_table(writing.store.projection(), 2);
-    let mut admin = place.admin().await;
+    let mut admin = site.admin().await;
     let metrics = "SET GLOBAL innodb_monitor_enable = 'lock_deadlocks'; \
                    SET GLOBAL innodb_monitor_enable = 'lock_timeouts'";
     admin.query_drop(metrics).await.unwrap();

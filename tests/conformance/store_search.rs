@@ -28,10 +28,10 @@ fn codes(faults: &[Fault]) -> Vec<Code> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn set_up_creates_everything_once_and_repeats_harmlessly() {
-    let place = SearchSite { lanes: 2, sources: vec!["source-a", "source-b"], ..SearchSite::new().await };
-    let target = place.target();
+    let site = SearchSite { lanes: 2, sources: vec!["source-a", "source-b"], ..SearchSite::new().await };
+    let target = site.target();
     assert_eq!(codes(&target.check().await), [Code::TargetTableMissing; 3]);
-    let (one, two) = (place.target(), place.target());
+    let (one, two) = (site.target(), site.target());
     let (one, two) = tokio::join!(one.setup(), two.setup());
     let made = |report: &SetupReport| report.progress_documents;
     assert_eq!(made(&one.unwrap()) + made(&two.unwrap()), 4, "two at once make one");
@@ -39,8 +39,8 @@ async fn set_up_creates_everything_once_and_repeats_harmlessly() {
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
     assert_eq!(target.progress().await.unwrap().len(), 4);
 
-    let removed = json!({ "actions": [{ "remove": { "index": place.index(), "alias": place.alias() } }] });
-    place.admin(Method::POST, "_aliases", removed).await;
+    let removed = json!({ "actions": [{ "remove": { "index": site.index(), "alias": site.alias() } }] });
+    site.admin(Method::POST, "_aliases", removed).await;
     assert_eq!(codes(&target.check().await), [Code::TargetTableMissing]);
     assert_eq!(target.setup().await.unwrap().aliases, 1);
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
@@ -48,50 +48,50 @@ async fn set_up_creates_everything_once_and_repeats_harmlessly() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
-    let place = SearchSite::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = SearchSite::new().await.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
-    let target = place.target();
-    let progress_index = format!("{}-progress", place.control());
+    let target = site.target();
+    let progress_index = format!("{}-progress", site.control());
 
     let document = format!("{progress_index}/_doc/documents:source-a:0");
-    let kept = place.admin(Method::GET, &document, Json::Null).await["_source"].clone();
-    place.admin(Method::DELETE, &document, Json::Null).await;
+    let kept = site.admin(Method::GET, &document, Json::Null).await["_source"].clone();
+    site.admin(Method::DELETE, &document, Json::Null).await;
     for fault in [target.setup().await.unwrap_err(), lane.load().await.unwrap_err()] {
         assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     }
     let mut damaged = kept.clone();
     damaged["position"] = json!(4711);
-    place.admin(Method::PUT, &document, damaged.clone()).await;
+    site.admin(Method::PUT, &document, damaged.clone()).await;
     let fault = lane.load().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressCorrupt, "{fault}");
     damaged["checksum"] = Json::Null;
-    place.admin(Method::PUT, &document, damaged).await;
+    site.admin(Method::PUT, &document, damaged).await;
     assert_eq!(lane.load().await.unwrap().position, lsn(4711), "an operator's word");
-    place.admin(Method::PUT, &document, kept).await;
+    site.admin(Method::PUT, &document, kept).await;
     assert_eq!(lane.load().await.unwrap().position, lsn(5));
 
-    let fewer = SearchSite { lanes: 2, ..place.clone() }.target();
+    let fewer = SearchSite { lanes: 2, ..site.clone() }.target();
     assert_eq!(fewer.setup().await.unwrap_err().code(), Code::TargetProgressLost);
 
-    place.admin(Method::DELETE, &progress_index, Json::Null).await;
+    site.admin(Method::DELETE, &progress_index, Json::Null).await;
     let fault = target.setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     assert!(fault.to_string().contains("it holds documents"), "{fault}");
 
-    let place = SearchSite::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = SearchSite::new().await.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
-    place.admin(Method::DELETE, &place.index(), Json::Null).await;
-    let fault = place.target().setup().await.unwrap_err();
+    site.admin(Method::DELETE, &site.index(), Json::Null).await;
+    let fault = site.target().setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
     assert!(fault.remedy_text().unwrap().contains("restore"), "{fault}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_foreign_index_is_named_with_what_differs() {
-    let place = SearchSite::new().await.ready().await;
-    let mut body = place.admin(Method::GET, &place.index(), Json::Null).await[place.index()].clone();
+    let site = SearchSite::new().await.ready().await;
+    let mut body = site.admin(Method::GET, &site.index(), Json::Null).await[site.index()].clone();
     for name in ["creation_date", "uuid", "version", "provided_name"] {
         body["settings"]["index"].as_object_mut().unwrap().remove(name);
     }
@@ -114,29 +114,29 @@ async fn each_foreign_index_is_named_with_what_differs() {
     for (damage, part) in damages {
         let mut damaged = body.clone();
         damage(&mut damaged);
-        place.admin(Method::DELETE, &place.index(), Json::Null).await;
-        place.admin(Method::PUT, &place.index(), damaged).await;
-        let faults = place.target().check().await;
+        site.admin(Method::DELETE, &site.index(), Json::Null).await;
+        site.admin(Method::PUT, &site.index(), damaged).await;
+        let faults = site.target().check().await;
         assert!(faults.iter().all(|fault| fault.code() == Code::TargetTableShape), "{faults:?}");
         assert!(faults.iter().any(|fault| fault.to_string().contains(part)), "{part}: {faults:?}");
     }
-    place.admin(Method::DELETE, &place.index(), Json::Null).await;
-    place.admin(Method::PUT, &place.alias(), json!({})).await;
-    let fault = place.target().setup().await.unwrap_err();
+    site.admin(Method::DELETE, &site.index(), Json::Null).await;
+    site.admin(Method::PUT, &site.alias(), json!({})).await;
+    let fault = site.target().setup().await.unwrap_err();
     assert!(fault.to_string().contains("is an index itself"), "{fault}");
-    place.admin(Method::DELETE, &place.alias(), Json::Null).await;
-    let other = format!("{}-v0", place.alias());
-    place.admin(Method::PUT, &other, json!({ "aliases": { place.alias(): {} } })).await;
-    let fault = place.target().setup().await.unwrap_err();
+    site.admin(Method::DELETE, &site.alias(), Json::Null).await;
+    let other = format!("{}-v0", site.alias());
+    site.admin(Method::PUT, &other, json!({ "aliases": { site.alias(): {} } })).await;
+    let fault = site.target().setup().await.unwrap_err();
     assert!(fault.to_string().contains(&format!("leads to index `{other}`")), "{fault}");
-    place.admin(Method::DELETE, &other, Json::Null).await;
-    assert_eq!(place.target().setup().await.unwrap().indexes, 1);
-    assert!(place.target().check().await.is_empty());
+    site.admin(Method::DELETE, &other, Json::Null).await;
+    assert_eq!(site.target().setup().await.unwrap().indexes, 1);
+    assert!(site.target().check().await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
-    let place = SearchSite::new().await;
+    let site = SearchSite::new().await;
     // A foreign index that takes only numbers in some fields.
     let fields = ["shard_id", "source", "uuid", "box_no", "database", "table"];
     let mut properties: Json =
@@ -145,9 +145,9 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     {
         properties[name] = json!({ "type": kind });
     }
-    place.admin(Method::PUT, &place.index(), json!({ "mappings": { "properties": properties } })).await;
-    let place = place.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    site.admin(Method::PUT, &site.index(), json!({ "mappings": { "properties": properties } })).await;
+    let site = site.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let changes = vec![
         (5, 0, insert(1, &[("account_id", b"1")])),
         (6, 0, insert(2, &[("account_id", b"no number")])),
@@ -155,16 +155,16 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     ];
     let progress = apply(&mut lane, &progress, changes).await.unwrap();
     assert_eq!(lane.load().await.unwrap(), progress);
-    assert_eq!(place.documents().await.len(), 2);
+    assert_eq!(site.documents().await.len(), 2);
 
-    let letters = place.find(&format!("{}-dead-letters", place.control()), json!({ "match_all": {} })).await;
+    let letters = site.find(&format!("{}-dead-letters", site.control()), json!({ "match_all": {} })).await;
     let [letter] = letters.values().collect::<Vec<_>>()[..] else { panic!("{letters:?}") };
     assert_eq!(letter["document"], json!(format!("{}-2", shard(0).shard.as_u64())));
-    assert_eq!((&letter["lsn"], &letter["index"]), (&json!(6), &json!(place.index())));
+    assert_eq!((&letter["lsn"], &letter["index"]), (&json!(6), &json!(site.index())));
     assert_eq!(letter["reason"], json!("mapper_parsing_exception"));
     assert!(!letter.to_string().contains("no number"), "no values: {letter}");
 
-    let listed = place.target().dead_letters("documents", 10).await.unwrap();
+    let listed = site.target().dead_letters("documents", 10).await.unwrap();
     assert_eq!(
         listed.iter().map(|letter| letter.document.as_str()).collect::<Vec<_>>(),
         [letter["document"].as_str().unwrap()]
@@ -172,39 +172,39 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     let changes =
         vec![(8, 0, insert(2, &[("account_id", b"none")])), (8, 0, insert(4, &[("account_id", b"none")]))];
     let progress = apply(&mut lane, &progress, changes).await.unwrap();
-    let (mut another, _) = place.lane("source-a", 0).await;
+    let (mut another, _) = site.lane("source-a", 0).await;
     let changes = vec![(9, 0, insert(2, &[("account_id", b"2")]))];
     let progress = apply(&mut another, &progress, changes).await.unwrap();
-    assert_eq!(place.documents().await.len(), 3, "a later change of the claim is taken");
-    let left = place.target().dead_letters("documents", 10).await.unwrap();
+    assert_eq!(site.documents().await.len(), 3, "a later change of the claim is taken");
+    let left = site.target().dead_letters("documents", 10).await.unwrap();
     assert_eq!(
         left.iter().map(|letter| letter.lsn).collect::<Vec<_>>(),
         [8],
         "its letters are superseded: {left:?}"
     );
-    assert_eq!(place.target().drop_letters(&left).await.unwrap(), 1);
-    assert!(place.target().dead_letters("documents", 10).await.unwrap().is_empty());
+    assert_eq!(site.target().drop_letters(&left).await.unwrap(), 1);
+    assert!(site.target().dead_letters("documents", 10).await.unwrap().is_empty());
     assert_eq!(another.load().await.unwrap(), progress);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_withdrawal_of_a_large_shard_takes_the_lanes_own_documents_only() {
     const DEVICES: u64 = 12_000;
-    let place = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;
+    let site = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;
     let ((mut one, first), (mut two, second)) =
-        (place.lane("source-a", 0).await, place.lane("source-a", 1).await);
+        (site.lane("source-a", 0).await, site.lane("source-a", 1).await);
     let devices = || (0..DEVICES).map(|uuid| (5 + uuid % 2, 0, insert(uuid, &[]))).collect();
     let first = apply(&mut one, &first, devices()).await.unwrap();
-    let of_one = place.count().await;
+    let of_one = site.count().await;
     apply(&mut two, &second, devices()).await.unwrap();
-    assert_eq!(place.count().await, DEVICES);
+    assert_eq!(site.count().await, DEVICES);
 
     apply(&mut one, &first, vec![(8, 0, Action::Withdraw)]).await.unwrap();
-    assert_eq!(place.count().await, DEVICES - of_one);
+    assert_eq!(site.count().await, DEVICES - of_one);
     // Withdrawn documents stay withdrawn for a late process.
-    let (mut late, progress) = place.lane("source-a", 0).await;
+    let (mut late, progress) = site.lane("source-a", 0).await;
     let progress = apply(&mut late, &progress, devices()).await.unwrap();
-    assert_eq!(place.count().await, DEVICES - of_one);
+    assert_eq!(site.count().await, DEVICES - of_one);
 
     // A replay from nothing removes them, and then all come again at their old positions.
     let mut emptied = Flush::new(Progress { position: Lsn::ZERO, ..progress });
@@ -212,21 +212,21 @@ async fn a_withdrawal_of_a_large_shard_takes_the_lanes_own_documents_only() {
     emptied.withdraw(shard(0).shard, Lsn::MAX);
     late.commit(&emptied).await.unwrap();
     apply(&mut late, &emptied.progress, vec![(9, 0, insert(1, &[])), (9, 0, insert(2, &[]))]).await.unwrap();
-    let again = place.count().await - (DEVICES - of_one);
-    assert_eq!(again, [1, 2].into_iter().filter(|uuid| place_of(*uuid) == 0).count() as u64);
+    let again = site.count().await - (DEVICES - of_one);
+    assert_eq!(again, [1, 2].into_iter().filter(|uuid| site_of(*uuid) == 0).count() as u64);
 }
 
 /// Lane of a device among two, as the projection decides it.
-pub fn place_of(uuid: u64) -> u32 {
+pub fn site_of(uuid: u64) -> u32 {
     crc32fast::hash(uuid.to_string().as_bytes()) % 2
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server_are_told_apart() {
-    let place = SearchSite::shared().await;
-    let server = place.stack().server("search").unwrap();
-    let text = place.config_text();
-    let ca_file = place.stack().ca_file().display().to_string();
+    let site = SearchSite::shared().await;
+    let server = site.stack().server("search").unwrap();
+    let text = site.config_text();
+    let ca_file = site.stack().ca_file().display().to_string();
     let another_ca = tempfile::NamedTempFile::new().unwrap();
     for (changed, code) in [
         (text.replace(server.password(), "wrong"), Code::TargetAccessDenied),
@@ -252,11 +252,11 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
 async fn a_busy_killed_and_restarted_server_loses_nothing_and_forgets_no_withdrawal() {
     let server =
         ServerSpec::search("search").flag("thread_pool.write.size=1").flag("thread_pool.write.queue_size=1");
-    let place = SearchSite { lanes: 4, ..SearchSite::alone(server).await }.ready().await;
-    is_slowed_down_and_takes_all(&place).await;
-    a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(&place).await;
-    a_late_older_write_is_refused(&place).await;
-    an_index_that_is_gone_is_not_made_by_writing(&place).await;
+    let site = SearchSite { lanes: 4, ..SearchSite::alone(server).await }.ready().await;
+    is_slowed_down_and_takes_all(&site).await;
+    a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(&site).await;
+    a_late_older_write_is_refused(&site).await;
+    an_index_that_is_gone_is_not_made_by_writing(&site).await;
 }
 
 const DEVICES: u64 = 6_000;
@@ -265,9 +265,9 @@ fn fleet() -> Vec<(u64, u32, Action<'static>)> {
     (0..DEVICES).map(|uuid| (5, 0, insert(uuid, &[("box_no", b"BOX")]))).collect()
 }
 
-async fn is_slowed_down_and_takes_all(place: &SearchSite) {
-    let lanes = (0..place.lanes).map(|number| async move {
-        let (mut lane, progress) = place.lane("source-a", number).await;
+async fn is_slowed_down_and_takes_all(site: &SearchSite) {
+    let lanes = (0..site.lanes).map(|number| async move {
+        let (mut lane, progress) = site.lane("source-a", number).await;
         // Many small requests, so that one lane waits for another.
         let mut progress = progress;
         for part in fleet().chunks(500) {
@@ -275,16 +275,16 @@ async fn is_slowed_down_and_takes_all(place: &SearchSite) {
         }
     });
     futures::future::join_all(lanes).await;
-    assert_eq!(place.count().await, DEVICES);
-    let stats = place.admin(Method::GET, "_nodes/stats/thread_pool", Json::Null).await;
+    assert_eq!(site.count().await, DEVICES);
+    let stats = site.admin(Method::GET, "_nodes/stats/thread_pool", Json::Null).await;
     let node = stats["nodes"].as_object().unwrap().values().next().unwrap().clone();
     assert!(node["thread_pool"]["write"]["rejected"].as_u64().unwrap() > 0, "it was never busy: {node}");
 }
 
-async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: &SearchSite) {
-    let (mut lane, mut progress) = place.lane("source-a", 0).await;
+async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(site: &SearchSite) {
+    let (mut lane, mut progress) = site.lane("source-a", 0).await;
     let again = || fleet().into_iter().map(|(_, shard, action)| (6, shard, action)).collect();
-    let server = place.stack().server("search").unwrap();
+    let server = site.stack().server("search").unwrap();
     let (begun, begins) = std::sync::mpsc::sync_channel(1);
     let killer = tokio::task::spawn_blocking({
         let server = server.clone();
@@ -308,66 +308,66 @@ async fn a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(place: 
     let found = lane.load().await.unwrap();
     assert!([&progress, &cut_off.progress].contains(&&found), "{found:?}");
     apply(&mut lane, &found, again()).await.unwrap();
-    assert_eq!(place.count().await, DEVICES);
+    assert_eq!(site.count().await, DEVICES);
 }
 
 /// Servers create a missing index on a write, with guessed fields, unless they are told not to.
-async fn an_index_that_is_gone_is_not_made_by_writing(place: &SearchSite) {
+async fn an_index_that_is_gone_is_not_made_by_writing(site: &SearchSite) {
     let settings = json!({ "persistent": { "action.auto_create_index": "true" } });
-    place.admin(Method::PUT, "_cluster/settings", settings).await;
-    place.admin(Method::DELETE, &place.index(), Json::Null).await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    site.admin(Method::PUT, "_cluster/settings", settings).await;
+    site.admin(Method::DELETE, &site.index(), Json::Null).await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let fault = apply(&mut lane, &progress, fleet()).await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetTableMissing, "{fault}");
-    let indexes = place.admin(Method::GET, "_cat/indices?format=json", Json::Null).await;
-    assert!(!indexes.to_string().contains(&place.alias()), "{indexes}");
+    let indexes = site.admin(Method::GET, "_cat/indices?format=json", Json::Null).await;
+    assert!(!indexes.to_string().contains(&site.alias()), "{indexes}");
 }
 
 /// Sets the time for which the server remembers the versions of removed documents.
-pub async fn forget_after(place: &SearchSite, time: &str) {
+pub async fn forget_after(site: &SearchSite, time: &str) {
     let settings = json!({ "index": { "gc_deletes": time } });
-    place.admin(Method::PUT, &format!("{}/_settings", place.index()), settings).await;
+    site.admin(Method::PUT, &format!("{}/_settings", site.index()), settings).await;
 }
 
-async fn a_late_older_write_is_refused(place: &SearchSite) {
+async fn a_late_older_write_is_refused(site: &SearchSite) {
     // The server forgets the versions of deleted documents at once, as it does at a clean restart in any case.
-    forget_after(place, "1ms").await;
+    forget_after(site, "1ms").await;
     let deletes = || (0..DEVICES).map(|uuid| (9, 0, delete(uuid))).collect();
-    for number in 0..place.lanes {
-        let (mut lane, progress) = place.lane("source-a", number).await;
+    for number in 0..site.lanes {
+        let (mut lane, progress) = site.lane("source-a", number).await;
         apply(&mut lane, &progress, deletes()).await.unwrap();
     }
-    assert_eq!(place.count().await, 0);
+    assert_eq!(site.count().await, 0);
     for is_restarted in [false, true] {
         if is_restarted {
-            let server = place.stack().server("search").unwrap();
+            let server = site.stack().server("search").unwrap();
             tokio::task::spawn_blocking(move || server.restart().unwrap()).await.unwrap();
         }
-        let (mut lane, progress) = place.lane("source-a", 0).await;
+        let (mut lane, progress) = site.lane("source-a", 0).await;
         apply(&mut lane, &progress, fleet()).await.unwrap();
-        assert_eq!(place.count().await, 0, "restarted: {is_restarted}");
+        assert_eq!(site.count().await, 0, "restarted: {is_restarted}");
     }
-    let target = place.target();
+    let target = site.target();
     assert!(target.lane(&lane_id("source-a", 9)).is_none());
-    forget_after(place, "1s").await;
+    forget_after(site, "1s").await;
     assert!(target.check().await.is_empty(), "{:?}", target.check().await);
 }
 
 /// A document that was removed a moment ago counts as a higher version, which the server does not report.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced() {
-    let place = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;
+    let site = SearchSite { lanes: 2, ..SearchSite::new().await }.ready().await;
     for number in [0, 1] {
-        let (mut lane, mut progress) = place.lane("source-a", number).await;
+        let (mut lane, mut progress) = site.lane("source-a", number).await;
         let fields: &[(&str, &[u8])] = &[("imei1", b"490154203237518")];
         progress = apply(&mut lane, &progress, vec![(5, 0, insert(1, fields)), (5, 0, insert(2, fields))])
             .await
             .unwrap();
         let column = lane.projection().source_column();
         let rows = [b"1", b"2"].map(|uuid| (shard(0).shard, Cell::Bytes(uuid.as_slice().into())));
-        for id in place.documents().await.into_keys() {
-            let document = format!("{}/_doc/{id}?version=99&version_type=external_gte", place.index());
-            place.admin(Method::DELETE, &document, Json::Null).await;
+        for id in site.documents().await.into_keys() {
+            let document = format!("{}/_doc/{id}?version=99&version_type=external_gte", site.index());
+            site.admin(Method::DELETE, &document, Json::Null).await;
         }
         let mut replaced =
             flush(&lane, &progress, vec![(6, 0, insert(1, fields)), (6, 0, insert(2, fields))]);
@@ -375,7 +375,7 @@ async fn a_document_that_a_hand_has_just_deleted_comes_back_when_it_is_replaced(
         let own = replaced.rows();
         lane.commit(&replaced).await.unwrap();
         assert_eq!(
-            place.count().await,
+            site.count().await,
             own as u64,
             "those of lane {number}, and none of another's is touched"
         );

@@ -9,8 +9,8 @@ use crate::store_search::{delete, insert};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_part_of_any_code_finds_the_document_with_all_its_fields() {
-    let place = SearchSite::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = SearchSite::new().await.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let fields: &[(&str, &[u8])] = &[
         ("imei1", b"356938035643809"),
         ("imei2", b"035693803564380"),
@@ -36,24 +36,24 @@ async fn any_part_of_any_code_finds_the_document_with_all_its_fields() {
         "warehouse_code": "W", "account_id": "77", "sku_code": "\u{fffd}\u{fffd}",
         "database": "inventory_0", "table": "serial_code_03",
     });
-    assert_eq!(place.documents().await[&id], expected);
+    assert_eq!(site.documents().await[&id], expected);
     for part in ["356938035643809", "69380", "809", "a00000123", "*?\"\\{}/", "d AND t", "\0 7"] {
-        let found = place.find(&place.alias(), json!({ "match_phrase": { "codes": part } })).await;
+        let found = site.find(&site.alias(), json!({ "match_phrase": { "codes": part } })).await;
         assert!(found.keys().eq([&id]), "{part:?} finds {:?}", found.keys());
     }
     for part in ["agent-1", "356938035643800", "80903569"] {
-        let found = place.find(&place.alias(), json!({ "match_phrase": { "codes": part } })).await;
+        let found = site.find(&site.alias(), json!({ "match_phrase": { "codes": part } })).await;
         assert!(found.is_empty(), "{part:?} finds {:?}", found.keys());
     }
     let exact = json!({ "term": { "item_code": "  lead and trail " } });
-    assert!(place.find(&place.alias(), exact).await.keys().eq([&id]));
-    assert_eq!(place.documents().await.len(), 3, "a code beyond every limit is kept");
+    assert!(site.find(&site.alias(), exact).await.keys().eq([&id]));
+    assert_eq!(site.documents().await.len(), 3, "a code beyond every limit is kept");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query() {
-    let place = SearchSite::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = SearchSite::new().await.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     type Fields = &'static [(&'static str, &'static [u8])];
     let devices: Vec<(u64, Fields)> = vec![
         (1, &[("imei1", b"490154203237518"), ("warehouse_code", b"W1"), ("sku_code", b"S1")]),
@@ -63,9 +63,9 @@ async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query(
     ];
     let changes = devices.into_iter().map(|(uuid, fields)| (5, 0, insert(uuid, fields))).collect();
     apply(&mut lane, &progress, changes).await.unwrap();
-    let target = place.target();
-    let alias = place.alias();
-    place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
+    let target = site.target();
+    let alias = site.alias();
+    site.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
     let find = async |question: DocumentQuery| {
         let page = target.find(&alias, &question, None, 10).await.unwrap();
         page.found.into_iter().map(|found| found.uuid).collect::<Vec<_>>()
@@ -102,16 +102,16 @@ async fn any_part_of_any_code_finds_the_device_and_nothing_is_taken_for_a_query(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_neither_repeat_nor_skip_what_stays_while_others_come_and_go() {
-    let place = SearchSite::new().await.ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
+    let site = SearchSite::new().await.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
     let boxed = |uuid: u64| insert(uuid, &[("box_no", b"PALLET-1")]);
     let changes = (100..150).map(|uuid| (5, 0, boxed(uuid))).collect();
     let mut progress = apply(&mut lane, &progress, changes).await.unwrap();
-    let (target, alias) = (place.target(), place.alias());
+    let (target, alias) = (site.target(), site.alias());
     let question = DocumentQuery { part: Some("pallet".into()), ..DocumentQuery::default() };
     let (mut seen, mut after) = (Vec::<String>::new(), None);
     for turn in 0.. {
-        place.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
+        site.admin(Method::POST, &format!("{alias}/_refresh"), Json::Null).await;
         let page = target.find(&alias, &question, after.as_ref(), 7).await.unwrap();
         seen.extend(page.found.into_iter().map(|found| found.uuid));
         // Documents go, one before and one after the cursor, and two others come.

@@ -7,15 +7,15 @@ use anabranch_pipeline::ports::LaneStore;
 use crate::derived::{StoreSite, insert, user};
 
 /// The faults of the first target's pre-flight.
-async fn faults(place: &StoreSite) -> Vec<Fault> {
-    place.target("target-a").check().await
+async fn faults(site: &StoreSite) -> Vec<Fault> {
+    site.target("target-a").check().await
 }
 
 async fn ready() -> StoreSite {
-    let place = StoreSite::new().await;
-    place.target("target-a").setup().await.unwrap();
-    assert!(faults(&place).await.is_empty(), "{:?}", faults(&place).await);
-    place
+    let site = StoreSite::new().await;
+    site.target("target-a").setup().await.unwrap();
+    assert!(faults(&site).await.is_empty(), "{:?}", faults(&site).await);
+    site
 }
 
 fn assert_one(faults: &[Fault], code: Code, part: &str) -> String {
@@ -27,79 +27,79 @@ fn assert_one(faults: &[Fault], code: Code, part: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn set_up_creates_everything_once_and_repeats_harmlessly() {
-    let place = StoreSite::new().await;
-    let before = faults(&place).await;
+    let site = StoreSite::new().await;
+    let before = faults(&site).await;
     assert!(before.iter().all(|fault| fault.code() == Code::TargetTableMissing), "{before:?}");
     assert!(before.iter().all(|fault| fault.remedy_text() == Some("anabranch --config FILE setup")));
-    let target = place.target("target-a");
+    let target = site.target("target-a");
     let report = target.setup().await.unwrap();
     assert_eq!(report, SetupReport { databases: 5, tables: 369, progress_rows: 4 });
     assert_eq!(target.setup().await.unwrap(), SetupReport::default());
-    assert!(faults(&place).await.is_empty(), "{:?}", faults(&place).await);
+    assert!(faults(&site).await.is_empty(), "{:?}", faults(&site).await);
     assert_eq!(target.progress().await.unwrap().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_set_ups_at_once_make_one() {
-    let place = StoreSite { layout: "by_user", databases: 2, ..StoreSite::new().await };
-    let (one, two) = (place.target("target-a"), place.target("target-a"));
+    let site = StoreSite { layout: "by_user", databases: 2, ..StoreSite::new().await };
+    let (one, two) = (site.target("target-a"), site.target("target-a"));
     let (one, two) = tokio::join!(one.setup(), two.setup());
     one.unwrap();
     two.unwrap();
-    assert!(faults(&place).await.is_empty());
-    assert_eq!(place.target("target-a").progress().await.unwrap().len(), 4);
+    assert!(faults(&site).await.is_empty());
+    assert_eq!(site.target("target-a").progress().await.unwrap().len(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_source_gets_its_progress_beside_tables_that_others_have_filled() {
-    let place = StoreSite { sources: vec!["source-a"], ..StoreSite::new().await };
-    place.target("target-a").setup().await.unwrap();
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
-    let place = StoreSite { sources: vec!["source-a", "source-b"], ..place };
+    let site = StoreSite { sources: vec!["source-a"], ..StoreSite::new().await };
+    site.target("target-a").setup().await.unwrap();
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    lane.commit(&site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    let site = StoreSite { sources: vec!["source-a", "source-b"], ..site };
     let remedy =
-        assert_one(&faults(&place).await, Code::TargetProgressLost, "no progress row was made for it yet");
+        assert_one(&faults(&site).await, Code::TargetProgressLost, "no progress row was made for it yet");
     assert_eq!(remedy, "anabranch --config FILE setup");
-    let report = place.target("target-a").setup().await.unwrap();
+    let report = site.target("target-a").setup().await.unwrap();
     assert_eq!(report, SetupReport { databases: 0, tables: 0, progress_rows: 2 });
-    assert!(faults(&place).await.is_empty());
+    assert!(faults(&site).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn filled_tables_without_any_progress_are_never_taken_for_new() {
-    let place = ready().await;
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
-    place.sql(format!("DROP DATABASE `{}`", place.control())).await;
-    let fault = place.target("target-a").setup().await.unwrap_err();
+    let site = ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    lane.commit(&site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    site.sql(format!("DROP DATABASE `{}`", site.control())).await;
+    let fault = site.target("target-a").setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     assert!(fault.to_string().contains("birthday_0101"), "{fault}");
-    place.sql(format!("TRUNCATE {}", place.table(0, "0101"))).await;
-    place.target("target-a").setup().await.unwrap();
-    assert!(faults(&place).await.is_empty());
+    site.sql(format!("TRUNCATE {}", site.table(0, "0101"))).await;
+    site.target("target-a").setup().await.unwrap();
+    assert!(faults(&site).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_that_vanished_is_made_again_only_while_nothing_was_applied() {
-    let place = ready().await;
-    place.sql(format!("DROP TABLE {}", place.table(0, "0101"))).await;
-    let remedy = assert_one(&faults(&place).await, Code::TargetTableMissing, "birthday_0101");
+    let site = ready().await;
+    site.sql(format!("DROP TABLE {}", site.table(0, "0101"))).await;
+    let remedy = assert_one(&faults(&site).await, Code::TargetTableMissing, "birthday_0101");
     assert_eq!(remedy, "anabranch --config FILE setup");
-    assert_eq!(place.target("target-a").setup().await.unwrap().tables, 1);
-    assert!(faults(&place).await.is_empty());
+    assert_eq!(site.target("target-a").setup().await.unwrap().tables, 1);
+    assert!(faults(&site).await.is_empty());
 
-    let (mut lane, progress) = place.lane("source-a", 0).await;
-    lane.commit(&place.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
-    place.sql(format!("DROP TABLE {}", place.table(0, "0101"))).await;
-    let remedy = assert_one(&faults(&place).await, Code::TargetTableMissing, "birthday_0101");
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    lane.commit(&site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    site.sql(format!("DROP TABLE {}", site.table(0, "0101"))).await;
+    let remedy = assert_one(&faults(&site).await, Code::TargetTableMissing, "birthday_0101");
     assert!(remedy.contains("restore"), "{remedy}");
-    assert_eq!(place.target("target-a").setup().await.unwrap_err().code(), Code::TargetTableMissing);
+    assert_eq!(site.target("target-a").setup().await.unwrap_err().code(), Code::TargetTableMissing);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_wrong_shape_is_named_and_its_alter_statement_repairs_it() {
-    let place = ready().await;
-    let table = place.table(1, "0102");
+    let site = ready().await;
+    let table = site.table(1, "0102");
     for (damage, part) in [
         (
             "MODIFY COLUMN `user_id` int NOT NULL",
@@ -114,106 +114,99 @@ async fn each_wrong_shape_is_named_and_its_alter_statement_repairs_it() {
         ("ADD UNIQUE KEY `once` (`user_id`)", "a second unique key `once`"),
         ("ENGINE = MyISAM", "its engine is MyISAM"),
     ] {
-        place.sql(format!("ALTER TABLE {table} {damage}")).await;
-        let remedy = assert_one(&faults(&place).await, Code::TargetTableShape, part);
-        place.sql(remedy).await;
-        assert!(
-            faults(&place).await.is_empty(),
-            "after the remedy of `{damage}`: {:?}",
-            faults(&place).await
-        );
+        site.sql(format!("ALTER TABLE {table} {damage}")).await;
+        let remedy = assert_one(&faults(&site).await, Code::TargetTableShape, part);
+        site.sql(remedy).await;
+        assert!(faults(&site).await.is_empty(), "after the remedy of `{damage}`: {:?}", faults(&site).await);
     }
-    place
-        .sql(format!(
-            "ALTER TABLE {table} ADD COLUMN `less` int NULL, ADD COLUMN `more` int NOT NULL DEFAULT 1"
-        ))
-        .await;
-    assert!(faults(&place).await.is_empty(), "columns that fill themselves do no harm");
+    site.sql(format!(
+        "ALTER TABLE {table} ADD COLUMN `less` int NULL, ADD COLUMN `more` int NOT NULL DEFAULT 1"
+    ))
+    .await;
+    assert!(faults(&site).await.is_empty(), "columns that fill themselves do no harm");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wrong_control_table_is_named_and_repaired() {
-    let place = ready().await;
-    place
-        .sql(format!(
-            "ALTER TABLE `{}`.progress MODIFY COLUMN `revision` bigint unsigned NULL",
-            place.control()
-        ))
-        .await;
-    let remedy = assert_one(&faults(&place).await, Code::TargetTableShape, "column `revision`");
-    place.sql(remedy).await;
-    assert!(faults(&place).await.is_empty());
+    let site = ready().await;
+    site.sql(format!(
+        "ALTER TABLE `{}`.progress MODIFY COLUMN `revision` bigint unsigned NULL",
+        site.control()
+    ))
+    .await;
+    let remedy = assert_one(&faults(&site).await, Code::TargetTableShape, "column `revision`");
+    site.sql(remedy).await;
+    assert!(faults(&site).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn progress_made_for_other_lanes_or_another_layout_does_not_pass() {
-    let place = StoreSite { lanes: 3, ..ready().await };
+    let site = StoreSite { lanes: 3, ..ready().await };
     let remedy = assert_one(
-        &faults(&place).await,
+        &faults(&site).await,
         Code::TargetProgressLost,
         "it was made for 2 lanes; needed: 3 lanes",
     );
     assert!(remedy.starts_with("set `lanes = 2` for projection birthday"), "{remedy}");
-    let fault = place.target("target-a").setup().await.unwrap_err();
+    let fault = site.target("target-a").setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
 
-    let place = StoreSite { lanes: 2, databases: 3, ..place };
-    let remedy = assert_one(&faults(&place).await, Code::TargetProgressLost, "4 databases");
+    let site = StoreSite { lanes: 2, databases: 3, ..site };
+    let remedy = assert_one(&faults(&site).await, Code::TargetProgressLost, "4 databases");
     assert!(remedy.starts_with("set the projection's layout back"), "{remedy}");
-    assert_eq!(place.target("target-a").setup().await.unwrap_err().code(), Code::TargetProgressLost);
-    let mut lane = place.target("target-a").lane(&place.lane_id("source-a", 0)).unwrap();
+    assert_eq!(site.target("target-a").setup().await.unwrap_err().code(), Code::TargetProgressLost);
+    let mut lane = site.target("target-a").lane(&site.lane_id("source-a", 0)).unwrap();
     assert_eq!(lane.load().await.unwrap_err().code(), Code::TargetProgressLost);
 
-    let place = StoreSite { databases: 4, ..place };
-    assert!(faults(&place).await.is_empty());
+    let site = StoreSite { databases: 4, ..site };
+    assert!(faults(&site).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_privilege_is_named_with_its_grant() {
-    let place = StoreSite::alone().await;
-    place.target("target-a").setup().await.unwrap();
-    assert!(faults(&place).await.is_empty(), "{:?}", faults(&place).await);
+    let site = StoreSite::alone().await;
+    site.target("target-a").setup().await.unwrap();
+    assert!(faults(&site).await.is_empty(), "{:?}", faults(&site).await);
     for privilege in ["DELETE", "INSERT", "UPDATE"] {
-        place.sql(format!("REVOKE {privilege} ON `birthday\\_%`.* FROM 'anabranch_apply'@'127.0.0.1'")).await;
-        let faults_found = faults(&place).await;
-        assert_eq!(faults_found.len() as u32, place.databases, "one a database: {faults_found:?}");
+        site.sql(format!("REVOKE {privilege} ON `birthday\\_%`.* FROM 'anabranch_apply'@'127.0.0.1'")).await;
+        let faults_found = faults(&site).await;
+        assert_eq!(faults_found.len() as u32, site.databases, "one a database: {faults_found:?}");
         for fault in faults_found {
             assert_eq!(fault.code(), Code::TargetGrantMissing, "{fault}");
-            place.sql(fault.remedy_text().unwrap().replace("<host of Anabranch>", "127.0.0.1")).await;
+            site.sql(fault.remedy_text().unwrap().replace("<host of Anabranch>", "127.0.0.1")).await;
         }
-        assert!(faults(&place).await.is_empty(), "{privilege}");
+        assert!(faults(&site).await.is_empty(), "{privilege}");
         // The grant on the pattern alone, for the next round.
-        for database in 0..place.databases {
-            let database = format!("`birthday_{}_{database:02}`", place.prefix);
-            place
-                .sql(format!("REVOKE ALL PRIVILEGES ON {database}.* FROM 'anabranch_apply'@'127.0.0.1'"))
+        for database in 0..site.databases {
+            let database = format!("`birthday_{}_{database:02}`", site.prefix);
+            site.sql(format!("REVOKE ALL PRIVILEGES ON {database}.* FROM 'anabranch_apply'@'127.0.0.1'"))
                 .await;
         }
-        place.sql(format!("GRANT {privilege} ON `birthday\\_%`.* TO 'anabranch_apply'@'127.0.0.1'")).await;
+        site.sql(format!("GRANT {privilege} ON `birthday\\_%`.* TO 'anabranch_apply'@'127.0.0.1'")).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_read_only_server_a_wrong_password_and_a_dead_server_are_told_apart() {
-    let place = StoreSite::alone().await;
-    place.target("target-a").setup().await.unwrap();
-    place.sql("SET GLOBAL read_only = ON").await;
-    let found = faults(&place).await;
+    let site = StoreSite::alone().await;
+    site.target("target-a").setup().await.unwrap();
+    site.sql("SET GLOBAL read_only = ON").await;
+    let found = faults(&site).await;
     assert!(!found.is_empty());
     for fault in &found {
         assert_eq!(fault.code(), Code::TargetReadOnly, "{fault}");
         assert!(fault.to_string().contains("read-only"), "{fault}");
     }
-    place.sql("SET GLOBAL read_only = OFF").await;
-    assert!(faults(&place).await.is_empty());
+    site.sql("SET GLOBAL read_only = OFF").await;
+    assert!(faults(&site).await.is_empty());
 
-    place.sql("ALTER USER 'anabranch_apply'@'127.0.0.1' IDENTIFIED BY 'other'").await;
-    let found = faults(&place).await;
+    site.sql("ALTER USER 'anabranch_apply'@'127.0.0.1' IDENTIFIED BY 'other'").await;
+    let found = faults(&site).await;
     assert_eq!((found.len(), found[0].code()), (1, Code::TargetAccessDenied), "{found:?}");
 
     anabranch_connectors::mysql::refusals::forget();
-    let server = place.stack.server("target-a").unwrap();
-    let config = place.target("target-a");
+    let server = site.stack.server("target-a").unwrap();
+    let config = site.target("target-a");
     tokio::task::spawn_blocking(move || server.kill().unwrap()).await.unwrap();
     let found = config.check().await;
     assert_eq!((found.len(), found[0].code()), (1, Code::TargetUnreachable), "{found:?}");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{CacheEntries, Cached, CodeCache, Fill};
-use anabranch_pipeline::records::{ChunkKey, Token};
+use anabranch_pipeline::ports::{CacheEntries, CacheFill, Cached, CodeCache};
+use anabranch_pipeline::records::{ScanCursor, Token};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
 
@@ -43,7 +43,7 @@ impl CodeCache for Watched {
         self.cache.begin(codes).await
     }
 
-    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
+    async fn finish(&self, fills: &[CacheFill]) -> Result<usize, Fault> {
         self.cache.finish(fills).await
     }
 
@@ -66,12 +66,12 @@ impl CodeCache for Watched {
         self.cache.shorten(time_to_live).await
     }
 
-    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+    async fn scan(&self, after: Option<&ScanCursor>) -> Result<(Vec<StoredCode>, Option<ScanCursor>), Fault> {
         self.cache.scan(after).await
     }
 
-    async fn standing(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
-        self.cache.standing(codes).await
+    async fn entries(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
+        self.cache.entries(codes).await
     }
 
     async fn write_freshness_key(&self, incarnation: &str) -> Result<(), Fault> {

@@ -68,13 +68,13 @@ async fn a_message_comes_to_its_part_until_it_is_done() {
     for (number, delivery) in taken.into_iter().enumerate() {
         match number {
             0 => delivery.later(Duration::from_millis(300)).await,
-            _ => delivery.done().await,
+            _ => delivery.acknowledge().await,
         }
     }
     let again = take(&mut other, 1).await.remove(0);
     assert!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
     assert_eq!(again.deliveries, 2);
-    again.done().await;
+    again.acknowledge().await;
     until("done messages are gone", async || queue.pending().await.unwrap() == 600 - expected.len() as u64)
         .await;
 }
@@ -91,7 +91,7 @@ async fn hostile_bytes_are_set_aside_and_a_queue_that_is_gone_is_made_anew() {
     queue.publish(&[message(0, [7])]).await.unwrap();
     let taken = take(&mut part, 1).await.remove(0);
     assert_eq!(taken.message, message(0, [7]));
-    taken.done().await;
+    taken.acknowledge().await;
     until("nothing is left", async || queue.pending().await.unwrap() == 0).await;
     let too_large = admin.publish("demo.coupons.0", vec![1; 17 * 1024].into()).await.unwrap().await;
     assert!(too_large.is_err(), "the stream takes no larger message");

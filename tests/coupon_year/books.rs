@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 pub const KEY_MEMORY: SignedDuration = SignedDuration::from_hours(24);
 /// A coupon that was given.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct BookEntry {
     pub key: CouponKey,
     pub run: RunKey,
     pub member: Member,
@@ -21,7 +21,7 @@ pub struct Entry {
 
 /// The coupon system: it forgets keys and never forgets a given coupon.
 pub struct CouponBooks {
-    pub books: Vec<Entry>,
+    pub books: Vec<BookEntry>,
     pub keys: BTreeMap<CouponKey, (Timestamp, String)>,
     pub memory: SignedDuration,
     pub down_until: Timestamp,

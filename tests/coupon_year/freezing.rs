@@ -64,7 +64,7 @@ impl CohortRows for Tables {
 }
 
 async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
-    ledger.of_run(key, &[], |l| l.run.clone()).await.unwrap().unwrap()
+    ledger.with_run(key, &[], |l| l.run.clone()).await.unwrap().unwrap()
 }
 
 async fn begun() -> (MemoryLedger, RunKey) {
@@ -73,7 +73,7 @@ async fn begun() -> (MemoryLedger, RunKey) {
     let programme = Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0);
     let ledger = MemoryLedger::new(Unique(1));
     let now = Timestamp::now();
-    ledger.of_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
+    ledger.with_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
     // A day of a month other than February has one table.
     let key = RunKey { programme: programme.name, day: now.to_zoned(TimeZone::UTC).date() };
     (ledger, key)
@@ -82,7 +82,7 @@ async fn begun() -> (MemoryLedger, RunKey) {
 /// Takes the freeze over, as each pass does, and runs it.
 async fn frozen(ledger: &MemoryLedger, tables: &Tables, revision: Unique) -> Result<Option<Cursor>, Fault> {
     let key = &tables.key;
-    let run = ledger.of_run(key, &[], |l| take_over(l, 0, revision)).await.unwrap().unwrap();
+    let run = ledger.with_run(key, &[], |l| take_over(l, 0, revision)).await.unwrap().unwrap();
     freeze(ledger, tables, Wave { key, run: &run, number: 0, is_behind_barrier: true }).await
 }
 
@@ -103,7 +103,7 @@ async fn a_freeze_whose_reading_fails_ends_no_wave_and_goes_on_where_it_has_writ
     let run = stored(&ledger, &key).await;
     assert_eq!(run.count, USERS, "nobody is left out and nobody counted twice");
     let fence = Fence { wave: 0, revision: Unique(4), cursor: run.cursor };
-    assert!(ledger.of_run(&key, &[], |l| end_wave(l, fence, true)).await.unwrap());
+    assert!(ledger.with_run(&key, &[], |l| end_wave(l, fence, true)).await.unwrap());
     let ahead = second.furthest.load(Ordering::Relaxed);
     assert!(ahead > PAGE_ROWS, "pages are read while others wait to be written");
     assert!(ahead <= AHEAD_MAX, "it reads {ahead} users ahead");
@@ -113,8 +113,8 @@ async fn a_freeze_whose_reading_fails_ends_no_wave_and_goes_on_where_it_has_writ
 async fn a_freezer_that_was_overtaken_writes_nothing_of_what_it_read_ahead() {
     let (ledger, key) = begun().await;
     let tables = Tables::new(&ledger, &key, None);
-    let run = ledger.of_run(&key, &[], |l| take_over(l, 0, Unique(3))).await.unwrap().unwrap();
-    ledger.of_run(&key, &[], |l| take_over(l, 0, Unique(4))).await.unwrap().unwrap();
+    let run = ledger.with_run(&key, &[], |l| take_over(l, 0, Unique(3))).await.unwrap().unwrap();
+    ledger.with_run(&key, &[], |l| take_over(l, 0, Unique(4))).await.unwrap().unwrap();
     let wave = Wave { key: &key, run: &run, number: 0, is_behind_barrier: true };
     assert_eq!(freeze(&ledger, &tables, wave).await.unwrap(), None);
     assert_eq!(stored(&ledger, &key).await.count, 0);

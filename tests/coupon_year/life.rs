@@ -5,26 +5,26 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use anabranch_coupons::breaker::Breaker;
+use anabranch_coupons::dead_letters::{self, Decision};
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, join};
 use anabranch_coupons::issuers::Issuers;
-use anabranch_coupons::letters::{self, Decision};
 use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
-use anabranch_coupons::reserving::Carried;
-use anabranch_coupons::restored::{Given, take_in};
+use anabranch_coupons::reserving::MessageEnd;
+use anabranch_coupons::restored::{GivenCoupon, take_in};
 use anabranch_pipeline::error::{Code, Fault};
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
 use rand::seq::IndexedRandom;
 
-use crate::books::{Entry, KEY_MEMORY};
+use crate::books::{BookEntry, KEY_MEMORY};
 use crate::twins::{self, Process};
 use crate::witness::at_the_end;
 use crate::world::{World, minutes};
 
 /// A process that does one task, one call at a time.
 struct Actor {
-    work: Pin<Box<dyn Future<Output = Result<Carried, Fault>> + Send>>,
+    work: Pin<Box<dyn Future<Output = Result<MessageEnd, Fault>> + Send>>,
     /// The messages that it carries.
     messages: Vec<Message>,
 }
@@ -132,13 +132,13 @@ impl Life {
     }
 
     /// Polls a process once; returns its result when it has ended.
-    fn poll(&mut self, actor: &mut Actor) -> Option<Result<Carried, Fault>> {
+    fn poll(&mut self, actor: &mut Actor) -> Option<Result<MessageEnd, Fault>> {
         let Poll::Ready(result) = actor.work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             return None;
         };
         let what = match (&result, !actor.messages.is_empty()) {
-            (Ok(Carried::Done), true) => "messages done",
-            (Ok(Carried::Later), true) => "messages delayed",
+            (Ok(MessageEnd::Done), true) => "messages done",
+            (Ok(MessageEnd::Later), true) => "messages delayed",
             (Ok(_), false) => "passes",
             (Err(_), true) => "messages with faults",
             (Err(_), false) => "passes with faults",
@@ -169,7 +169,7 @@ impl Life {
                 register: process.clone(),
                 process,
             };
-            dispatcher.pass(&programme).await.map(|_| Carried::Done)
+            dispatcher.pass(&programme).await.map(|_| MessageEnd::Done)
         };
         Actor { work: Box::pin(work), messages: Vec::new() }
     }
@@ -192,8 +192,8 @@ impl Life {
             };
             let ends = granter.carry(&carried).await?;
             granter.follow(&ends).await;
-            let is_done = carried.iter().all(|message| ends.of(message) == Carried::Done);
-            Ok(if is_done { Carried::Done } else { Carried::Later })
+            let is_done = carried.iter().all(|message| ends.of(message) == MessageEnd::Done);
+            Ok(if is_done { MessageEnd::Done } else { MessageEnd::Later })
         };
         Actor { work: Box::pin(work), messages }
     }
@@ -250,8 +250,8 @@ impl Life {
         let mut actor = self.actors.swap_remove(index);
         match self.poll(&mut actor) {
             None => self.actors.push(actor),
-            Some(Ok(Carried::Done)) => {}
-            Some(Ok(Carried::Later) | Err(_)) => {
+            Some(Ok(MessageEnd::Done)) => {}
+            Some(Ok(MessageEnd::Later) | Err(_)) => {
                 let mut world = self.world();
                 for message in actor.messages {
                     if !world.random.random_bool(0.6) {
@@ -357,16 +357,16 @@ impl Life {
             let world = self.world();
             let since = world.restored_at.map_or(stopped_at, |at| at.max(stopped_at));
             let is_quiet = world.now > since + minutes(60) && world.now >= world.database_down_until;
-            let given = |entry: &Entry| Given {
+            let given = |entry: &BookEntry| GivenCoupon {
                 candidate: Candidate { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
                 coupon: entry.coupon.clone().into(),
             };
-            let statement: Vec<Given> = world.books.books.iter().map(given).collect();
+            let statement: Vec<GivenCoupon> = world.books.books.iter().map(given).collect();
             drop(world);
             if is_quiet {
                 let process = self.process(SignedDuration::ZERO);
                 let work = async move {
-                    take_in(&process, &process, &process, &statement).await.map(|()| Carried::Done)
+                    take_in(&process, &process, &process, &statement).await.map(|()| MessageEnd::Done)
                 };
                 let mut actor = Actor { work: Box::pin(work), messages: Vec::new() };
                 while self.poll(&mut actor).is_none() {}
@@ -386,7 +386,7 @@ fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
     let run = RunKey { programme: key.programme.clone(), day: row.day };
     let RowState::Failed(outcome) = row.state else {
         if row.by_hand && !matches!(row.state, RowState::Settled) {
-            world.queue.push((world.now, Message::of(letters::candidate_of(key, &row))));
+            world.queue.push((world.now, Message::of(dead_letters::candidate_of(key, &row))));
         }
         return;
     };
@@ -399,13 +399,13 @@ fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
         && now >= first_called_at + KEY_MEMORY
     {
         let decision = if world.books.gave(key) { Decision::Given } else { Decision::NotGiven };
-        twins::of_users(world, &run, &[user], |ledger| {
-            ledger.users.get_mut(&user).map(|ledger| letters::decide(ledger, key, decision))
+        twins::with_users(world, &run, &[user], |ledger| {
+            ledger.users.get_mut(&user).map(|ledger| dead_letters::decide(ledger, key, decision))
         });
         return;
     }
-    let sent = twins::of_users(world, &run, &[user], |ledger| {
-        ledger.users.get_mut(&user).map(|ledger| letters::requeue(ledger, key, KEY_MEMORY))
+    let sent = twins::with_users(world, &run, &[user], |ledger| {
+        ledger.users.get_mut(&user).map(|ledger| dead_letters::requeue(ledger, key, KEY_MEMORY))
     });
     if let Some(Ok(candidate)) = sent {
         world.queue.push((now, Message::of(candidate)));

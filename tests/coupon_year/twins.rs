@@ -10,8 +10,8 @@ use anabranch_coupons::ports::{
     Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowChange, RunKey, RunLedger,
-    Standing, Unique, UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange, RunKey,
+    RunLedger, Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -63,14 +63,14 @@ impl Process {
 }
 
 /// Runs a transaction of some users as the ledger's server does.
-pub fn of_users<T>(
+pub fn with_users<T>(
     world: &mut World,
     run: &RunKey,
     users: &[u64],
     decide: impl Fn(&mut UsersLedger) -> T,
 ) -> T {
     let now = world.now;
-    witnessed(world, run, users, |world| world.database.of_users(now, run, users, decide))
+    witnessed(world, run, users, |world| world.database.with_users(now, run, users, decide))
 }
 
 /// Runs a transaction and shows its changes of some users to the witness.
@@ -94,20 +94,20 @@ fn witnessed<T>(world: &mut World, run: &RunKey, users: &[u64], work: impl FnOnc
 }
 
 impl Ledger for Process {
-    async fn of_users<T: Send>(
+    async fn with_users<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.transact(|world| of_users(world, run, users, decide)).await
+        self.transact(|world| with_users(world, run, users, decide)).await
     }
 
     async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
         self.transact(|world| world.database.users(world.now, run, users)).await
     }
 
-    async fn of_rows<T: Send>(
+    async fn with_rows<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
@@ -115,7 +115,7 @@ impl Ledger for Process {
     ) -> Result<T, Fault> {
         self.transact(|world| {
             let now = world.now;
-            witnessed(world, run, users, |world| world.database.of_rows(now, run, users, decide))
+            witnessed(world, run, users, |world| world.database.with_rows(now, run, users, decide))
         })
         .await
     }
@@ -126,7 +126,7 @@ impl Ledger for Process {
         self.transact(|world| witnessed(world, run, &users, work)).await
     }
 
-    async fn of_run<T: Send>(
+    async fn with_run<T: Send>(
         &self,
         key: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
@@ -134,7 +134,7 @@ impl Ledger for Process {
     ) -> Result<T, Fault> {
         self.transact(|world| {
             let (now, before) = (world.now, world.database.runs.get(key).cloned());
-            let result = world.database.of_run(now, key, offered, decide);
+            let result = world.database.with_run(now, key, offered, decide);
             let after = world.database.runs.get(key).cloned();
             witness::run_changed(world, key, before.as_ref(), after.as_ref());
             result
@@ -142,7 +142,7 @@ impl Ledger for Process {
         .await
     }
 
-    async fn of_programme<T: Send>(
+    async fn with_programme<T: Send>(
         &self,
         programme: &Arc<str>,
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
@@ -150,7 +150,7 @@ impl Ledger for Process {
         self.transact(|world| {
             let known: Vec<RunKey> = world.database.runs.keys().cloned().collect();
             let now = world.now;
-            let (result, begun) = world.database.of_programme(now, programme, |ledger| {
+            let (result, begun) = world.database.with_programme(now, programme, |ledger| {
                 let result = decide(ledger);
                 (result, ledger.begun.clone())
             });
@@ -163,27 +163,30 @@ impl Ledger for Process {
         .await
     }
 
-    async fn standings(
+    async fn member_states(
         &self,
         run: &RunKey,
         after: Option<Member>,
         limit: usize,
-    ) -> Result<(Timestamp, Vec<Standing>), Fault> {
+    ) -> Result<(Timestamp, Vec<MemberState>), Fault> {
         self.transact(|world| {
             witness::held_by_letters(world, run);
-            let all = world.database.standings(run).into_iter();
-            (world.now, all.filter(|standing| Some(standing.member) > after).take(limit.min(3)).collect())
+            let all = world.database.member_states(run).into_iter();
+            (
+                world.now,
+                all.filter(|member_state| Some(member_state.member) > after).take(limit.min(3)).collect(),
+            )
         })
         .await
     }
 
-    async fn letters(
+    async fn dead_letters(
         &self,
         programme: &Arc<str>,
         after: Option<&CouponKey>,
         limit: usize,
     ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
-        self.transact(|world| world.database.letters(programme, after, limit)).await
+        self.transact(|world| world.database.dead_letters(programme, after, limit)).await
     }
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {
@@ -239,7 +242,7 @@ impl WorkQueue for Process {
 }
 
 impl SourceRows for Process {
-    async fn look(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
+    async fn read_rows(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
         turn().await;
         let mut world = self.lock();
         let mut answers = Vec::new();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anabranch_coupons::ports::Answer;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, TAKEN_OVER_AFTER,
+    ATTEMPT_TIMEOUT, CouponKey, DayRun, FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey,
 };
 use anabranch_coupons::report::Report;
 use anabranch_schemas::celebration::{Birthday, Calendar};
@@ -12,11 +12,11 @@ use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
 
-use crate::books::Entry;
+use crate::books::BookEntry;
 use crate::world::{UserRow, World, minutes};
 
 /// A source row may have named the birthday for up to this long before the call.
-const LIVE: SignedDuration = TAKEN_OVER_AFTER;
+const LIVE: SignedDuration = ATTEMPT_TIMEOUT;
 
 /// Records that the ledger has issued a row of a user: its token is the newest.
 pub fn issued(world: &mut World, run: &RunKey, user: u64) {
@@ -35,9 +35,9 @@ pub fn issued(world: &mut World, run: &RunKey, user: u64) {
 
 /// Counts a day that a letter holds up as a letter too, as the operator sees both.
 pub fn held_by_letters(world: &mut World, run: &RunKey) {
-    for standing in world.database.standings(run) {
-        let refused = standing.refused.map(|refused| refused.reason);
-        let user = standing.member.user;
+    for member_state in world.database.member_states(run) {
+        let refused = member_state.refused.map(|refused| refused.reason);
+        let user = member_state.member.user;
         let is_letter =
             |row: &LedgerRow| matches!(row.state, RowState::Failed(FailedOutcome::Unknown { .. }));
         let mut rows = world
@@ -45,10 +45,10 @@ pub fn held_by_letters(world: &mut World, run: &RunKey) {
             .rows
             .iter()
             .filter(|(key, row)| key.user == user && key.programme == run.programme && is_letter(row));
-        if standing.row.as_ref().is_some_and(is_letter)
+        if member_state.row.as_ref().is_some_and(is_letter)
             || refused == Some(Reason::WithinGap) && rows.next().is_some()
         {
-            let key = world.key(run, standing.member);
+            let key = world.key(run, member_state.member);
             world.books.letters.insert((key, run.day));
         }
     }
@@ -101,18 +101,19 @@ fn granted(world: &mut World, key: &CouponKey, coupon: &str) {
     };
     let now = world.now;
     let since_restore = world.restored_at.map(|at| now.duration_since(at));
-    let is_calm = since_restore.is_none_or(|since| since > TAKEN_OVER_AFTER * 2);
+    let is_calm = since_restore.is_none_or(|since| since > ATTEMPT_TIMEOUT * 2);
     let birthdays = version.birthdays(run.day);
     let rows = &world.database.rows;
     let row = rows.get(key);
     let by_hand = row.is_some_and(|row| row.by_hand);
     let present = world.database.runs.get(&run);
-    let apart = |other: &Entry| run.day.since(other.run.day).map_or(0, |span| span.get_days().abs());
-    let near = |other: &&Entry| {
+    let distance_days =
+        |other: &BookEntry| run.day.since(other.run.day).map_or(0, |span| span.get_days().abs());
+    let near = |other: &&BookEntry| {
         other.key.user == key.user
             && other.key.programme == key.programme
             && other.key != *key
-            && apart(other) < 300
+            && distance_days(other) < 300
     };
     let starts_at = version.rules.at(run.day, version.rules.starts_at).expect("a day");
     let closed = world.books.closed.get(&run);
@@ -137,7 +138,7 @@ fn granted(world: &mut World, key: &CouponKey, coupon: &str) {
             world.fail(format!("{what}: {key:?} of {}", run.day));
         }
     }
-    let entry = Entry { key: key.clone(), run, member, coupon: coupon.to_owned() };
+    let entry = BookEntry { key: key.clone(), run, member, coupon: coupon.to_owned() };
     world.books.books.push(entry);
 }
 
@@ -190,10 +191,10 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
         let now = world.now;
         world.books.closed.insert(key.clone(), now);
         // A letter, or a message that the operator sent again, may have changed the rows since the sweep.
-        let by_hand = world.database.standings(key).iter().any(|standing| {
-            let coupon = world.key(key, standing.member);
+        let by_hand = world.database.member_states(key).iter().any(|member_state| {
+            let coupon = world.key(key, member_state.member);
             let is_letter = world.books.letters.iter().any(|(of, _)| *of == coupon);
-            is_letter || standing.row.as_ref().is_some_and(|row| row.by_hand)
+            is_letter || member_state.row.as_ref().is_some_and(|row| row.by_hand)
         });
         let report = balanced(world, key);
         if (report.missed > 0 || report.in_flight > 0) && !by_hand {
@@ -229,9 +230,9 @@ fn frozen(world: &mut World, key: &RunKey, run: &DayRun) {
 pub fn balanced(world: &mut World, key: &RunKey) -> Report {
     let mut report = Report::default();
     let mut strangers = 0;
-    for standing in world.database.standings(key) {
-        report.add(&standing, key.day);
-        strangers += u64::from(!standing.is_member);
+    for member_state in world.database.member_states(key) {
+        report.add(&member_state, key.day);
+        strangers += u64::from(!member_state.is_member);
     }
     report.eligible = world.database.runs.get(key).map_or(0, |run| run.count);
     let starts_at = world.books.versions.get(key).and_then(|run| run.rules.at(key.day, run.rules.starts_at));
@@ -315,8 +316,8 @@ fn missed(world: &mut World, index: usize, day: Date) {
         let coupon = world.key(&key, Member { user, calendar });
         if !is_excused(world, &key, &coupon, &version, from) {
             let row = world.database.rows.get(&coupon).cloned();
-            let told = format!("missed: {coupon:?} of {day}, {row:?}");
-            world.fail(told);
+            let reported = format!("missed: {coupon:?} of {day}, {row:?}");
+            world.fail(reported);
         }
     }
 }

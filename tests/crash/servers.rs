@@ -96,7 +96,7 @@ async fn a_store_that_stands_still_slows_no_other() {
         let others: Vec<Verification> =
             installation.audits.iter().filter(|audit| !stalled.contains(&audit.name())).cloned().collect();
         let drained = drain(&others, WAIT_MAX).await.unwrap();
-        assert!(drained.is_complete(), "while {name} stands still: {:?}", drained.behind);
+        assert!(drained.is_complete(), "while {name} stands still: {:?}", drained.lagging);
         blocking(|| server.resume()).unwrap();
     }
     survives(&installation, load).await;

@@ -39,10 +39,11 @@ async fn fill_layer(target: &mut Connection, topology: &Topology) -> u64 {
     let mut claims = 0;
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await.unwrap();
-        for place in topology.places_of(index) {
-            let shard = ShardId::of(&source.name, &place.database_name(), &place.table_name(), 0);
+        for source_table in topology.tables_of(index) {
+            let shard =
+                ShardId::of(&source.name, &source_table.database_name(), &source_table.table_name(), 0);
             let codes = CodeKind::ALL.map(|kind| format!("CAST({} AS BINARY)", kind.name())).join(", ");
-            let sql = format!("SELECT CAST(uuid AS BINARY), {codes} FROM {}", place.quoted());
+            let sql = format!("SELECT CAST(uuid AS BINARY), {codes} FROM {}", source_table.quoted());
             let rows: Vec<mysql_async::Row> = connection.rows("read devices", sql).await.unwrap();
             let mut sql = String::new();
             for row in rows {

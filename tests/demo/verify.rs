@@ -56,11 +56,12 @@ async fn fill_layer(target: &mut Connection, topology: &Topology, layout: Derive
     let mut claims = 0;
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await.unwrap();
-        for place in topology.places_of(index) {
-            let shard = ShardId::of(&source.name, &place.database_name(), &place.table_name(), 0);
-            let sql = format!("SELECT user_id, CAST(birthday AS CHAR) FROM {}", place.quoted());
+        for source_table in topology.tables_of(index) {
+            let shard =
+                ShardId::of(&source.name, &source_table.database_name(), &source_table.table_name(), 0);
+            let sql = format!("SELECT user_id, CAST(birthday AS CHAR) FROM {}", source_table.quoted());
             let users: Vec<(u64, Option<String>)> = connection.rows("read users", sql).await.unwrap();
-            let column = BirthdayType::of(place);
+            let column = BirthdayType::of(source_table);
             let mut sql = String::new();
             for (user, text) in users {
                 let Ok(day) = MonthDay::from_value(&value(text, column)) else { continue };

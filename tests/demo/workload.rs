@@ -25,8 +25,8 @@ async fn count_rows(topology: &Topology) -> (u64, u64) {
     let (mut rows_of_all, mut ids) = (0, Vec::new());
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await.unwrap();
-        for place in topology.places_of(index) {
-            let sql = format!("SELECT {} FROM {}", place.number_sql(), place.quoted());
+        for source_table in topology.tables_of(index) {
+            let sql = format!("SELECT {} FROM {}", source_table.number_sql(), source_table.quoted());
             let rows: Vec<u64> = connection.rows("read rows", sql).await.unwrap();
             rows_of_all += rows.len() as u64;
             ids.extend(rows);
@@ -44,8 +44,8 @@ async fn a_workload_makes_each_kind_of_change_and_counts_rows_rightly() {
         let topology = Topology::standard(sources.clone(), spread, NameHash::JavaString);
         for (index, source) in sources.iter().enumerate() {
             let mut connection = source.connect(&[]).await.unwrap();
-            for place in topology.places_of(index).filter(|place| place.table == 0) {
-                let sql = format!("DROP DATABASE IF EXISTS `{}`", place.database_name());
+            for source_table in topology.tables_of(index).filter(|source_table| source_table.table == 0) {
+                let sql = format!("DROP DATABASE IF EXISTS `{}`", source_table.database_name());
                 connection.execute("drop an old database", sql).await.unwrap();
             }
         }
@@ -139,13 +139,13 @@ async fn a_user_that_a_broken_move_left_in_two_shards_is_deleted_from_one() {
     for source in &topology.sources {
         connections.push(source.connect(&[]).await.unwrap());
     }
-    let place = |source| topology.places_of(source).next().unwrap().quoted();
-    let sql = format!("SELECT user_id FROM {} ORDER BY user_id LIMIT 2", place(0));
+    let source_table = |source| topology.tables_of(source).next().unwrap().quoted();
+    let sql = format!("SELECT user_id FROM {} ORDER BY user_id LIMIT 2", source_table(0));
     let ids: Vec<u64> = connections[0].rows("read users", sql).await.unwrap();
     let [doubled, gone] = ids.try_into().unwrap();
-    let sql = format!("INSERT INTO {} (user_id, user_name) VALUES ({doubled}, 'other')", place(1));
+    let sql = format!("INSERT INTO {} (user_id, user_name) VALUES ({doubled}, 'other')", source_table(1));
     connections[1].execute("double a user", sql).await.unwrap();
-    let sql = format!("DELETE FROM {} WHERE user_id = {gone}", place(0));
+    let sql = format!("DELETE FROM {} WHERE user_id = {gone}", source_table(0));
     connections[0].execute("delete a user", sql).await.unwrap();
     assert_eq!(count_rows(&topology).await, (seeded.inserts, seeded.inserts - 1));
 

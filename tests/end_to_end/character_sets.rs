@@ -24,9 +24,9 @@ async fn stops(daemon: &Daemon, expected: &str) {
     let is_stopped = |task: &serde_json::Value| task["state"] == "stopped";
     let reader = daemon.until_view("tasks", ("task", "reader/source-a"), is_stopped).await;
     assert_eq!(reader["code"], "source-schema-changed", "{reader}");
-    let told = reader["fault"].to_string();
+    let reported = reader["fault"].to_string();
     for text in [TABLE, expected, "refresh --projection", "restart --all"] {
-        assert!(told.contains(text), "{text}: {told}");
+        assert!(reported.contains(text), "{text}: {reported}");
     }
 }
 

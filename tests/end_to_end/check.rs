@@ -75,11 +75,11 @@ async fn what_is_no_fault_is_warned_of_by_check_in_text_and_json() {
     let json = installation.command(&["check", "--json"]).await;
     installation.execute("source-b", "SET GLOBAL binlog_expire_logs_seconds = 0").await;
     let text = text.expect_success();
-    let told = "source source-b: binlogs are kept for 60 s; needed: ";
-    assert!(text.stderr.contains(told), "{text:?}");
+    let reported = "source source-b: binlogs are kept for 60 s; needed: ";
+    assert!(text.stderr.contains(reported), "{text:?}");
     let warnings = json.json()["warnings"].clone();
     let warnings: Vec<&str> = warnings.as_array().unwrap().iter().filter_map(Json::as_str).collect();
-    assert!(warnings.iter().any(|warning| warning.starts_with(told)), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.starts_with(reported)), "{warnings:?}");
     assert!(!warnings.iter().any(|warning| warning.contains("source-a")), "{warnings:?}");
 }
 
@@ -123,8 +123,8 @@ async fn a_log_that_cannot_serve_is_refused_by_set_up_check_and_run() {
             assert!(finished.stderr.contains(&format!("[{code}]")), "{command}: {finished:?}");
         }
         let daemon = installation.run();
-        let is_told = |view: &Json| view["state"] == "retrying" && view["code"] == code;
-        daemon.until_view("tasks", ("task", "reader/source-a"), is_told).await;
+        let is_reported = |view: &Json| view["state"] == "retrying" && view["code"] == code;
+        daemon.until_view("tasks", ("task", "reader/source-a"), is_reported).await;
         drop(daemon);
         installation.server(&name).stop().unwrap();
     }

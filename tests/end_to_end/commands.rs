@@ -13,7 +13,7 @@ use crate::STANDARD;
 
 /// Inserts one user a transaction into the source's first table, born as many days after 1990-01-01 as its id says.
 async fn insert(installation: &Installation<'_>, source: usize, ids: RangeInclusive<u64>) {
-    let place = installation.audits[0].topology.places_of(source).next().unwrap();
+    let place = installation.audits[0].topology.tables_of(source).next().unwrap();
     let table = place.quoted();
     let user = |id: u64| {
         format!(
@@ -243,8 +243,8 @@ async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     first.until_ready().await;
     first.until_loaded(&["source-a", "source-b"]).await;
     let status = second.status().await.unwrap();
-    let standing_by = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "standby");
-    assert_eq!(standing_by.count(), 8, "two readers, four lanes and two watches: {status}");
+    let on_standby = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "standby");
+    assert_eq!(on_standby.count(), 8, "two readers, four lanes and two watches: {status}");
     assert_eq!(second.metric("anabranch_task_state", &["task=\"reader/source-a\""]).await, 4.0);
     insert(&installation, 0, 1..=10).await;
     until_applied(&first, 10).await;

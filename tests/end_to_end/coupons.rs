@@ -113,7 +113,7 @@ impl CouponDay {
 
     /// The first table of a source, whose users begin at 1 and at 1001.
     pub fn source_table(&self, place: usize) -> String {
-        self.installation.audits[0].topology.places_of(place).next().unwrap().name()
+        self.installation.audits[0].topology.tables_of(place).next().unwrap().name()
     }
 
     pub fn members(&self) -> BTreeSet<u64> {
@@ -311,8 +311,8 @@ async fn columns_without_a_coupon_are_reset(day: &CouponDay) {
     day.change_columns(&sent, "user_id = 1").await;
     // A row that was marked before there was a ledger has no occurrence, and stays.
     day.change_columns("is_sent = 1, send_time = '2000-01-01'", "user_id = 2").await;
-    let told = day.compare_columns(&["--mode", "report"]).await;
-    assert_eq!((&told["verdicts"]["orphan"], &told["left"]), (&1.into(), &1.into()), "{told}");
+    let reported = day.compare_columns(&["--mode", "report"]).await;
+    assert_eq!((&reported["verdicts"]["orphan"], &reported["left"]), (&1.into(), &1.into()), "{reported}");
     assert_eq!(day.marked_users().await, BTreeSet::from([1]));
     let mended = day.compare_columns(&[]).await;
     assert_eq!(

@@ -84,7 +84,7 @@ pub async fn equal(installation: &Installation<'_>, what: &str) {
             let key = (text(document, "table").unwrap(), text(document, "uuid").unwrap());
             (key, (text(document, "imei1"), text(document, "box_no")))
         };
-        let found: BTreeMap<_, _> = search.standing(INDEX).await.values().map(device).collect();
+        let found: BTreeMap<_, _> = search.documents(INDEX).await.values().map(device).collect();
         found == expected
     })
     .await;
@@ -158,7 +158,7 @@ async fn rebuilt(installation: &Installation<'_>) {
     let (done, ()) = tokio::join!(installation.command(&rebuild), adding);
     done.expect_success();
     equal(installation, "rebuilt").await;
-    let old = search.standing(&format!("{INDEX}-v1")).await;
+    let old = search.documents(&format!("{INDEX}-v1")).await;
     assert_eq!(old[&damaged]["imei1"], json!("damaged"));
     installation.command(&["check"]).await.expect_success();
     let status = installation.command(&["status", "--json"]).await;
@@ -229,9 +229,9 @@ async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
 
 /// Changes a document by hand; returns its id.
 async fn damage(search: &Search) -> String {
-    let standing = search.standing(INDEX).await;
+    let stored = search.documents(INDEX).await;
     let is_kept = |document: &Json| document["table"] == "serial_code_00";
-    let (id, document) = standing.into_iter().find(|(_, document)| is_kept(document)).unwrap();
+    let (id, document) = stored.into_iter().find(|(_, document)| is_kept(document)).unwrap();
     let mut document = document;
     document["imei1"] = "damaged".into();
     let version = document["lsn"].as_u64().unwrap();

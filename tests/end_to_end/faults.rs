@@ -98,9 +98,9 @@ async fn a_dropped_captured_column_stops_its_source_only() {
     // The event names the fault first; the pre-flight of another attempt names it too, and waits for the column.
     expect_stopped(&installation, &daemon, "source-schema-changed", "user_03.user_000").await;
     daemon.hang_up();
-    let is_told =
+    let is_reported =
         |view: &serde_json::Value| view["state"] == "retrying" && view["code"] == "source-column-missing";
-    daemon.until_view("sources", ("source", "source-a"), is_told).await;
+    daemon.until_view("sources", ("source", "source-a"), is_reported).await;
     // The daemon ends by itself when every task of a role is stopped; here others run, so SIGTERM ends it in order.
     assert_eq!(daemon.terminate().and_then(|status| status.code()), Some(0), "{}", daemon.log());
 }

@@ -119,7 +119,7 @@ async fn a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored() {
 
 /// Each wrong request is refused with the expected values.
 async fn refusals(daemon: &Daemon, parent: &str) {
-    for (body, status, code, told) in [
+    for (body, status, code, reported) in [
         (json!({ "kind": "recharge", "business": 1 }), 422, "flux-parent-unfit", "`partition` is missing"),
         (json!({ "kind": "capture", "business": 1 }), 422, "flux-parent-unfit", "its recharge, is missing"),
         (
@@ -176,7 +176,7 @@ async fn refusals(daemon: &Daemon, parent: &str) {
     ] {
         let (found, answer) = post(daemon, &body, None).await;
         assert_eq!((found, answer["code"].as_str()), (status, Some(code)), "{answer}");
-        assert!(answer["detail"].as_str().unwrap().contains(told), "{told}: {answer}");
+        assert!(answer["detail"].as_str().unwrap().contains(reported), "{reported}: {answer}");
         assert!(answer["remedy"].as_str().is_some_and(|remedy| !remedy.is_empty()), "{answer}");
     }
     let reused = post(daemon, &recharge(1), Some("capture 7")).await;
@@ -247,8 +247,11 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     for command in [&["check"][..], &["flux", "sequence", "status"]] {
         let refused = installation.command(command).await;
         assert_eq!(refused.exit_code, 1, "{refused:?}");
-        let told = format!("{}{}", refused.stdout, refused.stderr);
-        assert!(told.contains("[flux-sequence-behind]") && told.contains("partition 07"), "{told}");
+        let reported = format!("{}{}", refused.stdout, refused.stderr);
+        assert!(
+            reported.contains("[flux-sequence-behind]") && reported.contains("partition 07"),
+            "{reported}"
+        );
     }
 
     // A raise that is killed is repeated.

@@ -52,8 +52,8 @@ async fn what_belongs_to_nobody_ends_no_reconciliation_and_goes_by_the_command_a
     for (id, document) in [("by-hand", json!({ "sku_code": "a secret" })), ("77-9", whole)] {
         search.ask(Method::PUT, &format!("{INDEX}-v1/_doc/{id}?refresh=true"), document).await;
     }
-    let standing = search.standing(INDEX).await;
-    let ours = standing.keys().find(|id| id.ends_with("-11")).unwrap().clone();
+    let stored = search.documents(INDEX).await;
+    let ours = stored.keys().find(|id| id.ends_with("-11")).unwrap().clone();
     search.ask(Method::DELETE, &format!("{INDEX}-v1/_doc/{ours}?refresh=true"), Json::Null).await;
 
     for round in 0..2 {
@@ -72,7 +72,7 @@ async fn what_belongs_to_nobody_ends_no_reconciliation_and_goes_by_the_command_a
         }
         assert!(!report.to_string().contains("a secret"));
     }
-    assert!(search.standing(INDEX).await.contains_key(&ours), "what was wrong of ours");
+    assert!(search.documents(INDEX).await.contains_key(&ours), "what was wrong of ours");
     let text = installation.command(&["reconcile", "show"]).await.expect_success().stdout;
     assert!(text.contains("foreign    3 derived rows") && text.contains("shard_id none"), "{text}");
 

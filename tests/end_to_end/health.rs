@@ -13,15 +13,15 @@ const WATCHDOG_MICROSECONDS: &str = "1000000";
 const FEEDS: usize = 20;
 
 /// The daemon's next message to the socket that systemd would own.
-async fn told(socket: &UnixDatagram) -> String {
+async fn reported(socket: &UnixDatagram) -> String {
     let mut message = [0; 1024];
     let length =
         tokio::time::timeout(WAIT_MAX, socket.recv(&mut message)).await.expect("it is told").unwrap();
     String::from_utf8_lossy(&message[..length]).trim().to_owned()
 }
 
-async fn until_told(socket: &UnixDatagram, wanted: &str) {
-    while told(socket).await != wanted {}
+async fn until_notified(socket: &UnixDatagram, wanted: &str) {
+    while reported(socket).await != wanted {}
 }
 
 fn bound(folder: &Path) -> (UnixDatagram, String) {
@@ -39,11 +39,11 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
     // A daemon starts even without its servers.
     away.iter().for_each(|server| installation.server(server).kill().unwrap());
     let mut daemon = installation.run_with(&[], &variables);
-    until_told(&socket, "READY=1").await;
+    until_notified(&socket, "READY=1").await;
     daemon.until_view("sources", ("source", "source-a"), |view| view["code"] == "source-unreachable").await;
     daemon.until_view("tasks", ("task", "reader/source-a"), |view| view["state"] == "retrying").await;
     for _ in 0..FEEDS {
-        assert_eq!(told(&socket).await, "WATCHDOG=1");
+        assert_eq!(reported(&socket).await, "WATCHDOG=1");
     }
     let answer = async |path: &str| daemon.ask("GET", path, None, "").await;
     assert_eq!(answer("/livez").await.0, 200);
@@ -56,7 +56,7 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
     away.iter().for_each(|server| installation.server(server).restart().unwrap());
     let fed = async {
         loop {
-            until_told(&socket, "WATCHDOG=1").await
+            until_notified(&socket, "WATCHDOG=1").await
         }
     };
     tokio::select! {
@@ -65,7 +65,7 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
     }
     assert_eq!(installation.command(&["health", "--ready"]).await.exit_code, 0);
     daemon.ask_to_end();
-    until_told(&socket, "STOPPING=1").await;
+    until_notified(&socket, "STOPPING=1").await;
     assert!(daemon.wait().expect("it ends").success());
     let unheard = installation.command(&["health"]).await;
     assert!(unheard.exit_code == 1 && unheard.stdout.contains("no daemon answers at"), "{unheard:?}");

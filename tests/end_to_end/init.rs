@@ -106,7 +106,7 @@ async fn members(installation: &Installation<'_>, rule: ShardingRule) {
     let mut inserts = vec![String::new(); DATABASES as usize];
     for number in 0..MEMBERS {
         let login = format!("login-{number}");
-        let (database, table) = rule.place(&login).unwrap();
+        let (database, table) = rule.locate(&login).unwrap();
         inserts[database as usize] += &format!(
             "INSERT INTO crm_{database}.member_{table:02} VALUES ({number}, 'Chengdu', '{login}', \
              DATE '1970-01-01' + INTERVAL {number} DAY);"

@@ -64,8 +64,8 @@ async fn lanes_are(state: &str, installation: &Installation<'_>, daemon: &Daemon
     for lane in 0..2 {
         let task = format!("lane/birthday/target/source-a/{lane}");
         // Until it is made again, the stream is missing.
-        let is_told = |view: &Json| view["state"] == state && view["code"] == code;
-        daemon.until_view("tasks", ("task", &task), is_told).await;
+        let is_reported = |view: &Json| view["state"] == state && view["code"] == code;
+        daemon.until_view("tasks", ("task", &task), is_reported).await;
     }
     insert(installation, "source-b", "user_06.user_000", 4).await;
     until_derived(installation, 4).await;
@@ -127,8 +127,8 @@ async fn a_stream_that_somebody_else_made_in_its_place_holds_up_its_source_only(
     let subjects = vec![format!("{}.orders", installation.configuration.name)];
     let other = Config { name, subjects, storage: StorageType::Memory, ..Config::default() };
     jetstream.create_stream(other).await.unwrap();
-    let is_told = |view: &serde_json::Value| view["code"] == "log-settings-differ";
-    daemon.until_view("sources", ("source", "source-a"), is_told).await;
+    let is_reported = |view: &serde_json::Value| view["code"] == "log-settings-differ";
+    daemon.until_view("sources", ("source", "source-a"), is_reported).await;
     lanes_are("retrying", &installation, &daemon, "log-settings-differ").await;
     is_mended(&installation, daemon).await;
 }

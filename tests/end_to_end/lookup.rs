@@ -265,7 +265,7 @@ async fn two_spellings(daemon: &Daemon) {
 }
 
 /// A fault of lagging names the requested point in its notation, the lane's point, and whether the source has it.
-async fn told_what_is_behind(installation: &Installation<'_>, reading: &Daemon, place: &str) {
+async fn missing_position_is_named(installation: &Installation<'_>, reading: &Daemon, place: &str) {
     let (_, gtid) = place.split_once(':').unwrap();
     let wanted = format!("{gtid} of source source-a was asked for");
     for (place, named) in [
@@ -353,7 +353,7 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     let reading = installation.run_with(&["--role", "api"], &[]);
     reading.until_ready().await;
     let place = change(source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 3").await;
-    told_what_is_behind(installation, &reading, &place).await;
+    missing_position_is_named(installation, &reading, &place).await;
 
     let answer = installation.command(&["lookup", "item-3", "--json"]).await.expect_success().json();
     let confirmed: BTreeSet<(&str, bool)> = answer["devices"][0]["claims"]

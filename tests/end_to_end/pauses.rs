@@ -31,8 +31,8 @@ async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
     // A pause is no fault, and every view shows it.
     daemon.until_ready().await;
     let status = installation.command(&["status"]).await.expect_success();
-    let told = "birthday/target/source-a/1: paused for 0 min by ";
-    assert!(status.stdout.contains(told) && status.stdout.contains(": new disks"), "{status:?}");
+    let reported = "birthday/target/source-a/1: paused for 0 min by ";
+    assert!(status.stdout.contains(reported) && status.stdout.contains(": new disks"), "{status:?}");
     let state = daemon.metric("anabranch_task_state", &["task=\"lane/birthday/target/source-a/0\""]).await;
     assert_eq!(state, 5.0);
     let report = installation.command(&["reconcile", "--now", "--json"]).await;

@@ -186,7 +186,7 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     assert_eq!(store(&report, "birthday")["repaired"], 0);
 
     // The replica has all transactions, and was emptied: its missing rows are read from the source itself.
-    let places = installation.audits[0].topology.places_of(0);
+    let places = installation.audits[0].topology.tables_of(0);
     let empty: Vec<String> = places.map(|place| format!("DELETE FROM {}", place.name())).collect();
     installation
         .execute("reconciliation-replica", format!("SET SESSION sql_log_bin = 0; {}", empty.join("; ")))
@@ -199,8 +199,8 @@ async fn what_an_old_or_empty_replica_says_is_no_word_against_the_stores() {
     installation.expect_equal().await;
     anabranch_tests::blocking(|| replica.stop()).unwrap();
     let checked = installation.command(&["check"]).await;
-    let told = "[source-unreachable] replica of source source-a: a reconciliation cannot read it";
-    assert!(checked.exit_code == 3 && checked.stderr.contains(told), "{checked:?}");
+    let reported = "[source-unreachable] replica of source source-a: a reconciliation cannot read it";
+    assert!(checked.exit_code == 3 && checked.stderr.contains(reported), "{checked:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

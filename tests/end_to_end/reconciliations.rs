@@ -94,7 +94,7 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
         assert_eq!(store(&report, name)["placement"]["misplaced"], serde_json::json!({}), "{report}");
     }
     let devices = installation.audits.iter().find(|audit| audit.topology.entity == Entity::SerialCode);
-    let places = devices.unwrap().topology.places_of(0).map(|place| place.name());
+    let places = devices.unwrap().topology.tables_of(0).map(|place| place.name());
     let places: Vec<String> = places.take(2).collect();
     let [foreign, home] = &places[..] else { panic!("{places:?}") };
     installation
@@ -148,7 +148,7 @@ async fn nothing_is_called_clean_that_was_not_read() {
     };
     // A table cannot be read any more, and the binlog has no event of that.
     let source = installation.configuration.sources[0].clone();
-    let place = installation.audits[0].topology.places_of(0).next().unwrap().name();
+    let place = installation.audits[0].topology.tables_of(0).next().unwrap().name();
     let (database, table) = place.split_once('.').unwrap();
     let rename = |from: &str, to: &str| {
         format!("SET SESSION sql_log_bin = 0; RENAME TABLE `{database}`.`{from}` TO `{database}`.`{to}`")
@@ -219,7 +219,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
     let (installation, _, _daemon) = filled(STANDARD.turn().await, 2_000).await;
     let target = installation.configuration.targets[0].clone();
     let source = installation.configuration.sources[0].clone();
-    let place = installation.audits[0].topology.places_of(0).next().unwrap().name();
+    let place = installation.audits[0].topology.tables_of(0).next().unwrap().name();
     let (database, table) = place.split_once('.').unwrap();
     let rows = async || installation.derived_where("birthday\\_%", "birthday", "1").await.len();
     let before = rows().await;
@@ -263,7 +263,7 @@ async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_
 async fn write_elsewhere(installation: &Installation<'_>) {
     let sources = installation.configuration.sources.iter().enumerate();
     let writers = sources.map(async |(number, source)| {
-        let place = installation.audits[0].topology.places_of(number).next().unwrap().name();
+        let place = installation.audits[0].topology.tables_of(number).next().unwrap().name();
         let table = format!("{}.elsewhere", place.split_once('.').unwrap().0);
         let mut admin = installation.admin(source).await;
         admin.execute("create", format!("CREATE TABLE {table} (number INT)")).await.unwrap();

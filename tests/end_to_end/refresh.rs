@@ -96,7 +96,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
         installation.command(&["refresh", "--projection", "birthday", "--table", "user_00.user_000"]).await;
     assert!(refused.exit_code != 0 && refused.stderr.contains("belongs to one source"), "{refused:?}");
     for (number, source) in installation.configuration.sources.iter().enumerate() {
-        for place in installation.audits[0].topology.places_of(number) {
+        for place in installation.audits[0].topology.tables_of(number) {
             let table = place.name();
             let arguments = ["refresh", "--projection", "birthday", "--source", source, "--table", &table];
             until("the refresh before it is through", async || {
@@ -129,7 +129,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     let shard = "SELECT shard_id FROM birthday_00.birthday_0107 WHERE lsn = ~0";
     let shard: u64 = installation.admin("target").await.rows("the shard", shard).await.unwrap()[0];
     for (number, source) in installation.configuration.sources.iter().enumerate() {
-        for place in installation.audits[0].topology.places_of(number) {
+        for place in installation.audits[0].topology.tables_of(number) {
             let (table, key) = (place.name(), user.to_string());
             let (database, name) = table.split_once('.').unwrap();
             if ShardId::of(source, database, name, 0).as_u64() == shard {

@@ -6,7 +6,7 @@ use crate::STANDARD;
 use crate::faults::{insert, until_derived};
 
 /// An installation whose streams keep messages for this time.
-async fn keeping(max_age_seconds: u32) -> Installation<'static> {
+async fn installation_that_keeps(max_age_seconds: u32) -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     installation.configuration.limits = vec!["position_interval_ms = 200".to_owned()];
     let max_bytes = "max_bytes = 500000000";
@@ -20,7 +20,7 @@ async fn keeping(max_age_seconds: u32) -> Installation<'static> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_age_of_messages_never_empties_the_stream_of_a_quiet_source() {
-    let installation = keeping(2).await;
+    let installation = installation_that_keeps(2).await;
     let mut daemon = installation.run();
     insert(&installation, "source-a", "user_00.user_000", 1).await;
     until_derived(&installation, 1).await;

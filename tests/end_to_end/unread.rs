@@ -126,8 +126,11 @@ pub async fn left_behind(turn: Turn<'static>) {
         insert(&installation, "source-a", OTHER, 100 + number as u64).await;
         let stopped = |task: &serde_json::Value| task["state"] == "stopped";
         let reader = daemon.until_view("tasks", ("task", "reader/source-a"), stopped).await;
-        let told = reader["fault"].to_string();
-        assert!(told.contains("refresh --projection") && told.contains("restart --all"), "{told}");
+        let reported = reader["fault"].to_string();
+        assert!(
+            reported.contains("refresh --projection") && reported.contains("restart --all"),
+            "{reported}"
+        );
         let refresh = ["refresh", "--projection", "birthday", "--source", "source-a"];
         installation.command(&refresh).await.expect_success();
         installation.command(&["restart", "--all"]).await.expect_success();

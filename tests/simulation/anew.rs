@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, Keeping, Refused, ScriptedRow, Weather};
+use anabranch_connectors::memory::{Group, Refused, ScriptedRow, StoreKind, Weather};
 use anabranch_pipeline::capture::{BeginAnew, Gap};
 use anabranch_pipeline::deliver::{Shared, request_refresh};
 use anabranch_pipeline::error::{Code, Fault};
@@ -61,7 +61,7 @@ pub fn strike(
         return false;
     }
     let (lost, is_restored) = (random.random_range(0..6), !may_fail_over || random.random_ratio(2, 3));
-    stage.tell(|| format!("source {number} loses {lost} groups, and its binlog: {is_restored}"));
+    stage.log_line(|| format!("source {number} loses {lost} groups, and its binlog: {is_restored}"));
     match is_restored {
         true => source.restore(lost),
         false => source.lose_newest(lost),
@@ -89,8 +89,8 @@ pub async fn begin_anew(stage: &Stage, source: usize) {
     let request = request(source, stage.disasters[source].load(Ordering::SeqCst));
     if let Ok(_operator) = stage.operators[source].try_lock() {
         match ask(stage, source, &request, false).await {
-            Ok(gap) => stage.tell(|| format!("source {source} begins anew: {gap:?}")),
-            Err(fault) => stage.tell(|| format!("begin-anew of source {source}: {fault}")),
+            Ok(gap) => stage.log_line(|| format!("source {source} begins anew: {gap:?}")),
+            Err(fault) => stage.log_line(|| format!("begin-anew of source {source}: {fault}")),
         }
     }
     tokio::time::sleep(ASK_INTERVAL).await;
@@ -102,7 +102,7 @@ const WHILE: Duration = Duration::from_secs(20);
 
 fn stage() -> Stage {
     let limits = limits(100, 10, Duration::from_secs(3600));
-    Stage::new(Weather::calm(), Keeping::Rows, Layout::ByUser, limits, false)
+    Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByUser, limits, false)
 }
 
 /// Gives a user of source 0 a birthday, or takes it away.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryCache, MemoryMapping, Refused, ScriptedRow, Weather,
+    Group, MemoryCache, MemoryMapping, Refused, ScriptedRow, StoreKind, Weather,
 };
 use anabranch_pipeline::composition;
 use anabranch_pipeline::deliver::Shared;
@@ -94,7 +94,7 @@ impl Tasks {
     fn start() -> Self {
         let weather = Weather::calm();
         let limits = limits(100, 10, Duration::from_secs(3600));
-        let stage = Stage::new(weather.clone(), Keeping::Rows, Layout::ByDay, limits, false);
+        let stage = Stage::new(weather.clone(), StoreKind::Rows, Layout::ByDay, limits, false);
         let states = TaskStates::default();
         let supervisor = Supervisor::new(states.clone(), CancellationToken::new(), MINUTE);
         let mapping = MemoryMapping::new(weather.clone());

@@ -123,7 +123,7 @@ impl Task {
         loop {
             let outcome = self.attempt(&handle).await;
             let Err(fault) = outcome else { return };
-            self.stage.tell(|| format!("{}: {fault}", self.work.name()));
+            self.stage.log_line(|| format!("{}: {fault}", self.work.name()));
             if self.cancel.is_cancelled() {
                 return;
             }

@@ -35,7 +35,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Time in which everything under way arrives.
 const LATE: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-const LOOK_INTERVAL: Duration = Duration::from_millis(300);
+const CHECK_INTERVAL: Duration = Duration::from_millis(300);
 const TIME: TimeToLive = TimeToLive { full: Duration::from_secs(3600), empty: Duration::from_secs(3600) };
 
 /// State that outlives every process.
@@ -102,11 +102,11 @@ impl Stage {
         AbortOnDropHandle::new(tokio::spawn(async move {
             let bounds = QueryBounds { at_once: 2, queued: 8, codes: 8 };
             let reader = Reader::new(Some((stage.cache.clone(), TIME)), stage.mapping.clone(), bounds);
-            let mut look_at = Instant::now();
+            let mut check_at = Instant::now();
             loop {
-                if look_at <= Instant::now() {
-                    reader.look(std::slice::from_ref(&stage.mapping)).await;
-                    look_at = Instant::now() + LOOK_INTERVAL;
+                if check_at <= Instant::now() {
+                    reader.check_cache(std::slice::from_ref(&stage.mapping)).await;
+                    check_at = Instant::now() + CHECK_INTERVAL;
                 }
                 stage.look_up(&reader, random.random_range(0..CODES)).await;
                 sleep(Duration::from_millis(random.random_range(1..20))).await;
@@ -123,7 +123,7 @@ impl Stage {
                 if audited.found() > 0 {
                     stage.accuse(format!("an audit finds what is none: {audited:?}"));
                 }
-                sleep(LOOK_INTERVAL / 2).await;
+                sleep(CHECK_INTERVAL / 2).await;
             }
         }))
     }

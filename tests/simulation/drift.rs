@@ -31,7 +31,7 @@ pub async fn plant(stage: &Stage, random: &mut StdRng) {
     let tables: Vec<u32> = owned.iter().copied().collect();
     let old = Lsn::from_u64(random.random_range(1..=OLD)).expect("an Lsn");
     let version = if random.random_ratio(1, 4) { Lsn::MAX } else { old };
-    stage.tell(|| format!("a hand changes rows of {}", lane_id(at)));
+    stage.log_line(|| format!("a hand changes rows of {}", lane_id(at)));
     stage.tamper(target, |rows| {
         let of_lane = |(table, of, _): &&(u32, ShardId, Box<[Cell]>)| owned.contains(table) && *of == shard;
         let found: Vec<_> = rows.keys().filter(of_lane).cloned().collect();

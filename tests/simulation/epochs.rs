@@ -5,7 +5,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, Keeping, Weather};
+use anabranch_connectors::memory::{Group, StoreKind, Weather};
 use anabranch_pipeline::deliver::{Rewind, Shared, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
@@ -28,7 +28,7 @@ const WHILE: Duration = Duration::from_secs(5);
 fn stage() -> Stage {
     Stage::new(
         Weather::calm(),
-        Keeping::Rows,
+        StoreKind::Rows,
         Layout::ByDay,
         limits(100, 10, Duration::from_secs(3600)),
         false,

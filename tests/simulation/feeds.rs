@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, Weather,
+    Group, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, StoreKind,
+    Weather,
 };
-use anabranch_pipeline::deliver::{self, Lane, Past, Shared};
+use anabranch_pipeline::deliver::{self, Lane, RewindSource, Shared};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{BinlogPoint, Entry, LaneStore, Log, LogWriter, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, LaneStore, Log, LogWriter, SourceConnector};
 use anabranch_pipeline::records::{Flush, LaneId, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
@@ -46,7 +47,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
     let calm = Weather::calm;
     let (log, source) = (MemoryLog::new(calm(), 8), MemorySource::new(calm()));
     let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
-    let mut store = MemoryTarget::new(calm(), Keeping::Rows).lane(id.clone(), Arc::default());
+    let mut store = MemoryTarget::new(calm(), StoreKind::Rows).lane(id.clone(), Arc::default());
     let limits = stage::limits(1024, 10, WAIT_MAX);
     // No direct feed is ever free.
     let shared = Shared::new(0);
@@ -55,7 +56,7 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         log: &log,
         source: &source,
         replica_slot: 1,
-        start: &Entry::Earliest,
+        start: &BinlogStart::Earliest,
         entity: Entity::User,
         fields: Entity::User.required_fields(),
         source_column: 0,
@@ -96,7 +97,7 @@ impl LaneStore for Silent {
         pending().await
     }
 
-    async fn may_stand(&mut self, _: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+    async fn shards_with_rows(&mut self, _: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         pending().await
     }
 
@@ -111,7 +112,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
     for is_emptied in [false, true] {
         let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
         let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
-        let mut store = MemoryTarget::new(Weather::calm(), Keeping::Rows).lane(id.clone(), Arc::default());
+        let mut store = MemoryTarget::new(Weather::calm(), StoreKind::Rows).lane(id.clone(), Arc::default());
         if is_emptied {
             let table = script::table(0);
             source.commit(Group::Rows(vec![vec![ScriptedRow { table, before: None, after: None }]]));
@@ -124,7 +125,7 @@ async fn a_stop_waits_for_no_question_of_a_lane() {
             log: &log,
             source: &source,
             replica_slot: 1,
-            start: &Entry::Earliest,
+            start: &BinlogStart::Earliest,
             entity: Entity::User,
             fields: Entity::User.required_fields(),
             source_column: 0,
@@ -161,12 +162,17 @@ async fn a_replay_from_nothing_needs_the_history_from_the_configured_start_on() 
     writer.append(envelope, Bytes::new()).await.unwrap();
     writer.acknowledged().await.unwrap();
     let registers = MemoryRegisters::new(Weather::calm());
-    let nothing = async |start: Entry| {
-        let past =
-            Past { source: SOURCE, connector: &source, log: &log, registers: &registers, start: &start };
+    let nothing = async |start: BinlogStart| {
+        let past = RewindSource {
+            source: SOURCE,
+            connector: &source,
+            log: &log,
+            registers: &registers,
+            start: &start,
+        };
         past.nothing(false).await.is_ok()
     };
-    assert!(!nothing(Entry::Earliest).await, "the first file is gone");
-    assert!(nothing(Entry::Gtid("1-1".to_owned())).await);
-    assert!(!nothing(Entry::Gtid(String::new())).await, "what is behind the set is gone");
+    assert!(!nothing(BinlogStart::Earliest).await, "the first file is gone");
+    assert!(nothing(BinlogStart::Gtid("1-1".to_owned())).await);
+    assert!(!nothing(BinlogStart::Gtid(String::new())).await, "what is behind the set is gone");
 }

@@ -17,7 +17,7 @@ use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::identifiers::flux::{FluxIssuer, FluxOrder, FluxSettings, VERSION, raise};
 use anabranch_pipeline::ports::Sequence;
 use anabranch_pipeline::records::{
-    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStanding,
+    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStatus,
 };
 use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::{FluxId, Region};
@@ -52,9 +52,10 @@ impl Given {
     }
 
     fn fault(&mut self, fault: &Fault, place: &str) {
-        let is_told = matches!(fault.code(), Code::FluxSequenceBehind | Code::FluxServerChanged);
-        self.refused += usize::from(is_told);
-        let is_known = is_told || fault.class() == Class::Transient || fault.code() == Code::FluxDateRefused;
+        let is_reported = matches!(fault.code(), Code::FluxSequenceBehind | Code::FluxServerChanged);
+        self.refused += usize::from(is_reported);
+        let is_known =
+            is_reported || fault.class() == Class::Transient || fault.code() == Code::FluxDateRefused;
         assert!(is_known, "{place}: {fault}");
     }
 }
@@ -194,8 +195,8 @@ impl Sequence for Interrupted {
         self.inner.remember(key, given).await
     }
 
-    async fn standing(&self) -> Result<SequenceStanding, Fault> {
-        self.inner.standing().await
+    async fn status(&self) -> Result<SequenceStatus, Fault> {
+        self.inner.status().await
     }
 
     async fn raise(&self, numbers: &[(Counter, u32)]) -> Result<(), Fault> {

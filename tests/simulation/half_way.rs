@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
+    Group, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, SnapshotView, StoreKind, Weather,
 };
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows};
 use anabranch_pipeline::reconcile::{
     CandidateBatch, LaneWait, Recheck, Sides, SourceKey, SourceTable, Verdict,
 };
-use anabranch_pipeline::records::{Cell, ChunkKey, Claimed, DerivedRow};
+use anabranch_pipeline::records::{Cell, Claimed, DerivedRow, ScanCursor};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::ShardId;
@@ -35,10 +35,10 @@ const DAYS: [u8; 2] = [3, 4];
 /// Derived rows that change when they are queried.
 struct Disturbed {
     rows: MemoryRows,
-    by: By,
+    by: Disturbance,
 }
 
-enum By {
+enum Disturbance {
     Nothing,
     /// A lane has deleted them and not inserted them again, in the given number of first queries.
     HalfWay(AtomicUsize),
@@ -51,27 +51,27 @@ impl DerivedRows for Disturbed {
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         self.rows.page(table, shards, after, limit, visit).await
     }
 
     async fn rows(
         &self,
-        sought: &[Sought],
+        sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         match &self.by {
-            By::Nothing => self.rows.rows(sought, visit).await,
-            By::HalfWay(times) => {
+            Disturbance::Nothing => self.rows.rows(sought, visit).await,
+            Disturbance::HalfWay(times) => {
                 let left = times.load(Ordering::SeqCst);
                 times.store(left.saturating_sub(1), Ordering::SeqCst);
                 if left > 0 { Ok(()) } else { self.rows.rows(sought, visit).await }
             }
-            By::ThereAndBack(_) if sought.is_empty() => Ok(()),
-            By::ThereAndBack(source) => {
+            Disturbance::ThereAndBack(_) if sought.is_empty() => Ok(()),
+            Disturbance::ThereAndBack(source) => {
                 source.commit(row(Some(DAYS[0]), DAYS[1]));
                 while self.stand(sought).await? {
                     sleep(Duration::from_millis(100)).await;
@@ -88,7 +88,7 @@ impl DerivedRows for Disturbed {
 }
 
 impl Disturbed {
-    async fn stand(&self, sought: &[Sought]) -> Result<bool, Fault> {
+    async fn stand(&self, sought: &[DerivedRowQuery]) -> Result<bool, Fault> {
         let mut stand = false;
         self.rows.rows(sought, &mut |_| stand = true).await?;
         Ok(stand)
@@ -106,17 +106,17 @@ fn row(before: Option<u8>, after: u8) -> Group {
 }
 
 /// The verdict of a reconciliation on a right row.
-async fn judged(by: impl Fn(&MemorySource) -> By) -> Verdict {
-    judged_behind(async |_, _| (), by).await
+async fn judged(by: impl Fn(&MemorySource) -> Disturbance) -> Verdict {
+    judged_after(async |_, _| (), by).await
 }
 
 /// The verdict on the row after an event of the source and its daemon.
-async fn judged_behind(
+async fn judged_after(
     event: impl AsyncFnOnce(&Stage, &mut Option<Daemon>),
-    by: impl Fn(&MemorySource) -> By,
+    by: impl Fn(&MemorySource) -> Disturbance,
 ) -> Verdict {
     let limits = limits(1024, 10, WAIT_MAX);
-    let stage = Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false));
+    let stage = Arc::new(Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByDay, limits, false));
     let table = script::table(0);
     stage.sources[0].commit(row(None, DAYS[0]));
     let mut daemon = Some(Daemon::start(&stage, None));
@@ -151,7 +151,7 @@ async fn judged_behind(
 }
 
 async fn judged_half_way(times: usize) -> Verdict {
-    judged(|_| By::HalfWay(AtomicUsize::new(times))).await
+    judged(|_| Disturbance::HalfWay(AtomicUsize::new(times))).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,7 +166,7 @@ async fn what_stays_wrong_is_drift() {
 
 #[tokio::test(start_paused = true)]
 async fn what_moves_between_two_looks_and_back_each_time_is_no_drift() {
-    assert_eq!(judged(|source| By::ThereAndBack(source.clone())).await, Verdict::Hot);
+    assert_eq!(judged(|source| Disturbance::ThereAndBack(source.clone())).await, Verdict::Hot);
 }
 
 /// The read sees a move that no lane has applied, as none runs; its low watermark is below the move.
@@ -174,22 +174,22 @@ async fn what_moves_between_two_looks_and_back_each_time_is_no_drift() {
 async fn what_a_look_saw_above_its_low_watermark_is_waited_for() {
     let event = async |stage: &Stage, daemon: &mut Option<Daemon>| {
         daemon.take().expect("it runs").stop().await;
-        stage.sources[0].show(Sight { unseen: 0, below: Some(1) });
+        stage.sources[0].show(SnapshotView { unseen: 0, below: Some(1) });
         stage.sources[0].commit(row(Some(DAYS[0]), DAYS[1]));
     };
-    assert_eq!(judged_behind(event, |_| By::Nothing).await, Verdict::Unreadable);
+    assert_eq!(judged_after(event, |_| Disturbance::Nothing).await, Verdict::Unreadable);
 }
 
 /// The lane has applied a move that no read sees, though each is below the high watermark of both.
 #[tokio::test(start_paused = true)]
 async fn what_lies_above_a_low_watermark_may_be_unseen() {
     let event = async |stage: &Stage, _: &mut Option<Daemon>| {
-        stage.sources[0].show(Sight { unseen: 1, below: Some(0) });
+        stage.sources[0].show(SnapshotView { unseen: 1, below: Some(0) });
         let before = stage.found();
         stage.sources[0].commit(row(Some(DAYS[0]), DAYS[1]));
         while stage.found() == before {
             sleep(Duration::from_millis(100)).await;
         }
     };
-    assert_eq!(judged_behind(event, |_| By::Nothing).await, Verdict::Hot);
+    assert_eq!(judged_after(event, |_| Disturbance::Nothing).await, Verdict::Hot);
 }

@@ -8,15 +8,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryLog, MemoryReading, MemorySource, MemoryTarget, ScriptedRow, Sight, Weather,
+    Group, MemoryLog, MemorySource, MemoryStream, MemoryTarget, ScriptedRow, SnapshotView, StoreKind, Weather,
 };
 use anabranch_pipeline::deliver::{self, Lane, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
-    BinlogPoint, Entry, LaneStore, Located, Log, LogWriter, Pressure, RowSource, SourceConnector,
+    BinlogPoint, BinlogStart, LaneStore, Located, Log, LogWriter, RowSource, SourceConnector, SourcePressure,
 };
 use anabranch_pipeline::records::{
-    Cell, Chunk, ChunkKey, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, Scope,
+    Cell, Chunk, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, ScanCursor, Scope,
 };
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
 use anabranch_schemas::codec;
@@ -33,13 +33,13 @@ use crate::{script, stage};
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// A source whose first chunk is an older one, as a snapshot is while a commit waits for an acknowledgement.
-struct Behind {
+struct StaleSource {
     source: MemorySource,
     old: Mutex<Option<Chunk>>,
 }
 
-impl SourceConnector for Behind {
-    type Source = MemoryReading;
+impl SourceConnector for StaleSource {
+    type Source = MemoryStream;
 
     fn captured(&self) -> CapturedFields {
         self.source.captured()
@@ -49,7 +49,12 @@ impl SourceConnector for Behind {
         self.source.check().await
     }
 
-    async fn open(&self, entry: Entry, latest: &Timeline, replica_slot: u32) -> Result<MemoryReading, Fault> {
+    async fn open(
+        &self,
+        entry: BinlogStart,
+        latest: &Timeline,
+        replica_slot: u32,
+    ) -> Result<MemoryStream, Fault> {
         self.source.open(entry, latest, replica_slot).await
     }
 
@@ -66,12 +71,12 @@ impl SourceConnector for Behind {
     }
 }
 
-impl RowSource for Behind {
+impl RowSource for StaleSource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
         self.source.tables().await
     }
 
-    async fn pressure(&self) -> Result<Pressure, Fault> {
+    async fn pressure(&self) -> Result<SourcePressure, Fault> {
         self.source.pressure().await
     }
 
@@ -86,7 +91,7 @@ impl RowSource for Behind {
     async fn chunk(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -100,10 +105,10 @@ impl RowSource for Behind {
     async fn page(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         self.source.page(table, after, rows, visit).await
     }
 
@@ -111,7 +116,7 @@ impl RowSource for Behind {
         &self,
         table: &TableIdentity<'static>,
         condition: &Condition,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -181,7 +186,7 @@ async fn refreshed(
     beside: impl AsyncFnOnce(&MemoryTarget),
 ) -> Vec<Cell> {
     let id = LaneId { projection: "p".into(), target: "t".into(), source: "source-0".into(), lane: 0 };
-    let target = MemoryTarget::new(Weather::calm(), Keeping::Rows);
+    let target = MemoryTarget::new(Weather::calm(), StoreKind::Rows);
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
     let progress = Progress {
         revision: 1,
@@ -194,13 +199,14 @@ async fn refreshed(
         ..Progress::default()
     };
     store.commit(&Flush::new(progress)).await.unwrap();
-    let (limits, behind) = (stage::limits(1024, 10, WAIT_MAX), Behind { source, old: Mutex::new(Some(old)) });
+    let (limits, behind) =
+        (stage::limits(1024, 10, WAIT_MAX), StaleSource { source, old: Mutex::new(Some(old)) });
     let lane = Lane {
         id: &id,
         log,
         source: &behind,
         replica_slot: 1,
-        start: &Entry::Earliest,
+        start: &BinlogStart::Earliest,
         entity: Entity::User,
         fields: Entity::User.required_fields(),
         source_column: 0,
@@ -266,7 +272,7 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
     source.commit(insert(1));
     let begun = end(&source).await;
-    source.show(Sight { unseen: 0, below: Some(1) });
+    source.show(SnapshotView { unseen: 0, below: Some(1) });
     source.commit(insert(2));
     let rows = NonZeroUsize::new(100).unwrap();
     let chunk = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
@@ -293,7 +299,7 @@ async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
     source.commit(insert(1));
     let begun = end(&source).await;
     // The chunk has the rows from before the statement, and a high watermark after it.
-    source.show(Sight { unseen: 1, below: Some(0) });
+    source.show(SnapshotView { unseen: 1, below: Some(0) });
     let gone = ScriptedRow { table: script::table(0), before: None, after: None };
     source.commit(Group::Rows(vec![vec![gone]]));
     let rows = NonZeroUsize::new(100).unwrap();

@@ -30,7 +30,7 @@ mod stage;
 mod uuids;
 mod world;
 
-use anabranch_connectors::memory::Keeping;
+use anabranch_connectors::memory::StoreKind;
 use seeds::Verdict;
 use world::Kind;
 
@@ -60,33 +60,37 @@ fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send +
 
 #[test]
 fn whatever_fails_the_store_ends_equal_to_its_sources() {
-    run(seeds::kept(), SEEDS, |seed, told| world::run(seed, Keeping::Rows, Kind::Plain, told).verdict);
+    run(seeds::kept(), SEEDS, |seed, is_logged| {
+        world::run(seed, StoreKind::Rows, Kind::Plain, is_logged).verdict
+    });
 }
 
 #[test]
 fn whatever_fails_documents_end_equal_to_their_sources() {
-    run(seeds::kept(), DOCUMENT_SEEDS, |seed, told| {
-        world::run(seed, Keeping::Documents, Kind::Plain, told).verdict
+    run(seeds::kept(), DOCUMENT_SEEDS, |seed, is_logged| {
+        world::run(seed, StoreKind::Documents, Kind::Plain, is_logged).verdict
     });
 }
 
 #[test]
 fn whatever_fails_reconciliations_find_all_drift_and_take_nothing_else_for_it() {
-    run(Vec::new(), RECONCILE_SEEDS, |seed, told| {
-        world::run(seed, Keeping::Rows, Kind::Reconciled, told).verdict
+    run(Vec::new(), RECONCILE_SEEDS, |seed, is_logged| {
+        world::run(seed, StoreKind::Rows, Kind::Reconciled, is_logged).verdict
     });
 }
 
 #[test]
 fn whatever_fails_reconciliations_of_documents_find_all_drift_and_take_nothing_else_for_it() {
-    run(Vec::new(), RECONCILE_SEEDS, |seed, told| {
-        world::run(seed, Keeping::Documents, Kind::Reconciled, told).verdict
+    run(Vec::new(), RECONCILE_SEEDS, |seed, is_logged| {
+        world::run(seed, StoreKind::Documents, Kind::Reconciled, is_logged).verdict
     });
 }
 
 #[test]
 fn whatever_fails_a_lane_that_reads_more_fields_than_messages_have_ends_equal() {
-    run(Vec::new(), LUNAR_SEEDS, |seed, told| world::run(seed, Keeping::Rows, Kind::Lunar, told).verdict);
+    run(Vec::new(), LUNAR_SEEDS, |seed, is_logged| {
+        world::run(seed, StoreKind::Rows, Kind::Lunar, is_logged).verdict
+    });
 }
 
 #[test]
@@ -98,10 +102,10 @@ fn whatever_fails_the_cache_answers_nothing_older_than_what_was_drained() {
 #[test]
 fn a_seed_runs_the_same_every_time() {
     for seed in 0..20 {
-        for keeping in [Keeping::Rows, Keeping::Documents] {
+        for store_kind in [StoreKind::Rows, StoreKind::Documents] {
             let (one, two) = (
-                world::run(seed, keeping, Kind::Plain, false),
-                world::run(seed, keeping, Kind::Plain, false),
+                world::run(seed, store_kind, Kind::Plain, false),
+                world::run(seed, store_kind, Kind::Plain, false),
             );
             assert_eq!(one, two, "seed {seed}");
             assert_eq!(one.verdict, Verdict::Equal, "seed {seed}");

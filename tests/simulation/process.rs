@@ -7,7 +7,7 @@ use anabranch_pipeline::composition::{Connectors, LogServer, SourceParts, Target
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Entry, Lease, Leases, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, Lease, Leases, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_pipeline::records::{LaneId, Progress};
 
@@ -45,7 +45,7 @@ impl Connectors for Process<'_> {
 
     fn source(&self, name: &str) -> Result<SourceParts<'_, MemorySource>, Fault> {
         let connector = &self.sources[number(name)];
-        Ok(SourceParts { connector, start: &Entry::Earliest, shared: self.shared })
+        Ok(SourceParts { connector, start: &BinlogStart::Earliest, shared: self.shared })
     }
 
     async fn require_source(&self, name: &str) -> Result<(), Fault> {
@@ -119,10 +119,10 @@ impl Leases for ProcessLeases {
     async fn acquire_or_stand_by(
         &self,
         key: &str,
-        standing_by: &(dyn Fn() + Send + Sync),
+        on_standby: &(dyn Fn() + Send + Sync),
     ) -> Result<ProcessLease, Fault> {
         match self {
-            Self::Kept(leases) => leases.acquire_or_stand_by(key, standing_by).await.map(ProcessLease::Kept),
+            Self::Kept(leases) => leases.acquire_or_stand_by(key, on_standby).await.map(ProcessLease::Kept),
             Self::Believed => Ok(ProcessLease::Believed),
         }
     }

@@ -14,11 +14,11 @@ use std::time::Duration;
 use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Lanes, Log, Pressure, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{Lanes, Log, RowSource, SourceConnector, SourcePressure};
 use anabranch_pipeline::reconcile::{
     Checkpoint, LaneWait, Reconciliation, Sides, SourceKey, SourceTable, StoreReport, StoreState,
 };
-use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition, LaneId, Outcome, Progress};
+use anabranch_pipeline::records::{Cell, Chunk, Condition, LaneId, Outcome, Progress, ScanCursor};
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
@@ -41,10 +41,10 @@ const STANDSTILL: Duration = Duration::from_secs(30);
 type StoredVersions = BTreeMap<Claim, Lsn>;
 
 /// Times at which single rows of a key were read.
-type Looks = Arc<Mutex<BTreeMap<Key, Vec<Look>>>>;
+type ReadTimes = Arc<Mutex<BTreeMap<Key, Vec<ReadTime>>>>;
 
 #[derive(Debug, Clone, Copy)]
-struct Look {
+struct ReadTime {
     from: Instant,
     to: Instant,
     /// Whether no change was hidden from the read.
@@ -63,12 +63,12 @@ pub struct Reconciliations {
 /// A running reconciliation, whichever process it is in.
 struct Underway {
     began: Instant,
-    /// Numbers of transactions at its beginning; `standing` has the derived rows at that time.
+    /// Numbers of transactions at its beginning; `stored` has the derived rows at that time.
     groups: Groups,
-    standing: StoredVersions,
+    stored: StoredVersions,
     settings: ReconcileSettings,
     saved: Saved,
-    looks: Looks,
+    looks: ReadTimes,
     process: JoinHandle<Result<StoreState, Fault>>,
 }
 
@@ -97,7 +97,7 @@ impl Reconciliations {
             (_, 0..5) => plant(stage, random).await,
             (None, _) => self.begin(stage, random),
             (Some(reconciliation), 5) => {
-                stage.tell(|| {
+                stage.log_line(|| {
                     "the process of the reconciliation is killed, and another one goes on".to_owned()
                 });
                 reconciliation.process.abort();
@@ -126,13 +126,13 @@ impl Reconciliations {
         let mut reconciliation = Underway {
             began: Instant::now(),
             groups: self.past.groups(),
-            standing: standing(stage),
+            stored: stored(stage),
             settings,
             saved: Saved(Arc::new(Mutex::new(state))),
-            looks: Looks::default(),
+            looks: ReadTimes::default(),
             process: tokio::spawn(std::future::pending()),
         };
-        stage.tell(|| {
+        stage.log_line(|| {
             format!("reconciliation {} begins: {mode:?}, {memory} bytes, gate {gate_keys}", self.begun)
         });
         reconciliation.process.abort();
@@ -153,7 +153,7 @@ impl Reconciliations {
             .map_err(|error| format!("the reconciliation panicked: {error}"))?;
         let report = ended.map_err(|fault| format!("the reconciliation failed: {fault}"))?.report;
         let outcome = report.outcome();
-        stage.tell(|| format!("reconciliation {}: {outcome:?}, {report:?}", self.begun));
+        stage.log_line(|| format!("reconciliation {}: {outcome:?}, {report:?}", self.begun));
         for drifted in &report.drift {
             let key = parsed(&drifted.key_hash);
             if stage.touched(key).is_none() && !self.may_seem_wrong(key, &reconciliation) {
@@ -169,8 +169,8 @@ impl Reconciliations {
             ));
         }
         if matches!(outcome, Outcome::Clean | Outcome::Repaired) {
-            let after = standing(stage);
-            let stayed = reconciliation.standing.iter().find(|(row, version)| {
+            let after = stored(stage);
+            let stayed = reconciliation.stored.iter().find(|(row, version)| {
                 let was_touched = stage.touched(key_of(row)) >= Some(reconciliation.began);
                 is_hand_made(**version)
                     && after.get(*row) == Some(version)
@@ -189,7 +189,7 @@ impl Reconciliations {
     fn may_seem_wrong(&self, key: Key, reconciliation: &Underway) -> bool {
         let looks = reconciliation.looks.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = looks.get(&key).map_or(&[][..], Vec::as_slice);
-        let seen_from = |look: &Look| match look.sees_all {
+        let seen_from = |look: &ReadTime| match look.sees_all {
             true => look.from,
             false => self.past.hidden_from(script::source_of(key.0), look.from),
         };
@@ -219,7 +219,7 @@ impl Reconciliations {
         }
         let wrong: BTreeSet<Key> =
             stage.found().symmetric_difference(self.past.truth()).map(key_of).collect();
-        let (count, before) = (wrong.len() as u64, standing(stage));
+        let (count, before) = (wrong.len() as u64, stored(stage));
         if count > 0 && self.random.random_ratio(1, 3) {
             let gate_keys = self.random.random_range(0..count);
             let report = match self.reconciliation_in_the_quiet(stage, random, gate_keys).await {
@@ -228,10 +228,10 @@ impl Reconciliations {
             };
             // With little memory it judges keys in batches, and stops once they are too many.
             let (found, is_whole) = (keys_of(&report), report.incomplete.is_empty());
-            let is_told = report.is_gate_closed && report.outcome() == Outcome::Failed;
+            let is_reported = report.is_gate_closed && report.outcome() == Outcome::Failed;
             let is_right = if is_whole { found == wrong } else { found.is_subset(&wrong) };
             let is_beyond = found.len() as u64 > gate_keys && found.len() as u64 == report.left;
-            if !is_told || !is_right || !is_beyond || report.repaired > 0 || standing(stage) != before {
+            if !is_reported || !is_right || !is_beyond || report.repaired > 0 || stored(stage) != before {
                 return Some(format!(
                     "a reconciliation beyond its gate: {report:?}, and wrong were {wrong:?}"
                 ));
@@ -260,7 +260,7 @@ impl Reconciliations {
         reconciliation.process.abort();
         reconciliation.settings =
             ReconcileSettings { mode: Mode::Repair, gate_keys, ..reconciliation.settings.clone() };
-        stage.tell(|| format!("reconciliation {} repairs, gate {gate_keys}", self.begun));
+        stage.log_line(|| format!("reconciliation {} repairs, gate {gate_keys}", self.begun));
         reconciliation.process = reconciliation.start(stage);
         self.over(stage, reconciliation).await
     }
@@ -326,7 +326,7 @@ impl Drop for Underway {
 #[derive(Debug)]
 struct Watched {
     source: MemorySource,
-    looks: Looks,
+    looks: ReadTimes,
 }
 
 impl RowSource for Watched {
@@ -334,7 +334,7 @@ impl RowSource for Watched {
         self.source.tables().await
     }
 
-    async fn pressure(&self) -> Result<Pressure, Fault> {
+    async fn pressure(&self) -> Result<SourcePressure, Fault> {
         self.source.pressure().await
     }
 
@@ -349,7 +349,7 @@ impl RowSource for Watched {
     async fn chunk(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -359,10 +359,10 @@ impl RowSource for Watched {
     async fn page(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         self.source.page(table, after, rows, visit).await
     }
 
@@ -370,7 +370,7 @@ impl RowSource for Watched {
         &self,
         table: &TableIdentity<'static>,
         condition: &Condition,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -381,7 +381,7 @@ impl RowSource for Watched {
         let from = Instant::now();
         let chunk = self.source.rows(keys, epoch).await?;
         let head = self.source.head().await?.in_epoch(epoch).expect("it was one");
-        let look = Look { from, to: Instant::now(), sees_all: chunk.low >= head };
+        let look = ReadTime { from, to: Instant::now(), sees_all: chunk.low >= head };
         let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
         for (table, keys) in keys {
             let shard = script::shards()[&table.shard];
@@ -428,7 +428,7 @@ fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
 }
 
 /// The derived rows with their versions.
-fn standing(stage: &Stage) -> StoredVersions {
+fn stored(stage: &Stage) -> StoredVersions {
     stage.found_with_versions().into_iter().collect()
 }
 

@@ -135,7 +135,7 @@ async fn ask(stage: &Stage, lane: LaneAt, mut scope: Scope) {
     let (id, mut store) = (lane_id(lane), stage.store(lane));
     loop {
         let outcome = request_refresh(&id, &mut store, scope.clone()).await;
-        stage.tell(|| match &outcome {
+        stage.log_line(|| match &outcome {
             Ok(before) => format!("{id} at {} is asked to refresh {scope:?}", before.position),
             Err(fault) => format!("refresh: {fault}"),
         });

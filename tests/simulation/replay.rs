@@ -29,10 +29,10 @@ pub async fn replay(stage: &Stage, random: &mut StdRng) {
     let to = match any_place(stage, source, random).await {
         Ok(Rewind::To(place)) if stage.sources[source].splits_branch(&place.resume) => {
             // The lane would stop by name, as the branch's rows are not after the position.
-            return stage.tell(|| format!("replay: {place:?} lies between XA PREPARE and XA COMMIT"));
+            return stage.log_line(|| format!("replay: {place:?} lies between XA PREPARE and XA COMMIT"));
         }
         Ok(to) => to,
-        Err(fault) => return stage.tell(|| format!("replay: {fault}")),
+        Err(fault) => return stage.log_line(|| format!("replay: {fault}")),
     };
     for lane in lanes {
         set_back(stage, lane, &to, random).await;
@@ -59,8 +59,10 @@ async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<
     let kept = stage.log.positions(SOURCE_NAMES[source]);
     match random.random_range(0..3) {
         0 => past.nothing(false).await,
-        1 => past.place(BinlogPoint::Earliest).await,
-        _ => past.place(kept.choose(random).map_or(BinlogPoint::Earliest, |at| BinlogPoint::Lsn(*at))).await,
+        1 => past.resolve(BinlogPoint::Earliest).await,
+        _ => {
+            past.resolve(kept.choose(random).map_or(BinlogPoint::Earliest, |at| BinlogPoint::Lsn(*at))).await
+        }
     }
 }
 
@@ -76,7 +78,7 @@ async fn set_back(stage: &Stage, lane: LaneAt, to: &Rewind, random: &mut StdRng)
     }
     loop {
         let outcome = rewind(&id, &mut store, to, false).await;
-        stage.tell(|| match &outcome {
+        stage.log_line(|| match &outcome {
             Ok(before) => format!("{id} was at {} and is set to {to:?}", before.position),
             Err(fault) => format!("replay: {fault}"),
         });

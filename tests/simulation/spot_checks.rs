@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, Keeping, MemoryRows, MemorySource, MemoryStore, ScriptedRow, Weather,
+    Group, MemoryRows, MemorySource, MemoryStore, ScriptedRow, StoreKind, Weather,
 };
 use anabranch_pipeline::config::SpotCheckConfig;
 use anabranch_pipeline::deliver::Shared;
@@ -52,7 +52,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 pub fn stage() -> Arc<Stage> {
     let limits = limits(100, 10, Duration::from_secs(3600));
-    Arc::new(Stage::new(Weather::calm(), Keeping::Rows, Layout::ByDay, limits, false))
+    Arc::new(Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByDay, limits, false))
 }
 
 /// Inserts users of the first shard who are born on the first of January.
@@ -113,7 +113,7 @@ async fn watch(stage: Arc<Stage>, seen: Seen) {
     let config =
         SpotCheckConfig { keys_a_second: 20, after: [1, 5, 10].map(|minutes| MINUTE * minutes).into() };
     let stores = [CheckedStore { name: "birthday".to_owned(), sides, lanes: StageLanes(stage.clone()) }];
-    let tell = |told: SpotCheckEvent<'_>| match told {
+    let on_event = |event: SpotCheckEvent<'_>| match event {
         SpotCheckEvent::Looked { after, verdict, .. } => {
             *seen.lock().expect("nothing panics in there").entry((after.as_secs(), verdict)).or_default() +=
                 1;
@@ -126,7 +126,7 @@ async fn watch(stage: Arc<Stage>, seen: Seen) {
         stores: &stores,
         config: &config,
         lane_wait: LaneWait::short(Duration::from_secs(10)),
-        tell: &tell,
+        on_event: &on_event,
     };
     let ended = watch.run().await;
     panic!("the watch ended: {ended:?}");

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Keeping, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, StoredRow,
+    MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, StoreKind, StoredRow,
     Weather,
 };
 use anabranch_pipeline::composition;
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{Past, Shared};
+use anabranch_pipeline::deliver::{RewindSource, Shared};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::Entry;
+use anabranch_pipeline::ports::BinlogStart;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, LaneId, Progress};
 use anabranch_pipeline::supervise::TaskStates;
@@ -66,7 +66,7 @@ pub struct Stage {
     /// Keys whose derived rows were changed by hand, each with the last time.
     touched: Mutex<BTreeMap<Key, Instant>>,
     /// Whether steps are printed.
-    told: bool,
+    is_logged: bool,
     began: Instant,
 }
 
@@ -108,13 +108,19 @@ fn projected(layout: Layout, is_lunar: bool) -> &'static Projected {
 }
 
 impl Stage {
-    pub fn new(weather: Weather, keeping: Keeping, layout: Layout, limits: Limits, told: bool) -> Self {
+    pub fn new(
+        weather: Weather,
+        store_kind: StoreKind,
+        layout: Layout,
+        limits: Limits,
+        is_logged: bool,
+    ) -> Self {
         Self {
             sources: (0..SOURCES).map(|_| MemorySource::new(weather.clone())).collect(),
             log: MemoryLog::new(weather.clone(), 8),
             registers: MemoryRegisters::new(weather.clone()),
-            targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone(), keeping)).collect(),
-            keeps_documents: keeping == Keeping::Documents,
+            targets: (0..TARGETS).map(|_| MemoryTarget::new(weather.clone(), store_kind)).collect(),
+            keeps_documents: store_kind == StoreKind::Documents,
             leases: MemoryLeases::new(),
             weather,
             layout,
@@ -126,13 +132,13 @@ impl Stage {
             operators: Default::default(),
             stopped: Mutex::default(),
             touched: Mutex::default(),
-            told,
+            is_logged,
             began: Instant::now(),
         }
     }
 
-    pub fn tell(&self, what: impl FnOnce() -> String) {
-        if self.told {
+    pub fn log_line(&self, what: impl FnOnce() -> String) {
+        if self.is_logged {
             println!("{:>6} ms  {}", self.began.elapsed().as_millis(), what());
         }
     }
@@ -204,9 +210,15 @@ impl Stage {
         composition::read(&process, SOURCE_NAMES[source], &handle, cancel).await
     }
 
-    pub fn past(&self, source: usize) -> Past<'_, MemorySource, MemoryLog, MemoryRegisters> {
+    pub fn past(&self, source: usize) -> RewindSource<'_, MemorySource, MemoryLog, MemoryRegisters> {
         let (name, connector) = (SOURCE_NAMES[source], &self.sources[source]);
-        Past { source: name, connector, log: &self.log, registers: &self.registers, start: &Entry::Earliest }
+        RewindSource {
+            source: name,
+            connector,
+            log: &self.log,
+            registers: &self.registers,
+            start: &BinlogStart::Earliest,
+        }
     }
 
     /// The tables of a lane.

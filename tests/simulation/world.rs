@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Keeping, Weather};
+use anabranch_connectors::memory::{StoreKind, Weather};
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Entity;
@@ -48,9 +48,9 @@ pub enum Kind {
 }
 
 /// Runs one seed.
-pub fn run(seed: u64, keeping: Keeping, kind: Kind, told: bool) -> Run {
+pub fn run(seed: u64, store_kind: StoreKind, kind: Kind, is_logged: bool) -> Run {
     // Log lines of the product appear between the steps.
-    let subscriber = told.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
+    let subscriber = is_logged.then(|| tracing_subscriber::fmt().with_ansi(false).without_time().finish());
     let _said = subscriber.map(tracing::subscriber::set_default);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -58,7 +58,7 @@ pub fn run(seed: u64, keeping: Keeping, kind: Kind, told: bool) -> Run {
         .build()
         .expect("a runtime without I/O");
     runtime.block_on(async {
-        let (began, world) = (Instant::now(), World::new(seed, keeping, kind, told));
+        let (began, world) = (Instant::now(), World::new(seed, store_kind, kind, is_logged));
         let stage = world.stage.clone();
         let verdict = world.run().await;
         Run {
@@ -75,7 +75,7 @@ struct World {
     random: StdRng,
     script: Script,
     daemons: Vec<Daemon>,
-    keeping: Keeping,
+    store_kind: StoreKind,
     /// Whether leases are kept. Without them, each daemon does all work all the time: they only save work.
     lawful: bool,
     /// Whether sources fail over. After one, overlapping XA branches may make all tables of the source be read again
@@ -88,7 +88,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64, keeping: Keeping, kind: Kind, told: bool) -> Self {
+    fn new(seed: u64, store_kind: StoreKind, kind: Kind, is_logged: bool) -> Self {
         let has_reconciliations = kind == Kind::Reconciled;
         let mut random = StdRng::seed_from_u64(seed);
         let layout = if random.random() { Layout::ByDay } else { Layout::ByUser };
@@ -99,19 +99,19 @@ impl World {
         let limits = limits(batch_bytes, flush_rows, keep_interval);
         let pause_max_ms = if random.random_ratio(1, 4) { 50 } else { 5 };
         let mut stage =
-            Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), keeping, layout, limits, told);
+            Stage::new(Weather::stormy(seed ^ 0x5eed, pause_max_ms), store_kind, layout, limits, is_logged);
         let (lawful, fails_over) = (random.random_ratio(1, 2), random.random_ratio(1, 2));
         // Requests of a document writer that are still under way would arrive after the load (`docs/limits.md`).
-        stage.by_text = keeping == Keeping::Rows && !has_reconciliations && random.random_ratio(1, 2);
+        stage.by_text = store_kind == StoreKind::Rows && !has_reconciliations && random.random_ratio(1, 2);
         stage.is_lunar = kind == Kind::Lunar;
         // Late requests of a document writer would arrive after the sweep. A source that is reset just when its reader
         // leaves a statement behind looks like itself (`docs/limits.md`). A kept seed keeps its world.
-        stage.has_disasters = keeping == Keeping::Rows
+        stage.has_disasters = store_kind == StoreKind::Rows
             && !has_reconciliations
             && seed.is_multiple_of(3)
             && !seeds::kept().contains(&seed);
         stage.by_text &= !stage.has_disasters;
-        let script = Script::new(!fails_over, keeping == Keeping::Rows, stage.by_text);
+        let script = Script::new(!fails_over, store_kind == StoreKind::Rows, stage.by_text);
         let script = if stage.is_lunar { script.lunar() } else { script };
         Self {
             stage: Arc::new(stage),
@@ -119,7 +119,7 @@ impl World {
             // A late request of a document writer may undo the second change (`docs/limits.md`).
             script,
             daemons: Vec::new(),
-            keeping,
+            store_kind,
             lawful,
             fails_over,
             reconciliations: has_reconciliations.then(|| Reconciliations::new(seed)),
@@ -128,7 +128,7 @@ impl World {
     }
 
     async fn run(mut self) -> Verdict {
-        self.stage.tell(|| format!("layout {:?}, leases kept: {}", self.stage.layout, self.lawful));
+        self.stage.log_line(|| format!("layout {:?}, leases kept: {}", self.stage.layout, self.lawful));
         self.daemons = (0..DAEMONS).map(|_| self.start()).collect();
         if self.stage.is_lunar {
             // The installation captures lunar birthdays later.
@@ -162,7 +162,7 @@ impl World {
     fn start_next(&mut self) -> Daemon {
         let is_older = self.stage.is_lunar && self.random.random_ratio(1, 3);
         let fields = if is_older { Entity::User.required_fields() } else { self.stage.fields() };
-        self.stage.tell(|| format!("a daemon starts that captures {fields} fields"));
+        self.stage.log_line(|| format!("a daemon starts that captures {fields} fields"));
         self.start_capturing(fields)
     }
 
@@ -192,7 +192,7 @@ impl World {
             reconciliations.past.note(&groups, self.script.claims(self.stage.layout));
         }
         for (source, group) in groups {
-            self.stage.tell(|| format!("source {source}: {group:?}"));
+            self.stage.log_line(|| format!("source {source}: {group:?}"));
             self.stage.sources[source].commit(group);
         }
     }
@@ -214,17 +214,17 @@ impl World {
         let daemon = self.random.random_range(0..DAEMONS);
         match self.random.random_range(0..10) {
             0..4 => {
-                self.stage.tell(|| format!("daemon {daemon} is killed"));
+                self.stage.log_line(|| format!("daemon {daemon} is killed"));
                 self.daemons[daemon] = self.start_next();
             }
             4..5 => {
-                self.stage.tell(|| format!("daemon {daemon} is stopped"));
+                self.stage.log_line(|| format!("daemon {daemon} is stopped"));
                 let next = self.start_next();
                 std::mem::replace(&mut self.daemons[daemon], next).stop().await;
             }
             _ => {
                 let frozen = !self.daemons[daemon].is_frozen();
-                self.stage.tell(|| format!("daemon {daemon} frozen: {frozen}"));
+                self.stage.log_line(|| format!("daemon {daemon} frozen: {frozen}"));
                 self.daemons[daemon].set_frozen(frozen);
             }
         }
@@ -248,30 +248,30 @@ impl World {
             8..14 => {
                 let newest = log.messages(name).saturating_sub(messages);
                 let messages = if self.random.random() { messages } else { newest };
-                self.stage.tell(|| format!("log {source} loses its oldest {messages}"));
+                self.stage.log_line(|| format!("log {source} loses its oldest {messages}"));
                 log.discard(name, messages);
             }
             14..18 => {
                 let index = self.random.random_range(0..log.messages(name).max(1));
-                self.stage.tell(|| format!("log {source} loses message {index}"));
+                self.stage.log_line(|| format!("log {source} loses message {index}"));
                 log.lose(name, index);
             }
             _ => {
-                self.stage.tell(|| "all leases are forgotten".to_owned());
+                self.stage.log_line(|| "all leases are forgotten".to_owned());
                 self.stage.leases.forget();
             }
         }
     }
 
     fn wipe(&self, source: usize) {
-        self.stage.tell(|| format!("log {source} wiped"));
+        self.stage.log_line(|| format!("log {source} wiped"));
         self.stage.log.wipe(SOURCE_NAMES[source]);
     }
 
     /// Loses the register bucket, or everything that the log server keeps, as after the loss of its disk.
     fn lose_registers(&mut self) {
         let loses_all = self.random.random_ratio(2, 3);
-        self.stage.tell(|| format!("registers are lost, and the log server's disk: {loses_all}"));
+        self.stage.log_line(|| format!("registers are lost, and the log server's disk: {loses_all}"));
         self.stage.registers.wipe();
         if loses_all {
             SOURCE_NAMES.iter().for_each(|name| self.stage.log.wipe(name));
@@ -280,7 +280,7 @@ impl World {
     }
 
     fn roll_back(&self, source: usize, messages: usize) {
-        self.stage.tell(|| format!("log {source} rolled back by {messages}"));
+        self.stage.log_line(|| format!("log {source} rolled back by {messages}"));
         self.stage.log.roll_back(SOURCE_NAMES[source], messages);
         // Before its first transaction a source looks like any other.
         let is_first = |end: &LogEntry| end.envelope.resume.read_gtids().is_empty();
@@ -294,7 +294,7 @@ impl World {
     /// Fills the log for some time, or makes room again: a full log takes no message.
     fn full_log(&mut self) {
         let (source, full) = (self.random.random_range(0..SOURCES), self.random.random_ratio(1, 3));
-        self.stage.tell(|| format!("log {source} is full: {full}"));
+        self.stage.log_line(|| format!("log {source} is full: {full}"));
         self.stage.log.set_full(SOURCE_NAMES[source], full);
     }
 
@@ -303,13 +303,13 @@ impl World {
         let source = &self.stage.sources[number];
         match self.random.random_range(0..10) {
             0..4 => {
-                self.stage.tell(|| format!("source {number} begins a new file"));
+                self.stage.log_line(|| format!("source {number} begins a new file"));
                 source.rotate();
             }
             4..7 => {
                 // All lanes have read the purged groups; the log is only a copy of the rest.
                 let needed = self.resume_points(number);
-                self.stage.tell(|| format!("source {number} purges what lies before {needed:?}"));
+                self.stage.log_line(|| format!("source {number} purges what lies before {needed:?}"));
                 source.purge(&needed);
             }
             _ if !self.fails_over => {}
@@ -334,7 +334,7 @@ impl World {
     fn fail_over(&mut self, number: usize) {
         // A lane that has not begun reads the tables; late requests of its first flush would arrive after that
         // (`docs/limits.md`).
-        if self.keeping == Keeping::Documents && !self.all_have_begun(number) {
+        if self.store_kind == StoreKind::Documents && !self.all_have_begun(number) {
             return;
         }
         let source = &self.stage.sources[number];
@@ -342,7 +342,7 @@ impl World {
         if !back {
             source.fail_over();
         }
-        self.stage.tell(|| format!("source {number} fails over, back to the former server: {back}"));
+        self.stage.log_line(|| format!("source {number} fails over, back to the former server: {back}"));
     }
 
     /// Takes a target away, or brings it back.
@@ -350,7 +350,7 @@ impl World {
         let number = self.random.random_range(0..TARGETS);
         let target = &self.stage.targets[number];
         let down = !target.is_down() && self.random.random_ratio(1, 3);
-        self.stage.tell(|| format!("target {number} is away: {down}"));
+        self.stage.log_line(|| format!("target {number} is away: {down}"));
         target.set_down(down);
     }
 

@@ -326,14 +326,14 @@ impl<'g> Installation<'g> {
     /// Waits as [`Installation::drained`] does, for up to `wait`.
     pub async fn drained_within(&self, wait: Duration) {
         let drained = drain(&self.audits, wait).await.expect("the servers answer");
-        assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
+        assert!(drained.is_complete(), "not drained: {:?}", drained.lagging);
     }
 
     /// Drains and compares every derived row of each store with the sources.
     pub async fn compare_each(&self) -> Vec<Comparison> {
         let (drained, comparisons) =
             drain_and_compare(&self.audits, WAIT_MAX).await.expect("the servers answer");
-        assert!(drained.is_complete(), "not drained: {:?}", drained.behind);
+        assert!(drained.is_complete(), "not drained: {:?}", drained.lagging);
         comparisons
     }
 

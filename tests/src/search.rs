@@ -51,7 +51,7 @@ impl Search {
     }
 
     /// The documents of an index that are not withdrawn.
-    pub async fn standing(&self, index: &str) -> BTreeMap<String, Value> {
+    pub async fn documents(&self, index: &str) -> BTreeMap<String, Value> {
         self.find(index, json!({ "term": { "withdrawn": false } })).await
     }
 

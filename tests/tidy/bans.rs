@@ -34,7 +34,7 @@ struct Banned<'s> {
 }
 
 impl Banned<'_> {
-    fn tell(&mut self, span: proc_macro2::Span, what: String, remedy: &'static str) {
+    fn report(&mut self, span: proc_macro2::Span, what: String, remedy: &'static str) {
         let path = self.source.path().to_owned();
         self.faults.push(Fault { path, line: span.start().line, what, remedy });
     }
@@ -53,7 +53,7 @@ impl<'ast> Visit<'ast> for Banned<'_> {
             let is_unbounded = UNBOUNDED.iter().any(|name| last.ident == name);
             if is_of_channels && (is_std || is_unbounded) {
                 let what = format!("`{}` makes a channel without a limit", segments.join("::"));
-                self.tell(
+                self.report(
                     last.ident.span(),
                     what,
                     "Make one with room for as many as the reader can be behind.",
@@ -66,7 +66,7 @@ impl<'ast> Visit<'ast> for Banned<'_> {
     fn visit_trait_item_fn(&mut self, function: &'ast syn::TraitItemFn) {
         if self.is_port && function.default.is_some() {
             let what = format!("fn {} of a port has a default body", function.sig.ident);
-            self.tell(function.sig.ident.span(), what, "Leave the body to each implementation.");
+            self.report(function.sig.ident.span(), what, "Leave the body to each implementation.");
         }
         visit::visit_trait_item_fn(self, function);
     }
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    fn told(path: &str, text: &str) -> Vec<(usize, String)> {
+    fn found_faults(path: &str, text: &str) -> Vec<(usize, String)> {
         faults(&sample(path, text)).into_iter().map(|fault| (fault.line, fault.what)).collect()
     }
 
@@ -89,22 +89,25 @@ mod tests {
             (2, "`mpsc::unbounded_channel` makes a channel without a limit"),
             (3, "`std::sync::mpsc::channel` makes a channel without a limit"),
         ];
-        assert_eq!(told("pipeline/src/a.rs", text), expected.map(|(line, what)| (line, what.to_owned())));
-        assert_eq!(told("tests/benchmarks/a.rs", text), []);
+        assert_eq!(
+            found_faults("pipeline/src/a.rs", text),
+            expected.map(|(line, what)| (line, what.to_owned()))
+        );
+        assert_eq!(found_faults("tests/benchmarks/a.rs", text), []);
     }
 
     #[test]
     fn a_folder_of_the_name_of_a_build_folder_is_told() {
         let what = "a folder of sources is called `target`, which many programs leave out";
-        assert_eq!(told("connectors/src/target/a.rs", ""), [(1, what.to_owned())]);
-        assert_eq!(told("connectors/src/target.rs", ""), []);
+        assert_eq!(found_faults("connectors/src/target/a.rs", ""), [(1, what.to_owned())]);
+        assert_eq!(found_faults("connectors/src/target.rs", ""), []);
     }
 
     #[test]
     fn a_default_body_is_told_in_a_port_only() {
         let text = "trait Store {\n  fn load(&self);\n  fn is_atomic(&self) -> bool { true }\n}";
         let expected = [(3, "fn is_atomic of a port has a default body".to_owned())];
-        assert_eq!(told("pipeline/src/ports/store.rs", text), expected);
-        assert_eq!(told("pipeline/src/supervise.rs", text), []);
+        assert_eq!(found_faults("pipeline/src/ports/store.rs", text), expected);
+        assert_eq!(found_faults("pipeline/src/supervise.rs", text), []);
     }
 }

@@ -63,14 +63,16 @@ mod tests {
     #[test]
     fn a_comment_that_begins_in_the_middle_is_told() {
         let text = "/// of the lane.\nstruct A {\n  /// Rows\n  /// of the lane.\n  rows: u64,\n}\n";
-        let told: Vec<_> = faults(&sample("pipeline/src/a.rs", text)).into_iter().map(|f| f.line).collect();
-        assert_eq!(told, [1]);
+        let found_faults: Vec<_> =
+            faults(&sample("pipeline/src/a.rs", text)).into_iter().map(|f| f.line).collect();
+        assert_eq!(found_faults, [1]);
     }
 
     #[test]
     fn half_a_sentence_is_told_in_the_first_line_only() {
         let text = "/// Of epochs.\nstruct A {\n  /// Rows\n  /// Of the lane.\n  rows: u64,\n}\n";
-        let told: Vec<_> = faults(&sample("a.rs", text)).into_iter().map(|fault| fault.line).collect();
-        assert_eq!(told, [1]);
+        let found_faults: Vec<_> =
+            faults(&sample("a.rs", text)).into_iter().map(|fault| fault.line).collect();
+        assert_eq!(found_faults, [1]);
     }
 }

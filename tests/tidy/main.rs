@@ -53,8 +53,8 @@ fn the_tree_keeps_every_rule() {
     }
     faults.extend(circles::faults(&sources, circles::KNOWN));
     faults.extend(names::faults(&sources, &documents));
-    let told: Vec<String> = faults.iter().map(ToString::to_string).collect();
-    assert!(told.is_empty(), "{} faults:\n{}", told.len(), told.join("\n"));
+    let found_faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    assert!(found_faults.is_empty(), "{} faults:\n{}", found_faults.len(), found_faults.join("\n"));
 }
 
 /// A source file of a sample.

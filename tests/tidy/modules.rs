@@ -117,13 +117,13 @@ impl Modules {
             "super" => Found::Module(self.0[module].parent?),
             name => self.name(module, name, asked)?,
         };
-        while let (Found::Module(at), Some((next, behind))) = (found, rest.split_first()) {
+        while let (Found::Module(at), Some((next, tail))) = (found, rest.split_first()) {
             found = match next.as_str() {
                 "super" => Found::Module(self.0[at].parent?),
                 "self" => found,
                 name => self.name(at, name, asked)?,
             };
-            rest = behind;
+            rest = tail;
         }
         Some(found)
     }

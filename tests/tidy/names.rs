@@ -102,18 +102,18 @@ mod tests {
 
     const TEST: &str = "#[test]\nfn a_lane_goes_on_behind_a_hole() {}\nmake! { fn made_by_a_macro() {} }\n";
 
-    fn told(document: &str) -> Vec<String> {
+    fn found_faults(document: &str) -> Vec<String> {
         let sources = [sample("tests/crash/zombies.rs", TEST), sample("connectors/src/nats/lease.rs", TEST)];
         let document = Text { path: "A.md".to_owned(), text: document.to_owned() };
-        let told = faults(&sources, &[document]).into_iter();
-        told.map(|fault| format!("{}: {}", fault.line, fault.what)).collect()
+        let found_faults = faults(&sources, &[document]).into_iter();
+        found_faults.map(|fault| format!("{}: {}", fault.line, fault.what)).collect()
     }
 
     #[test]
     fn a_test_that_is_not_there_is_told() {
         let document = "Shown (`crash: a_lane_goes_back`), `crash: zombies`, and `a_lane_goes_b…`.";
         assert_eq!(
-            told(document),
+            found_faults(document),
             ["1: there is no test `a_lane_goes_back` of `crash`", "1: there is no test `a_lane_goes_b…`"]
         );
     }
@@ -123,7 +123,7 @@ mod tests {
         let row = "| a | b | `crash: zombies`, `made_by_a_macro`; unit test of `nats::lease`; `crash: other`, `none` |";
         let document = format!("{row}\n{PROMISES}\n\n{row}\n");
         assert_eq!(
-            told(&document),
+            found_faults(&document),
             [
                 "1: there is no test `other` of `crash`",
                 "4: there is no test `other` of `crash`",

@@ -31,17 +31,17 @@ const KNOWN: [(&str, &str, usize); 8] = [
 
 pub fn faults(source: &Source) -> Vec<Fault> {
     let mut faults = Vec::new();
-    let mut tell = |line, what, remedy| {
+    let mut report = |line, what, remedy| {
         faults.push(Fault { path: source.path().to_owned(), line, what, remedy });
     };
     let lines = source.text.text.lines().count();
     if lines > FILE_LINES_MAX {
         let what = format!("the file has {lines} lines, and the limit is {FILE_LINES_MAX}");
-        tell(lines, what, "Move one of its subjects into a file of its own.");
+        report(lines, what, "Move one of its subjects into a file of its own.");
     }
     if !source.text.text.starts_with("//!") {
         let what = "the file has no head".to_owned();
-        tell(1, what, "Begin it with `//!` lines that say what it does and what it leaves to others.");
+        report(1, what, "Begin it with `//!` lines that say what it does and what it leaves to others.");
     }
     let all: Vec<&str> = source.text.text.lines().collect();
     let is_code = |line: &&&str| !line.trim().is_empty() && !line.trim_start().starts_with("//");
@@ -55,12 +55,12 @@ pub fn faults(source: &Source) -> Vec<Fault> {
             && *known != lines
         {
             let what = format!("fn {name} has {lines} lines of code, and {known} are known");
-            tell(first, what, "Correct the list in tests/tidy/sizes.rs, where a number only falls.");
+            report(first, what, "Correct the list in tests/tidy/sizes.rs, where a number only falls.");
             continue;
         }
         if lines > FUNCTION_LINES_MAX && known.is_none() {
             let what = format!("fn {name} has {lines} lines of code, and the limit is {FUNCTION_LINES_MAX}");
-            tell(first, what, "Give one of its steps a name and a function.");
+            report(first, what, "Give one of its steps a name and a function.");
         }
     }
     faults
@@ -106,13 +106,14 @@ mod tests {
         let body = "    call();\n".repeat(70);
         let rest = "const X: u8 = 0;\n".repeat(500);
         let text = format!("struct S;\nimpl S {{\n  fn long(&self) {{\n{body}  }}\n}}\n{rest}");
-        let told: Vec<_> = faults(&sample("a.rs", &text)).into_iter().map(|f| (f.line, f.what)).collect();
+        let found_faults: Vec<_> =
+            faults(&sample("a.rs", &text)).into_iter().map(|f| (f.line, f.what)).collect();
         let expected = [
             (575, "the file has 575 lines, and the limit is 500"),
             (1, "the file has no head"),
             (3, "fn long has 72 lines of code, and the limit is 70"),
         ];
-        assert_eq!(told, expected.map(|(line, what)| (line, what.to_owned())));
+        assert_eq!(found_faults, expected.map(|(line, what)| (line, what.to_owned())));
     }
 
     #[test]

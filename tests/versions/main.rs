@@ -55,7 +55,7 @@ fn passes(database: TestDatabase, suite: &str) {
     let status = command.stdout(file).stderr(errors).status().expect("cargo runs");
     let text = std::fs::read_to_string(&log).expect("it was just written");
     let failed: Vec<&str> = text.lines().filter_map(failed_test).collect();
-    assert!(status.success() && failed.is_empty(), "{}", told(database, suite, &failed, &log));
+    assert!(status.success() && failed.is_empty(), "{}", describe(database, suite, &failed, &log));
     eprintln!("{suite} on {}, {} left out: {}", database.name(), left_out.len(), log.display());
 }
 
@@ -83,6 +83,6 @@ fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
 }
 
-fn told(database: TestDatabase, suite: &str, failed: &[&str], log: &Path) -> String {
+fn describe(database: TestDatabase, suite: &str, failed: &[&str], log: &Path) -> String {
     format!("{suite} on {}, see {}: {failed:#?}", database.name(), log.display())
 }

@@ -77,7 +77,7 @@ impl HttpCouponSystem {
         refusal.as_ref().map_or(Ok(()), |(refusal, _)| Err(refusal.fault(self.subject())))
     }
 
-    fn note(&self, refusal: Refusal) {
+    fn record_refusal(&self, refusal: Refusal) {
         let pause = refusal.pause().unwrap_or(REFUSAL_PAUSE);
         tracing::warn!(fault = %refusal.fault(self.subject()), "the coupon system refused a request");
         *self.refusal() = Some((refusal, Instant::now() + pause));
@@ -99,12 +99,12 @@ impl HttpCouponSystem {
             Exchange::Answered(response) => outcome::of_single(&response).map(|answer| vec![answer]),
         };
         answers.unwrap_or_else(|refusal| {
-            self.note(refusal);
+            self.record_refusal(refusal);
             vec![Answer::Busy; coupons.len()]
         })
     }
 
-    async fn known(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
+    async fn known_keys(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         let connection = self.connect().await?;
         match connection.send(messages::query(keys)).await {
             Exchange::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
@@ -112,7 +112,7 @@ impl HttpCouponSystem {
             Exchange::Answered(response) => {
                 outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| {
                     let fault = refusal.fault(self.subject());
-                    self.note(refusal);
+                    self.record_refusal(refusal);
                     fault
                 })
             }
@@ -148,7 +148,7 @@ impl CouponSystem for HttpCouponSystem {
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         let mut known = Vec::with_capacity(keys.len());
         for some in keys.chunks(REQUEST_KEYS_MAX) {
-            known.extend(self.known(some).await?);
+            known.extend(self.known_keys(some).await?);
         }
         Ok(known)
     }

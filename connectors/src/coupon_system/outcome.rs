@@ -84,10 +84,10 @@ pub(super) fn of_batch(
     {
         for answer in answers.answers {
             let outcome = of_outcome(&answer.outcome);
-            let told = outcomes.entry(answer.key).or_insert(outcome);
+            let reported = outcomes.entry(answer.key).or_insert(outcome);
             // Two answers that contradict each other count as unknown.
-            if *told != outcome {
-                *told = Answer::Unknown;
+            if *reported != outcome {
+                *reported = Answer::Unknown;
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{BinlogPoint, Entry, Located};
+use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, Located};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint, binlog_file_number};
@@ -68,7 +68,7 @@ struct Committed {
 
 /// File and offsets of a group.
 #[derive(Debug)]
-struct Laid {
+struct GroupLayout {
     file: u32,
     start: u64,
     /// End position of each event.
@@ -84,7 +84,7 @@ pub(super) struct Server {
     /// Content of its tables before its binlog began.
     base: Vec<Arc<Group>>,
     history: Vec<Committed>,
-    laid: Vec<Laid>,
+    laid: Vec<GroupLayout>,
     /// Kept files: number → the first group in it.
     files: BTreeMap<u32, usize>,
     end: u64,
@@ -162,7 +162,7 @@ impl Server {
                 end
             })
             .collect();
-        self.laid.push(Laid { file, start, ends });
+        self.laid.push(GroupLayout { file, start, ends });
         self.history.push(committed);
         self.end = end;
     }
@@ -175,7 +175,7 @@ impl Server {
 
     /// Removes the files that no reader needs to resume from these points; the last file stays.
     pub fn purge<'p>(&mut self, needed: impl IntoIterator<Item = &'p ResumePoint>) {
-        let next = |point: &ResumePoint| self.behind(&point.gtid_set).unwrap_or(0);
+        let next = |point: &ResumePoint| self.first_group_after(&point.gtid_set).unwrap_or(0);
         let first = needed.into_iter().map(next).min().unwrap_or(self.history.len());
         let file = self.laid.get(first).map_or(self.last_file(), |laid| laid.file);
         self.files.retain(|number, _| *number >= file);
@@ -215,7 +215,7 @@ impl Server {
     /// Whether a reader or lane at this point has nothing more to read.
     pub fn is_reached(&self, server: &ServerIdentity, position: Lsn, resume: &ResumePoint) -> bool {
         let at_end = *server == self.identity() && position == self.head(position.epoch());
-        at_end || self.behind(resume.read_gtids()) == Some(self.history.len())
+        at_end || self.first_group_after(resume.read_gtids()) == Some(self.history.len())
     }
 
     /// Returns the beginning of the oldest file.
@@ -264,13 +264,13 @@ impl Server {
     }
 
     /// Returns the position before the group, in this epoch.
-    pub fn place(&self, epoch: u16, group: usize) -> Lsn {
+    pub fn position_of(&self, epoch: u16, group: usize) -> Lsn {
         let file = self.file_before(group);
         Lsn::new(epoch, file, self.resume_point(group, file).position).expect("a script is short")
     }
 
     /// Returns the group after a GTID set; `None` when this server does not hold the set.
-    fn behind(&self, gtid_set: &str) -> Option<usize> {
+    fn first_group_after(&self, gtid_set: &str) -> Option<usize> {
         if gtid_set.is_empty() {
             return Some(0);
         }
@@ -281,7 +281,7 @@ impl Server {
     }
 
     /// Returns the first group to read, and the position up to which changes are dropped, for a reader of this epoch.
-    pub fn enter(&self, entry: Entry, epoch: u16) -> Result<(usize, Lsn), Fault> {
+    pub fn start_at(&self, entry: BinlogStart, epoch: u16) -> Result<(usize, Lsn), Fault> {
         let purged = |group: usize| {
             if group < self.first_group() {
                 return Err(self.fault(Code::BinlogPurged, "the group is in a file that was purged"));
@@ -289,21 +289,21 @@ impl Server {
             Ok(group)
         };
         match entry {
-            Entry::Earliest => Ok((self.first_group(), self.oldest(epoch))),
-            Entry::Latest => Ok((self.history.len(), self.head(epoch))),
-            Entry::Gtid(set) => {
-                let group = self.behind(&set).ok_or_else(|| {
+            BinlogStart::Earliest => Ok((self.first_group(), self.oldest(epoch))),
+            BinlogStart::Latest => Ok((self.history.len(), self.head(epoch))),
+            BinlogStart::Gtid(set) => {
+                let group = self.first_group_after(&set).ok_or_else(|| {
                     self.fault(Code::BinlogGtidUnknown, "the set is not one of this server")
                 })?;
                 Ok((purged(group)?, Lsn::ZERO))
             }
-            Entry::Resume { resume, position, server } => {
+            BinlogStart::Resume { resume, position, server } => {
                 let same = server == self.identity();
                 let code = if same { Code::SourceServerChanged } else { Code::SourceDiverged };
                 let lacks = || self.fault(code, "this server does not hold what was read");
-                let group = self.behind(&resume.gtid_set).ok_or_else(lacks)?;
+                let group = self.first_group_after(&resume.gtid_set).ok_or_else(lacks)?;
                 for read in [Some(resume.read_gtids()), resume.partial.as_deref()].into_iter().flatten() {
-                    self.behind(read).ok_or_else(lacks)?;
+                    self.first_group_after(read).ok_or_else(lacks)?;
                 }
                 let file = binlog_file_number(&resume.file).unwrap_or_default();
                 if same && epoch == position.epoch() && file >= self.first_file() {
@@ -316,7 +316,7 @@ impl Server {
 
     /// Returns the group that begins at an offset of a file.
     fn at(&self, file: u32, position: u64) -> Result<usize, Fault> {
-        let begins = |laid: &Laid| (laid.file, laid.start) >= (file, position);
+        let begins = |laid: &GroupLayout| (laid.file, laid.start) >= (file, position);
         let group = self.laid.iter().position(begins).unwrap_or(self.laid.len());
         let ends_before = match group.checked_sub(1).map(|before| &self.laid[before]) {
             Some(before) if before.file == file => *before.ends.last().expect("a group has an event"),
@@ -330,12 +330,12 @@ impl Server {
 
     /// Whether the server still has the group after the point and all later ones.
     pub fn holds(&self, resume: &ResumePoint) -> bool {
-        self.behind(&resume.gtid_set).is_some_and(|group| group >= self.first_group())
+        self.first_group_after(&resume.gtid_set).is_some_and(|group| group >= self.first_group())
     }
 
     /// Whether an XA branch is prepared before the point and undecided at it: a reader from there misses its rows.
     pub fn splits_branch(&self, resume: &ResumePoint) -> bool {
-        !self.undecided_before(self.behind(&resume.gtid_set).unwrap_or(0)).is_empty()
+        !self.undecided_before(self.first_group_after(&resume.gtid_set).unwrap_or(0)).is_empty()
     }
 
     fn undecided_before(&self, groups: usize) -> BTreeSet<u64> {
@@ -356,7 +356,7 @@ impl Server {
             BinlogPoint::Earliest | BinlogPoint::Time { .. } => self.first_group(),
             BinlogPoint::Latest => self.history.len(),
             BinlogPoint::Gtid(set) => self
-                .behind(set)
+                .first_group_after(set)
                 .ok_or_else(|| self.fault(Code::BinlogGtidUnknown, "the set is not one of this server"))?,
             BinlogPoint::Lsn(lsn) if lsn.epoch() != epoch => {
                 return Err(self.fault(Code::BinlogPurged, "the server was another one before"));
@@ -371,7 +371,7 @@ impl Server {
             return Err(self.fault(Code::BinlogPurged, "the place is in a file that was purged"));
         }
         let resume = self.resume_point(group, self.file_before(group));
-        let start = self.place(epoch, group);
+        let start = self.position_of(epoch, group);
         let position = match place {
             BinlogPoint::Lsn(lsn) => Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start).max(start),
             _ => start,

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{CacheEntries, CacheEntry, Cached, CodeCache, Fill};
-use anabranch_pipeline::records::{ChunkKey, Token};
+use anabranch_pipeline::ports::{CacheEntries, CacheEntry, CacheFill, Cached, CodeCache};
+use anabranch_pipeline::records::{ScanCursor, Token};
 use anabranch_schemas::serial::StoredCode;
 
 use super::{Refused, Weather, lock, request};
@@ -138,7 +138,7 @@ impl CodeCache for MemoryCache {
         self.ask(move |state| codes.iter().map(|code| state.begin(code)).collect()).await
     }
 
-    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
+    async fn finish(&self, fills: &[CacheFill]) -> Result<usize, Fault> {
         let fills = fills.to_vec();
         self.ask(move |state| {
             let mut stored = 0;
@@ -183,7 +183,7 @@ impl CodeCache for MemoryCache {
         .await
     }
 
-    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+    async fn scan(&self, after: Option<&ScanCursor>) -> Result<(Vec<StoredCode>, Option<ScanCursor>), Fault> {
         let after = after.and_then(|place| StoredCode::from_stored(&place.0));
         self.ask(move |state| {
             let mut codes: Vec<StoredCode> = state
@@ -198,16 +198,16 @@ impl CodeCache for MemoryCache {
             let has_more = codes.len() > STEP_CODES;
             codes.truncate(STEP_CODES);
             let last = codes.last().filter(|_| has_more);
-            let next = last.map(|last| ChunkKey(last.as_bytes().into()));
+            let next = last.map(|last| ScanCursor(last.as_bytes().into()));
             (codes, next)
         })
         .await
     }
 
-    async fn standing(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
+    async fn entries(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
         let codes = codes.to_vec();
         self.ask(move |state| {
-            let standing = |code| {
+            let entries = |code| {
                 let entry = state.entries.get(code);
                 let entry = entry
                     .map(|(entry, left)| (entry.clone(), Some(*left).filter(|left| *left < Duration::MAX)));
@@ -215,7 +215,7 @@ impl CodeCache for MemoryCache {
             };
             CacheEntries {
                 incarnation: state.life.to_string().into(),
-                standing: codes.iter().map(standing).collect(),
+                entries: codes.iter().map(entries).collect(),
             }
         })
         .await

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Pressure, RowSource, SourceConnector};
-use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Comparison, Condition, Operator};
+use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure};
+use anabranch_pipeline::records::{Cell, Chunk, Comparison, Condition, Operator, ScanCursor};
 use anabranch_schemas::change::{Row, TableIdentity, Value};
 use anabranch_schemas::codec::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
 use super::source::{BROKEN, MemorySource};
-use super::{Refused, Sight, lock};
+use super::{Refused, SnapshotView, lock};
 
 /// Frequency, in a thousand snapshots and for each of the newest groups, with which a snapshot does not show the group.
 const UNSEEN: u32 = 150;
@@ -33,10 +33,10 @@ impl RowSource for MemorySource {
         Ok(lock(&self.state).primary.tables().into_values().collect())
     }
 
-    async fn pressure(&self) -> Result<Pressure, Fault> {
+    async fn pressure(&self) -> Result<SourcePressure, Fault> {
         let head = self.head().await?;
         let state = lock(&self.state);
-        Ok(Pressure {
+        Ok(SourcePressure {
             head,
             running_threads: state.running_threads,
             replica_lag: state.replica_lag,
@@ -56,7 +56,7 @@ impl RowSource for MemorySource {
     async fn chunk(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -66,10 +66,10 @@ impl RowSource for MemorySource {
     async fn page(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         let chunk = self.chunk(table, after, rows, FIRST_EPOCH).await?;
         let breaks_behind = self.weather.strikes_in(BROKEN).then_some(chunk.rows / 2);
         let mut changes = codec::decode(&chunk.payload).expect("it was just encoded");
@@ -89,7 +89,7 @@ impl RowSource for MemorySource {
         &self,
         table: &TableIdentity<'static>,
         condition: &Condition,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
@@ -115,28 +115,28 @@ impl MemorySource {
         &self,
         table: &TableIdentity<'static>,
         is_meant: impl Fn(&Row<'static>) -> bool,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        let behind = after.map_or(0, |after| {
+        let later = after.map_or(0, |after| {
             u64::from_be_bytes((*after.0).try_into().expect("a key of this source")).saturating_add(1)
         });
         let take = |all: &Rows| {
-            let meant = all.range(behind..).filter(|(_, row)| is_meant(row));
+            let meant = all.range(later..).filter(|(_, row)| is_meant(row));
             meant.take(rows.get()).map(|(key, _)| *key).collect()
         };
         let (mut chunk, last) = self.read_at_watermark(&[(table, take)], epoch).await?;
-        let last = last.map(|key| ChunkKey(key.to_be_bytes().into()));
+        let last = last.map(|key| ScanCursor(key.to_be_bytes().into()));
         chunk.next = last.filter(|_| chunk.rows == rows.get() as u64);
         Ok(chunk)
     }
 
-    fn sight(&self) -> Sight {
+    fn snapshot_view(&self) -> SnapshotView {
         let strikes =
             |max: usize, thousand| (0..max).take_while(|_| self.weather.strikes_in(thousand)).count();
         let is_unsaid = self.weather.strikes_in(UNSAID);
-        Sight {
+        SnapshotView {
             unseen: strikes(UNSEEN_GROUPS_MAX, UNSEEN),
             below: is_unsaid.then(|| strikes(BELOW_GROUPS_MAX, BELOW)),
         }
@@ -156,7 +156,7 @@ impl MemorySource {
             if self.weather.strikes_in(BROKEN) {
                 return Err(server.fault(Code::SourceUnreachable, "the connection broke"));
             }
-            let Sight { unseen, below } = state.sight.unwrap_or_else(|| self.sight());
+            let SnapshotView { unseen, below } = state.snapshot_view.unwrap_or_else(|| self.snapshot_view());
             let groups = server.groups().saturating_sub(unseen);
             // A snapshot that shows everything is at the end of the newest file, even if nothing is in it.
             let end_of = |end| match end {

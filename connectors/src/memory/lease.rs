@@ -73,7 +73,7 @@ impl MemoryLeases {
         }
     }
 
-    fn take(&self, key: &str) -> Option<u64> {
+    fn try_acquire(&self, key: &str) -> Option<u64> {
         let (mut state, now) = (lock(&self.state), Instant::now());
         if state.held.get(key).is_some_and(|(_, end)| *end > now) {
             return None;
@@ -104,7 +104,7 @@ impl MemoryLeases {
     }
 
     /// Renews until it cannot; returns the reason.
-    async fn keep(self, key: String, holder: u64, taken: Instant) -> &'static str {
+    async fn keep_renewed(self, key: String, holder: u64, taken: Instant) -> &'static str {
         let mut safe_until = taken + LEASE_TIME_TO_LIVE - MARGIN;
         loop {
             sleep_until((safe_until - LEASE_TIME_TO_LIVE + MARGIN + RENEWAL_INTERVAL).min(safe_until)).await;
@@ -137,21 +137,21 @@ impl Leases for MemoryLeases {
     async fn acquire_or_stand_by(
         &self,
         key: &str,
-        standing_by: &(dyn Fn() + Send + Sync),
+        on_standby: &(dyn Fn() + Send + Sync),
     ) -> Result<MemoryLease, Fault> {
         loop {
             self.back().await;
             let asked = Instant::now();
-            if let Some(holder) = self.take(key) {
+            if let Some(holder) = self.try_acquire(key) {
                 let (sender, lost) = watch::channel(None);
-                let keeping = self.clone().keep(key.to_owned(), holder, asked);
+                let renewing = self.clone().keep_renewed(key.to_owned(), holder, asked);
                 let renewal = tokio::spawn(async move {
-                    let _ = sender.send(Some(keeping.await));
+                    let _ = sender.send(Some(renewing.await));
                 });
                 let (leases, key) = (self.clone(), key.to_owned());
                 return Ok(MemoryLease { leases, key, holder, lost, renewal: Renewal(renewal) });
             }
-            standing_by();
+            on_standby();
             sleep(ACQUIRE_INTERVAL).await;
         }
     }

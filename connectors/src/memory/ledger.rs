@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
-    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RefusedDay, RowChange, RowState,
-    RunKey, RunLedger, Standing, Unique, UserLedger, UsersLedger,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, MemberState, ProgrammeLedger, RefusedDay, RowChange,
+    RowState, RunKey, RunLedger, Unique, UserLedger, UsersLedger,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Calendar, LeapDayRule, Occurrence};
@@ -42,7 +42,7 @@ impl LedgerState {
         }
     }
 
-    pub fn of_users<T>(
+    pub fn with_users<T>(
         &mut self,
         now: Timestamp,
         run: &RunKey,
@@ -57,8 +57,8 @@ impl LedgerState {
         result
     }
 
-    /// Changes rows and tokens alone, see [`LedgerState::of_users`].
-    pub fn of_rows<T>(
+    /// Changes rows and tokens alone, see [`LedgerState::with_users`].
+    pub fn with_rows<T>(
         &mut self,
         now: Timestamp,
         run: &RunKey,
@@ -124,7 +124,7 @@ impl LedgerState {
         }
     }
 
-    pub fn of_run<T>(
+    pub fn with_run<T>(
         &mut self,
         now: Timestamp,
         key: &RunKey,
@@ -153,7 +153,7 @@ impl LedgerState {
         result
     }
 
-    pub fn of_programme<T>(
+    pub fn with_programme<T>(
         &mut self,
         now: Timestamp,
         programme: &Arc<str>,
@@ -180,17 +180,17 @@ impl LedgerState {
     }
 
     /// Returns the members of a run and the users with a row of the day, with their standings.
-    pub fn standings(&self, key: &RunKey) -> Vec<Standing> {
+    pub fn member_states(&self, key: &RunKey) -> Vec<MemberState> {
         let empty = BTreeMap::new();
         let members = self.members.get(key).unwrap_or(&empty);
         let held = self.rows.iter().filter(|(of, row)| of.programme == key.programme && row.day == key.day);
         let held = held.map(|(of, row)| Member { user: of.user, calendar: row.calendar });
         let all: BTreeSet<Member> = members.keys().copied().chain(held).collect();
-        let standing = |member: Member| {
+        let member_state = |member: Member| {
             let Member { user, calendar } = member;
             let programme = key.programme.clone();
             let occurrence = Occurrence::of(calendar, key.day)?;
-            Some(Standing {
+            Some(MemberState {
                 member,
                 is_member: members.contains_key(&member),
                 shards: members.get(&member).cloned().unwrap_or_default(),
@@ -198,11 +198,11 @@ impl LedgerState {
                 refused: self.refusals.get(&(programme, user, key.day, calendar)).copied(),
             })
         };
-        all.into_iter().filter_map(standing).collect()
+        all.into_iter().filter_map(member_state).collect()
     }
 
     /// Returns the dead letters of a programme after a key.
-    pub fn letters(
+    pub fn dead_letters(
         &self,
         programme: &Arc<str>,
         after: Option<&CouponKey>,
@@ -237,67 +237,67 @@ impl MemoryLedger {
 }
 
 impl Ledger for MemoryLedger {
-    async fn of_users<T: Send>(
+    async fn with_users<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        Ok(lock(&self.0).of_users(Timestamp::now(), run, users, decide))
+        Ok(lock(&self.0).with_users(Timestamp::now(), run, users, decide))
     }
 
     async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
         Ok(lock(&self.0).users(Timestamp::now(), run, users))
     }
 
-    async fn of_rows<T: Send>(
+    async fn with_rows<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        Ok(lock(&self.0).of_rows(Timestamp::now(), run, users, decide))
+        Ok(lock(&self.0).with_rows(Timestamp::now(), run, users, decide))
     }
 
     async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
         Ok(lock(&self.0).replace_rows(run, rows))
     }
 
-    async fn of_run<T: Send>(
+    async fn with_run<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        Ok(lock(&self.0).of_run(Timestamp::now(), run, offered, decide))
+        Ok(lock(&self.0).with_run(Timestamp::now(), run, offered, decide))
     }
 
-    async fn of_programme<T: Send>(
+    async fn with_programme<T: Send>(
         &self,
         programme: &Arc<str>,
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        Ok(lock(&self.0).of_programme(Timestamp::now(), programme, decide))
+        Ok(lock(&self.0).with_programme(Timestamp::now(), programme, decide))
     }
 
-    async fn standings(
+    async fn member_states(
         &self,
         run: &RunKey,
         after: Option<Member>,
         limit: usize,
-    ) -> Result<(Timestamp, Vec<Standing>), Fault> {
-        let standings = lock(&self.0).standings(run).into_iter();
-        let page = standings.filter(|standing| Some(standing.member) > after).take(limit);
+    ) -> Result<(Timestamp, Vec<MemberState>), Fault> {
+        let member_states = lock(&self.0).member_states(run).into_iter();
+        let page = member_states.filter(|member_state| Some(member_state.member) > after).take(limit);
         Ok((Timestamp::now(), page.collect()))
     }
 
-    async fn letters(
+    async fn dead_letters(
         &self,
         programme: &Arc<str>,
         after: Option<&CouponKey>,
         limit: usize,
     ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
-        Ok(lock(&self.0).letters(programme, after, limit))
+        Ok(lock(&self.0).dead_letters(programme, after, limit))
     }
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {

@@ -13,7 +13,7 @@ use futures::stream::{self, BoxStream};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::stream::{Sent, Stream};
+use super::stream::{SentMessage, Stream};
 use super::{Refused, Weather, lock};
 
 /// Frequency, in a thousand messages, with which a message is lost on the way.
@@ -217,7 +217,7 @@ impl LogWriter for MemoryWriter {
         weather.answer(Refused::Log)?;
         weather.answer(Refused::Appends)?;
         self.arrival = weather.due(self.arrival);
-        let sent = Sent {
+        let sent = SentMessage {
             envelope,
             payload,
             expected_sequence: self.expected_sequence,

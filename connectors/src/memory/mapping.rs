@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{CacheRecord, MappingStore, OUTBOX_KEPT, Outbox, OutboxRow};
+use anabranch_pipeline::ports::{CacheRecord, MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow};
 use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Notify;
@@ -15,7 +15,7 @@ use super::{Refused, Weather, lock, request};
 
 /// Values that a flush has touched.
 #[derive(Debug)]
-struct Noted {
+struct TouchedCodes {
     codes: Vec<StoredCode>,
     written_at: Instant,
     drained_at: Option<Instant>,
@@ -24,7 +24,7 @@ struct Noted {
 #[derive(Debug, Default)]
 struct State {
     sets: BTreeMap<StoredCode, Vec<DeviceClaim>>,
-    outbox: BTreeMap<u64, Noted>,
+    outbox: BTreeMap<u64, TouchedCodes>,
     flushes: u64,
     /// Rows that were drained, including those that became pending again.
     drained: BTreeSet<u64>,
@@ -50,7 +50,7 @@ impl MemoryMapping {
         state.flushes += 1;
         let (id, codes) = (state.flushes, sets.iter().map(|(code, _)| code.clone()).collect());
         state.sets.extend(sets);
-        state.outbox.insert(id, Noted { codes, written_at: Instant::now(), drained_at: None });
+        state.outbox.insert(id, TouchedCodes { codes, written_at: Instant::now(), drained_at: None });
         self.touched.notify_waiters();
         id
     }
@@ -103,17 +103,17 @@ impl MappingStore for MemoryMapping {
 impl State {
     fn claims(&self, code: &StoredCode, after: Option<&DeviceClaim>, limit: usize) -> Claims {
         let set = self.sets.get(code).map(Vec::as_slice).unwrap_or_default();
-        let behind: Vec<&DeviceClaim> =
+        let later: Vec<&DeviceClaim> =
             set.iter().filter(|claim| after.is_none_or(|after| *claim > after)).collect();
-        let is_cut = behind.len() > limit;
-        Claims { claims: behind.into_iter().take(limit).cloned().collect(), is_cut }
+        let is_cut = later.len() > limit;
+        Claims { claims: later.into_iter().take(limit).cloned().collect(), is_cut }
     }
 
     fn is_recorded(&self, incarnation: &str) -> bool {
         self.record.as_ref().is_some_and(|record| record.incarnation == incarnation)
     }
 
-    fn pending(&self) -> impl Iterator<Item = (&u64, &Noted)> {
+    fn pending(&self) -> impl Iterator<Item = (&u64, &TouchedCodes)> {
         self.outbox.iter().filter(|(_, noted)| noted.drained_at.is_none())
     }
 }
@@ -152,7 +152,8 @@ impl Outbox for MemoryMapping {
     }
 
     async fn forget(&self) -> Result<(), Fault> {
-        let is_kept = |noted: &Noted| noted.drained_at.is_none_or(|at| at.elapsed() < OUTBOX_KEPT);
+        let is_kept =
+            |noted: &TouchedCodes| noted.drained_at.is_none_or(|at| at.elapsed() < OUTBOX_RETENTION);
         self.ask(move |state| state.outbox.retain(|_, noted| is_kept(noted))).await
     }
 

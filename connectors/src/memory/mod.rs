@@ -16,7 +16,7 @@ mod mapping;
 mod registers;
 mod rows;
 mod sequence;
-mod sight;
+mod snapshot_view;
 mod source;
 mod store;
 mod stream;
@@ -40,9 +40,9 @@ pub use mapping::MemoryMapping;
 pub use registers::MemoryRegisters;
 pub use rows::MemoryRows;
 pub use sequence::{MemorySequence, SequenceRows};
-pub use sight::Sight;
-pub use source::{Group, MemoryReading, MemorySource, ScriptedRow, Transaction};
-pub use store::{Keeping, MemoryStore, MemoryTarget, StoredRow};
+pub use snapshot_view::SnapshotView;
+pub use source::{Group, MemorySource, MemoryStream, ScriptedRow, Transaction};
+pub use store::{MemoryStore, MemoryTarget, StoreKind, StoredRow};
 
 /// The calls that a server refuses while [`Weather::refuse`] says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +62,7 @@ pub enum Refused {
 }
 
 #[derive(Debug)]
-struct Sky {
+struct WeatherState {
     random: StdRng,
     pause_max_ms: u64,
     stormy: bool,
@@ -74,7 +74,7 @@ struct Sky {
 
 /// Seeded pauses and faults; shared by all twins of one run.
 #[derive(Debug, Clone)]
-pub struct Weather(Arc<Mutex<Sky>>);
+pub struct Weather(Arc<Mutex<WeatherState>>);
 
 impl Weather {
     /// Makes a weather without pauses and faults.
@@ -89,7 +89,7 @@ impl Weather {
 
     fn of(seed: u64, pause_max_ms: u64, stormy: bool) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        Self(Arc::new(Mutex::new(Sky { random, pause_max_ms, stormy, strikes: 0, refused: None })))
+        Self(Arc::new(Mutex::new(WeatherState { random, pause_max_ms, stormy, strikes: 0, refused: None })))
     }
 
     /// Ends the storm; pauses stay.
@@ -122,9 +122,9 @@ impl Weather {
     }
 
     fn delay(&self) -> Duration {
-        let mut sky = lock(&self.0);
-        let longest = sky.pause_max_ms;
-        Duration::from_millis(sky.random.random_range(0..=longest))
+        let mut state = lock(&self.0);
+        let longest = state.pause_max_ms;
+        Duration::from_millis(state.random.random_range(0..=longest))
     }
 
     /// Returns the time at which work is done that begins now, but not before `earliest`.
@@ -134,9 +134,9 @@ impl Weather {
 
     /// Whether a fault strikes now that strikes in so many of a thousand cases.
     fn strikes_in(&self, thousand: u32) -> bool {
-        let mut sky = lock(&self.0);
-        let strikes = sky.stormy && sky.random.random_ratio(thousand, 1000);
-        sky.strikes += u64::from(strikes);
+        let mut state = lock(&self.0);
+        let strikes = state.stormy && state.random.random_ratio(thousand, 1000);
+        state.strikes += u64::from(strikes);
         strikes
     }
 }

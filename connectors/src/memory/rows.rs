@@ -5,14 +5,14 @@ use std::num::NonZeroUsize;
 use std::ops::{Bound, RangeInclusive};
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
 use anabranch_pipeline::projections::Projection;
-use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow};
+use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, ScanCursor};
 use anabranch_schemas::shard::ShardId;
 
 use super::store::StoredRow;
 use super::{LOST, MemoryTarget, Refused, UNHEARD};
-use crate::place;
+use crate::scan_cursor;
 
 /// Derived rows of one projection on one target.
 #[derive(Debug, Clone)]
@@ -54,21 +54,21 @@ impl DerivedRows for MemoryRows {
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         let from = from(table, *shards.start(), after);
         let page = |target: &MemoryTarget| {
-            let behind = target.rows_from(from);
+            let later = target.rows_from(from);
             let is_meant = |row: &Row| row.0.0 == table && row.0.1 <= *shards.end();
-            behind.into_iter().take_while(is_meant).take(limit.get()).collect()
+            later.into_iter().take_while(is_meant).take(limit.get()).collect()
         };
         let rows = self.ask(page).await?;
         let mut next = None;
         for row in &rows {
             show(row, &mut |claimed| {
-                next = Some(place::behind(claimed.shard.as_u64(), claimed.key));
+                next = Some(scan_cursor::after_row(claimed.shard.as_u64(), claimed.key));
                 visit(DerivedRow::Claimed(claimed));
             });
         }
@@ -77,13 +77,13 @@ impl DerivedRows for MemoryRows {
 
     async fn rows(
         &self,
-        sought: &[Sought],
+        sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         let is_sought = |((table, shard, key), _): &Row| {
             let key: Vec<CellRef<'_>> = key.iter().map(Cell::borrowed).collect();
             let of_source = self.projection.source_key(&key);
-            let is_meant = |sought: &Sought| sought.table == *table && sought.shard == *shard;
+            let is_meant = |sought: &DerivedRowQuery| sought.table == *table && sought.shard == *shard;
             sought.iter().any(|sought| is_meant(sought) && Some(sought.key.borrowed()) == of_source)
         };
         let found = |target: &MemoryTarget| target.rows().into_iter().filter(is_sought).collect();
@@ -97,13 +97,13 @@ impl ForeignRows for MemoryRows {
         &self,
         table: u32,
         known: &BTreeSet<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
-    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+    ) -> Result<(Vec<ForeignRow>, Option<ScanCursor>), Fault> {
         let from = from(table, ShardId::from_u64(0).expect("63 bits"), after);
         let page = |target: &MemoryTarget| {
-            let behind = target.rows_from(from).into_iter().take_while(|row| row.0.0 == table);
-            behind.filter(|row| !known.contains(&row.0.1)).take(limit.get()).collect()
+            let later = target.rows_from(from).into_iter().take_while(|row| row.0.0 == table);
+            later.filter(|row| !known.contains(&row.0.1)).take(limit.get()).collect()
         };
         let foreign = |((table, shard, key), (lsn, _)): Row| ForeignRow {
             table,
@@ -116,7 +116,7 @@ impl ForeignRows for MemoryRows {
         let last = rows.last().filter(|_| rows.len() == limit.get());
         let next = last.map(|row| {
             let key: Vec<CellRef<'_>> = row.key.iter().map(Cell::borrowed).collect();
-            place::behind(row.shard.unwrap_or_default(), &key)
+            scan_cursor::after_row(row.shard.unwrap_or_default(), &key)
         });
         Ok((rows, next))
     }
@@ -124,12 +124,12 @@ impl ForeignRows for MemoryRows {
     async fn remove(&self, rows: &[ForeignRow]) -> Result<u64, Fault> {
         let mut removed = 0;
         let remove = |target: &MemoryTarget| {
-            target.tamper(|standing| {
+            target.tamper(|stored| {
                 for row in rows {
                     let Some(owner) = row.owner else { continue };
                     let claim = (row.table, owner, row.key.clone());
-                    if standing.get(&claim).is_some_and(|(lsn, _)| lsn.as_u64() == row.version.0) {
-                        standing.remove(&claim);
+                    if stored.get(&claim).is_some_and(|(lsn, _)| lsn.as_u64() == row.version.0) {
+                        stored.remove(&claim);
                         removed += 1;
                     }
                 }
@@ -142,8 +142,8 @@ impl ForeignRows for MemoryRows {
 }
 
 /// Returns the bound at which a page of a table begins.
-fn from(table: u32, first: ShardId, after: Option<&ChunkKey>) -> Bound<(u32, ShardId, Box<[Cell]>)> {
-    match after.map(|after| place::read(after).expect("a place that a page gave")) {
+fn from(table: u32, first: ShardId, after: Option<&ScanCursor>) -> Bound<(u32, ShardId, Box<[Cell]>)> {
+    match after.map(|after| scan_cursor::decode(after).expect("a place that a page gave")) {
         None => Bound::Included((table, first, Box::default())),
         Some((shard, key)) => {
             let shard = ShardId::from_u64(shard).expect("a shard of this store");

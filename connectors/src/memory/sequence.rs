@@ -7,7 +7,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Sequence;
 use anabranch_pipeline::records::{
     CounterRow, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer,
-    SequenceStanding,
+    SequenceStatus,
 };
 use anabranch_schemas::flux::counter::{Counter, Ring, SLOTS};
 use anabranch_schemas::flux::id::Region;
@@ -100,25 +100,25 @@ impl Sequence for MemorySequence {
         let remembered = self.with(|state| {
             let oldest = state.today.checked_sub(self.keys_kept_days.days()).unwrap_or(state.today);
             state.keys.retain(|(.., asked)| *asked >= oldest);
-            if let Some((_, stands, _)) = state.keys.iter().find(|(known, ..)| known == key) {
-                return Remembered::Stands(*stands);
+            if let Some((_, existing, _)) = state.keys.iter().find(|(known, ..)| known == key) {
+                return Remembered::Existing(*existing);
             }
             if state.keys.len() >= self.keys_max {
                 return Remembered::Full;
             }
             state.keys.push((*key, *given, state.today));
-            Remembered::Stands(*given)
+            Remembered::Existing(*given)
         });
         self.connection().await?;
         Ok(remembered)
     }
 
-    async fn standing(&self) -> Result<SequenceStanding, Fault> {
+    async fn status(&self) -> Result<SequenceStatus, Fault> {
         let server = self.server().await?;
         Ok(self.with(|state| {
             let used = state.rows.iter().filter(|(_, row)| row.date != UNUSED.date);
             let counters = used.map(|((ring, _), row)| (ring.on(row.date), row.next)).collect();
-            SequenceStanding { server, counters, keys: state.keys.len() as u64 }
+            SequenceStatus { server, counters, keys: state.keys.len() as u64 }
         }))
     }
 

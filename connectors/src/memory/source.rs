@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Filled, Located, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, ChangeSource, Filled, Located, SourceConnector};
 use anabranch_pipeline::records::{BatchBuilder, Progress};
 use anabranch_schemas::change::{Entity, Row, TableIdentity, Value};
 use anabranch_schemas::envelope::{CapturedFields, ServerIdentity};
@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use super::binlog::Server;
 pub use super::binlog::{Group, ScriptedRow, Transaction};
-use super::{Refused, Sight, Weather, lock};
+use super::{Refused, SnapshotView, Weather, lock};
 
 /// Frequency, in a thousand calls, with which the connection breaks.
 pub(super) const BROKEN: u32 = 4;
@@ -35,12 +35,12 @@ pub(super) struct State {
     switches: u16,
     /// The number of the reader in each replica slot; a later reader ends it.
     replica_slots: BTreeMap<u32, u64>,
-    readings: u64,
+    streams: u64,
     /// Load that the server reports: its statements, and its lag behind the server that it replicates.
     pub(super) running_threads: u64,
     pub(super) replica_lag: Option<Duration>,
     /// Relation of every snapshot to the binlog; `None` = as the weather decides.
-    pub(super) sight: Option<Sight>,
+    pub(super) snapshot_view: Option<SnapshotView>,
 }
 
 /// A source whose binlog grows while it is read.
@@ -61,10 +61,10 @@ impl MemorySource {
             servers: 1,
             switches: 0,
             replica_slots: BTreeMap::new(),
-            readings: 0,
+            streams: 0,
             running_threads: 1,
             replica_lag: None,
-            sight: None,
+            snapshot_view: None,
         };
         let fields = Entity::User.required_fields();
         Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather, fields }
@@ -97,8 +97,8 @@ impl MemorySource {
     }
 
     /// Sets the relation of all further snapshots to the binlog.
-    pub fn show(&self, sight: Sight) {
-        self.change(|state| state.sight = Some(sight));
+    pub fn show(&self, snapshot_view: SnapshotView) {
+        self.change(|state| state.snapshot_view = Some(snapshot_view));
     }
 
     /// Begins a new binlog file.
@@ -212,7 +212,7 @@ impl State {
 }
 
 impl SourceConnector for MemorySource {
-    type Source = MemoryReading;
+    type Source = MemoryStream;
 
     fn captured(&self) -> CapturedFields {
         CapturedFields::new([(Entity::User, self.fields)])
@@ -222,20 +222,25 @@ impl SourceConnector for MemorySource {
         self.weather.answer(Refused::Source).err().into_iter().collect()
     }
 
-    async fn open(&self, entry: Entry, latest: &Timeline, replica_slot: u32) -> Result<MemoryReading, Fault> {
+    async fn open(
+        &self,
+        entry: BinlogStart,
+        latest: &Timeline,
+        replica_slot: u32,
+    ) -> Result<MemoryStream, Fault> {
         self.weather.pause().await;
         self.weather.answer(Refused::Source)?;
         self.change(|state| {
             let epoch = latest.followed_by(&state.primary.identity()).epoch;
-            let partial = entry.told().and_then(|(resume, _)| resume.partial);
-            let (next, above) = state.primary.enter(entry, epoch)?;
-            state.readings += 1;
-            state.replica_slots.insert(replica_slot, state.readings);
-            Ok(MemoryReading {
+            let partial = entry.resume_point().and_then(|(resume, _)| resume.partial);
+            let (next, above) = state.primary.start_at(entry, epoch)?;
+            state.streams += 1;
+            state.replica_slots.insert(replica_slot, state.streams);
+            Ok(MemoryStream {
                 source: self.clone(),
                 server: state.primary.identity(),
                 replica_slot,
-                number: state.readings,
+                number: state.streams,
                 epoch,
                 next,
                 event: 0,
@@ -274,7 +279,7 @@ struct Branch {
 
 /// A reader of the source's binlog.
 #[derive(Debug)]
-pub struct MemoryReading {
+pub struct MemoryStream {
     source: MemorySource,
     server: ServerIdentity,
     replica_slot: u32,
@@ -294,7 +299,7 @@ pub struct MemoryReading {
     branches: BTreeMap<u64, Branch>,
 }
 
-impl MemoryReading {
+impl MemoryStream {
     /// Adds the reader's position, then events until the batch is full; returns `None` when there was nothing to add.
     fn advance(&mut self, batch: &mut BatchBuilder) -> Result<Option<Filled>, Fault> {
         let (source, weather) = (self.source.clone(), self.source.weather.clone());
@@ -306,7 +311,7 @@ impl MemoryReading {
         let mut read = None;
         if !std::mem::replace(&mut self.begun, true) {
             batch.group_complete(self.resume_point(server), 0);
-            batch.event_complete(server.place(self.epoch, self.next));
+            batch.event_complete(server.position_of(self.epoch, self.next));
             // This is added even if nothing follows: a lane with a direct feed learns that it is at the end.
             read = Some(Filled::Drained);
         }
@@ -453,12 +458,12 @@ impl MemoryReading {
             return false;
         }
         batch.group_complete(self.resume_point(server), 0);
-        batch.event_complete(server.place(self.epoch, self.next));
+        batch.event_complete(server.position_of(self.epoch, self.next));
         true
     }
 }
 
-impl ChangeSource for MemoryReading {
+impl ChangeSource for MemoryStream {
     async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
         loop {
             let changed = self.source.changed.clone();
@@ -476,7 +481,7 @@ impl ChangeSource for MemoryReading {
         }
     }
 
-    fn entered_at(&self) -> Lsn {
+    fn start_position(&self) -> Lsn {
         self.above
     }
 

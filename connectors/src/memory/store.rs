@@ -30,7 +30,7 @@ pub type StoredRow = (Lsn, Box<[Cell]>);
 
 /// Storage model of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeping {
+pub enum StoreKind {
     /// Rows and progress in one transaction.
     Rows,
     /// Each document under its own version, then progress. A deleted document stays as a tombstone. To make room for a
@@ -40,7 +40,7 @@ pub enum Keeping {
 
 /// A flush, or a part of it, on its way; the server does not know the sender.
 #[derive(Debug, Clone)]
-struct Sent {
+struct SentFlush {
     lane: LaneId,
     tables: Arc<BTreeSet<u32>>,
     withdrawals: Vec<(ShardId, Lsn)>,
@@ -62,7 +62,7 @@ struct State {
     /// Versions of removed documents, and the time until which they are known.
     removed: BTreeMap<Claim, (Lsn, Instant)>,
     progress: BTreeMap<LaneId, Progress>,
-    on_the_way: BTreeMap<(Instant, u64), Sent>,
+    on_the_way: BTreeMap<(Instant, u64), SentFlush>,
     outcomes: BTreeMap<u64, Result<(), Fault>>,
     sent: u64,
     down: bool,
@@ -75,12 +75,12 @@ struct State {
 pub struct MemoryTarget {
     state: Arc<Mutex<State>>,
     weather: Weather,
-    keeping: Keeping,
+    store_kind: StoreKind,
 }
 
 impl MemoryTarget {
-    pub fn new(weather: Weather, keeping: Keeping) -> Self {
-        Self { state: Arc::default(), weather, keeping }
+    pub fn new(weather: Weather, store_kind: StoreKind) -> Self {
+        Self { state: Arc::default(), weather, store_kind }
     }
 
     /// Returns the store of a lane that owns these tables; its progress row is created at its first use.
@@ -137,7 +137,7 @@ impl MemoryTarget {
             && next.key().0 <= now
         {
             let ((at, number), sent) = next.remove_entry();
-            let outcome = state.apply(sent, self.keeping, at);
+            let outcome = state.apply(sent, self.store_kind, at);
             state.fenced += u64::from(outcome.is_err());
             state.outcomes.insert(number, outcome);
         }
@@ -150,7 +150,7 @@ impl State {
         self.written.get(claim).copied().unwrap_or(0)
     }
 
-    fn apply(&mut self, sent: Sent, keeping: Keeping, at: Instant) -> Result<(), Fault> {
+    fn apply(&mut self, sent: SentFlush, store_kind: StoreKind, at: Instant) -> Result<(), Fault> {
         if let Some(progress) = sent.progress {
             let stored = self.progress.entry(sent.lane.clone()).or_default();
             if stored.revision + 1 != progress.revision {
@@ -162,9 +162,9 @@ impl State {
             let is_meant =
                 |claim: &Claim, version| is_withdrawn(claim, version, &sent.tables, (*shard, *lsn));
             let meant = self.rows.extract_if(.., |claim, (version, _)| is_meant(claim, *version));
-            match keeping {
-                Keeping::Rows => meant.for_each(drop),
-                Keeping::Documents => self.tombstones.extend(meant.map(|(claim, _)| (claim, *lsn))),
+            match store_kind {
+                StoreKind::Rows => meant.for_each(drop),
+                StoreKind::Documents => self.tombstones.extend(meant.map(|(claim, _)| (claim, *lsn))),
             }
         }
         for (claim, found) in sent.removals {
@@ -202,7 +202,7 @@ impl State {
                 }
                 MutationAction::Delete => {
                     self.rows.remove(&claim);
-                    if keeping == Keeping::Documents {
+                    if store_kind == StoreKind::Documents {
                         self.tombstones.insert(claim, mutation.lsn);
                     }
                 }
@@ -257,7 +257,7 @@ impl LaneStore for MemoryStore {
         Ok(self.target.with(|state| state.progress.entry(self.id.clone()).or_default().clone()))
     }
 
-    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+    async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         if !self.is_atomic() {
             return Ok(shards);
         }
@@ -266,17 +266,16 @@ impl LaneStore for MemoryStore {
         if self.target.is_down() {
             return Err(self.broken());
         }
-        let standing =
-            self.find(|(table, shard, _), _| self.tables.contains(table) && shards.contains(shard));
-        Ok(standing.into_iter().map(|((_, shard, _), _)| shard).collect())
+        let present = self.find(|(table, shard, _), _| self.tables.contains(table) && shards.contains(shard));
+        Ok(present.into_iter().map(|((_, shard, _), _)| shard).collect())
     }
 
     fn is_atomic(&self) -> bool {
-        self.target.keeping == Keeping::Rows
+        self.target.store_kind == StoreKind::Rows
     }
 
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
-        let whole = Sent {
+        let whole = SentFlush {
             lane: self.id.clone(),
             tables: match flush.withdrawals.is_empty() {
                 true => self.tables.clone(),
@@ -290,9 +289,9 @@ impl LaneStore for MemoryStore {
             mutations: flush.ordered().iter().map(|mutation| mutation.to_owned()).collect(),
             progress: Some(flush.progress.clone()),
         };
-        match self.target.keeping {
-            Keeping::Rows => self.send(whole).await,
-            Keeping::Documents => self.send_in_parts(whole).await,
+        match self.target.store_kind {
+            StoreKind::Rows => self.send(whole).await,
+            StoreKind::Documents => self.send_in_parts(whole).await,
         }
     }
 }
@@ -300,11 +299,11 @@ impl LaneStore for MemoryStore {
 impl MemoryStore {
     /// Sends a flush as a lane of documents does: it checks progress, sends removals and withdrawals, then documents in
     /// two concurrent requests, then progress.
-    async fn send_in_parts(&mut self, mut whole: Sent) -> Result<(), Fault> {
+    async fn send_in_parts(&mut self, mut whole: SentFlush) -> Result<(), Fault> {
         let progress = whole.progress.take().expect("a flush has progress");
         self.require_revision_before(&progress).await?;
         let (lane, tables) = (whole.lane.clone(), whole.tables.clone());
-        let part = || Sent {
+        let part = || SentFlush {
             lane: lane.clone(),
             tables: tables.clone(),
             withdrawals: Vec::new(),
@@ -321,23 +320,23 @@ impl MemoryStore {
                 emptied.iter().any(|withdrawal| is_withdrawn(claim, version, &self.tables, *withdrawal))
             });
             self.require_revision_before(&progress).await?;
-            self.send(Sent { removals, ..part() }).await?;
+            self.send(SentFlush { removals, ..part() }).await?;
             self.removed_at = Some(Instant::now());
         }
         if !withdrawals.is_empty() {
-            self.send(Sent { withdrawals, ..part() }).await?;
+            self.send(SentFlush { withdrawals, ..part() }).await?;
         }
         let mut mutations = whole.mutations;
         if let Some(replacement) = &whole.replacement {
             let is_replaced = |claim: &Claim| is_replaced(claim, &self.tables, replacement);
-            let standing = self.find(|claim, _| is_replaced(claim));
+            let present = self.find(|claim, _| is_replaced(claim));
             let above = self.find(|claim, version| is_replaced(claim) && version > replacement.low);
             if !above.is_empty() {
                 self.require_revision_before(&progress).await?;
-                self.send(Sent { removals: above, ..part() }).await?;
+                self.send(SentFlush { removals: above, ..part() }).await?;
                 self.removed_at = Some(Instant::now());
             }
-            for (claim, _) in standing {
+            for (claim, _) in present {
                 if !mutations.iter().any(|mutation| mutation.is_of(&claim)) {
                     let (table, shard, key) = claim;
                     let (lsn, action) = (replacement.low, MutationAction::Delete);
@@ -349,7 +348,7 @@ impl MemoryStore {
             tokio::time::sleep_until(removed_at + FORGOTTEN_AFTER).await;
         }
         let other = mutations.split_off(mutations.len() / 2);
-        let (one, other) = (Sent { mutations, ..part() }, Sent { mutations: other, ..part() });
+        let (one, other) = (SentFlush { mutations, ..part() }, SentFlush { mutations: other, ..part() });
         let again = whole.replacement.map(|_| [one.clone(), other.clone()]);
         futures::try_join!(self.send(one), self.send(other))?;
         if let Some([one, other]) = again
@@ -359,7 +358,7 @@ impl MemoryStore {
             tokio::time::sleep(FORGOTTEN_AFTER).await;
             futures::try_join!(self.send(one), self.send(other))?;
         }
-        self.send(Sent { progress: Some(progress), ..part() }).await
+        self.send(SentFlush { progress: Some(progress), ..part() }).await
     }
 
     /// Whether every written document exists.
@@ -384,7 +383,7 @@ impl MemoryStore {
         })
     }
 
-    async fn send(&self, sent: Sent) -> Result<(), Fault> {
+    async fn send(&self, sent: SentFlush) -> Result<(), Fault> {
         let weather = &self.target.weather;
         weather.answer(Refused::Target)?;
         weather.answer(Refused::Flushes)?;

@@ -19,7 +19,7 @@ pub(super) type BatchNumber = (u64, u64);
 
 /// A message on its way.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct SentMessage {
     pub envelope: Envelope,
     pub payload: Bytes,
     /// For the first message of an attempt: the sequence that it must follow.
@@ -38,7 +38,7 @@ pub(super) struct Stream {
     /// position again.
     cut: u64,
     /// Messages on their way, in the order of arrival; the batch number makes each key unique.
-    on_the_way: BTreeMap<(Instant, BatchNumber), Sent>,
+    on_the_way: BTreeMap<(Instant, BatchNumber), SentMessage>,
     full: bool,
     outcomes: BTreeMap<BatchNumber, Result<LogEntry, Code>>,
     /// Messages that were stored and do not follow the position of the one before them.
@@ -47,7 +47,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub fn send(&mut self, due: Instant, place: BatchNumber, sent: Sent) {
+    pub fn send(&mut self, due: Instant, place: BatchNumber, sent: SentMessage) {
         self.on_the_way.insert((due, place), sent);
         self.changed.notify_waiters();
     }
@@ -69,7 +69,7 @@ impl Stream {
         self.on_the_way.keys().next().map(|(due, _)| *due)
     }
 
-    fn arrive(&mut self, (attempt, number): BatchNumber, sent: Sent) -> Result<LogEntry, Code> {
+    fn arrive(&mut self, (attempt, number): BatchNumber, sent: SentMessage) -> Result<LogEntry, Code> {
         if sent.lost || self.full {
             return Err(if self.full { Code::LogFull } else { Code::LogUnreachable });
         }

@@ -67,14 +67,14 @@ struct Layer {
 
 /// A physical table: its server among the layer's, and its quoted name.
 #[derive(Debug, Clone)]
-struct Place {
+struct TableAddress {
     server: usize,
     name: String,
 }
 
 /// Rows of one physical table, in the order of users.
 #[derive(Debug, Default)]
-struct Part {
+struct TablePage {
     rows: Vec<CohortRow>,
     /// Rows that were read from it, those of unknown shards included.
     read: usize,
@@ -120,13 +120,13 @@ impl MysqlCohort {
         limit: usize,
     ) -> Result<Vec<CohortRow>, Fault> {
         let layer = self.layer(table)?;
-        let places = layer.places(table);
+        let addresses = layer.addresses(table);
         let limit = limit.max(1);
-        let misplaced = self.misplaced(layer, table, &places, after.is_none()).await?;
+        let misplaced = self.misplaced(layer, table, &addresses, after.is_none()).await?;
         let mut after = after;
-        let mut at_most = limit.div_ceil(places.len().max(1)) + SPARE_ROWS;
+        let mut at_most = limit.div_ceil(addresses.len().max(1)) + SPARE_ROWS;
         loop {
-            let parts = layer.parts((table, misplaced.as_deref()), &places, after, at_most).await?;
+            let parts = layer.parts((table, misplaced.as_deref()), &addresses, after, at_most).await?;
             // If a table has more rows, those of the last user read may be incomplete.
             let more = parts.iter().filter(|part| part.read >= at_most);
             let complete_before = more.filter_map(|part| part.last).min();
@@ -156,7 +156,7 @@ impl MysqlCohort {
         &self,
         layer: &Layer,
         table: Birthday,
-        places: &[Place],
+        addresses: &[TableAddress],
         begins: bool,
     ) -> Result<Misplaced, Fault> {
         if table.calendar() == Calendar::Lunar {
@@ -167,7 +167,7 @@ impl MysqlCohort {
         if let Some((found, _)) = young {
             return Ok(found.clone());
         }
-        let found = layer.misplaced(table, places).await?;
+        let found = layer.misplaced(table, addresses).await?;
         known.insert(table, (found.clone(), Instant::now()));
         Ok(found)
     }
@@ -183,7 +183,7 @@ impl MysqlCohort {
             for table in tables.iter().filter(|table| table.calendar() == occurrence.calendar) {
                 let layer = self.layer(*table)?;
                 let statement =
-                    |(place, users): (&Place, &[u64])| follow(&place.name, users, occurrence.year);
+                    |(place, users): (&TableAddress, &[u64])| follow(&place.name, users, occurrence.year);
                 layer.write(&layer.by_place(*table, &users), statement).await?;
             }
         }
@@ -219,9 +219,9 @@ impl MysqlCohort {
 
 impl Layer {
     /// Returns the physical tables of a birthday, in the order of their databases.
-    fn places(&self, table: Birthday) -> Vec<Place> {
+    fn addresses(&self, table: Birthday) -> Vec<TableAddress> {
         let name = self.tables.table_name(table);
-        let place = |number: u32| Place {
+        let place = |number: u32| TableAddress {
             server: number as usize % self.servers.len(),
             name: quote_table(&self.tables.database_name(number), &name),
         };
@@ -229,11 +229,11 @@ impl Layer {
     }
 
     /// Returns the physical tables of a birthday, each with those of the users whom it can have.
-    fn by_place(&self, table: Birthday, users: &BTreeSet<u64>) -> Vec<(Place, Vec<u64>)> {
-        let places = self.places(table);
-        let number = places.len() as u64;
+    fn by_place(&self, table: Birthday, users: &BTreeSet<u64>) -> Vec<(TableAddress, Vec<u64>)> {
+        let addresses = self.addresses(table);
+        let number = addresses.len() as u64;
         let of = |place: u64| users.iter().copied().filter(move |user| user % number == place);
-        let parts = (0..number).zip(places).map(|(place, at)| (at, of(place).collect::<Vec<_>>()));
+        let parts = (0..number).zip(addresses).map(|(place, at)| (at, of(place).collect::<Vec<_>>()));
         parts.filter(|(_, users)| !users.is_empty()).collect()
     }
 
@@ -242,16 +242,17 @@ impl Layer {
     async fn parts(
         &self,
         (table, misplaced): (Birthday, Option<&MisplacedRows>),
-        places: &[Place],
+        addresses: &[TableAddress],
         after: Option<u64>,
         limit: usize,
-    ) -> Result<Vec<Part>, Fault> {
+    ) -> Result<Vec<TablePage>, Fault> {
         let whole = misplaced.is_none().then(|| table.calendar());
-        let select = |number: usize| page(number, (&places[number].name, whole), after, limit);
-        let numbered: Vec<usize> = (0..places.len()).collect();
-        let rows = self.select(&numbered, |number| places[*number].server, |number| select(*number)).await?;
-        let mut parts: Vec<Part> = Vec::new();
-        parts.resize_with(places.len(), Part::default);
+        let select = |number: usize| page(number, (&addresses[number].name, whole), after, limit);
+        let numbered: Vec<usize> = (0..addresses.len()).collect();
+        let rows =
+            self.select(&numbered, |number| addresses[*number].server, |number| select(*number)).await?;
+        let mut parts: Vec<TablePage> = Vec::new();
+        parts.resize_with(addresses.len(), TablePage::default);
         for row in rows {
             let (Some(place), Some(user), Some(shard)) = (number(&row, 0), number(&row, 1), number(&row, 2))
             else {
@@ -279,9 +280,9 @@ impl Layer {
     }
 
     /// Finds the rows of all these tables whose birthday differs from their table's, unless there are too many.
-    async fn misplaced(&self, table: Birthday, places: &[Place]) -> Result<Misplaced, Fault> {
-        let statement = |place: &Place| misplaced(&place.name, table, MISPLACED_MAX + 1);
-        let rows = self.select(places, |place| place.server, statement).await?;
+    async fn misplaced(&self, table: Birthday, addresses: &[TableAddress]) -> Result<Misplaced, Fault> {
+        let statement = |place: &TableAddress| misplaced(&place.name, table, MISPLACED_MAX + 1);
+        let rows = self.select(addresses, |place| place.server, statement).await?;
         let row = |row: Row| {
             let birthday = birthday_of(table, text(&row, 2)?);
             Some(((number(&row, 0)?, number(&row, 1)?), birthday))
@@ -292,12 +293,12 @@ impl Layer {
     }
 
     async fn claims(&self, users: &BTreeSet<u64>) -> Result<Vec<(u64, ShardId)>, Fault> {
-        let places: Vec<_> = Birthday::all(self.tables.calendar)
+        let addresses: Vec<_> = Birthday::all(self.tables.calendar)
             .into_iter()
             .flat_map(|table| self.by_place(table, users))
             .collect();
-        let statement = |(place, users): &(Place, Vec<u64>)| claims(&place.name, users);
-        let rows = self.select(&places, |(place, _)| place.server, statement).await?;
+        let statement = |(place, users): &(TableAddress, Vec<u64>)| claims(&place.name, users);
+        let rows = self.select(&addresses, |(place, _)| place.server, statement).await?;
         let claim = |row: Row| Some((number(&row, 0)?, ShardId::from_u64(number(&row, 1)?)?));
         Ok(rows.into_iter().filter_map(claim).collect())
     }
@@ -316,15 +317,15 @@ impl Layer {
                 selections.chunks(STATEMENT_TABLES).map(|some| some.join(" UNION ALL ")).collect();
             some.into_iter().map(move |sql| (pool, sql))
         });
-        let readings: Vec<_> = of_server.map(async |(pool, sql)| rows(pool, sql).await).collect();
-        Ok(try_join_all(readings).await?.into_iter().flatten().collect())
+        let queries: Vec<_> = of_server.map(async |(pool, sql)| rows(pool, sql).await).collect();
+        Ok(try_join_all(queries).await?.into_iter().flatten().collect())
     }
 
     /// Executes one statement a table: all statements of one server are one transaction.
     async fn write(
         &self,
-        wanted: &[(Place, Vec<u64>)],
-        statement: impl Fn((&Place, &[u64])) -> String,
+        wanted: &[(TableAddress, Vec<u64>)],
+        statement: impl Fn((&TableAddress, &[u64])) -> String,
     ) -> Result<(), Fault> {
         let writings = self.servers.iter().enumerate().map(|(server, pool)| {
             let of_server = wanted.iter().filter(|(place, _)| place.server == server);

@@ -2,7 +2,7 @@
 
 /// Returns the condition for rows after these values (literals) in the order of these columns (quoted). It is spelt
 /// out, because the server finds no range for a comparison of lists.
-pub(super) fn behind(columns: &[String], values: &[String]) -> String {
+pub(super) fn after_key(columns: &[String], values: &[String]) -> String {
     let mut condition = String::new();
     for (name, value) in columns.iter().zip(values).rev() {
         condition = match condition.as_str() {
@@ -23,9 +23,9 @@ mod tests {
         let [columns, values] =
             [["`a`", "`b`"], ["-3", "_gbk x'7827'"]].map(|texts| texts.map(str::to_owned));
         assert_eq!(
-            behind(&columns, &values),
+            after_key(&columns, &values),
             "`a` >= -3 AND (`a` > -3 OR (`a` = -3 AND `b` > _gbk x'7827'))"
         );
-        assert_eq!(behind(&columns[..1], &values[..1]), "`a` >= -3 AND `a` > -3");
+        assert_eq!(after_key(&columns[..1], &values[..1]), "`a` >= -3 AND `a` > -3");
     }
 }

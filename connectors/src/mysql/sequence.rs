@@ -18,7 +18,7 @@ use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::Sequence;
 use anabranch_pipeline::records::{
     CounterRow, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer,
-    SequenceStanding,
+    SequenceStatus,
 };
 use anabranch_schemas::flux::counter::{Counter, Ring};
 use anabranch_schemas::flux::id::{FluxId, Region};
@@ -107,7 +107,7 @@ impl MysqlSequence {
 
     /// Returns why an UPDATE changed nothing; `None` when it would change something now.
     async fn refusal(&self, request: &LeaseRequest, name: &str) -> Result<Option<LeaseRefusal>, Fault> {
-        let sets = self.sets(self.0.statements.look(&request.counter, name)).await?;
+        let sets = self.sets(self.0.statements.read_counter(&request.counter, name)).await?;
         let [server, rows] = sets.try_into().map_err(|_| self.odd("the counter"))?;
         let server = self.server_of(server.into_iter().next())?;
         let counter_row = |row: Row| {
@@ -183,16 +183,16 @@ impl Sequence for MysqlSequence {
         if self.0.remembered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEP_EACH) {
             self.sweep().await?;
         }
-        if let Some(stands) = self.store(key, given).await? {
-            return Ok(Remembered::Stands(stands));
+        if let Some(existing) = self.store(key, given).await? {
+            return Ok(Remembered::Existing(existing));
         }
         self.sweep().await?;
-        Ok(self.store(key, given).await?.map_or(Remembered::Full, Remembered::Stands))
+        Ok(self.store(key, given).await?.map_or(Remembered::Full, Remembered::Existing))
     }
 
-    async fn standing(&self) -> Result<SequenceStanding, Fault> {
+    async fn status(&self) -> Result<SequenceStatus, Fault> {
         let server = self.server().await?;
-        let sets = self.sets(self.0.statements.standing()).await?;
+        let sets = self.sets(self.0.statements.status()).await?;
         let [rows, keys] = sets.try_into().map_err(|_| self.odd("a counter"))?;
         let counter = |row: Row| {
             let mut cells = Cells::of(row);
@@ -205,7 +205,7 @@ impl Sequence for MysqlSequence {
         let used = counters.into_iter().filter(|(counter, _)| counter.date != UNUSED).collect();
         let keys = keys.into_iter().next().and_then(|row| Cells::of(row).parsed());
         let keys = keys.ok_or_else(|| self.odd("the table of request keys"))?;
-        Ok(SequenceStanding { server, counters: used, keys })
+        Ok(SequenceStatus { server, counters: used, keys })
     }
 
     async fn raise(&self, numbers: &[(Counter, u32)]) -> Result<(), Fault> {

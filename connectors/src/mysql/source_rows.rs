@@ -71,7 +71,7 @@ type UserOfShard = (ShardId, u64);
 
 /// Rows that were found, and tables that could not be read.
 #[derive(Debug, Default)]
-struct Found {
+struct RowsRead {
     rows: BTreeMap<UserOfShard, Vec<SourceRow>>,
     unreadable: BTreeSet<ShardId>,
 }
@@ -133,13 +133,13 @@ impl MysqlSourceRows {
         users.iter().map(of_user).collect()
     }
 
-    async fn read_tables(&self, wanted: &BTreeMap<ShardId, BTreeSet<u64>>) -> Found {
+    async fn read_tables(&self, wanted: &BTreeMap<ShardId, BTreeSet<u64>>) -> RowsRead {
         let tables = match self.tables_of(wanted.keys()).await {
             Ok(tables) => tables,
             Err(fault) => {
                 tracing::warn!(%fault, "the source tables of users cannot be listed");
                 let unreadable = wanted.keys().copied().collect();
-                return Found { unreadable, ..Found::default() };
+                return RowsRead { unreadable, ..RowsRead::default() };
             }
         };
         let mut of_source: BTreeMap<usize, Vec<(TableIdentity<'static>, Vec<Cell>)>> = BTreeMap::new();
@@ -149,9 +149,9 @@ impl MysqlSourceRows {
             let keys = users.iter().map(|user| Cell::UInt(*user)).collect();
             of_source.entry(table.source).or_default().push((table.identity.clone(), keys));
         }
-        let readings = of_source.iter().map(|(source, keys)| self.read_source(&self.sources[*source], keys));
-        let mut found = Found::default();
-        for part in join_all(readings).await {
+        let queries = of_source.iter().map(|(source, keys)| self.read_source(&self.sources[*source], keys));
+        let mut found = RowsRead::default();
+        for part in join_all(queries).await {
             found.rows.extend(part.rows);
             found.unreadable.extend(part.unreadable);
         }
@@ -159,23 +159,27 @@ impl MysqlSourceRows {
     }
 
     /// Reads one source. A failure concerns its own table only, unless the source as a whole does not answer.
-    async fn read_source(&self, source: &MysqlSource, keys: &[(TableIdentity<'static>, Vec<Cell>)]) -> Found {
-        let mut found = Found::default();
-        let mut readings: Vec<&[(TableIdentity<'static>, Vec<Cell>)]> = keys.chunks(READING_TABLES).collect();
-        while let Some(reading) = readings.pop() {
-            let read = match source.rows(reading, FIRST_EPOCH).await {
+    async fn read_source(
+        &self,
+        source: &MysqlSource,
+        keys: &[(TableIdentity<'static>, Vec<Cell>)],
+    ) -> RowsRead {
+        let mut found = RowsRead::default();
+        let mut queries: Vec<&[(TableIdentity<'static>, Vec<Cell>)]> = keys.chunks(READING_TABLES).collect();
+        while let Some(query) = queries.pop() {
+            let read = match source.rows(query, FIRST_EPOCH).await {
                 // An idle connection may have been closed meanwhile, so a transient fault is retried once.
-                Err(fault) if fault.class() == Class::Transient => source.rows(reading, FIRST_EPOCH).await,
+                Err(fault) if fault.class() == Class::Transient => source.rows(query, FIRST_EPOCH).await,
                 read => read,
             };
-            match read.and_then(|chunk| self.note(&chunk, &mut found.rows)) {
+            match read.and_then(|chunk| self.collect(&chunk, &mut found.rows)) {
                 Ok(()) => {}
-                Err(fault) if reading.len() > 1 && fault.class() != Class::Transient => {
-                    readings.extend(reading.chunks(1));
+                Err(fault) if query.len() > 1 && fault.class() != Class::Transient => {
+                    queries.extend(query.chunks(1));
                 }
                 Err(fault) => {
-                    tracing::warn!(%fault, tables = reading.len(), "source rows of users cannot be read");
-                    found.unreadable.extend(reading.iter().map(|(table, _)| table.shard));
+                    tracing::warn!(%fault, tables = query.len(), "source rows of users cannot be read");
+                    found.unreadable.extend(query.iter().map(|(table, _)| table.shard));
                 }
             }
         }
@@ -183,7 +187,7 @@ impl MysqlSourceRows {
     }
 
     /// Adds the rows of a chunk.
-    fn note(&self, chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
+    fn collect(&self, chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
         let broken =
             |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
         let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
@@ -219,7 +223,7 @@ impl MysqlSourceRows {
 }
 
 impl SourceRows for MysqlSourceRows {
-    async fn look(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
+    async fn read_rows(&self, users: &[(u64, Vec<ShardId>)]) -> Result<Vec<Option<Vec<SourceRow>>>, Fault> {
         let mut found = self.read(users).await;
         let without: Vec<usize> = (0..users.len())
             .filter(|place| found[*place].as_ref().is_some_and(|rows| rows.is_empty()))
@@ -250,7 +254,7 @@ impl SourceRows for MysqlSourceRows {
 
 /// Decodes a row; the time of the last change is at index `changed_at`, after the captured fields.
 fn source_row(row: &[Value<'_>], changed_at: usize) -> SourceRow {
-    let (row, behind) = row.split_at(changed_at.min(row.len()));
+    let (row, tail) = row.split_at(changed_at.min(row.len()));
     let field = |place: usize| row.get(place).unwrap_or(&Value::Null);
     let solar = MonthDay::from_value(field(BIRTHDAY)).ok();
     SourceRow {
@@ -259,7 +263,7 @@ fn source_row(row: &[Value<'_>], changed_at: usize) -> SourceRow {
         lunar: LunarMonthDay::from_value(field(LUNAR_BIRTHDAY)).ok(),
         // A value that names no calendar counts as solar, as in the birthday tables.
         calendar: Calendar::from_value(field(BIRTHDAY_TYPE)).unwrap_or(Calendar::Solar),
-        changed_at: behind.first().and_then(moment),
+        changed_at: tail.first().and_then(moment),
     }
 }
 

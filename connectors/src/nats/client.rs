@@ -87,14 +87,14 @@ impl Connection {
     }
 
     /// Whether the connection of this generation is still open, as far as the client knows.
-    pub(super) fn stands(&self, generation: u64) -> bool {
+    pub(super) fn is_current(&self, generation: u64) -> bool {
         self.generation() == generation && self.client.connection_state() == State::Connected
     }
 
     /// Resolves when the connection of this generation is broken. Cancel safe.
     pub(super) async fn broken(&self, generation: u64) {
         let mut events = self.events.clone();
-        while self.stands(generation) {
+        while self.is_current(generation) {
             if events.changed().await.is_err() {
                 return;
             }

@@ -53,21 +53,22 @@ impl Leases for NatsLog {
     async fn acquire_or_stand_by(
         &self,
         key: &str,
-        standing_by: &(dyn Fn() + Send + Sync),
+        on_standby: &(dyn Fn() + Send + Sync),
     ) -> Result<NatsLease, Fault> {
         setup::require_leases(self.connection.context(), &self.config, &self.lease_bucket()).await?;
         let gauge = self.held_leases.gauge(key);
-        let claim = LeaseRequest::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
+        let lease_request =
+            LeaseRequest::new(Arc::clone(&self.connection), &self.lease_bucket(), key).await?;
         sleep(Duration::from_millis(rand::random_range(0..FIRST_ATTEMPT_MS))).await;
         loop {
             sleep(self.held_leases.courtesy()).await;
             let asked = Instant::now();
             failpoints::reach("lease-before-take").await;
-            if let Some(revision) = claim.take().await? {
+            if let Some(revision) = lease_request.try_acquire().await? {
                 failpoints::reach("lease-after-take").await;
-                return Ok(NatsLease::hold(claim, revision, asked, self.held_leases.one_more(gauge)));
+                return Ok(NatsLease::hold(lease_request, revision, asked, self.held_leases.one_more(gauge)));
             }
-            standing_by();
+            on_standby();
             let jitter = rand::random_range(0..ACQUIRE_INTERVAL_MS / 2);
             sleep(Duration::from_millis(ACQUIRE_INTERVAL_MS + jitter)).await;
         }
@@ -86,10 +87,10 @@ impl HeldLeases {
         gauge
     }
 
-    fn one_more(&self, gauge: Gauge) -> Held {
+    fn one_more(&self, gauge: Gauge) -> HeldLease {
         self.0.fetch_add(1, Ordering::Relaxed);
         gauge.set(1.0);
-        Held { all: self.clone(), gauge }
+        HeldLease { all: self.clone(), gauge }
     }
 
     fn courtesy(&self) -> Duration {
@@ -100,12 +101,12 @@ impl HeldLeases {
 
 /// A held lease in the count of [`HeldLeases`], until it is dropped.
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     all: HeldLeases,
     gauge: Gauge,
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         self.all.0.fetch_sub(1, Ordering::Relaxed);
         self.gauge.set(0.0);
@@ -142,7 +143,7 @@ impl LeaseRequest {
     }
 
     /// Takes the key if it is free; returns its revision, or `None` if another process holds it.
-    async fn take(&self) -> Result<Option<u64>, Fault> {
+    async fn try_acquire(&self) -> Result<Option<u64>, Fault> {
         match self.bucket.create(&self.key, self.holder.clone()).await {
             Ok(revision) => Ok(Some(revision)),
             Err(error) if error.kind() == CreateErrorKind::AlreadyExists => Ok(None),
@@ -215,7 +216,7 @@ pub struct NatsLease {
     lost: watch::Receiver<Option<&'static str>>,
     release: oneshot::Sender<()>,
     renewal: Renewing,
-    _held: Held,
+    _held: HeldLease,
 }
 
 /// The task that renews a lease; dropping this stops it.
@@ -229,11 +230,11 @@ impl Drop for Renewing {
 }
 
 impl NatsLease {
-    fn hold(claim: LeaseRequest, revision: u64, asked: Instant, held: Held) -> Self {
-        let (tell, lost) = watch::channel(None);
+    fn hold(lease_request: LeaseRequest, revision: u64, asked: Instant, held: HeldLease) -> Self {
+        let (lost_sender, lost) = watch::channel(None);
         let (release, released) = oneshot::channel();
-        let title = claim.title.clone();
-        let renewal = Renewing(tokio::spawn(renew(claim, revision, asked, released, tell)));
+        let title = lease_request.title.clone();
+        let renewal = Renewing(tokio::spawn(renew(lease_request, revision, asked, released, lost_sender)));
         Self { title, lost, release, renewal, _held: held }
     }
 }
@@ -257,7 +258,7 @@ impl Lease for NatsLease {
 
 /// Renews until the lease is lost or released. `asked` is when the last successful write was sent.
 async fn renew(
-    claim: LeaseRequest,
+    lease_request: LeaseRequest,
     mut revision: u64,
     mut asked: Instant,
     mut released: oneshot::Receiver<()>,
@@ -271,7 +272,7 @@ async fn renew(
             request = &mut released => {
                 // Without a request the lease was dropped: it expires.
                 if request.is_ok() {
-                    claim.free(revision).await;
+                    lease_request.free(revision).await;
                 }
                 return;
             }
@@ -289,7 +290,7 @@ async fn renew(
                 lost.send_replace(Some(late));
                 return;
             }
-            renewal = claim.renew(revision) => renewal,
+            renewal = lease_request.renew(revision) => renewal,
         };
         match renewal {
             Renewal::Renewed(new) => {

@@ -67,18 +67,18 @@ pub(super) enum ReadStart {
 pub struct NatsLogReader {
     connection: Arc<Connection>,
     stream: StreamName,
-    place: ReadStart,
+    start: ReadStart,
     state: State,
 }
 
 enum State {
     Closed,
     /// The future is kept here, so that a dropped `next` does not start it over.
-    Opening(BoxFuture<'static, Result<Open, Fault>>),
-    Open(Open),
+    Opening(BoxFuture<'static, Result<OpenPull, Fault>>),
+    Open(OpenPull),
 }
 
-struct Open {
+struct OpenPull {
     generation: u64,
     messages: Box<pull::Stream>,
     since: Instant,
@@ -90,10 +90,10 @@ impl NatsLogReader {
     pub(super) async fn open(
         connection: Arc<Connection>,
         stream: StreamName,
-        place: ReadStart,
+        start: ReadStart,
     ) -> Result<Self, Fault> {
-        let open = open(Arc::clone(&connection), stream.clone(), place.clone()).await?;
-        Ok(Self { connection, stream, place, state: State::Open(open) })
+        let open = open(Arc::clone(&connection), stream.clone(), start.clone()).await?;
+        Ok(Self { connection, stream, start, state: State::Open(open) })
     }
 
     /// Checks that the message follows the last one.
@@ -103,14 +103,14 @@ impl NatsLogReader {
             Fault::new(Code::LogUnreachable, &title, "a delivery without a sequence").caused_by(error)
         })?;
         let (sequence, has_next) = (info.stream_sequence, info.pending > 0);
-        if let ReadStart::After { sequence: last, .. } = self.place
+        if let ReadStart::After { sequence: last, .. } = self.start
             && sequence != last + 1
         {
             return Err(Fault::new(Code::LogHole, title, format!("message {sequence} follows {last}"))
                 .needs(format!("message {}", last + 1)));
         }
         let entry = entry(&self.stream, sequence, message.headers.as_ref())?;
-        self.place = ReadStart::After { sequence, id: entry.id.clone() };
+        self.start = ReadStart::After { sequence, id: entry.id.clone() };
         Ok(LogMessage { entry, payload: message.payload.clone(), has_next })
     }
 }
@@ -121,7 +121,7 @@ impl LogReader for NatsLogReader {
             match &mut self.state {
                 State::Closed => {
                     let connection = Arc::clone(&self.connection);
-                    let opening = open(connection, self.stream.clone(), self.place.clone());
+                    let opening = open(connection, self.stream.clone(), self.start.clone());
                     self.state = State::Opening(Box::pin(opening));
                 }
                 State::Opening(opening) => {
@@ -147,7 +147,7 @@ impl LogReader for NatsLogReader {
                         }
                         item => {
                             let hopeless = !open.delivered && open.since.elapsed() < LIFE_MIN;
-                            let hopeless = hopeless && self.connection.stands(open.generation);
+                            let hopeless = hopeless && self.connection.is_current(open.generation);
                             self.state = State::Closed;
                             if let Some(Err(error)) = item {
                                 tracing::debug!(stream = self.stream.name, %error, "consumer ended");
@@ -166,9 +166,9 @@ impl LogReader for NatsLogReader {
 }
 
 /// Checks the starting point, then makes a consumer after it, both on one connection.
-async fn open(connection: Arc<Connection>, stream: StreamName, place: ReadStart) -> Result<Open, Fault> {
+async fn open(connection: Arc<Connection>, stream: StreamName, start: ReadStart) -> Result<OpenPull, Fault> {
     let generation = connection.generation();
-    let deliver_policy = match &place {
+    let deliver_policy = match &start {
         ReadStart::First => DeliverPolicy::All,
         ReadStart::Sequence(sequence) => {
             DeliverPolicy::ByStartSequence { start_sequence: (*sequence).max(1) }
@@ -194,10 +194,10 @@ async fn open(connection: Arc<Connection>, stream: StreamName, place: ReadStart)
         .messages()
         .await
         .map_err(|error| unavailable("cannot be read").caused_by(error))?;
-    if !connection.stands(generation) {
+    if !connection.is_current(generation) {
         return Err(unavailable("the connection broke"));
     }
-    Ok(Open { generation, messages: Box::new(messages), since: Instant::now(), delivered: false })
+    Ok(OpenPull { generation, messages: Box::new(messages), since: Instant::now(), delivered: false })
 }
 
 async fn make_consumer(

@@ -240,7 +240,7 @@ impl WorkQueuePart {
 
 impl Delivery {
     /// Ends a message whose work is done: it is not delivered again.
-    pub async fn done(self) {
+    pub async fn acknowledge(self) {
         end(&self.raw, AckKind::Ack).await;
     }
 

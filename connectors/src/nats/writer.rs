@@ -57,7 +57,7 @@ pub struct NatsLogWriter {
     attempt: String,
     inbox: String,
     replies: Subscriber,
-    in_flight: VecDeque<Sent>,
+    in_flight: VecDeque<SentMessage>,
     in_flight_bytes: usize,
     messages_max: usize,
     bytes_max: usize,
@@ -65,11 +65,11 @@ pub struct NatsLogWriter {
     settled: u64,
     /// Messages known to be stored.
     stored: u64,
-    over: Option<Over>,
+    over: Option<AttemptEnd>,
 }
 
 #[derive(Debug)]
-struct Sent {
+struct SentMessage {
     envelope: Envelope,
     bytes: usize,
     deadline: Instant,
@@ -77,7 +77,7 @@ struct Sent {
 
 /// State of an attempt that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Over {
+enum AttemptEnd {
     /// The caller has got the fault.
     Answered,
     /// No server listens on the subject; the reason is still to be found.
@@ -138,24 +138,24 @@ impl NatsLogWriter {
 
     /// Ends the attempt; returns its fault.
     fn end(&mut self, code: Code, found: impl Into<String>) -> Fault {
-        self.over = Some(Over::Answered);
+        self.over = Some(AttemptEnd::Answered);
         Fault::new(code, self.stream.title(), found)
     }
 
     /// Processes one answer; an error ends the attempt.
-    fn take(&mut self, reply: &Message) -> Result<(), Fault> {
+    fn handle_reply(&mut self, reply: &Message) -> Result<(), Fault> {
         let number = reply.subject.rsplit('.').next().and_then(|token| token.parse::<u64>().ok());
         let Some(number) = number.filter(|number| *number < self.next_number()) else {
             return Err(self.end(Code::Internal, "an answer to a message that was not sent"));
         };
         if reply.status == Some(StatusCode::NO_RESPONDERS) {
-            self.over = Some(Over::NoResponders);
+            self.over = Some(AttemptEnd::NoResponders);
             return Ok(());
         }
         let ack = match serde_json::from_slice::<Response<PublishAck>>(&reply.payload) {
             Ok(Response::Ok(ack)) => ack,
             Ok(Response::Err { error }) => {
-                self.over = Some(Over::Answered);
+                self.over = Some(AttemptEnd::Answered);
                 return Err(error::refused(&self.stream.title(), error));
             }
             Err(error) => {
@@ -215,7 +215,7 @@ impl LogWriter for NatsLogWriter {
         if self.over.is_some() {
             return Err(self.end(Code::LogUnreachable, "the attempt to append is over"));
         }
-        if !self.connection.stands(self.generation) {
+        if !self.connection.is_current(self.generation) {
             return Err(self.end(Code::LogUnreachable, "the connection broke"));
         }
         let number = self.next_number();
@@ -242,7 +242,7 @@ impl LogWriter for NatsLogWriter {
         }
         self.in_flight_bytes += bytes;
         let deadline = Instant::now() + ACKNOWLEDGE_TIMEOUT;
-        self.in_flight.push_back(Sent { envelope, bytes, deadline });
+        self.in_flight.push_back(SentMessage { envelope, bytes, deadline });
         Ok(())
     }
 
@@ -252,8 +252,8 @@ impl LogWriter for NatsLogWriter {
                 return Ok(entry);
             }
             match self.over {
-                Some(Over::NoResponders) => return Err(self.explain_silence().await),
-                Some(Over::Answered) => {
+                Some(AttemptEnd::NoResponders) => return Err(self.explain_silence().await),
+                Some(AttemptEnd::Answered) => {
                     return Err(self.end(Code::LogUnreachable, "the attempt to append is over"));
                 }
                 None => {}
@@ -272,7 +272,7 @@ impl LogWriter for NatsLogWriter {
                 }
             };
             match reply {
-                Some(reply) => self.take(&reply)?,
+                Some(reply) => self.handle_reply(&reply)?,
                 None => return Err(self.end(Code::LogUnreachable, "the connection broke")),
             }
         }

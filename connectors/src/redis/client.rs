@@ -324,16 +324,16 @@ impl Client {
         if let Some(Connection::Single(connection)) = kept
             && let Ok(life) = self.life(connection.clone()).await
         {
-            return Ok(self.keep(connection, life));
+            return Ok(self.store_connection(connection, life));
         }
         let Connection::Single(connection) = self.connect().await? else {
             return Err(self.odd("a Cluster in a Cluster"));
         };
         let life = self.life(connection.clone()).await?;
-        Ok(self.keep(connection, life))
+        Ok(self.store_connection(connection, life))
     }
 
-    fn keep(&self, connection: MultiplexedConnection, life: String) -> String {
+    fn store_connection(&self, connection: MultiplexedConnection, life: String) -> String {
         let connection = Connection::Single(connection);
         *self.lock() = Some(Connected { connection, incarnation: life.as_str().into() });
         life

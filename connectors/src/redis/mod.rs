@@ -14,8 +14,10 @@ use std::time::Duration;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{CacheEntries, CacheEntry, Cached, CodeCache, FRESHNESS_KEY_KEPT, Fill};
-use anabranch_pipeline::records::{ChunkKey, Token};
+use anabranch_pipeline::ports::{
+    CacheEntries, CacheEntry, CacheFill, Cached, CodeCache, FRESHNESS_KEY_TIME_TO_LIVE,
+};
+use anabranch_pipeline::records::{ScanCursor, Token};
 use anabranch_schemas::serial::StoredCode;
 use metrics::counter;
 use redis::{Cmd, Value, cmd};
@@ -175,7 +177,7 @@ impl CodeCache for RedisCache {
         Ok(tokens.into_iter().zip(answers).map(taken).collect())
     }
 
-    async fn finish(&self, fills: &[Fill]) -> Result<usize, Fault> {
+    async fn finish(&self, fills: &[CacheFill]) -> Result<usize, Fault> {
         let commands = fills.iter().map(|fill| {
             let mut eval = cmd("EVAL");
             eval.arg(FINISH).arg(2);
@@ -246,7 +248,7 @@ impl CodeCache for RedisCache {
     }
 
     /// The scan's position is the number of the server and its cursor; another set of servers is another life.
-    async fn scan(&self, after: Option<&ChunkKey>) -> Result<(Vec<StoredCode>, Option<ChunkKey>), Fault> {
+    async fn scan(&self, after: Option<&ScanCursor>) -> Result<(Vec<StoredCode>, Option<ScanCursor>), Fault> {
         let place = after.and_then(|place| std::str::from_utf8(&place.0).ok()?.split_once(' '));
         let (number, cursor) = place.unwrap_or((FIRST, FIRST));
         let nodes = self.client.primaries().await?;
@@ -263,10 +265,10 @@ impl CodeCache for RedisCache {
         let mut codes: Vec<StoredCode> = keys.iter().filter_map(|key| self.code_of(key)).collect();
         codes.sort_unstable();
         codes.dedup();
-        Ok((codes, place.map(|place| ChunkKey(place.into_bytes().into()))))
+        Ok((codes, place.map(|place| ScanCursor(place.into_bytes().into()))))
     }
 
-    async fn standing(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
+    async fn entries(&self, codes: &[StoredCode]) -> Result<CacheEntries, Fault> {
         let commands = codes.iter().flat_map(|code| {
             let ask = |word, role| {
                 let mut command = cmd(word);
@@ -277,7 +279,7 @@ impl CodeCache for RedisCache {
         });
         let (incarnation, answers) = self.client.all(commands.collect()).await?;
         let mut answers = answers.into_iter();
-        let mut standing = Vec::with_capacity(codes.len());
+        let mut entries = Vec::with_capacity(codes.len());
         while let (Some(entry), Some(left), Some(token)) = (answers.next(), answers.next(), answers.next()) {
             let bytes = match entry {
                 Ok(Value::BulkString(bytes)) => bytes,
@@ -291,15 +293,15 @@ impl CodeCache for RedisCache {
                 }
                 _ => None,
             };
-            standing.push(CacheEntry { entry, is_blocked: token? == Value::Int(FOR_EVER) });
+            entries.push(CacheEntry { entry, is_blocked: token? == Value::Int(FOR_EVER) });
         }
-        Ok(CacheEntries { incarnation, standing })
+        Ok(CacheEntries { incarnation, entries })
     }
 
     async fn write_freshness_key(&self, incarnation: &str) -> Result<(), Fault> {
         let commands = self.freshness_keys().map(|key| {
             let mut set = cmd("SET");
-            set.arg(key).arg(1).arg("PX").arg(milliseconds(FRESHNESS_KEY_KEPT));
+            set.arg(key).arg(1).arg("PX").arg(milliseconds(FRESHNESS_KEY_TIME_TO_LIVE));
             set
         });
         let answers = self.client.all_in(incarnation, commands.collect()).await?;

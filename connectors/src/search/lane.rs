@@ -26,7 +26,7 @@ use tokio::sync::OnceCell;
 
 use super::bulk::{self, Document, Rejected};
 use super::client::Client;
-use super::letters::{self, DeadLetters};
+use super::dead_letters::{self, DeadLetters};
 use super::progress::Read;
 use super::removal::{self, Removed};
 use super::{SearchTarget, progress};
@@ -157,7 +157,7 @@ impl SearchLane {
         let rejected = bulk::write(client, index, documents).await?;
         let superseded = locked().superseded(index, documents, &rejected);
         if !superseded.is_empty() {
-            letters::remove(client, &self.target, &superseded).await?;
+            dead_letters::remove(client, &self.target, &superseded).await?;
             locked().forget(&superseded);
         }
         if !rejected.is_empty() {
@@ -167,8 +167,8 @@ impl SearchLane {
                     "the index rejected a document, which is kept as a dead letter"
                 );
             }
-            letters::park(client, &self.target, &self.id, index, &rejected).await?;
-            locked().note(index, &rejected);
+            dead_letters::park(client, &self.target, &self.id, index, &rejected).await?;
+            locked().record(index, &rejected);
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ impl LaneStore for SearchLane {
         stored.assigned_to(&self.target.subject(), &self.assignment)
     }
 
-    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+    async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         Ok(shards)
     }
 

@@ -4,16 +4,16 @@
 //! and first progress and runs the pre-flight, [`SearchLane`] in `lane.rs` applies flushes. `client.rs` sends requests,
 //! `error.rs` names their faults, `bulk.rs` writes many documents, `progress.rs` stores a lane's progress as a
 //! document, `hits.rs` reads hits of searches, `query.rs` finds documents for people, `rebuild.rs` builds an index anew
-//! beside the serving one, `letters.rs` lists rejected documents, `rows.rs` reads all documents, `sweep.rs` removes
-//! tombstones, `removal.rs` makes room for a replay.
+//! beside the serving one, `dead_letters.rs` lists rejected documents, `rows.rs` reads all documents, `sweep.rs`
+//! removes tombstones, `removal.rs` makes room for a replay.
 
 mod bulk;
 mod client;
+mod dead_letters;
 mod error;
 mod generations;
 mod hits;
 mod lane;
-mod letters;
 mod progress;
 mod query;
 mod rebuild;
@@ -33,9 +33,9 @@ use anabranch_pipeline::records::LaneId;
 use tokio::sync::OnceCell;
 
 use self::client::Client;
+pub use self::dead_letters::DeadLetter;
 pub use self::generations::Generations;
 pub use self::lane::SearchLane;
-pub use self::letters::DeadLetter;
 pub use self::query::{DocumentQuery, FoundDocument, PART_CHARACTERS_MIN, Page, PageEnd};
 pub use self::rebuild::Overview;
 pub use self::rows::SearchRows;

@@ -43,7 +43,7 @@ struct ProgressDocument {
 
 /// A document that was read by its id.
 #[derive(Debug, Deserialize)]
-struct Got {
+struct FetchedDocument {
     _id: String,
     #[serde(default)]
     found: bool,
@@ -98,7 +98,7 @@ fn document(lane: &LaneId, lanes: u32, layout: &str, progress: &Progress) -> Vec
     serde_json::to_vec(&document).expect("texts and numbers are always JSON")
 }
 
-fn stored(subject: &str, got: Got) -> Result<StoredProgress, Fault> {
+fn stored(subject: &str, got: FetchedDocument) -> Result<StoredProgress, Fault> {
     let unreadable = || {
         Fault::new(
             Code::TargetProgressLost,
@@ -157,16 +157,17 @@ pub(super) struct Read {
 
 #[derive(Deserialize)]
 struct Documents {
-    docs: Vec<Got>,
+    docs: Vec<FetchedDocument>,
 }
 
 /// Reads one lane's progress, its version for the next write, and the indexes of its projection.
 pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) -> Result<Read, Fault> {
     let index = target.progress_index();
     let ids = [document_id(lane), indexes_id(&lane.projection)];
-    let [got, noted]: [Got; 2] = get_all(client, target, &ids).await?.try_into().map_err(|_| {
-        Fault::new(Code::TargetUnreachable, target.subject(), "it did not answer for every document")
-    })?;
+    let [got, noted]: [FetchedDocument; 2] =
+        get_all(client, target, &ids).await?.try_into().map_err(|_| {
+            Fault::new(Code::TargetUnreachable, target.subject(), "it did not answer for every document")
+        })?;
     if !got.found {
         let found = format!("no document {} in {index}", got._id);
         return Err(Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
@@ -178,7 +179,11 @@ pub(super) async fn read(client: &Client, target: &SearchTarget, lane: &LaneId) 
 }
 
 /// Reads documents by their ids, in the order of the ids.
-async fn get_all(client: &Client, target: &SearchTarget, ids: &[String]) -> Result<Vec<Got>, Fault> {
+async fn get_all(
+    client: &Client,
+    target: &SearchTarget,
+    ids: &[String],
+) -> Result<Vec<FetchedDocument>, Fault> {
     let index = target.progress_index();
     let body = serde_json::json!({ "ids": ids }).to_string();
     let answer = client.post(&format!("/{index}/_mget"), body).await?.success(&format!(", index {index}"))?;
@@ -199,12 +204,12 @@ fn unread(subject: &str, kind: &str) -> Fault {
     fault_of(subject, status, kind)
 }
 
-fn indexes_in(noted: Got) -> Vec<String> {
+fn indexes_in(noted: FetchedDocument) -> Vec<String> {
     #[derive(Deserialize)]
-    struct Noted {
+    struct GenerationsRecord {
         indexes: Vec<String>,
     }
-    let noted = noted._source.and_then(|source| serde_json::from_value::<Noted>(source).ok());
+    let noted = noted._source.and_then(|source| serde_json::from_value::<GenerationsRecord>(source).ok());
     noted.map(|noted| noted.indexes).unwrap_or_default()
 }
 
@@ -281,7 +286,7 @@ pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Re
         return Ok(enrolment);
     }
     let documents = get_all(client, target, &ids).await?;
-    let mut found: Vec<Got> = documents.into_iter().filter(|got| got.found).collect();
+    let mut found: Vec<FetchedDocument> = documents.into_iter().filter(|got| got.found).collect();
     pairs.retain(|(projection, source)| {
         let id = enrolled_id(projection, source);
         found.iter().any(|got| got._id == id)

@@ -9,7 +9,7 @@
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::LaneId;
-use anabranch_schemas::search::index_behind;
+use anabranch_schemas::search::index_after;
 use reqwest::StatusCode;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::client::Client;
 use super::generations::Generations;
 use super::lane::SearchLane;
-use super::setup::Needed;
+use super::setup::NeededIndex;
 use super::{SearchTarget, progress};
 
 /// State of a projection in a cluster, as far as the index was refreshed.
@@ -51,7 +51,7 @@ impl SearchTarget {
     pub async fn next_index(&self, projection: &str) -> Result<String, Fault> {
         let alias = self.assignment(projection)?.alias();
         let Generations { serving, building } = self.generations(projection).await?;
-        Ok(building.unwrap_or_else(|| index_behind(alias, &serving)))
+        Ok(building.unwrap_or_else(|| index_after(alias, &serving)))
     }
 
     /// Creates and lists the new index, or finds the rebuild that was begun before; returns the index's name. Flushes
@@ -61,7 +61,7 @@ impl SearchTarget {
         let client = account.client().await?;
         let (serving, index) =
             (self.generations(projection).await?.serving, self.next_index(projection).await?);
-        let needed = Needed::beside(assignment, &index);
+        let needed = NeededIndex::beside(assignment, &index);
         needed.ensure(client, self).await?;
         for lane in self.lanes_of_rebuild(assignment, &index) {
             progress::create(client, self, &lane, assignment.lanes, &assignment.fingerprint()).await?;
@@ -161,12 +161,12 @@ async fn remove_index(client: &Client, index: &str) -> Result<(), Fault> {
 /// Counts the documents that have this value.
 async fn count(client: &Client, index: &str, term: Value) -> Result<u64, Fault> {
     #[derive(Deserialize)]
-    struct Counted {
+    struct CountReply {
         count: u64,
     }
     let (path, query) = (format!("/{index}/_count"), json!({ "query": { "term": term } }));
     let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
-    Ok(answer.read::<Counted>()?.count)
+    Ok(answer.read::<CountReply>()?.count)
 }
 
 /// Returns the name of a rebuild's lanes; no projection can have it.

@@ -20,12 +20,12 @@ use super::removal::Removed;
 
 #[derive(Deserialize)]
 struct Response {
-    docs: Vec<Got>,
+    docs: Vec<FetchedVersion>,
 }
 
 /// An answer without `found` is an error of the server.
 #[derive(Deserialize)]
-struct Got {
+struct FetchedVersion {
     _id: String,
     found: bool,
     _version: Option<u64>,
@@ -51,10 +51,11 @@ impl SearchLane {
             return Ok(());
         }
         for index in indexes {
-            let standing = get(client, index, &ids).await?;
-            let is_above =
-                |got: &&Got| got._version.is_some_and(|version| version > replacement.low.as_u64());
-            let above = standing.iter().filter(is_above).filter_map(|got| {
+            let stored = get(client, index, &ids).await?;
+            let is_above = |got: &&FetchedVersion| {
+                got._version.is_some_and(|version| version > replacement.low.as_u64())
+            };
+            let above = stored.iter().filter(is_above).filter_map(|got| {
                 Some(FoundDocument { id: got._id.clone(), sequence: got._seq_no?, term: got._primary_term? })
             });
             let above: Vec<FoundDocument> = above.collect();
@@ -63,7 +64,7 @@ impl SearchLane {
                 bulk::write(client, index, &above).await?;
                 Removed::now().until_forgotten(client, std::slice::from_ref(index)).await?;
             }
-            let gone = standing.into_iter().filter(|got| !written.contains(&got._id));
+            let gone = stored.into_iter().filter(|got| !written.contains(&got._id));
             let gone: Vec<Document> = gone.map(|got| self.tombstone(got._id, replacement.low)).collect();
             self.write(client, index, &gone).await?;
         }
@@ -98,7 +99,7 @@ fn ids_of(flush: &Flush) -> impl Iterator<Item = String> {
 }
 
 /// Returns those of the documents that exist, also as tombstones.
-async fn get(client: &Client, index: &str, ids: &[String]) -> Result<Vec<Got>, Fault> {
+async fn get(client: &Client, index: &str, ids: &[String]) -> Result<Vec<FetchedVersion>, Fault> {
     let path = format!("/{index}/_mget?_source=false");
     let answer =
         client.post(&path, json!({ "ids": ids }).to_string()).await?.success(&format!(", index {index}"))?;

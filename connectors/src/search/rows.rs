@@ -11,9 +11,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, Stray, TableShape};
+use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, ScanCursor, Stray, TableShape};
 use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -67,8 +67,8 @@ impl SearchRows {
     }
 
     /// Visits a document of the part `of`, unless it is a tombstone.
-    fn show(&self, of: u32, standing: &StoredDocument, visit: &mut (dyn FnMut(DerivedRow<'_>) + Send)) {
-        let StoredDocument { _id: id, _version: version, _source: source, .. } = standing;
+    fn show(&self, of: u32, stored: &StoredDocument, visit: &mut (dyn FnMut(DerivedRow<'_>) + Send)) {
+        let StoredDocument { _id: id, _version: version, _source: source, .. } = stored;
         if source.get("withdrawn") == Some(&Value::Bool(true)) {
             return;
         }
@@ -122,13 +122,13 @@ impl SearchRows {
 impl SearchRows {
     /// Returns at most `limit` documents and the position of the next page. For documents to be removed it also reads
     /// the version that tells each from a later write.
-    async fn found(
+    async fn find(
         &self,
         (table, is_to_be_removed): (u32, bool),
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
-    ) -> Result<(Vec<StoredDocument>, Option<ChunkKey>), Fault> {
+    ) -> Result<(Vec<StoredDocument>, Option<ScanCursor>), Fault> {
         let (client, index) = (self.target.client().await?, self.assignment.alias());
         let size = limit.get().min(PAGE_DOCUMENTS_MAX);
         // The sequence number orders documents that a manual write has made alike.
@@ -155,7 +155,7 @@ impl SearchRows {
         }
         let found: Vec<StoredDocument> = hits::search(client, index, &query).await?;
         let last = found.last().filter(|_| found.len() == size);
-        let next = last.map(|last| ChunkKey(json!(last.sort).to_string().into_bytes().into()));
+        let next = last.map(|last| ScanCursor(json!(last.sort).to_string().into_bytes().into()));
         Ok((found, next))
     }
 }
@@ -165,43 +165,43 @@ impl DerivedRows for SearchRows {
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
-        let (found, next) = self.found((table, false), shards, after, limit).await?;
-        found.iter().for_each(|standing| self.show(table, standing, visit));
+    ) -> Result<Option<ScanCursor>, Fault> {
+        let (found, next) = self.find((table, false), shards, after, limit).await?;
+        found.iter().for_each(|stored| self.show(table, stored, visit));
         Ok(next)
     }
 
     async fn rows(
         &self,
-        sought: &[Sought],
+        sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         #[derive(Deserialize)]
         struct Response {
-            docs: Vec<Asked>,
+            docs: Vec<FetchedRow>,
         }
         #[derive(Deserialize)]
-        struct Asked {
+        struct FetchedRow {
             found: bool,
             #[serde(flatten)]
             rest: Map<String, Value>,
         }
         // Parts share one index: a document that belongs to another part does not count for the one that is asked for.
-        let is_there = |sought: &&Sought| matches!(&sought.key, Cell::Bytes(uuid) if self.table_of(uuid) == Some(sought.table));
-        let id = |sought: &Sought| document_id(sought.shard, std::slice::from_ref(&sought.key));
+        let is_there = |sought: &&DerivedRowQuery| matches!(&sought.key, Cell::Bytes(uuid) if self.table_of(uuid) == Some(sought.table));
+        let id = |sought: &DerivedRowQuery| document_id(sought.shard, std::slice::from_ref(&sought.key));
         let ids: HashSet<String> = sought.iter().filter(is_there).map(id).collect();
         let (client, index) = (self.target.client().await?, self.assignment.alias());
         for some in ids.into_iter().collect::<Vec<_>>().chunks(REQUEST_IDS) {
             let answer = client.post(&format!("/{index}/_mget"), json!({ "ids": some }).to_string()).await?;
             let answer = answer.success(&format!(", index {index}"))?;
             for asked in answer.read::<Response>()?.docs.into_iter().filter(|asked| asked.found) {
-                let standing = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
+                let stored = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
                 // A document that no lane writes is never sought.
                 let mut claimed = |row: DerivedRow<'_>| row.claimed().into_iter().for_each(&mut *visit);
-                self.show(0, &standing, &mut claimed);
+                self.show(0, &stored, &mut claimed);
             }
         }
         Ok(())
@@ -214,15 +214,15 @@ impl ForeignRows for SearchRows {
         &self,
         table: u32,
         known: &BTreeSet<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
-    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+    ) -> Result<(Vec<ForeignRow>, Option<ScanCursor>), Fault> {
         let [first, last] = [0, u64::MAX >> 1].map(|number| ShardId::from_u64(number).expect("63 bits"));
-        let (found, next) = self.found((table, true), first..=last, after, limit).await?;
+        let (found, next) = self.find((table, true), first..=last, after, limit).await?;
         let mut rows = Vec::new();
-        for standing in &found {
-            let version = (standing._seq_no, standing._primary_term);
-            self.show(table, standing, &mut |row| {
+        for stored in &found {
+            let version = (stored._seq_no, stored._primary_term);
+            self.show(table, stored, &mut |row| {
                 let (shard, owner, key) = match row {
                     DerivedRow::Claimed(row) => (Some(row.shard.as_u64()), Some(row.shard), row.key),
                     DerivedRow::Stray(row) => (row.shard, None, row.key),
@@ -266,26 +266,26 @@ async fn as_found<'d>(
 ) -> Result<HashSet<&'d str>, Fault> {
     #[derive(Deserialize)]
     struct Response {
-        docs: Vec<Asked>,
+        docs: Vec<FetchedRow>,
     }
     #[derive(Deserialize)]
-    struct Asked {
+    struct FetchedRow {
         _seq_no: Option<u64>,
         _primary_term: Option<u64>,
     }
-    let mut standing = HashSet::new();
+    let mut stored = HashSet::new();
     for some in documents.chunks(REQUEST_IDS) {
         let ids: Vec<&str> = some.iter().map(|document| document.id.as_str()).collect();
         let (path, ids) = (format!("/{index}/_mget?_source=false"), json!({ "ids": ids }).to_string());
         let answer = client.post(&path, ids).await?.success(&format!(", index {index}"))?;
         let docs = answer.read::<Response>()?.docs;
-        let is_it = |(document, asked): &(&hits::FoundDocument, Asked)| {
+        let is_it = |(document, asked): &(&hits::FoundDocument, FetchedRow)| {
             (Some(document.sequence), Some(document.term)) == (asked._seq_no, asked._primary_term)
         };
         // Answers have the order of the ids.
-        standing.extend(some.iter().zip(docs).filter(is_it).map(|(document, _)| document.id.as_str()));
+        stored.extend(some.iter().zip(docs).filter(is_it).map(|(document, _)| document.id.as_str()));
     }
-    Ok(standing)
+    Ok(stored)
 }
 
 /// Returns the filter for these shards; `None` = all shards. Ids are texts, so the numbers of each length form a range

@@ -32,7 +32,7 @@ pub struct SetupReport {
 
 /// The needed form of an index.
 #[derive(Debug)]
-pub(super) struct Needed {
+pub(super) struct NeededIndex {
     index: String,
     /// The alias by which the index is read, if it has one.
     alias: Option<String>,
@@ -45,13 +45,13 @@ pub(super) struct Needed {
 enum State {
     Missing,
     /// The index exists; lists the aliases that it lacks, and its differences.
-    Standing {
+    Existing {
         missing_aliases: Vec<String>,
         faults: Vec<Fault>,
     },
 }
 
-impl Needed {
+impl NeededIndex {
     fn new(index: String, alias: Option<String>, definition: &str) -> Self {
         let body = serde_json::from_str(definition).expect("the definitions are JSON: a test reads them");
         Self { index, alias, is_written_in_bulk: definition != search::PROGRESS, body }
@@ -86,9 +86,9 @@ impl Needed {
 
     /// Creates the index if it is missing.
     pub(super) async fn ensure(&self, client: &Client, target: &SearchTarget) -> Result<(), Fault> {
-        match self.look(client, target).await? {
+        match self.inspect(client, target).await? {
             State::Missing => self.create(client, target).await,
-            State::Standing { missing_aliases, faults } => match faults.into_iter().next() {
+            State::Existing { missing_aliases, faults } => match faults.into_iter().next() {
                 Some(fault) => Err(fault),
                 None if missing_aliases.is_empty() => Ok(()),
                 None => self.add_aliases(client, &missing_aliases).await,
@@ -100,7 +100,7 @@ impl Needed {
         format!("{}, index {}", target.subject(), self.index)
     }
 
-    async fn look(&self, client: &Client, target: &SearchTarget) -> Result<State, Fault> {
+    async fn inspect(&self, client: &Client, target: &SearchTarget) -> Result<State, Fault> {
         let names = match &self.alias {
             Some(alias) => format!("{},{alias}", self.index),
             None => self.index.clone(),
@@ -125,7 +125,7 @@ impl Needed {
                     .remedy("give the projection another `index`, or remove the other index or alias")
             }));
         }
-        let Some(standing) = found.get(&self.index) else {
+        let Some(existing) = found.get(&self.index) else {
             return match faults.into_iter().next() {
                 Some(fault) => Err(fault),
                 None => Ok(State::Missing),
@@ -133,7 +133,7 @@ impl Needed {
         };
         for part in ["mappings", "settings"] {
             let mut differences = Vec::new();
-            compare(&self.body[part], &standing[part], part, &mut differences);
+            compare(&self.body[part], &existing[part], part, &mut differences);
             faults.extend(differences.into_iter().map(|(found, needed)| {
                 Fault::new(Code::TargetTableShape, &subject, found).needs(needed).remedy(START_ANEW)
             }));
@@ -143,8 +143,8 @@ impl Needed {
             self.alias.as_ref() == Some(alias) && found.keys().any(|name| *name != self.index)
         };
         let missing_aliases =
-            self.aliases().filter(|alias| standing["aliases"].get(alias).is_none() && !is_taken(alias));
-        Ok(State::Standing { missing_aliases: missing_aliases.collect(), faults })
+            self.aliases().filter(|alias| existing["aliases"].get(alias).is_none() && !is_taken(alias));
+        Ok(State::Existing { missing_aliases: missing_aliases.collect(), faults })
     }
 
     fn missing(&self, target: &SearchTarget, what: &str) -> Fault {
@@ -156,7 +156,7 @@ impl Needed {
         body["aliases"] = self.aliases().map(|alias| (alias, json!({}))).collect();
         let answer = client.put(&format!("/{}", self.index), body.to_string()).await?;
         if answer.status == StatusCode::BAD_REQUEST
-            && let State::Standing { .. } = self.look(client, target).await?
+            && let State::Existing { .. } = self.inspect(client, target).await?
         {
             // Another set-up has created it meanwhile.
             return Ok(());
@@ -175,10 +175,10 @@ impl Needed {
 /// Collects (found, needed) for every part of `needed` that differs in `found`. Further fields do no harm.
 fn compare(needed: &Value, found: &Value, path: &str, differences: &mut Vec<(String, String)>) {
     match (needed, found) {
-        (Value::Object(parts), Value::Object(standing)) => {
+        (Value::Object(parts), Value::Object(existing)) => {
             for (name, part) in parts {
                 let path = format!("{path}.{name}");
-                match standing.get(name) {
+                match existing.get(name) {
                     Some(other) => compare(part, other, &path, differences),
                     None => differences.push((format!("`{path}` is missing"), part.to_string())),
                 }
@@ -195,10 +195,10 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
     let mut report = SetupReport::default();
     let mut missing = Vec::new();
     let mut unnamed = Vec::new();
-    let [progress_index, dead_letters] = Needed::controls(target);
-    let enrolment = match progress_index.look(client, target).await? {
+    let [progress_index, dead_letters] = NeededIndex::controls(target);
+    let enrolment = match progress_index.inspect(client, target).await? {
         State::Missing => Enrolment::at(format!("index {}", progress_index.index)),
-        State::Standing { .. } => progress::read_enrolment(client, target).await?,
+        State::Existing { .. } => progress::read_enrolment(client, target).await?,
     };
     for assignment in target.0.assignments.iter() {
         for lane in assignment.lane_ids(target.name()) {
@@ -206,11 +206,12 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
                 return Err(fault);
             }
         }
-        for needed in Needed::of(assignment, generations(client, target, assignment, &enrolment).await?) {
-            match needed.look(client, target).await? {
+        for needed in NeededIndex::of(assignment, generations(client, target, assignment, &enrolment).await?)
+        {
+            match needed.inspect(client, target).await? {
                 State::Missing if enrolment.has_moved(&assignment.name) => return Err(gone(target, &needed)),
                 State::Missing => missing.push(needed),
-                State::Standing { missing_aliases, .. } => {
+                State::Existing { missing_aliases, .. } => {
                     if !enrolment.knows_projection(&assignment.name) {
                         require_empty(client, target, &needed).await?;
                     }
@@ -220,9 +221,9 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
         }
     }
     for control in [progress_index, dead_letters] {
-        match control.look(client, target).await? {
+        match control.inspect(client, target).await? {
             State::Missing => missing.push(control),
-            State::Standing { missing_aliases, .. } => unnamed.push((control, missing_aliases)),
+            State::Existing { missing_aliases, .. } => unnamed.push((control, missing_aliases)),
         }
     }
     unnamed.retain(|(_, aliases)| !aliases.is_empty());
@@ -270,23 +271,23 @@ async fn enrol(client: &Client, target: &SearchTarget, report: &mut SetupReport)
 }
 
 /// Returns the fault of an index that vanished after lanes wrote documents: set-up would create it without them.
-fn gone(target: &SearchTarget, needed: &Needed) -> Fault {
+fn gone(target: &SearchTarget, needed: &NeededIndex) -> Fault {
     let found = "it does not exist, although lanes have written documents before";
     Fault::new(Code::TargetTableMissing, needed.subject(target), found)
         .needs("the index with its documents")
         .remedy(format!("restore it together with the index of progress, or {START_ANEW}"))
 }
 
-async fn require_empty(client: &Client, target: &SearchTarget, needed: &Needed) -> Result<(), Fault> {
+async fn require_empty(client: &Client, target: &SearchTarget, needed: &NeededIndex) -> Result<(), Fault> {
     #[derive(Deserialize)]
-    struct Counted {
+    struct CountReply {
         count: u64,
     }
     let index = &needed.index;
     // Recent writes count too.
     client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
     let answer = client.get(&format!("/{index}/_count")).await?.success(&format!(", index {index}"))?;
-    if answer.read::<Counted>()?.count == 0 {
+    if answer.read::<CountReply>()?.count == 0 {
         return Ok(());
     }
     let found = "it holds documents, and no progress of any lane is stored";
@@ -297,20 +298,20 @@ async fn require_empty(client: &Client, target: &SearchTarget, needed: &Needed) 
 
 pub(super) async fn check(target: &SearchTarget) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if let Err(fault) = look(target, &mut faults).await {
+    if let Err(fault) = add_faults(target, &mut faults).await {
         faults.push(fault);
     }
     faults
 }
 
-async fn look(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+async fn add_faults(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
     let client = target.client().await?;
     check_server(client, target, faults).await?;
     let mut enrolment = None;
-    for (number, control) in Needed::controls(target).into_iter().enumerate() {
-        match control.look(client, target).await? {
+    for (number, control) in NeededIndex::controls(target).into_iter().enumerate() {
+        match control.inspect(client, target).await? {
             State::Missing => faults.push(control.missing(target, "it does not exist")),
-            State::Standing { faults: differences, missing_aliases } => {
+            State::Existing { faults: differences, missing_aliases } => {
                 faults.extend(
                     missing_aliases
                         .iter()
@@ -331,11 +332,11 @@ async fn look(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Faul
             Some(enrolment) => generations(client, target, assignment, enrolment).await?,
             None => Generations::of(assignment, Vec::new()),
         };
-        for needed in Needed::of(assignment, generations) {
-            match needed.look(client, target).await {
+        for needed in NeededIndex::of(assignment, generations) {
+            match needed.inspect(client, target).await {
                 Ok(State::Missing) if has_moved => faults.push(gone(target, &needed)),
                 Ok(State::Missing) => faults.push(needed.missing(target, "it does not exist")),
-                Ok(State::Standing { missing_aliases, faults: differences }) => {
+                Ok(State::Existing { missing_aliases, faults: differences }) => {
                     let missing =
                         |alias: &String| needed.missing(target, &format!("alias `{alias}` is missing"));
                     faults.extend(missing_aliases.iter().map(missing));
@@ -363,7 +364,7 @@ fn progress_fault(target: &SearchTarget, assignment: &Assignment, enrolment: &En
 
 async fn check_server(client: &Client, target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<(), Fault> {
     #[derive(Deserialize)]
-    struct About {
+    struct ClusterInfo {
         version: Version,
     }
     #[derive(Deserialize)]
@@ -371,7 +372,7 @@ async fn check_server(client: &Client, target: &SearchTarget, faults: &mut Vec<F
         number: String,
         distribution: Option<String>,
     }
-    let Version { number, distribution } = client.get("/").await?.success("")?.read::<About>()?.version;
+    let Version { number, distribution } = client.get("/").await?.success("")?.read::<ClusterInfo>()?.version;
     if distribution.is_none() && version_number(&number) < ELASTICSEARCH_MIN {
         faults.push(
             Fault::new(
@@ -422,7 +423,7 @@ mod tests {
     #[test]
     fn the_definitions_are_json() {
         for definition in [search::SERIAL_DOCUMENTS, search::PROGRESS, search::DEAD_LETTERS] {
-            let needed = Needed::new("i".into(), None, definition);
+            let needed = NeededIndex::new("i".into(), None, definition);
             assert_eq!(needed.body["mappings"]["dynamic"], "strict");
             assert_eq!(needed.body["settings"]["index"]["translog"]["durability"], "REQUEST");
         }

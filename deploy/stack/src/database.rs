@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::error::{FileContext, Result};
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::{Launch, run_to_end};
 use crate::spec::{Database, DatabaseAccount};
 
@@ -53,25 +53,25 @@ pub(crate) fn setup_user(account: DatabaseAccount) -> Option<&'static str> {
 /// Makes the data folder with the server's own installer, and the file of statements for the first start: first those
 /// that create the administrator, then the documented grants.
 pub(crate) fn prepare(
-    place: &ManagedServer,
+    managed: &ManagedServer,
     account: DatabaseAccount,
     install: &Launch,
     administrator: &[String],
     grants: &Grants,
 ) -> Result<()> {
-    let data = place.folder.join("db");
+    let data = managed.folder.join("db");
     remove_folder(&data)?;
     make_folder(&data)?;
-    make_folder(&place.folder.join("tmp"))?;
-    run_to_end(install, &place.guard, &place.output(), INSTALL_TIMEOUT)?;
+    make_folder(&managed.folder.join("tmp"))?;
+    run_to_end(install, &managed.guard, &managed.output(), INSTALL_TIMEOUT)?;
     let mut lines = vec!["SET SESSION sql_log_bin = 0;".to_owned()];
     lines.extend_from_slice(administrator);
-    lines.extend(product_account(place, account, grants));
-    write_private(&accounts_file(place), &(lines.join("\n") + "\n"))
+    lines.extend(product_account(managed, account, grants));
+    write_private(&accounts_file(managed), &(lines.join("\n") + "\n"))
 }
 
-fn product_account(place: &ManagedServer, account: DatabaseAccount, grants: &Grants) -> Vec<String> {
-    let password = &place.record.password;
+fn product_account(managed: &ManagedServer, account: DatabaseAccount, grants: &Grants) -> Vec<String> {
+    let password = &managed.record.password;
     let grants = match account {
         DatabaseAccount::Capture => grants.source.replace("{capture_password}", password),
         DatabaseAccount::Apply => {
@@ -94,10 +94,11 @@ fn statements(sql: &str) -> Vec<String> {
 
 /// Returns the arguments that installing and starting share. `prefix` is the root of unpacked packages, `shared` the
 /// folder below its `usr/share` with messages and character sets. `--no-defaults` must be the first argument.
-pub(crate) fn base_arguments(place: &ManagedServer, prefix: Option<&Path>, shared: &str) -> Vec<String> {
-    let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", place.folder.display())];
+pub(crate) fn base_arguments(managed: &ManagedServer, prefix: Option<&Path>, shared: &str) -> Vec<String> {
+    let mut arguments =
+        vec!["--no-defaults".to_owned(), format!("--datadir={}/db", managed.folder.display())];
     // The servers refuse to run as root without this. The stack's folders belong to the user who runs it.
-    if fs::metadata(&place.folder).is_ok_and(|folder| folder.uid() == 0) {
+    if fs::metadata(&managed.folder).is_ok_and(|folder| folder.uid() == 0) {
         arguments.push("--user=root".to_owned());
     }
     if let Some(prefix) = prefix {
@@ -113,23 +114,23 @@ pub(crate) fn base_arguments(place: &ManagedServer, prefix: Option<&Path>, share
 }
 
 /// Returns the settings of a start that both kinds of server know.
-pub(crate) fn settings(place: &ManagedServer, settings: &Database) -> Vec<String> {
-    let folder = place.folder.display();
-    let certificates = &place.certificates;
+pub(crate) fn settings(managed: &ManagedServer, settings: &Database) -> Vec<String> {
+    let folder = managed.folder.display();
+    let certificates = &managed.certificates;
     let mut arguments = vec![
         format!("--tmpdir={folder}/tmp"),
         // No unix socket: its path may have at most 107 bytes, which a deep checkout exceeds.
         "--socket=".to_owned(),
         format!("--pid-file={folder}/server.pid"),
-        format!("--log-error={}", place.log_file().display()),
+        format!("--log-error={}", managed.log_file().display()),
         "--bind-address=127.0.0.1".to_owned(),
-        format!("--port={}", place.record.port),
+        format!("--port={}", managed.record.port),
         "--skip-name-resolve".to_owned(),
         // It takes 240 of MySQL's 530 MB.
         "--performance-schema=OFF".to_owned(),
         format!("--innodb-buffer-pool-size={}M", settings.buffer_pool_mib),
         "--max-allowed-packet=64M".to_owned(),
-        format!("--server-id={}", place.record.number),
+        format!("--server-id={}", managed.record.number),
         format!("--log-bin={folder}/db/binlog"),
         format!("--log-bin-index={folder}/db/binlog.index"),
         "--binlog-row-image=FULL".to_owned(),
@@ -146,15 +147,15 @@ pub(crate) fn settings(place: &ManagedServer, settings: &Database) -> Vec<String
         "--tls-version=TLSv1.2,TLSv1.3".to_owned(),
     ];
     arguments.extend(TABLE_CACHES.map(str::to_owned));
-    if !place.is_prepared() {
-        arguments.push(format!("--init-file={}", accounts_file(place).display()));
+    if !managed.is_prepared() {
+        arguments.push(format!("--init-file={}", accounts_file(managed).display()));
     }
     arguments
 }
 
 /// Whether the server greets a TCP client: it does so only after `--init-file` and crash recovery.
-pub(crate) fn is_ready(place: &ManagedServer) -> bool {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
+pub(crate) fn is_ready(managed: &ManagedServer) -> bool {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, managed.record.port));
     let greeting = || -> std::io::Result<u8> {
         let mut stream = TcpStream::connect_timeout(&address, GREETING_TIMEOUT)?;
         stream.set_read_timeout(Some(GREETING_TIMEOUT))?;
@@ -167,16 +168,16 @@ pub(crate) fn is_ready(place: &ManagedServer) -> bool {
 }
 
 /// Removes the file with the passwords once the accounts exist.
-pub(crate) fn forget_accounts(place: &ManagedServer) -> Result<()> {
-    let file = accounts_file(place);
+pub(crate) fn forget_accounts(managed: &ManagedServer) -> Result<()> {
+    let file = accounts_file(managed);
     match fs::remove_file(&file) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).file("remove", file),
         _ => Ok(()),
     }
 }
 
-fn accounts_file(place: &ManagedServer) -> PathBuf {
-    place.folder.join("accounts.sql")
+fn accounts_file(managed: &ManagedServer) -> PathBuf {
+    managed.folder.join("accounts.sql")
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 
 /// Limit of an exchange: above the wait that a request may ask of the server.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,18 +35,18 @@ pub(crate) fn is_healthy(port: u16, path: &str) -> bool {
 }
 
 /// Sends the request and reads until the server closes, which the request must ask for.
-pub(crate) fn exchange(place: &ManagedServer, question: &str) -> io::Result<String> {
-    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, place.record.port));
+pub(crate) fn exchange(managed: &ManagedServer, question: &str) -> io::Result<String> {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, managed.record.port));
     // Connecting comes first, since a server that is not up yet is polled a hundred times a second.
     let socket = TcpStream::connect_timeout(&address, TIMEOUT)?;
     socket.set_read_timeout(Some(TIMEOUT))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
-    if place.record.spec.is_plain {
+    if managed.record.spec.is_plain {
         return converse(socket, question);
     }
 
     let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(place.certificates.ca()).map_err(io::Error::other)?;
+    let certificates = CertificateDer::pem_file_iter(managed.certificates.ca()).map_err(io::Error::other)?;
     for certificate in certificates {
         roots.add(certificate.map_err(io::Error::other)?).map_err(io::Error::other)?;
     }

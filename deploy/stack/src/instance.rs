@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{Layout, make_folder, remove_folder, write_private};
-use crate::place::ServerRecord;
+use crate::managed_server::ServerRecord;
 use crate::process::Guard;
 use crate::server::{end_process, recorded_process, server_folders};
 use crate::spec::check_name;

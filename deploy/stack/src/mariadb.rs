@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::database::{self, Grants};
 use crate::error::{FileContext, Result};
 use crate::layout::write_private;
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::programs::{MariaDbInstaller, MariaDbPrograms};
 use crate::spec::{Database, MariaDbVersion};
@@ -27,10 +27,10 @@ const SYSTEM_TABLES: [&str; 3] =
 /// Script that runs a command with a file as its input, for which a [`Launch`] has no field.
 const WITH_INPUT: &str = r#"input=$1; shift; exec "$@" <"$input""#;
 
-pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: &Database) -> Result<()> {
-    let programs = place.programs.mariadb(version)?;
-    let environment = environment(place, &programs);
-    let base = base_arguments(place, version, &programs);
+pub(crate) fn prepare(managed: &ManagedServer, version: MariaDbVersion, settings: &Database) -> Result<()> {
+    let programs = managed.programs.mariadb(version)?;
+    let environment = environment(managed, &programs);
+    let base = base_arguments(managed, version, &programs);
     let mut install = match &programs.installer {
         MariaDbInstaller::Script(script) => {
             let further = [
@@ -43,7 +43,7 @@ pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: 
             Launch { program: script.clone(), arguments, environment }
         }
         MariaDbInstaller::Bootstrap(statements) => {
-            let input = place.folder.join("bootstrap.sql");
+            let input = managed.folder.join("bootstrap.sql");
             write_private(&input, &bootstrap(statements)?)?;
             let shell = ["-c", WITH_INPUT, "stack-bootstrap"].map(str::to_owned);
             let server = [input.display().to_string(), programs.server.program.display().to_string()];
@@ -51,12 +51,12 @@ pub(crate) fn prepare(place: &ManagedServer, version: MariaDbVersion, settings: 
             let mut arguments: Vec<String> = shell.into_iter().chain(server).collect();
             arguments.extend(programs.server.loader_arguments.clone());
             arguments.extend(base.into_iter().chain(further.map(str::to_owned)));
-            arguments.push(format!("--tmpdir={}/tmp", place.folder.display()));
+            arguments.push(format!("--tmpdir={}/tmp", managed.folder.display()));
             Launch { program: "sh".into(), arguments, environment }
         }
     };
-    place.relieve(&mut install);
-    database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
+    managed.relieve(&mut install);
+    database::prepare(managed, settings.account, &install, &administrator(managed), &GRANTS)
 }
 
 /// Returns the input of a bootstrapping server: one statement a line.
@@ -71,16 +71,20 @@ fn bootstrap(statements: &Path) -> Result<String> {
 }
 
 /// Returns the arguments that installing and starting share. Debian moved the shared files after 10.11.
-fn base_arguments(place: &ManagedServer, version: MariaDbVersion, programs: &MariaDbPrograms) -> Vec<String> {
+fn base_arguments(
+    managed: &ManagedServer,
+    version: MariaDbVersion,
+    programs: &MariaDbPrograms,
+) -> Vec<String> {
     let shared = match version {
         MariaDbVersion::Common => "mysql",
         MariaDbVersion::Eleven => "mariadb",
     };
-    database::base_arguments(place, programs.server.prefix.as_deref(), shared)
+    database::base_arguments(managed, programs.server.prefix.as_deref(), shared)
 }
 
-fn administrator(place: &ManagedServer) -> [String; 4] {
-    let password = &place.record.admin_password;
+fn administrator(managed: &ManagedServer) -> [String; 4] {
+    let password = &managed.record.admin_password;
     [
         format!("CREATE OR REPLACE USER 'root'@'127.0.0.1' IDENTIFIED BY '{password}';"),
         "GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;".to_owned(),
@@ -91,19 +95,19 @@ fn administrator(place: &ManagedServer) -> [String; 4] {
 }
 
 pub(crate) fn launch(
-    place: &ManagedServer,
+    managed: &ManagedServer,
     version: MariaDbVersion,
     settings: &Database,
     flags: Vec<String>,
 ) -> Result<Launch> {
-    let programs = place.programs.mariadb(version)?;
-    let environment = environment(place, &programs);
+    let programs = managed.programs.mariadb(version)?;
+    let environment = environment(managed, &programs);
     let mut arguments = programs.server.loader_arguments.clone();
-    arguments.extend(base_arguments(place, version, &programs));
-    arguments.extend(database::settings(place, settings));
+    arguments.extend(base_arguments(managed, version, &programs));
+    arguments.extend(database::settings(managed, settings));
     arguments.extend([
         format!("--innodb-log-file-size={}M", settings.buffer_pool_mib),
-        format!("--gtid-domain-id={}", place.record.number),
+        format!("--gtid-domain-id={}", managed.record.number),
         "--gtid-strict-mode=ON".to_owned(),
         "--log-slave-updates=ON".to_owned(),
         "--binlog-format=ROW".to_owned(),
@@ -113,8 +117,8 @@ pub(crate) fn launch(
 }
 
 /// Gives each server its own temporary folder: a starting mariadbd removes the `#sql` files of others there.
-fn environment(place: &ManagedServer, programs: &MariaDbPrograms) -> Vec<(String, String)> {
-    let mut variables = vec![("TMPDIR".to_owned(), place.folder.join("tmp").display().to_string())];
+fn environment(managed: &ManagedServer, programs: &MariaDbPrograms) -> Vec<(String, String)> {
+    let mut variables = vec![("TMPDIR".to_owned(), managed.folder.join("tmp").display().to_string())];
     if let Some(path) = &programs.library_path {
         variables.push(("LD_LIBRARY_PATH".to_owned(), path.clone()));
     }

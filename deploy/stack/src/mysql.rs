@@ -2,7 +2,7 @@
 
 use crate::database::{self, Grants};
 use crate::error::Result;
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::programs::LoadedProgram;
 use crate::spec::Database;
@@ -12,21 +12,21 @@ pub(crate) const GRANTS: Grants = Grants {
     target: include_str!("../../grants/mysql-target.sql"),
 };
 
-pub(crate) fn prepare(place: &ManagedServer, settings: &Database) -> Result<()> {
-    let programs = place.programs.mysql()?;
-    let mut arguments = base_arguments(place, settings, &programs);
+pub(crate) fn prepare(managed: &ManagedServer, settings: &Database) -> Result<()> {
+    let programs = managed.programs.mysql()?;
+    let mut arguments = base_arguments(managed, settings, &programs);
     arguments.extend([
         // The account has no password while no client can connect: the first start removes it.
         "--initialize-insecure".to_owned(),
-        format!("--tmpdir={}/tmp", place.folder.display()),
+        format!("--tmpdir={}/tmp", managed.folder.display()),
     ]);
     let mut install = Launch { program: programs.program, arguments, environment: Vec::new() };
-    place.relieve(&mut install);
-    database::prepare(place, settings.account, &install, &administrator(place), &GRANTS)
+    managed.relieve(&mut install);
+    database::prepare(managed, settings.account, &install, &administrator(managed), &GRANTS)
 }
 
-fn administrator(place: &ManagedServer) -> [String; 3] {
-    let password = &place.record.admin_password;
+fn administrator(managed: &ManagedServer) -> [String; 3] {
+    let password = &managed.record.admin_password;
     [
         format!("CREATE USER 'root'@'127.0.0.1' IDENTIFIED BY '{password}';"),
         "GRANT ALL PRIVILEGES ON *.* TO 'root'@'127.0.0.1' WITH GRANT OPTION;".to_owned(),
@@ -34,10 +34,10 @@ fn administrator(place: &ManagedServer) -> [String; 3] {
     ]
 }
 
-pub(crate) fn launch(place: &ManagedServer, settings: &Database, flags: Vec<String>) -> Result<Launch> {
-    let programs = place.programs.mysql()?;
-    let mut arguments = base_arguments(place, settings, &programs);
-    arguments.extend(database::settings(place, settings));
+pub(crate) fn launch(managed: &ManagedServer, settings: &Database, flags: Vec<String>) -> Result<Launch> {
+    let programs = managed.programs.mysql()?;
+    let mut arguments = base_arguments(managed, settings, &programs);
+    arguments.extend(database::settings(managed, settings));
     arguments.extend([
         "--gtid-mode=ON".to_owned(),
         "--enforce-gtid-consistency=ON".to_owned(),
@@ -52,9 +52,9 @@ pub(crate) fn launch(place: &ManagedServer, settings: &Database, flags: Vec<Stri
 }
 
 /// Returns the arguments that installing and starting share, the loader's first.
-fn base_arguments(place: &ManagedServer, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
+fn base_arguments(managed: &ManagedServer, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
     let mut arguments = programs.loader_arguments.clone();
-    arguments.extend(database::base_arguments(place, programs.prefix.as_deref(), "mysql"));
+    arguments.extend(database::base_arguments(managed, programs.prefix.as_deref(), "mysql"));
     arguments.extend([
         // Debian's packages compile in a folder that does not exist, which ends the start.
         "--secure-file-priv=NULL".to_owned(),

@@ -6,33 +6,33 @@
 use crate::error::Result;
 use crate::exchange::is_healthy;
 use crate::layout::{remove_folder, write_private};
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::spec::{Nats, NatsVersion};
 
 pub(crate) const USER: &str = "anabranch";
 
-pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
-    remove_folder(&place.folder.join("jetstream"))
+pub(crate) fn prepare(managed: &ManagedServer) -> Result<()> {
+    remove_folder(&managed.folder.join("jetstream"))
 }
 
-pub(crate) fn launch(place: &ManagedServer, settings: &Nats, flags: Vec<String>) -> Result<Launch> {
-    let program = place.programs.nats(settings.version)?;
-    let file = place.folder.join("nats.conf");
-    write_private(&file, &configuration(place, settings))?;
+pub(crate) fn launch(managed: &ManagedServer, settings: &Nats, flags: Vec<String>) -> Result<Launch> {
+    let program = managed.programs.nats(settings.version)?;
+    let file = managed.folder.join("nats.conf");
+    write_private(&file, &configuration(managed, settings))?;
     let mut arguments = vec!["-c".to_owned(), file.display().to_string()];
     arguments.extend(flags);
     Ok(Launch { program, arguments, environment: Vec::new() })
 }
 
-fn configuration(place: &ManagedServer, settings: &Nats) -> String {
-    let record = &place.record;
-    let certificates = &place.certificates;
+fn configuration(managed: &ManagedServer, settings: &Nats) -> String {
+    let record = &managed.record;
+    let certificates = &managed.certificates;
     let mut lines = vec![
-        format!("server_name: \"{}\"", place.name()),
+        format!("server_name: \"{}\"", managed.name()),
         format!("listen: \"127.0.0.1:{}\"", record.port),
         format!("http: \"127.0.0.1:{}\"", record.second_port),
-        format!("log_file: \"{}\"", place.log_file().display()),
+        format!("log_file: \"{}\"", managed.log_file().display()),
         "max_payload: 8MB".to_owned(),
         format!("authorization {{ users: [ {{ user: \"{USER}\", password: \"{}\" }} ] }}", record.password),
     ];
@@ -51,7 +51,7 @@ fn configuration(place: &ManagedServer, settings: &Nats) -> String {
         };
         lines.push(format!(
             "jetstream {{ store_dir: \"{}\", {sync}max_memory_store: 256MB, max_file_store: {} }}",
-            place.folder.join("jetstream").display(),
+            managed.folder.join("jetstream").display(),
             settings.store_bytes
         ));
     }
@@ -60,6 +60,6 @@ fn configuration(place: &ManagedServer, settings: &Nats) -> String {
 }
 
 /// Whether `/healthz` answers 200, which waits for the streams.
-pub(crate) fn is_ready(place: &ManagedServer) -> bool {
-    is_healthy(place.record.second_port, "/healthz")
+pub(crate) fn is_ready(managed: &ManagedServer) -> bool {
+    is_healthy(managed.record.second_port, "/healthz")
 }

@@ -5,27 +5,27 @@
 use crate::error::Result;
 use crate::exchange::is_healthy;
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::spec::Prometheus;
 
 const RULES: &str = include_str!("../../prometheus/rules.yml");
 
-pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
-    let data = place.folder.join("data");
+pub(crate) fn prepare(managed: &ManagedServer) -> Result<()> {
+    let data = managed.folder.join("data");
     remove_folder(&data)?;
     make_folder(&data)
 }
 
-pub(crate) fn launch(place: &ManagedServer, settings: &Prometheus, flags: Vec<String>) -> Result<Launch> {
-    let program = place.programs.prometheus()?;
-    write_private(&place.folder.join("rules.yml"), RULES)?;
-    let file = place.folder.join("prometheus.yml");
+pub(crate) fn launch(managed: &ManagedServer, settings: &Prometheus, flags: Vec<String>) -> Result<Launch> {
+    let program = managed.programs.prometheus()?;
+    write_private(&managed.folder.join("rules.yml"), RULES)?;
+    let file = managed.folder.join("prometheus.yml");
     write_private(&file, &configuration(settings))?;
     let mut arguments = vec![
         format!("--config.file={}", file.display()),
-        format!("--storage.tsdb.path={}", place.folder.join("data").display()),
-        format!("--web.listen-address=127.0.0.1:{}", place.record.port),
+        format!("--storage.tsdb.path={}", managed.folder.join("data").display()),
+        format!("--web.listen-address=127.0.0.1:{}", managed.record.port),
     ];
     arguments.extend(flags);
     Ok(Launch { program: program.file, arguments, environment: program.environment })
@@ -47,6 +47,6 @@ fn configuration(settings: &Prometheus) -> String {
 }
 
 /// Whether the server reports readiness: its database is open, and queries are answered.
-pub(crate) fn is_ready(place: &ManagedServer) -> bool {
-    is_healthy(place.record.port, "/-/ready")
+pub(crate) fn is_ready(managed: &ManagedServer) -> bool {
+    is_healthy(managed.record.port, "/-/ready")
 }

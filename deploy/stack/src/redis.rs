@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Result, StackError};
 use crate::exchange::exchange;
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::spec::{Redis, RedisRole};
 
@@ -23,30 +23,30 @@ const SLOTS: usize = 16_384;
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(30);
 const CLUSTER_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
-    let data = place.folder.join("data");
+pub(crate) fn prepare(managed: &ManagedServer) -> Result<()> {
+    let data = managed.folder.join("data");
     remove_folder(&data)?;
     make_folder(&data)
 }
 
-pub(crate) fn launch(place: &ManagedServer, settings: &Redis, flags: Vec<String>) -> Result<Launch> {
-    let program = place.programs.redis()?;
-    let file = place.folder.join("redis.conf");
-    write_private(&file, &configuration(place, settings))?;
+pub(crate) fn launch(managed: &ManagedServer, settings: &Redis, flags: Vec<String>) -> Result<Launch> {
+    let program = managed.programs.redis()?;
+    let file = managed.folder.join("redis.conf");
+    write_private(&file, &configuration(managed, settings))?;
     let mut arguments = vec![file.display().to_string()];
     arguments.extend(flags);
     Ok(Launch { program: program.file, arguments, environment: program.environment })
 }
 
-fn configuration(place: &ManagedServer, settings: &Redis) -> String {
-    let record = &place.record;
+fn configuration(managed: &ManagedServer, settings: &Redis) -> String {
+    let record = &managed.record;
     let mut lines = vec![
         "bind 127.0.0.1".to_owned(),
         format!("requirepass {}", record.admin_password),
         format!("masteruser {ADMIN_USER}"),
         format!("masterauth {}", record.admin_password),
-        format!("dir {}", place.folder.join("data").display()),
-        format!("logfile {}", place.log_file().display()),
+        format!("dir {}", managed.folder.join("data").display()),
+        format!("logfile {}", managed.log_file().display()),
         "appendonly yes".to_owned(),
         "appendfsync everysec".to_owned(),
         "save \"\"".to_owned(),
@@ -54,7 +54,7 @@ fn configuration(place: &ManagedServer, settings: &Redis) -> String {
         "maxmemory 256mb".to_owned(),
         "maxmemory-policy noeviction".to_owned(),
     ];
-    lines.extend(port(place));
+    lines.extend(port(managed));
     match settings.role {
         RedisRole::Standalone => {}
         RedisRole::Replica { of } => lines.push(format!("replicaof 127.0.0.1 {of}")),
@@ -68,9 +68,9 @@ fn configuration(place: &ManagedServer, settings: &Redis) -> String {
 }
 
 /// Returns the configuration lines of the port.
-fn port(place: &ManagedServer) -> Vec<String> {
-    let (port, certificates) = (place.record.port, &place.certificates);
-    if place.record.spec.is_plain {
+fn port(managed: &ManagedServer) -> Vec<String> {
+    let (port, certificates) = (managed.record.port, &managed.certificates);
+    if managed.record.spec.is_plain {
         return vec![format!("port {port}")];
     }
     vec![
@@ -95,9 +95,9 @@ fn accounts(password: &str) -> impl Iterator<Item = String> {
 }
 
 /// Whether the product's account gets an answer; a server that still loads its data refuses.
-pub(crate) fn is_ready(place: &ManagedServer) -> bool {
-    let hello = format!("AUTH {USER} {}\r\nPING\r\nQUIT\r\n", place.record.password);
-    exchange(place, &hello).is_ok_and(|answer| answer == "+OK\r\n+PONG\r\n+OK\r\n")
+pub(crate) fn is_ready(managed: &ManagedServer) -> bool {
+    let hello = format!("AUTH {USER} {}\r\nPING\r\nQUIT\r\n", managed.record.password);
+    exchange(managed, &hello).is_ok_and(|answer| answer == "+OK\r\n+PONG\r\n+OK\r\n")
 }
 
 /// Joins running nodes, spreads the slots evenly, and waits until every node knows it.

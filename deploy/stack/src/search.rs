@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use crate::error::{FileContext, Result, StackError};
 use crate::exchange::exchange;
 use crate::layout::{make_folder, remove_folder, write_private};
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::programs::SearchPrograms;
 use crate::spec::Search;
@@ -28,31 +28,31 @@ const ROLES_MAPPING: &str = "---\n_meta:\n  type: rolesmapping\n  config_version
 /// The lowest possible cost: these passwords are random, and each new connection pays for it.
 const BCRYPT_COST: u32 = 4;
 
-pub(crate) fn prepare(place: &ManagedServer) -> Result<()> {
+pub(crate) fn prepare(managed: &ManagedServer) -> Result<()> {
     for folder in ["data", "config", "tmp"] {
-        remove_folder(&place.folder.join(folder))?;
-        make_folder(&place.folder.join(folder))?;
+        remove_folder(&managed.folder.join(folder))?;
+        make_folder(&managed.folder.join(folder))?;
     }
-    let config = place.folder.join("config");
-    let certificates = &place.certificates;
+    let config = managed.folder.join("config");
+    let certificates = &managed.certificates;
     for file in [certificates.ca(), certificates.server(), certificates.server_key()] {
         let name = file.file_name().unwrap_or_default();
         fs::copy(&file, config.join(name)).file("copy", &file)?;
     }
     let security = config.join("opensearch-security");
     make_folder(&security)?;
-    for file in place.programs.search()?.security_files()? {
+    for file in managed.programs.search()?.security_files()? {
         let name = file.file_name().unwrap_or_default();
         fs::copy(&file, security.join(name)).file("copy", &file)?;
     }
-    write_private(&security.join("internal_users.yml"), &users(place)?)?;
+    write_private(&security.join("internal_users.yml"), &users(managed)?)?;
     write_private(&security.join("roles.yml"), ROLES)?;
     write_private(&security.join("roles_mapping.yml"), ROLES_MAPPING)
 }
 
-fn users(place: &ManagedServer) -> Result<String> {
+fn users(managed: &ManagedServer) -> Result<String> {
     let mut text = "---\n_meta:\n  type: internalusers\n  config_version: 2\n".to_owned();
-    let (password, admin_password) = (&place.record.password, &place.record.admin_password);
+    let (password, admin_password) = (&managed.record.password, &managed.record.admin_password);
     let accounts = [(USER, password), (SETUP_USER, password), (ADMIN_USER, admin_password)];
     for (user, password) in accounts {
         let hash = bcrypt::hash(password, BCRYPT_COST).map_err(StackError::PasswordHash)?;
@@ -61,9 +61,9 @@ fn users(place: &ManagedServer) -> Result<String> {
     Ok(text)
 }
 
-pub(crate) fn launch(place: &ManagedServer, settings: &Search, flags: Vec<String>) -> Result<Launch> {
-    let SearchPrograms { java, class_path, environment, .. } = place.programs.search()?;
-    let folder = place.folder.display();
+pub(crate) fn launch(managed: &ManagedServer, settings: &Search, flags: Vec<String>) -> Result<Launch> {
+    let SearchPrograms { java, class_path, environment, .. } = managed.programs.search()?;
+    let folder = managed.folder.display();
     let heap = settings.heap_mib;
     let mut arguments = vec![
         format!("-Xms{heap}m"),
@@ -78,21 +78,21 @@ pub(crate) fn launch(place: &ManagedServer, settings: &Search, flags: Vec<String
         class_path,
         "SearchNode".to_owned(),
     ];
-    arguments.extend(node_settings(place));
+    arguments.extend(node_settings(managed));
     arguments.extend(flags);
     Ok(Launch { program: java, arguments, environment })
 }
 
 /// Returns settings as `name=value`; a later one wins.
-fn node_settings(place: &ManagedServer) -> Vec<String> {
-    let folder = place.folder.display();
+fn node_settings(managed: &ManagedServer) -> Vec<String> {
+    let folder = managed.folder.display();
     let mut settings = vec![
-        format!("cluster.name={}", place.name()),
-        format!("node.name={}", place.name()),
+        format!("cluster.name={}", managed.name()),
+        format!("node.name={}", managed.name()),
         "discovery.type=single-node".to_owned(),
         "network.host=127.0.0.1".to_owned(),
-        format!("http.port={}", place.record.port),
-        format!("transport.port={}", place.record.second_port),
+        format!("http.port={}", managed.record.port),
+        format!("transport.port={}", managed.record.second_port),
         format!("path.home={folder}"),
         format!("path.data={folder}/data"),
         format!("path.logs={folder}"),
@@ -106,7 +106,7 @@ fn node_settings(place: &ManagedServer) -> Vec<String> {
         settings.push(security(&format!("{port}.pemkey_filepath=server-key.pem")));
         settings.push(security(&format!("{port}.pemtrustedcas_filepath=ca.pem")));
     }
-    settings.push(security(&format!("ssl.http.enabled={}", !place.record.spec.is_plain)));
+    settings.push(security(&format!("ssl.http.enabled={}", !managed.record.spec.is_plain)));
     settings.extend(
         [
             "ssl.transport.enforce_hostname_verification=false",
@@ -121,11 +121,11 @@ fn node_settings(place: &ManagedServer) -> Vec<String> {
 }
 
 /// Whether the product's account may query the node's health and gets it: accounts are loaded by then.
-pub(crate) fn is_ready(place: &ManagedServer) -> bool {
-    let login = BASE64_STANDARD.encode(format!("{USER}:{}", place.record.password));
+pub(crate) fn is_ready(managed: &ManagedServer) -> bool {
+    let login = BASE64_STANDARD.encode(format!("{USER}:{}", managed.record.password));
     let question = format!(
         "GET /_cluster/health?wait_for_status=yellow&timeout=2s HTTP/1.1\r\nHost: 127.0.0.1\r\n\
          Authorization: Basic {login}\r\nConnection: close\r\n\r\n"
     );
-    exchange(place, &question).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
+    exchange(managed, &question).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200"))
 }

@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 use crate::clock::Clock;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{make_folder, tail, write_private};
-use crate::place::ManagedServer;
+use crate::managed_server::ManagedServer;
 use crate::ports::ReservedPort;
 use crate::process::{ProcessIdentity, ProcessState, end_group};
 use crate::spec::{Passwords, RedisRole, ServerSpec};
@@ -46,79 +46,79 @@ enum Unready {
 /// A server of a stack. Each call returns when its effect is reached.
 #[derive(Debug)]
 pub struct Server {
-    place: ManagedServer,
+    managed: ManagedServer,
     /// The child that this process spawned last; it is kept to be reaped. The lock also serialises starts and stops.
     child: Mutex<Option<Child>>,
 }
 
 impl Server {
-    pub(crate) fn new(place: ManagedServer) -> Self {
-        Self { place, child: Mutex::new(None) }
+    pub(crate) fn new(managed: ManagedServer) -> Self {
+        Self { managed, child: Mutex::new(None) }
     }
 
-    pub(crate) fn place(&self) -> &ManagedServer {
-        &self.place
+    pub(crate) fn managed(&self) -> &ManagedServer {
+        &self.managed
     }
 
     pub fn name(&self) -> &str {
-        self.place.name()
+        self.managed.name()
     }
 
     /// Returns the port on 127.0.0.1; it stays the same for the stack's life.
     pub fn port(&self) -> u16 {
-        self.place.record.port
+        self.managed.record.port
     }
 
     /// Returns the URL of the product's least-privilege account, with its password.
     pub fn url(&self) -> String {
-        self.place.url()
+        self.managed.url()
     }
 
     /// Returns the URL of the product's set-up account. Servers that hold derived tables or documents have one beside
     /// that of [`Server::url`].
     pub fn setup_url(&self) -> Option<String> {
-        self.place.setup_url()
+        self.managed.setup_url()
     }
 
     /// Returns the URL of the account that may do everything.
     pub fn admin_url(&self) -> String {
-        self.place.admin_url()
+        self.managed.admin_url()
     }
 
     /// Returns the name of the product's account.
     pub fn user(&self) -> &'static str {
-        self.place.user()
+        self.managed.user()
     }
 
     /// Returns the password of the product's account.
     pub fn password(&self) -> &str {
-        &self.place.record.password
+        &self.managed.record.password
     }
 
     /// Returns the password of the administrator.
     pub fn admin_password(&self) -> &str {
-        &self.place.record.admin_password
+        &self.managed.record.admin_password
     }
 
     /// Returns the port of NATS' monitoring endpoint (plain HTTP), or of the links between Redis or OpenSearch nodes.
     /// For MariaDB and MySQL nothing listens there.
     pub fn second_port(&self) -> u16 {
-        self.place.record.second_port
+        self.managed.record.second_port
     }
 
     /// Returns the folder with the server's data and logs.
     pub fn folder(&self) -> &Path {
-        &self.place.folder
+        &self.managed.folder
     }
 
     /// Returns the server's log file.
     pub fn log_file(&self) -> PathBuf {
-        self.place.log_file()
+        self.managed.log_file()
     }
 
     /// Returns its wall clock; only a server with a clock of its own follows it.
     pub fn clock(&self) -> Clock {
-        self.place.clock()
+        self.managed.clock()
     }
 
     /// Returns the process id; `None` when the server is stopped.
@@ -165,7 +165,7 @@ impl Server {
         let mut child = self.lock();
         self.end(Signal::SIGKILL, &mut child)?;
         // Without the marker the start makes the data anew, as after a failed first start.
-        let marker = self.place.prepared_marker();
+        let marker = self.managed.prepared_marker();
         match fs::remove_file(&marker) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).file("remove", marker);
@@ -200,11 +200,11 @@ impl Server {
     }
 
     fn identity_file(&self) -> PathBuf {
-        self.place.folder.join("process.json")
+        self.managed.folder.join("process.json")
     }
 
     fn identity(&self) -> Option<ProcessIdentity> {
-        recorded_process(&self.place.folder)
+        recorded_process(&self.managed.folder)
     }
 
     fn freeze(&self, signal: Signal, wanted: ProcessState) -> Result<()> {
@@ -231,16 +231,16 @@ impl Server {
         reserved: Vec<ReservedPort>,
         child: &mut Option<Child>,
     ) -> Result<()> {
-        let place = &self.place;
-        make_folder(&place.folder)?;
-        if !place.is_prepared() {
-            place.prepare()?;
+        let managed = &self.managed;
+        make_folder(&managed.folder)?;
+        if !managed.is_prepared() {
+            managed.prepare()?;
         }
-        let launch = place.launch(extra_flags)?;
+        let launch = managed.launch(extra_flags)?;
         for port in reserved {
             port.release();
         }
-        let spawned = launch.spawn(&place.guard, &place.output())?;
+        let spawned = launch.spawn(&managed.guard, &managed.output())?;
         let identity = ProcessIdentity::of(spawned.id());
         *child = Some(spawned);
         if let Some(identity) = identity {
@@ -260,9 +260,9 @@ impl Server {
                 Unready::TimeOver => StackError::ServerNotReady { name, waited: READY_TIMEOUT, log },
             });
         }
-        if !place.is_prepared() {
-            write_private(&place.prepared_marker(), "")?;
-            place.forget_secrets()?;
+        if !managed.is_prepared() {
+            write_private(&managed.prepared_marker(), "")?;
+            managed.forget_secrets()?;
         }
         Ok(())
     }
@@ -274,7 +274,7 @@ impl Server {
             if self.status() == ServerStatus::Stopped {
                 return Err(Unready::Exited);
             }
-            if self.place.is_ready() {
+            if self.managed.is_ready() {
                 return Ok(());
             }
             if Instant::now() >= deadline {
@@ -286,7 +286,7 @@ impl Server {
 
     /// Returns the last lines of the server's log and of its output.
     pub fn log_tail(&self) -> String {
-        let mut files = vec![self.place.log_file(), self.place.output()];
+        let mut files = vec![self.managed.log_file(), self.managed.output()];
         files.dedup();
         let shown = |file: &PathBuf| format!("--- {}\n{}", file.display(), tail(file, LOG_LINES_IN_ERRORS));
         files.iter().map(shown).collect::<Vec<_>>().join("\n")

@@ -10,7 +10,7 @@ use crate::companion::Companion;
 use crate::error::{Result, StackError};
 use crate::instance::{self, Instance, Mode, State};
 use crate::layout::Layout;
-use crate::place::{ManagedServer, ServerRecord};
+use crate::managed_server::{ManagedServer, ServerRecord};
 use crate::ports::ReservedPort;
 use crate::programs::Programs;
 use crate::redis;
@@ -58,8 +58,8 @@ impl Stack {
         static MISSING: Mutex<BTreeMap<&'static str, String>> = Mutex::new(BTreeMap::new());
         let known = || MISSING.lock().unwrap_or_else(PoisonError::into_inner);
         let optional: Vec<_> = options.servers.iter().filter_map(ServerSpec::optional_programs).collect();
-        let told_before = optional.iter().find_map(|what| known().get(what).cloned());
-        let reason = match told_before {
+        let earlier_reason = optional.iter().find_map(|what| known().get(what).cloned());
+        let reason = match earlier_reason {
             Some(reason) => reason,
             None => match Self::start(options) {
                 Err(ref missing @ StackError::ProgramMissing { ref what, .. }) => {
@@ -150,7 +150,8 @@ impl Stack {
                     });
                 }
                 let ports = [ReservedPort::choose()?, ReservedPort::choose()?];
-                let number = servers.iter().map(|server| server.place().record.number).max().unwrap_or(0) + 1;
+                let number =
+                    servers.iter().map(|server| server.managed().record.number).max().unwrap_or(0) + 1;
                 let passwords = match &spec.kind {
                     Kind::Redis(redis) => redis.passwords.clone(),
                     Kind::MariaDb(..)
@@ -172,7 +173,7 @@ impl Stack {
                 added.push(server);
                 reserved.push(Mutex::new(Vec::from(ports)));
             }
-            let records = servers.iter().map(|server| server.place().record.clone()).collect();
+            let records = servers.iter().map(|server| server.managed().record.clone()).collect();
             self.instance.write_state(&State { mode: self.mode, servers: records })?;
         }
         let starts: Vec<_> = added.into_iter().zip(reserved).collect();
@@ -197,7 +198,7 @@ impl Stack {
             |&name: &&str| shape(ServerSpec::redis_in(name, RedisRole::ClusterNode, Some(passwords.clone())));
         self.add_all(names.iter().map(node).collect())?;
         let nodes = names.iter().map(|name| self.server(name)).collect::<Result<Vec<_>>>()?;
-        redis::form_cluster(&nodes.iter().map(|node| node.place()).collect::<Vec<_>>())
+        redis::form_cluster(&nodes.iter().map(|node| node.managed()).collect::<Vec<_>>())
     }
 
     fn server_of(&self, record: ServerRecord) -> Arc<Server> {
@@ -277,7 +278,7 @@ impl Stack {
         ]);
         for server in self.servers() {
             let name = server.name().to_ascii_uppercase().replace('-', "_");
-            for (variable, value) in server.place().environment() {
+            for (variable, value) in server.managed().environment() {
                 variables.insert(format!("ANABRANCH_{name}_{variable}"), value);
             }
         }
@@ -286,7 +287,7 @@ impl Stack {
 
     fn keep(&self) -> Result<()> {
         in_parallel(&self.servers(), |server| server.stop())?;
-        let records = self.servers().iter().map(|server| server.place().record.clone()).collect();
+        let records = self.servers().iter().map(|server| server.managed().record.clone()).collect();
         self.instance.write_state(&State { mode: Mode::Kept, servers: records })?;
         eprintln!("stack {} is stopped, its data kept in {}", self.name(), self.folder().display());
         Ok(())

@@ -12,7 +12,7 @@ use crate::issuing::Chain;
 use crate::ports::{CohortRow, Reconciled};
 use crate::programme::{Programme, WithoutReconciliation};
 use crate::records::{
-    Cursor, DayRun, FailedOutcome, Member, ProgrammeLedger, RowState, RunLedger, Standing, Unique, WAVES,
+    Cursor, DayRun, FailedOutcome, Member, MemberState, ProgrammeLedger, RowState, RunLedger, Unique, WAVES,
 };
 
 /// Days that one transaction begins, at most; the next pass begins the rest.
@@ -85,7 +85,7 @@ impl DayRun {
     ///
     /// These users wait as the whole day waits without a reconciliation: until the set time, and then as the programme
     /// says.
-    pub fn held<'r>(
+    pub fn unproven_tables<'r>(
         &self,
         day: Date,
         now: Timestamp,
@@ -221,7 +221,7 @@ pub fn hash(member: Member) -> u128 {
 
 /// The work that is left for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub enum MemberNeed {
     /// The member has a coupon, a dead letter, or a refusal of the newest wave.
     Nothing,
     /// A young attempt is at work, or could not read the source lately: the member is left alone.
@@ -231,26 +231,26 @@ pub enum Need {
 }
 
 /// Returns whether every table that names the member is unproven.
-pub fn is_held(standing: &Standing, unproven: &BTreeSet<ShardId>) -> bool {
-    !standing.shards.is_empty() && standing.shards.iter().all(|shard| unproven.contains(shard))
+pub fn is_held(member_state: &MemberState, unproven: &BTreeSet<ShardId>) -> bool {
+    !member_state.shards.is_empty() && member_state.shards.iter().all(|shard| unproven.contains(shard))
 }
 
 /// Returns the work that is left for a member of a run, from the ledger alone.
-pub fn need(standing: &Standing, day: Date, frozen: u8, now: Timestamp) -> Need {
-    let row = standing.row.as_ref();
+pub fn need(member_state: &MemberState, day: Date, frozen: u8, now: Timestamp) -> MemberNeed {
+    let row = member_state.row.as_ref();
     let is_held = row.is_some_and(|row| row.is_held());
     let is_of_day = row.is_some_and(|row| row.day == day);
-    let is_refused = standing.refused.is_some_and(|refused| refused.wave >= frozen);
+    let is_refused = member_state.refused.is_some_and(|refused| refused.wave >= frozen);
     let is_final = row.is_some_and(|row| match row.state {
         RowState::Settled | RowState::Failed(FailedOutcome::Unknown { .. }) => true,
         RowState::Failed(FailedOutcome::NothingGiven) => is_of_day,
         RowState::Reserved | RowState::Issued { .. } | RowState::Refused(_) => false,
     });
     if is_final || is_refused && !(is_of_day && is_held) {
-        Need::Nothing
+        MemberNeed::Nothing
     } else if row.is_some_and(|row| (row.is_held() || row.is_unread()) && row.is_young(now)) {
-        Need::InFlight
+        MemberNeed::InFlight
     } else {
-        Need::Message
+        MemberNeed::Message
     }
 }

@@ -11,13 +11,13 @@ use anabranch_schemas::celebration::Occurrence;
 use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
 
-use crate::days::{Fence, Need, begin, begin_sweep, close, end_wave, is_held, join, need, take_over};
+use crate::days::{Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, need, take_over};
 use crate::freezing::{self, Wave};
 use crate::issuing::Chain;
 use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
 use crate::records::{
-    DayRun, MEMBERS_MAX, Member, Message, ProgrammeLedger, RowState, RunKey, Standing, WAVES, part,
+    DayRun, MEMBERS_MAX, Member, MemberState, Message, ProgrammeLedger, RowState, RunKey, WAVES, part,
 };
 use crate::report::Report;
 use crate::restored;
@@ -45,13 +45,13 @@ pub struct DayPassed {
 }
 
 /// Members that a sweep found without a coupon and has not published yet, by their part.
-struct Lacking<'a> {
+struct UnpublishedMembers<'a> {
     key: &'a RunKey,
     wave: u8,
     parts: BTreeMap<u64, Vec<Member>>,
 }
 
-impl Lacking<'_> {
+impl UnpublishedMembers<'_> {
     fn add(&mut self, member: Member) {
         self.parts.entry(part(member.user)).or_default().push(member);
     }
@@ -87,19 +87,19 @@ pub async fn begin_days<L: Ledger, U: Clock + Uniques>(
         begin(l, programme, own_clock, revision);
         l.open.clone()
     };
-    ledger.of_programme(&programme.name, begin).await
+    ledger.with_programme(&programme.name, begin).await
 }
 
 /// Returns a run and the present counts of its members in the ledger; `None` for a day without a run.
 pub async fn count<L: Ledger>(ledger: &L, key: &RunKey) -> Result<Option<(DayRun, Report)>, Fault> {
     let (mut report, mut after) = (Report::default(), None);
     loop {
-        let (_, page) = ledger.standings(key, after, SWEEP_ROWS).await?;
+        let (_, page) = ledger.member_states(key, after, SWEEP_ROWS).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.member);
-        page.iter().for_each(|standing| report.add(standing, key.day));
+        page.iter().for_each(|member_state| report.add(member_state, key.day));
     }
-    let run = ledger.of_run(key, &[], |l| l.run.clone()).await?;
+    let run = ledger.with_run(key, &[], |l| l.run.clone()).await?;
     report.eligible = run.as_ref().map_or(0, |run| run.count);
     Ok(run.map(|run| (run, report)))
 }
@@ -138,17 +138,17 @@ where
         loop {
             let reconciled = self.cohort.reconciled().await?;
             let reconciled_at = reconciled.as_ref().map(|reconciled| reconciled.ended_at);
-            let (now, run) = self.ledger.of_run(key, &[], |l| (l.now, l.run.clone())).await?;
+            let (now, run) = self.ledger.with_run(key, &[], |l| (l.now, l.run.clone())).await?;
             let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(None) };
             if run.is_due(key.day, now, reconciled_at) && self.freeze(key, run.frozen).await? {
                 has_frozen = true;
                 continue;
             }
             let sweep = self.process.fresh();
-            let Some(run) = self.ledger.of_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
+            let Some(run) = self.ledger.with_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
                 return Ok(None);
             };
-            let unproven = run.held(key.day, now, reconciled.as_ref());
+            let unproven = run.unproven_tables(key.day, now, reconciled.as_ref());
             return self.sweep(key, &run, has_frozen, unproven).await.map(Some);
         }
     }
@@ -156,7 +156,7 @@ where
     /// Freezes a wave; returns `false` when it has to wait or another freezer has taken over.
     async fn freeze(&self, key: &RunKey, wave: u8) -> Result<bool, Fault> {
         let revision = self.process.fresh();
-        let taken = self.ledger.of_run(key, &[], |l| take_over(l, wave, revision)).await?;
+        let taken = self.ledger.with_run(key, &[], |l| take_over(l, wave, revision)).await?;
         let Some(run) = taken else { return Ok(false) };
         let is_behind_barrier = self.cohort.barrier().await?;
         // Midnight and noon record that they lacked the barrier, and go on; the catch-up waits for it.
@@ -168,16 +168,16 @@ where
             return Ok(false);
         };
         let fence = Fence { wave, revision, cursor };
-        self.ledger.of_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
+        self.ledger.with_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
     }
 
     /// Makes the columns of the day's tables follow the ledger once more, since a granter may have died before it did
     /// so.
-    async fn follow(&self, key: &RunKey, run: &DayRun, page: &[Standing]) {
-        let of_day = |standing: &&Standing| {
-            standing.row.as_ref().is_some_and(|row| row.day == key.day && row.state == RowState::Settled)
+    async fn follow(&self, key: &RunKey, run: &DayRun, page: &[MemberState]) {
+        let of_day = |member_state: &&MemberState| {
+            member_state.row.as_ref().is_some_and(|row| row.day == key.day && row.state == RowState::Settled)
         };
-        let granted = page.iter().filter(of_day).filter_map(|Standing { member, .. }| {
+        let granted = page.iter().filter(of_day).filter_map(|MemberState { member, .. }| {
             Some((member.user, Occurrence::of(member.calendar, key.day)?))
         });
         let granted: Vec<_> = granted.collect();
@@ -201,26 +201,26 @@ where
         unproven: Option<&BTreeSet<ShardId>>,
     ) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
-        let mut lacking = Lacking { key, wave: run.frozen, parts: BTreeMap::new() };
+        let mut lacking = UnpublishedMembers { key, wave: run.frozen, parts: BTreeMap::new() };
         loop {
-            let (now, page) = self.ledger.standings(key, after, SWEEP_ROWS).await?;
+            let (now, page) = self.ledger.member_states(key, after, SWEEP_ROWS).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.member);
-            for standing in &page {
-                report.add(standing, key.day);
-                if !standing.is_member {
-                    let offered = [(standing.member, Vec::new())];
-                    self.ledger.of_run(key, &offered, |l| join(l, standing.member)).await?;
+            for member_state in &page {
+                report.add(member_state, key.day);
+                if !member_state.is_member {
+                    let offered = [(member_state.member, Vec::new())];
+                    self.ledger.with_run(key, &offered, |l| join(l, member_state.member)).await?;
                 }
-                let need = need(standing, key.day, run.frozen, now);
-                open += u64::from(need != Need::Nothing);
-                if need != Need::Message {
+                let need = need(member_state, key.day, run.frozen, now);
+                open += u64::from(need != MemberNeed::Nothing);
+                if need != MemberNeed::Message {
                     continue;
                 }
-                if unproven.is_some_and(|unproven| is_held(standing, unproven)) {
+                if unproven.is_some_and(|unproven| is_held(member_state, unproven)) {
                     report.held += 1;
                 } else {
-                    lacking.add(standing.member);
+                    lacking.add(member_state.member);
                 }
             }
             if has_frozen {
@@ -234,7 +234,7 @@ where
         let register = self.register.read().await?;
         let (is_closed, count) = self
             .ledger
-            .of_run(key, &[], |l| {
+            .with_run(key, &[], |l| {
                 (open == 0 && close(l, run, register), l.run.as_ref().map_or(0, |run| run.count))
             })
             .await?;

@@ -101,7 +101,7 @@ async fn write<L: Ledger>(
         let fence = Fence { wave: wave.number, revision: wave.run.revision, cursor };
         let PageRead { page, cursor: next, .. } = &read;
         failpoints::reach("coupons-before-page").await;
-        if !ledger.of_run(wave.key, &page.members, |l| add_page(l, fence, page, *next)).await? {
+        if !ledger.with_run(wave.key, &page.members, |l| add_page(l, fence, page, *next)).await? {
             return Ok(None);
         }
         failpoints::reach("coupons-after-page").await;

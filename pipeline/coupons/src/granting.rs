@@ -17,10 +17,10 @@ use jiff::SignedDuration;
 
 use crate::breaker::Breaker;
 use crate::issuers::{Issuers, Issuing};
-use crate::issuing::{Held, answered};
+use crate::issuing::{HeldRow, answered};
 use crate::ports::{Answer, Clock, CohortRows, CouponSystem, Ledger, Register, SourceRows, Uniques};
 use crate::records::{Candidate, LedgerRow, MEMBERS_MAX, Member, Message, RunKey, UsersLedger};
-use crate::reserving::{Carried, Taken, denied, reserve, settle, settled};
+use crate::reserving::{MessageEnd, TakenRow, denied, reserve, settle, settled};
 
 /// The ports and the shared state of a granter.
 #[derive(Debug)]
@@ -51,21 +51,21 @@ pub struct MessagesCarried {
     /// Members for whom a message must come again.
     pub later: Vec<Member>,
     /// Users whose columns in birthday tables do not follow yet: see [`Granter::follow`].
-    follows: Vec<Follows>,
+    column_updates: Vec<ColumnUpdate>,
 }
 
 /// Coupons that were given in one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Follows {
+struct ColumnUpdate {
     birthdays: Vec<Birthday>,
     granted: Vec<(u64, Occurrence)>,
 }
 
 impl MessagesCarried {
     /// Returns how one of the messages ends as a whole.
-    pub fn of(&self, message: &Message) -> Carried {
+    pub fn of(&self, message: &Message) -> MessageEnd {
         let is_later = message.members.iter().any(|member| self.later.contains(member));
-        if is_later { Carried::Later } else { Carried::Done }
+        if is_later { MessageEnd::Later } else { MessageEnd::Done }
     }
 
     /// Adds the coupons that one transaction gave.
@@ -73,22 +73,22 @@ impl MessagesCarried {
         self.granted += given.len();
         if let Some((_, first)) = given.first() {
             let granted = given.iter().map(|(_, taken)| (taken.key.user, taken.key.occurrence)).collect();
-            self.follows.push(Follows { birthdays: first.birthdays.clone(), granted });
+            self.column_updates.push(ColumnUpdate { birthdays: first.birthdays.clone(), granted });
         }
     }
 
-    fn end(&mut self, member: Member, carried: Carried) {
+    fn end(&mut self, member: Member, carried: MessageEnd) {
         match carried {
-            Carried::Done => self.done += 1,
-            Carried::Later => self.later.push(member),
+            MessageEnd::Done => self.done += 1,
+            MessageEnd::Later => self.later.push(member),
         }
     }
 }
 
 /// A row that an attempt holds.
-type Reserved = (Candidate, Taken);
+type Reserved = (Candidate, TakenRow);
 /// A row that an attempt holds, as it was issued.
-type IssuedRow = (Held, LedgerRow);
+type IssuedRow = (HeldRow, LedgerRow);
 
 impl<L, S, C, B, R, U> Granter<L, S, C, B, R, U>
 where
@@ -132,10 +132,10 @@ where
         let mut batch = self.reserve(run, candidates, ends).await?;
         failpoints::reach("coupons-after-reserve").await;
         if batch.iter().any(|(_, taken)| taken.may_have_called) {
-            batch = self.ask(run, batch, ends).await?;
+            batch = self.learn_outcomes(run, batch, ends).await?;
             connection = self.connect().await?;
         }
-        let batch = self.look(batch).await?;
+        let batch = self.read_sources(batch).await?;
         let issued = self.issue(run, batch, ends).await?;
         // A row whose earlier call had no answer is called for alone: it may be the cause.
         let (alone, together): (Vec<_>, Vec<_>) =
@@ -163,27 +163,27 @@ where
     ) -> Result<Vec<Reserved>, Fault> {
         let attempt = self.process.fresh();
         let take = |ledger: &mut UsersLedger, candidate: &Candidate| {
-            let user = ledger.users.get_mut(&candidate.member.user).ok_or(Carried::Later)?;
+            let user = ledger.users.get_mut(&candidate.member.user).ok_or(MessageEnd::Later)?;
             reserve(user, candidate, attempt)
         };
         let mut read = self.ledger.read_users(run, &users(&candidates)).await?;
         let taken = candidates.iter().map(|candidate| take(&mut read, candidate)).collect();
         let taken = going_on(candidates, taken, ends, |candidate| candidate.member);
-        let (mut batch, standing): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, taken)| taken.is_new);
-        if !standing.is_empty() {
-            let standing: Vec<Candidate> = standing.into_iter().map(|(candidate, _)| candidate).collect();
-            let users = users(&standing);
-            let taken = self.ledger.of_users(run, &users, |l| {
-                standing.iter().map(|candidate| take(l, candidate)).collect::<Vec<_>>()
+        let (mut batch, existing): (Vec<_>, Vec<_>) = taken.into_iter().partition(|(_, taken)| taken.is_new);
+        if !existing.is_empty() {
+            let existing: Vec<Candidate> = existing.into_iter().map(|(candidate, _)| candidate).collect();
+            let users = users(&existing);
+            let taken = self.ledger.with_users(run, &users, |l| {
+                existing.iter().map(|candidate| take(l, candidate)).collect::<Vec<_>>()
             });
             let taken = taken.await?;
-            batch.extend(going_on(standing, taken, ends, |candidate| candidate.member));
+            batch.extend(going_on(existing, taken, ends, |candidate| candidate.member));
         }
         Ok(batch)
     }
 
     /// Learns the outcomes of earlier attempts' calls before anything else is decided about their rows.
-    async fn ask(
+    async fn learn_outcomes(
         &self,
         run: &RunKey,
         batch: Vec<Reserved>,
@@ -208,19 +208,19 @@ where
         let memory = self.key_memory;
         let candidates: Vec<Candidate> =
             given.iter().chain(&unknown).map(|(candidate, _)| candidate.clone()).collect();
-        let left = self.of_each(run, &candidates, |l| {
+        let left = self.with_each(run, &candidates, |l| {
             for (candidate, taken) in &given {
                 if let Some(user) = l.users.get_mut(&candidate.member.user) {
                     settle(user, candidate, &taken.key, &taken.coupon);
                 }
             }
             let denied = |(candidate, taken): &Reserved| {
-                let user = l.users.get_mut(&candidate.member.user).ok_or(Carried::Later)?;
+                let user = l.users.get_mut(&candidate.member.user).ok_or(MessageEnd::Later)?;
                 denied(user, taken, memory)
             };
             unknown.iter().map(denied).collect()
         });
-        let left: Vec<Result<(), Carried>> = left.await?;
+        let left: Vec<Result<(), MessageEnd>> = left.await?;
         ends.give(&given);
         let left = going_on(unknown, left, ends, |(candidate, _)| candidate.member);
         batch.extend(left.into_iter().map(|(reserved, ())| reserved));
@@ -228,15 +228,15 @@ where
     }
 
     /// Reads the source rows of a batch.
-    async fn look(&self, batch: Vec<Reserved>) -> Result<Vec<Held>, Fault> {
+    async fn read_sources(&self, batch: Vec<Reserved>) -> Result<Vec<HeldRow>, Fault> {
         if batch.is_empty() {
             return Ok(Vec::new());
         }
         let users: Vec<_> =
             batch.iter().map(|(candidate, taken)| (candidate.member.user, taken.claims.clone())).collect();
         // An answer with fewer rows than users leaves the rest unread.
-        let sources = self.sources.look(&users).await?.into_iter().chain(std::iter::repeat(None));
-        let held = |((candidate, taken), source)| Held { candidate, taken, source };
+        let sources = self.sources.read_rows(&users).await?.into_iter().chain(std::iter::repeat(None));
+        let held = |((candidate, taken), source)| HeldRow { candidate, taken, source };
         Ok(batch.into_iter().zip(sources).map(held).collect())
     }
 
@@ -244,7 +244,7 @@ where
     async fn issue(
         &self,
         run: &RunKey,
-        batch: Vec<Held>,
+        batch: Vec<HeldRow>,
         ends: &mut MessagesCarried,
     ) -> Result<Vec<IssuedRow>, Fault> {
         let Self { ledger, register, process, issuers, .. } = self;
@@ -267,8 +267,8 @@ where
         failpoints::reach("coupons-before-settle").await;
         // A key without an answer has an unknown outcome.
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
-        let (batch, rows): (Vec<Held>, Vec<LedgerRow>) = batch.into_iter().unzip();
-        let answers: Vec<(Held, Answer)> = batch.into_iter().zip(answers).collect();
+        let (batch, rows): (Vec<HeldRow>, Vec<LedgerRow>) = batch.into_iter().unzip();
+        let answers: Vec<(HeldRow, Answer)> = batch.into_iter().zip(answers).collect();
         let counts_unknown = self.weigh(&answers);
         if self.settle_all(run, &answers, &rows).await? {
             failpoints::reach("coupons-after-settle").await;
@@ -277,14 +277,14 @@ where
             return Ok(());
         }
         let candidates: Vec<Candidate> = answers.iter().map(|(held, _)| held.candidate.clone()).collect();
-        let carried = self.of_each(run, &candidates, |l| {
-            let write = |(held, answer): &(Held, Answer)| {
-                let Held { candidate, taken, .. } = held;
-                let Some(user) = l.users.get_mut(&candidate.member.user) else { return Carried::Later };
+        let carried = self.with_each(run, &candidates, |l| {
+            let write = |(held, answer): &(HeldRow, Answer)| {
+                let HeldRow { candidate, taken, .. } = held;
+                let Some(user) = l.users.get_mut(&candidate.member.user) else { return MessageEnd::Later };
                 let counts = match answer {
                     Answer::Given => {
                         settle(user, candidate, &taken.key, &taken.coupon);
-                        return Carried::Done;
+                        return MessageEnd::Done;
                     }
                     Answer::Rejected | Answer::Mismatch => true,
                     Answer::Unknown => counts_unknown,
@@ -311,19 +311,20 @@ where
     async fn settle_all(
         &self,
         run: &RunKey,
-        answers: &[(Held, Answer)],
+        answers: &[(HeldRow, Answer)],
         issued: &[LedgerRow],
     ) -> Result<bool, Fault> {
         if answers.iter().any(|(_, answer)| *answer != Answer::Given) {
             return Ok(false);
         }
-        let settled = |((held, _), row): (&(Held, Answer), _)| settled(&held.candidate, &held.taken.key, row);
+        let settled =
+            |((held, _), row): (&(HeldRow, Answer), _)| settled(&held.candidate, &held.taken.key, row);
         let rows: Vec<_> = answers.iter().zip(issued).map(settled).collect();
         self.ledger.replace_rows(run, &rows).await
     }
 
     /// Reports the answers to the breaker; returns whether an unknown outcome counts as a user's own.
-    fn weigh(&self, answers: &[(Held, Answer)]) -> bool {
+    fn weigh(&self, answers: &[(HeldRow, Answer)]) -> bool {
         let now = self.process.now();
         let has = |wanted: &[Answer]| answers.iter().any(|(_, answer)| wanted.contains(answer));
         let is_about_users = has(&[Answer::Given, Answer::Rejected, Answer::Mismatch]);
@@ -343,7 +344,7 @@ where
 
     /// Makes the columns follow the carried messages; the next day run and the reconciliation mend a failure here.
     pub async fn follow(&self, carried: &MessagesCarried) {
-        for Follows { birthdays, granted } in &carried.follows {
+        for ColumnUpdate { birthdays, granted } in &carried.column_updates {
             if let Err(fault) = self.cohort.follow(birthdays, granted).await {
                 tracing::warn!(%fault, "the columns of a birthday table could not be updated from the ledger");
             }
@@ -351,13 +352,13 @@ where
     }
 
     /// Runs one transaction about the rows of some candidates.
-    async fn of_each<T: Send>(
+    async fn with_each<T: Send>(
         &self,
         run: &RunKey,
         candidates: &[Candidate],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.ledger.of_rows(run, &users(candidates), decide).await
+        self.ledger.with_rows(run, &users(candidates), decide).await
     }
 }
 
@@ -376,7 +377,7 @@ pub fn join<'m>(mut others: impl Iterator<Item = &'m Message>, message: &Message
 /// Returns the members of a batch that go on, with their results; counts the ends of the others.
 fn going_on<I, T>(
     batch: Vec<I>,
-    results: Vec<Result<T, Carried>>,
+    results: Vec<Result<T, MessageEnd>>,
     ends: &mut MessagesCarried,
     member: impl Fn(&I) -> Member,
 ) -> Vec<(I, T)> {

@@ -11,10 +11,10 @@ use anabranch_pipeline::failpoints;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::oneshot::{self, Receiver, Sender};
 
-use crate::issuing::{Chain, Held, is_told, issue};
+use crate::issuing::{Chain, HeldRow, is_registered, issue};
 use crate::ports::{Ledger, Register, Uniques};
 use crate::records::{LedgerRow, RunKey, Unique};
-use crate::reserving::Carried;
+use crate::reserving::MessageEnd;
 use crate::restored;
 
 /// Attempts of a granter to issue while other processes issue first. Rows that it cannot issue wait for half an hour.
@@ -23,7 +23,7 @@ const ISSUES_MAX: u32 = 20;
 const TOGETHER_MAX: usize = 16;
 
 /// The result of each row of a batch, in its order.
-pub(crate) type Issued = Vec<Result<LedgerRow, Carried>>;
+pub(crate) type Issued = Vec<Result<LedgerRow, MessageEnd>>;
 
 /// The issues that all granters of a process share.
 #[derive(Debug, Default)]
@@ -37,22 +37,22 @@ pub struct Issuers {
 #[derive(Debug)]
 struct Waiting {
     run: RunKey,
-    batch: Vec<Held>,
-    told: Sender<Issued>,
+    batch: Vec<HeldRow>,
+    reply: Sender<Issued>,
 }
 
 impl Issuers {
-    fn add(&self, run: &RunKey, batch: &[Held]) -> Receiver<Issued> {
-        let (told, is_told) = oneshot::channel();
-        let waiting = Waiting { run: run.clone(), batch: batch.to_vec(), told };
+    fn add(&self, run: &RunKey, batch: &[HeldRow]) -> Receiver<Issued> {
+        let (reply, receiver) = oneshot::channel();
+        let waiting = Waiting { run: run.clone(), batch: batch.to_vec(), reply };
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(waiting);
-        is_told
+        receiver
     }
 
     /// Returns the batches of a run that wait longest, without those whose granter has stopped waiting.
-    fn take(&self, run: &RunKey) -> Vec<Waiting> {
+    fn take_waiting(&self, run: &RunKey) -> Vec<Waiting> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.retain(|waiting| !waiting.told.is_closed());
+        waiting.retain(|waiting| !waiting.reply.is_closed());
         let mut left = TOGETHER_MAX;
         let is_taken = |waiting: &mut Waiting| {
             let is_taken = left > 0 && waiting.run == *run;
@@ -73,18 +73,18 @@ pub(crate) struct Issuing<'a, L, R, U> {
 
 impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     /// Issues a batch, together with others that wait. Rows whose result is not known come again.
-    pub(crate) async fn issue(&self, run: &RunKey, batch: &[Held]) -> Result<Issued, Fault> {
+    pub(crate) async fn issue(&self, run: &RunKey, batch: &[HeldRow]) -> Result<Issued, Fault> {
         if batch.is_empty() {
             return Ok(Issued::new());
         }
-        let mut told = self.issuers.add(run, batch);
+        let mut reply = self.issuers.add(run, batch);
         let mut known = tokio::select! {
             biased;
-            issued = &mut told => return Ok(issued.unwrap_or_else(|_| late(batch))),
+            issued = &mut reply => return Ok(issued.unwrap_or_else(|_| late(batch))),
             known = self.issuers.register.lock() => known,
         };
         loop {
-            match told.try_recv() {
+            match reply.try_recv() {
                 Ok(issued) => return Ok(issued),
                 Err(TryRecvError::Closed) => return Ok(late(batch)),
                 Err(TryRecvError::Empty) => self.issue_waiting(run, &mut known).await?,
@@ -93,12 +93,12 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     }
 
     async fn issue_waiting(&self, run: &RunKey, known: &mut Option<Unique>) -> Result<(), Fault> {
-        let waiting = self.issuers.take(run);
-        let batch: Vec<Held> = waiting.iter().flat_map(|waiting| waiting.batch.iter().cloned()).collect();
+        let waiting = self.issuers.take_waiting(run);
+        let batch: Vec<HeldRow> = waiting.iter().flat_map(|waiting| waiting.batch.iter().cloned()).collect();
         let mut issued = self.issue_all(run, &batch, known).await?.into_iter();
-        for Waiting { batch, told, .. } in waiting {
+        for Waiting { batch, reply, .. } in waiting {
             // A granter that has ended meanwhile leaves its rows as one that died before the call.
-            _ = told.send(issued.by_ref().take(batch.len()).collect());
+            _ = reply.send(issued.by_ref().take(batch.len()).collect());
         }
         Ok(())
     }
@@ -106,7 +106,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     async fn issue_all(
         &self,
         run: &RunKey,
-        batch: &[Held],
+        batch: &[HeldRow],
         known: &mut Option<Unique>,
     ) -> Result<Issued, Fault> {
         let users: Vec<u64> = batch.iter().map(|held| held.candidate.member.user).collect();
@@ -121,15 +121,15 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
             };
             let token = self.process.fresh();
             failpoints::reach("coupons-before-issue").await;
-            let issued = self.ledger.of_rows(run, &users, |l| issue(l, batch, token, register)).await?;
+            let issued = self.ledger.with_rows(run, &users, |l| issue(l, batch, token, register)).await?;
             failpoints::reach("coupons-after-issue").await;
             let Ok(issued) = issued else { continue };
             if issued.iter().all(Result::is_err) {
                 *known = Some(register);
             } else if self.register.swap(register, token).await? {
                 *known = Some(token);
-            } else if !self.is_told(run, batch, &issued).await? {
-                return Ok(issued.into_iter().map(|issued| issued.and(Err(Carried::Later))).collect());
+            } else if !self.is_registered(run, batch, &issued).await? {
+                return Ok(issued.into_iter().map(|issued| issued.and(Err(MessageEnd::Later))).collect());
             }
             return Ok(issued);
         }
@@ -137,13 +137,13 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     }
 
     /// Returns whether the register knows of these rows because another granter has moved it.
-    async fn is_told(&self, run: &RunKey, batch: &[Held], issued: &Issued) -> Result<bool, Fault> {
+    async fn is_registered(&self, run: &RunKey, batch: &[HeldRow], issued: &Issued) -> Result<bool, Fault> {
         let issued = batch.iter().zip(issued).filter(|(_, issued)| issued.is_ok());
-        let issued: Vec<Held> = issued.map(|(held, _)| held.clone()).collect();
+        let issued: Vec<HeldRow> = issued.map(|(held, _)| held.clone()).collect();
         let users: Vec<u64> = issued.iter().map(|held| held.candidate.member.user).collect();
         for _ in 0..ISSUES_MAX {
             let Some(register) = self.level().await? else { continue };
-            if self.ledger.of_rows(run, &users, |l| is_told(l, &issued, register)).await? {
+            if self.ledger.with_rows(run, &users, |l| is_registered(l, &issued, register)).await? {
                 return Ok(true);
             }
         }
@@ -166,6 +166,6 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
 }
 
 /// Returns the result with which every row of a batch comes again.
-fn late(batch: &[Held]) -> Issued {
-    batch.iter().map(|_| Err(Carried::Later)).collect()
+fn late(batch: &[HeldRow]) -> Issued {
+    batch.iter().map(|_| Err(MessageEnd::Later)).collect()
 }

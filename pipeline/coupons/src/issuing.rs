@@ -7,7 +7,7 @@ use crate::records::{
     Candidate, CouponKey, FailedOutcome, LedgerRow, LedgerTokens, Reason, RowState, Unique, UserLedger,
     UsersLedger,
 };
-use crate::reserving::{Carried, TRIES_MAX, Taken, judge, looked, own, refuse, reserve_new, unread};
+use crate::reserving::{MessageEnd, TRIES_MAX, TakenRow, judge, judged, own, refuse, reserve_new, unread};
 
 /// The relation of the ledger's tokens to the register outside of its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,9 +35,9 @@ impl Chain {
 
 /// A row that an attempt holds, with the source rows that the attempt read before the call.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct HeldRow {
     pub candidate: Candidate,
-    pub taken: Taken,
+    pub taken: TakenRow,
     /// The user's source rows; `None` where a table could not be read.
     pub source: Option<Vec<SourceRow>>,
 }
@@ -54,23 +54,23 @@ pub struct ChainMoved;
 /// and fails after a later issue. Two days of one user without any row therefore see each other, too.
 pub fn issue(
     ledger: &mut UsersLedger,
-    batch: &[Held],
+    batch: &[HeldRow],
     token: Unique,
     register: Unique,
-) -> Result<Vec<Result<LedgerRow, Carried>>, ChainMoved> {
+) -> Result<Vec<Result<LedgerRow, MessageEnd>>, ChainMoved> {
     if ledger.tokens.latest != register {
         return Err(ChainMoved);
     }
     let mut ends = Vec::with_capacity(batch.len());
     for held in batch {
-        let user = ledger.users.get_mut(&held.candidate.member.user).ok_or(Carried::Later);
+        let user = ledger.users.get_mut(&held.candidate.member.user).ok_or(MessageEnd::Later);
         let end = user.and_then(|user| {
             if held.taken.is_new {
                 reserve_new(user, &held.candidate, &held.taken);
             }
             let Some(source) = &held.source else { return Err(unread(user, &held.candidate, &held.taken)) };
             let verdict = judge(source, &held.taken, held.candidate.member.calendar, user.now);
-            looked(user, &held.candidate, &held.taken, verdict)?;
+            judged(user, &held.candidate, &held.taken, verdict)?;
             issue_user(user, &held.candidate, &held.taken)
         });
         ends.push(end);
@@ -84,8 +84,8 @@ pub fn issue(
 /// Returns whether the ledger has each row that a transaction issued and the register has the ledger's latest token.
 ///
 /// A copy without these rows would then differ from the register, whichever process moved the register.
-pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
-    let stands = |held: &Held| {
+pub fn is_registered(ledger: &UsersLedger, batch: &[HeldRow], register: Unique) -> bool {
+    let stands = |held: &HeldRow| {
         let user = ledger.users.get(&held.candidate.member.user);
         let row = user.and_then(|user| user.rows.get(&held.taken.key.occurrence));
         row.is_some_and(|row| {
@@ -100,51 +100,51 @@ pub fn is_told(ledger: &UsersLedger, batch: &[Held], register: Unique) -> bool {
 pub fn issue_user(
     ledger: &mut UserLedger,
     candidate: &Candidate,
-    taken: &Taken,
-) -> Result<LedgerRow, Carried> {
+    taken: &TakenRow,
+) -> Result<LedgerRow, MessageEnd> {
     let now = ledger.now;
-    own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
+    own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(MessageEnd::Later)?;
     match nearest(ledger, &taken.key, candidate.run.day, taken.run.rules.gap_days) {
-        Some(Near::Given) => {
+        Some(NearbyCoupon::Given) => {
             refuse(ledger, candidate, taken, Reason::WithinGap);
-            return Err(Carried::Done);
+            return Err(MessageEnd::Done);
         }
         // A call under way may still give nothing.
-        Some(Near::UnderWay) => return Err(Carried::Later),
+        Some(NearbyCoupon::UnderWay) => return Err(MessageEnd::Later),
         None => {}
     }
-    let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
+    let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(MessageEnd::Later)?;
     (row.state, row.changed_at) = (RowState::Issued { first_called_at: now }, now);
     Ok(row.clone())
 }
 
 /// A row of another occurrence less than the gap away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Near {
+enum NearbyCoupon {
     UnderWay,
     /// The row has a coupon, or is a dead letter that may have one.
     Given,
 }
 
 /// Returns the nearest obstacle by celebrated days, before and after; the time of a grant does not count.
-fn nearest(ledger: &UserLedger, key: &CouponKey, day: Date, gap_days: u32) -> Option<Near> {
+fn nearest(ledger: &UserLedger, key: &CouponKey, day: Date, gap_days: u32) -> Option<NearbyCoupon> {
     let others = ledger.rows.iter().filter(|(occurrence, row)| {
-        let apart = day.since(row.day).map_or(i32::MAX, |span| span.get_days().abs());
-        **occurrence != key.occurrence && apart < i32::try_from(gap_days).unwrap_or(i32::MAX)
+        let distance_days = day.since(row.day).map_or(i32::MAX, |span| span.get_days().abs());
+        **occurrence != key.occurrence && distance_days < i32::try_from(gap_days).unwrap_or(i32::MAX)
     });
     let near = others.filter_map(|(_, row)| match row.state {
-        RowState::Settled | RowState::Failed(FailedOutcome::Unknown { .. }) => Some(Near::Given),
-        RowState::Issued { .. } => Some(Near::UnderWay),
+        RowState::Settled | RowState::Failed(FailedOutcome::Unknown { .. }) => Some(NearbyCoupon::Given),
+        RowState::Issued { .. } => Some(NearbyCoupon::UnderWay),
         RowState::Reserved | RowState::Refused(_) | RowState::Failed(FailedOutcome::NothingGiven) => None,
     });
     near.max()
 }
 
 /// The transaction after an answer that gave nothing. `counts` tells whether the answer was about this user.
-pub fn answered(ledger: &mut UserLedger, taken: &Taken, answer: Answer, counts: bool) -> Carried {
+pub fn answered(ledger: &mut UserLedger, taken: &TakenRow, answer: Answer, counts: bool) -> MessageEnd {
     let now = ledger.now;
-    let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, true) else { return Carried::Later };
-    let RowState::Issued { first_called_at } = row.state else { return Carried::Later };
+    let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, true) else { return MessageEnd::Later };
+    let RowState::Issued { first_called_at } = row.state else { return MessageEnd::Later };
     row.tries += u32::from(counts);
     let is_last = row.tries >= TRIES_MAX || answer == Answer::Mismatch;
     let outcome = match answer {
@@ -156,10 +156,10 @@ pub fn answered(ledger: &mut UserLedger, taken: &Taken, answer: Answer, counts: 
     };
     if is_last {
         (row.state, row.changed_at) = (RowState::Failed(outcome), now);
-        return Carried::Done;
+        return MessageEnd::Done;
     }
     if outcome == FailedOutcome::NothingGiven {
         (row.state, row.changed_at) = (RowState::Reserved, now);
     }
-    Carried::Later
+    MessageEnd::Later
 }

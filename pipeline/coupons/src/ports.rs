@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 
 use crate::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, Message, ProgrammeLedger, RowChange, RunKey, RunLedger,
-    Standing, Unique, UsersLedger,
+    CouponKey, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange, RunKey,
+    RunLedger, Unique, UsersLedger,
 };
 
 /// The permanent rows that decide who gets a coupon.
@@ -26,23 +26,23 @@ pub trait Ledger: Send + Sync {
     ///
     /// Users may come in any order and twice. Each of them is in the ledger that `decide` is given. Two transactions
     /// that issue are one after the other: the second one's `decide` runs with the first one's token.
-    fn of_users<T: Send>(
+    fn with_users<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
-    /// Reads the same as [`Ledger::of_users`], but without a lock: other transactions may change it meanwhile.
+    /// Reads the same as [`Ledger::with_users`], but without a lock: other transactions may change it meanwhile.
     fn read_users(
         &self,
         run: &RunKey,
         users: &[u64],
     ) -> impl Future<Output = Result<UsersLedger, Fault>> + Send;
 
-    /// Works as [`Ledger::of_users`] does, but reads only rows and tokens: there is no run and no claim. Refusals that
-    /// `decide` adds replace stored ones.
-    fn of_rows<T: Send>(
+    /// Works as [`Ledger::with_users`] does, but reads only rows and tokens: there is no run and no claim. Refusals
+    /// that `decide` adds replace stored ones.
+    fn with_rows<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
@@ -58,7 +58,7 @@ pub trait Ledger: Send + Sync {
     ) -> impl Future<Output = Result<bool, Fault>> + Send;
 
     /// Reads and changes a run, and adds members to its cohort.
-    fn of_run<T: Send>(
+    fn with_run<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
@@ -66,7 +66,7 @@ pub trait Ledger: Send + Sync {
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
     /// Reads a programme and begins runs.
-    fn of_programme<T: Send>(
+    fn with_programme<T: Send>(
         &self,
         programme: &Arc<str>,
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
@@ -74,15 +74,15 @@ pub trait Ledger: Send + Sync {
 
     /// Returns a page of the cohort and of users with a row of the day, in the order of members, and the server's
     /// clock.
-    fn standings(
+    fn member_states(
         &self,
         run: &RunKey,
         after: Option<Member>,
         limit: usize,
-    ) -> impl Future<Output = Result<(Timestamp, Vec<Standing>), Fault>> + Send;
+    ) -> impl Future<Output = Result<(Timestamp, Vec<MemberState>), Fault>> + Send;
 
     /// Returns a page of the dead letters of a programme, in the order of their keys.
-    fn letters(
+    fn dead_letters(
         &self,
         programme: &Arc<str>,
         after: Option<&CouponKey>,
@@ -128,7 +128,7 @@ pub trait SourceRows: Send + Sync {
     /// name.
     ///
     /// `None` where one of these tables could not be read; rows of the other users are returned all the same.
-    fn look(
+    fn read_rows(
         &self,
         users: &[(u64, Vec<ShardId>)],
     ) -> impl Future<Output = Result<Vec<Option<Vec<SourceRow>>>, Fault>> + Send;
@@ -201,7 +201,7 @@ pub enum Answer {
 
 /// The system that gives out coupons. It remembers keys for a set time.
 pub trait CouponSystem: Send + Sync {
-    /// A connection; the other side closes it before [`crate::records::TAKEN_OVER_AFTER`] is over.
+    /// A connection; the other side closes it before [`crate::records::ATTEMPT_TIMEOUT`] is over.
     type Connection: Send + Sync;
 
     fn connect(&self) -> impl Future<Output = Result<Self::Connection, Fault>> + Send;

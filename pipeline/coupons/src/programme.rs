@@ -80,31 +80,34 @@ struct RawProgramme {
 
 impl RawProgramme {
     /// Reports values that make no sense in themselves.
-    fn check(&self, tell: &mut impl FnMut(String, &str)) {
+    fn check(&self, add_problem: &mut impl FnMut(String, &str)) {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_name) {
-            tell(format!("its name is `{}`", self.name), "1 to 32 of a-z, 0-9 and -");
+            add_problem(format!("its name is `{}`", self.name), "1 to 32 of a-z, 0-9 and -");
         }
         if self.coupon.is_empty() || self.coupon.len() > COUPON_BYTES_MAX {
-            tell(format!("`coupon` has {} bytes", self.coupon.len()), "1 to 128");
+            add_problem(format!("`coupon` has {} bytes", self.coupon.len()), "1 to 128");
         }
         if self.calendars.is_empty()
             || self.calendars.len() > 2
             || self.calendars[1..].contains(&self.calendars[0])
         {
-            tell("`calendars` is empty or names one twice".to_owned(), "solar, lunar or both");
+            add_problem("`calendars` is empty or names one twice".to_owned(), "solar, lunar or both");
         }
         if self.noon_at <= self.starts_at || self.waits_until < self.starts_at {
-            tell("`noon_at` or `waits_until` is before `starts_at`".to_owned(), "times of one day, in order");
+            add_problem(
+                "`noon_at` or `waits_until` is before `starts_at`".to_owned(),
+                "times of one day, in order",
+            );
         }
         if self.latest_at.is_some_and(|latest_at| latest_at <= self.starts_at) {
-            tell("`latest_at` is not after `starts_at`".to_owned(), "a later time of the same day");
+            add_problem("`latest_at` is not after `starts_at`".to_owned(), "a later time of the same day");
         }
         if self.gap_days > GAP_DAYS_MAX {
-            tell(format!("`gap_days` is {}", self.gap_days), "at most 731");
+            add_problem(format!("`gap_days` is {}", self.gap_days), "at most 731");
         }
         if self.cool_off_days > COOL_OFF_DAYS_MAX {
-            tell(format!("`cool_off_days` is {}", self.cool_off_days), "at most 365");
+            add_problem(format!("`cool_off_days` is {}", self.cool_off_days), "at most 365");
         }
     }
 }
@@ -215,10 +218,10 @@ impl Programme {
         })?;
         let subject = format!("programme {}", raw.name);
         let mut faults = Vec::new();
-        let mut tell = |found: String, needed: &str| {
+        let mut add_problem = |found: String, needed: &str| {
             faults.push(invalid(subject.clone(), found).needs(needed));
         };
-        raw.check(&mut tell);
+        raw.check(&mut add_problem);
         let rate_per_second = NonZeroU32::new(raw.rate_per_second);
         let page_rows = NonZeroU32::new(raw.page_rows);
         for (key, is_zero) in [
@@ -227,12 +230,12 @@ impl Programme {
             ("reconciliation_age_hours", raw.reconciliation_age_hours == 0),
         ] {
             if is_zero {
-                tell(format!("`{key}` is 0"), "a number above 0");
+                add_problem(format!("`{key}` is 0"), "a number above 0");
             }
         }
         let time_zone = TimeZone::get(&raw.time_zone).ok();
         if time_zone.is_none() {
-            tell(
+            add_problem(
                 format!("there is no time zone `{}`", raw.time_zone),
                 "a name of the tz database: Asia/Shanghai",
             );
@@ -351,8 +354,8 @@ mod tests {
             ("leap_day = 'feb28'", "", "missing field `leap_day`"),
             ("feb28", "feb30", "unknown variant `feb30`"),
         ] {
-            let told = parse(&[with(from, to)]).unwrap_err();
-            assert!(told.contains(named) && told.contains("config-invalid"), "{to}: {told}");
+            let reported = parse(&[with(from, to)]).unwrap_err();
+            assert!(reported.contains(named) && reported.contains("config-invalid"), "{to}: {reported}");
         }
     }
 
@@ -377,8 +380,8 @@ mod tests {
 
     #[test]
     fn two_programmes_with_one_name_are_named() {
-        let told = parse(&[GOOD.to_owned(), GOOD.to_owned()]).unwrap_err();
-        assert!(told.contains("programme birthday: two programmes have this name"), "{told}");
+        let reported = parse(&[GOOD.to_owned(), GOOD.to_owned()]).unwrap_err();
+        assert!(reported.contains("programme birthday: two programmes have this name"), "{reported}");
     }
 
     #[test]

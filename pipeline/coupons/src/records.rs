@@ -201,7 +201,7 @@ impl LedgerRow {
 
     /// Returns whether the attempt may still call.
     pub fn is_young(&self, now: Timestamp) -> bool {
-        now < self.changed_at + TAKEN_OVER_AFTER
+        now < self.changed_at + ATTEMPT_TIMEOUT
     }
 }
 
@@ -216,7 +216,7 @@ pub struct RowChange {
 
 /// Time without a change after which another granter takes an attempt over. Connections to the coupon system live
 /// shorter.
-pub const TAKEN_OVER_AFTER: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
+pub const ATTEMPT_TIMEOUT: jiff::SignedDuration = jiff::SignedDuration::from_mins(30);
 
 /// A refusal, which closes a day and not an occurrence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -318,7 +318,7 @@ pub struct ProgrammeLedger {
 
 /// A member of the cohort, or a user with a row of the day, as the ledger has it.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct MemberState {
     pub member: Member,
     pub is_member: bool,
     /// The shard tables that the frozen cohort names.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::civil::Date;
 
-use crate::records::{Reason, RowState, Standing};
+use crate::records::{MemberState, Reason, RowState};
 
 /// Counts of a day. Their sum is the cohort, or something is wrong with the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -27,9 +27,9 @@ pub struct Report {
 
 impl Report {
     /// Counts a member; a row of the day takes precedence.
-    pub fn add(&mut self, standing: &Standing, day: Date) {
-        let of_day = standing.row.as_ref().filter(|row| row.day == day);
-        match (of_day.map(|row| row.state), standing.refused, &standing.row) {
+    pub fn add(&mut self, member_state: &MemberState, day: Date) {
+        let of_day = member_state.row.as_ref().filter(|row| row.day == day);
+        match (of_day.map(|row| row.state), member_state.refused, &member_state.row) {
             (Some(RowState::Settled), ..) => self.granted += 1,
             (Some(RowState::Failed(_)), ..) => self.failed += 1,
             (Some(RowState::Reserved | RowState::Issued { .. }), ..) => self.in_flight += 1,

@@ -19,7 +19,7 @@ pub const TRIES_MAX: u32 = 3;
 
 /// The end of a candidate's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Carried {
+pub enum MessageEnd {
     /// Nothing is left to do for the candidate.
     Done,
     /// The message comes again later.
@@ -28,7 +28,7 @@ pub enum Carried {
 
 /// A row that an attempt holds.
 #[derive(Debug, Clone)]
-pub struct Taken {
+pub struct TakenRow {
     pub key: CouponKey,
     pub attempt: Unique,
     /// The run of the day.
@@ -46,15 +46,21 @@ pub struct Taken {
 
 /// Takes the row of the occurrence for an attempt, if the day and the row allow it. A row that the ledger lacks is new;
 /// changing any other row is the first transaction.
-pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) -> Result<Taken, Carried> {
-    let Some(key) = candidate.key() else { return Err(Carried::Done) };
+pub fn reserve(
+    ledger: &mut UserLedger,
+    candidate: &Candidate,
+    attempt: Unique,
+) -> Result<TakenRow, MessageEnd> {
+    let Some(key) = candidate.key() else { return Err(MessageEnd::Done) };
     let Candidate { run: of, member, wave } = candidate;
     let now = ledger.now;
     let by_hand = ledger.rows.get(&key.occurrence).is_some_and(|row| row.by_hand && row.day == of.day);
-    let Some(run) = &ledger.run else { return Err(if by_hand { Carried::Later } else { Carried::Done }) };
+    let Some(run) = &ledger.run else {
+        return Err(if by_hand { MessageEnd::Later } else { MessageEnd::Done });
+    };
     let is_open = !run.is_closed && ledger.claims.contains_key(&member.calendar);
     if !(is_open || by_hand) {
-        return Err(Carried::Done);
+        return Err(MessageEnd::Done);
     }
     let refused = ledger.refusals.get(&(of.day, member.calendar)).map(|refused| refused.wave);
     let mut row = match ledger.rows.get(&key.occurrence) {
@@ -63,14 +69,14 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
         }
         Some(row) if !is_free(row, candidate) => {
             if !(row.is_held() || row.is_unread()) {
-                return Err(Carried::Done);
+                return Err(MessageEnd::Done);
             }
             if row.day != of.day || row.is_young(now) {
-                return Err(Carried::Later);
+                return Err(MessageEnd::Later);
             }
             row.clone()
         }
-        _ if refused >= Some(*wave) && !by_hand => return Err(Carried::Done),
+        _ if refused >= Some(*wave) && !by_hand => return Err(MessageEnd::Done),
         before => {
             if let Some(before) = before.filter(|before| before.day != of.day) {
                 let refused = RefusedDay { wave: LAST_WORD, reason: Reason::OtherDay };
@@ -91,7 +97,7 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
     };
     let is_new = !ledger.rows.contains_key(&key.occurrence);
     (row.attempt, row.changed_at) = (attempt, now);
-    let taken = Taken {
+    let taken = TakenRow {
         attempt,
         run: run.clone(),
         birthdays: run.birthdays(of.day),
@@ -106,7 +112,7 @@ pub fn reserve(ledger: &mut UserLedger, candidate: &Candidate, attempt: Unique) 
 }
 
 /// Writes a new row as it was reserved, unless the ledger has a row of another attempt by now.
-pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) {
+pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &TakenRow) {
     let now = ledger.now;
     ledger.rows.entry(taken.key.occurrence).or_insert_with(|| LedgerRow {
         state: RowState::Reserved,
@@ -177,27 +183,27 @@ pub fn settled(candidate: &Candidate, key: &CouponKey, issued: &LedgerRow) -> Ro
 }
 
 /// Handles a key of an earlier call that the coupon system does not know; `memory` is how long it promises to know one.
-pub fn denied(ledger: &mut UserLedger, taken: &Taken, memory: SignedDuration) -> Result<(), Carried> {
+pub fn denied(ledger: &mut UserLedger, taken: &TakenRow, memory: SignedDuration) -> Result<(), MessageEnd> {
     let now = ledger.now;
-    let row = own(ledger, taken.key.occurrence, taken.attempt, true).ok_or(Carried::Later)?;
-    let RowState::Issued { first_called_at } = row.state else { return Err(Carried::Later) };
+    let row = own(ledger, taken.key.occurrence, taken.attempt, true).ok_or(MessageEnd::Later)?;
+    let RowState::Issued { first_called_at } = row.state else { return Err(MessageEnd::Later) };
     row.changed_at = now;
     if now >= first_called_at + memory {
         // A system that has forgotten the key cannot deny it, so a person decides.
         row.state = RowState::Failed(FailedOutcome::Unknown { first_called_at });
-        return Err(Carried::Done);
+        return Err(MessageEnd::Done);
     }
     row.state = RowState::Reserved;
     if row.tries >= TRIES_MAX {
         row.state = RowState::Failed(FailedOutcome::NothingGiven);
-        return Err(Carried::Done);
+        return Err(MessageEnd::Done);
     }
     Ok(())
 }
 
 /// The judgement of the source rows about a coupon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum DueState {
     Due,
     NotDue(Reason),
     /// There is no row at all, which may be half of a rename.
@@ -205,9 +211,9 @@ pub enum Verdict {
 }
 
 /// Judges the source rows of a user by the rules of the day.
-pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timestamp) -> Verdict {
+pub fn judge(rows: &[SourceRow], taken: &TakenRow, calendar: Calendar, now: Timestamp) -> DueState {
     if rows.is_empty() {
-        return Verdict::Absent;
+        return DueState::Absent;
     }
     let celebrates = |row: &&SourceRow| {
         let birthday = match row.calendar {
@@ -216,62 +222,62 @@ pub fn judge(rows: &[SourceRow], taken: &Taken, calendar: Calendar, now: Timesta
         };
         row.calendar == calendar && birthday.is_some_and(|birthday| taken.birthdays.contains(&birthday))
     };
-    let Some(row) = rows.iter().find(celebrates) else { return Verdict::NotDue(Reason::NotTheirBirthday) };
+    let Some(row) = rows.iter().find(celebrates) else { return DueState::NotDue(Reason::NotTheirBirthday) };
     if row.born.is_some_and(|born| taken.run.rules.placeholder_dates.contains(&born)) {
-        return Verdict::NotDue(Reason::PlaceholderDate);
+        return DueState::NotDue(Reason::PlaceholderDate);
     }
     let cool_off = SignedDuration::from_hours(24 * i64::from(taken.run.rules.cool_off_days));
     let changed_at = rows.iter().filter_map(|row| row.changed_at).max();
     if changed_at.is_some_and(|changed_at| now.duration_since(changed_at) < cool_off) {
-        return Verdict::NotDue(Reason::ChangedLately);
+        return DueState::NotDue(Reason::ChangedLately);
     }
-    Verdict::Due
+    DueState::Due
 }
 
 /// The transaction after the source read: refuses a row that is not due for the wave; a user without rows waits first.
-pub fn looked(
+pub fn judged(
     ledger: &mut UserLedger,
     candidate: &Candidate,
-    taken: &Taken,
-    verdict: Verdict,
-) -> Result<(), Carried> {
+    taken: &TakenRow,
+    verdict: DueState,
+) -> Result<(), MessageEnd> {
     let now = ledger.now;
-    let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(Carried::Later)?;
+    let row = own(ledger, taken.key.occurrence, taken.attempt, false).ok_or(MessageEnd::Later)?;
     let reason = match verdict {
-        Verdict::Due => {
+        DueState::Due => {
             row.absent_since = None;
             return Ok(());
         }
-        Verdict::NotDue(reason) => reason,
-        Verdict::Absent => {
+        DueState::NotDue(reason) => reason,
+        DueState::Absent => {
             let since = *row.absent_since.get_or_insert(now);
             if now < since + RENAME_WAIT {
-                return Err(Carried::Later);
+                return Err(MessageEnd::Later);
             }
             Reason::SourceRowGone
         }
     };
     refuse(ledger, candidate, taken, reason);
-    Err(Carried::Done)
+    Err(MessageEnd::Done)
 }
 
 /// The transaction after a source read that failed. The row waits until the latest hour. Then the report counts the
 /// user as missed, but nothing is decided: the next pass reads again.
-pub fn unread(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken) -> Carried {
+pub fn unread(ledger: &mut UserLedger, candidate: &Candidate, taken: &TakenRow) -> MessageEnd {
     let now = ledger.now;
-    let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, false) else { return Carried::Later };
+    let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, false) else { return MessageEnd::Later };
     let rules = &taken.run.rules;
     let is_early = rules.at(candidate.run.day, rules.latest_at).is_some_and(|latest| now < latest);
     // A row that a person sent comes again without end, since a closed run has no passes.
     if is_early || row.by_hand {
-        return Carried::Later;
+        return MessageEnd::Later;
     }
     (row.state, row.changed_at) = (RowState::Refused(Reason::SourceUnreadable), now);
-    Carried::Done
+    MessageEnd::Done
 }
 
 /// Refuses the day, not the occurrence: a later wave judges again, and another day may take the row.
-pub fn refuse(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken, reason: Reason) {
+pub fn refuse(ledger: &mut UserLedger, candidate: &Candidate, taken: &TakenRow, reason: Reason) {
     let refused = RefusedDay { wave: candidate.wave, reason };
     ledger.refusals.insert((candidate.run.day, candidate.member.calendar), refused);
     if let Some(row) = ledger.rows.get_mut(&taken.key.occurrence) {

@@ -9,7 +9,7 @@ use crate::reserving::settle;
 
 /// A coupon that the coupon system reports as given.
 #[derive(Debug, Clone)]
-pub struct Given {
+pub struct GivenCoupon {
     /// The day and the member that the key of the call names.
     pub candidate: Candidate,
     pub coupon: std::sync::Arc<str>,
@@ -45,7 +45,7 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     ledger: &L,
     register: &R,
     process: &U,
-    statement: &[Given],
+    statement: &[GivenCoupon],
 ) -> Result<(), Fault> {
     for given in statement {
         let candidate = &given.candidate;
@@ -53,7 +53,7 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
         let write = |l: &mut UsersLedger| {
             l.users.get_mut(&user).map(|user| settle(user, candidate, &key, &given.coupon))
         };
-        ledger.of_users(&candidate.run, &[user], write).await?;
+        ledger.with_users(&candidate.run, &[user], write).await?;
     }
     let token = process.fresh();
     let known = register.read().await?;

@@ -8,17 +8,19 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anabranch_coupons::days::{Need, begin, members, need};
-use anabranch_coupons::issuing::{Chain, ChainMoved, Held, answered, is_told, issue, issue_user};
-use anabranch_coupons::letters::{LeftAlone, requeue};
+use anabranch_coupons::days::{MemberNeed, begin, members, need};
+use anabranch_coupons::dead_letters::{LeftAlone, requeue};
+use anabranch_coupons::issuing::{Chain, ChainMoved, HeldRow, answered, is_registered, issue, issue_user};
 use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    Candidate, DayRun, FailedOutcome, LedgerTokens, Member, ProgrammeLedger, Reason, RowState, RunKey,
-    Standing, TAKEN_OVER_AFTER, Unique, UserLedger, UsersLedger,
+    ATTEMPT_TIMEOUT, Candidate, DayRun, FailedOutcome, LedgerTokens, Member, MemberState, ProgrammeLedger,
+    Reason, RowState, RunKey, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::report::Report;
-use anabranch_coupons::reserving::{Carried, Taken, Verdict, denied, judge, looked, reserve, settle, unread};
+use anabranch_coupons::reserving::{
+    DueState, MessageEnd, TakenRow, denied, judge, judged, reserve, settle, unread,
+};
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::lunar::LunarMonthDay;
@@ -85,17 +87,17 @@ impl User {
         Unique(self.serial)
     }
 
-    fn reserve(&mut self, candidate: &Candidate) -> Result<Taken, Carried> {
+    fn reserve(&mut self, candidate: &Candidate) -> Result<TakenRow, MessageEnd> {
         let attempt = self.fresh();
         reserve(&mut self.ledger, candidate, attempt)
     }
 
-    fn issue(&mut self, candidate: &Candidate, taken: &Taken) -> Result<(), Carried> {
+    fn issue(&mut self, candidate: &Candidate, taken: &TakenRow) -> Result<(), MessageEnd> {
         issue_user(&mut self.ledger, candidate, taken).map(drop)
     }
 
     /// Carries out a whole grant and returns how it ends.
-    fn grant(&mut self, day: Date, calendar: Calendar) -> Result<(), Carried> {
+    fn grant(&mut self, day: Date, calendar: Calendar) -> Result<(), MessageEnd> {
         let candidate = self.day(day, calendar);
         let taken = self.reserve(&candidate)?;
         self.issue(&candidate, &taken)?;
@@ -121,15 +123,15 @@ const LUNAR: Calendar = Calendar::Lunar;
 fn a_date_edited_from_tomorrow_to_today_and_back_gives_one_coupon() {
     let mut user = User::new("");
     assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Ok(()));
-    assert_eq!(user.grant(date(2027, 5, 5), SOLAR), Err(Carried::Done), "the occurrence is settled");
-    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(Carried::Done));
+    assert_eq!(user.grant(date(2027, 5, 5), SOLAR), Err(MessageEnd::Done), "the occurrence is settled");
+    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(MessageEnd::Done));
 }
 
 #[test]
 fn a_date_edited_across_new_year_meets_the_gap() {
     let mut user = User::new("");
     assert_eq!(user.grant(date(2026, 12, 31), SOLAR), Ok(()));
-    assert_eq!(user.grant(date(2027, 1, 1), SOLAR), Err(Carried::Done));
+    assert_eq!(user.grant(date(2027, 1, 1), SOLAR), Err(MessageEnd::Done));
     let reasons: Vec<Reason> = user.ledger.refusals.values().map(|refused| refused.reason).collect();
     assert_eq!(reasons, [Reason::WithinGap]);
     assert_eq!(
@@ -143,14 +145,14 @@ fn a_date_edited_across_new_year_meets_the_gap() {
 fn a_day_that_is_caught_up_late_meets_the_gap_of_the_day_after_it() {
     let mut user = User::new("");
     assert_eq!(user.grant(date(2027, 1, 1), SOLAR), Ok(()));
-    assert_eq!(user.grant(date(2026, 12, 31), SOLAR), Err(Carried::Done));
+    assert_eq!(user.grant(date(2026, 12, 31), SOLAR), Err(MessageEnd::Done));
 }
 
 #[test]
 fn switching_between_solar_and_lunar_gives_no_second_coupon() {
     let mut user = User::new("");
     assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Ok(()));
-    assert_eq!(user.grant(date(2027, 6, 4), LUNAR), Err(Carried::Done));
+    assert_eq!(user.grant(date(2027, 6, 4), LUNAR), Err(MessageEnd::Done));
     assert_eq!(user.grant(date(2028, 5, 4), SOLAR), Ok(()));
 }
 
@@ -170,9 +172,13 @@ fn two_days_that_race_give_one_coupon() {
     let eve = user.day(date(2026, 12, 31), SOLAR);
     let first = user.reserve(&eve).unwrap();
     assert_eq!(user.issue(&eve, &first), Ok(()));
-    assert_eq!(user.issue(&new_year, &second), Err(Carried::Later), "a call under way may come to nothing");
+    assert_eq!(
+        user.issue(&new_year, &second),
+        Err(MessageEnd::Later),
+        "a call under way may come to nothing"
+    );
     settle(&mut user.ledger, &eve, &first.key, &first.coupon);
-    assert_eq!(user.issue(&new_year, &second), Err(Carried::Done));
+    assert_eq!(user.issue(&new_year, &second), Err(MessageEnd::Done));
 }
 
 #[test]
@@ -182,15 +188,15 @@ fn null_during_the_run_a_stale_row_and_another_calendar_give_nothing() {
     let taken = user.reserve(&candidate).unwrap();
     let now = user.ledger.now;
     let verdict = |rows: &[SourceRow]| judge(rows, &taken, SOLAR, now);
-    let not_due = Verdict::NotDue(Reason::NotTheirBirthday);
+    let not_due = DueState::NotDue(Reason::NotTheirBirthday);
     let null = SourceRow { solar: None, ..row((5, 4), None, SOLAR) };
     assert_eq!(verdict(&[null]), not_due);
     assert_eq!(verdict(&[row((5, 5), None, SOLAR)]), not_due);
     assert_eq!(verdict(&[row((5, 4), Some((1, 1)), LUNAR)]), not_due);
-    assert_eq!(verdict(&[row((5, 5), None, SOLAR), row((5, 4), None, SOLAR)]), Verdict::Due);
-    assert_eq!(looked(&mut user.ledger, &candidate, &taken, not_due), Err(Carried::Done));
+    assert_eq!(verdict(&[row((5, 5), None, SOLAR), row((5, 4), None, SOLAR)]), DueState::Due);
+    assert_eq!(judged(&mut user.ledger, &candidate, &taken, not_due), Err(MessageEnd::Done));
     // The refusal closes the day for this wave, and neither the occurrence nor the next wave.
-    assert!(matches!(user.reserve(&candidate), Err(Carried::Done)));
+    assert!(matches!(user.reserve(&candidate), Err(MessageEnd::Done)));
     let mut at_noon = user.ledger.clone();
     assert!(reserve(&mut at_noon, &Candidate { wave: 2, ..candidate }, Unique(99)).is_ok());
     assert_eq!(user.grant(date(2027, 5, 5), SOLAR), Ok(()));
@@ -201,20 +207,21 @@ fn a_rename_between_shards_waits_for_its_other_half() {
     let mut user = User::new("");
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let taken = user.reserve(&candidate).unwrap();
-    assert_eq!(judge(&[], &taken, SOLAR, user.ledger.now), Verdict::Absent);
-    let look = |user: &mut User, taken: &Taken| looked(&mut user.ledger, &candidate, taken, Verdict::Absent);
-    assert_eq!(look(&mut user, &taken), Err(Carried::Later));
+    assert_eq!(judge(&[], &taken, SOLAR, user.ledger.now), DueState::Absent);
+    let look =
+        |user: &mut User, taken: &TakenRow| judged(&mut user.ledger, &candidate, taken, DueState::Absent);
+    assert_eq!(look(&mut user, &taken), Err(MessageEnd::Later));
     user.ledger.now += SignedDuration::from_hours(9);
-    assert_eq!(look(&mut user, &taken), Err(Carried::Later));
+    assert_eq!(look(&mut user, &taken), Err(MessageEnd::Later));
     user.ledger.now += SignedDuration::from_hours(1);
-    assert_eq!(look(&mut user, &taken), Err(Carried::Done));
+    assert_eq!(look(&mut user, &taken), Err(MessageEnd::Done));
     assert_eq!(user.ledger.rows.values().next().unwrap().state, RowState::Refused(Reason::SourceRowGone));
 }
 
 /// Returns the report of one member.
-fn report(standing: &Standing, day: Date) -> Report {
+fn report(member_state: &MemberState, day: Date) -> Report {
     let mut report = Report::default();
-    report.add(standing, day);
+    report.add(member_state, day);
     report
 }
 
@@ -223,7 +230,7 @@ fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_a
     let mut user = User::new("latest_at = '18:00'\n");
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let mut taken = user.reserve(&candidate).unwrap();
-    let standing = |user: &User, taken: &Taken| Standing {
+    let member_state = |user: &User, taken: &TakenRow| MemberState {
         member: candidate.member,
         is_member: true,
         shards: Vec::new(),
@@ -231,30 +238,30 @@ fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_a
         refused: user.ledger.refusals.get(&(candidate.run.day, SOLAR)).copied(),
     };
     user.ledger.now += SignedDuration::from_mins(18 * 60 - 1);
-    assert_eq!(unread(&mut user.ledger, &candidate, &taken), Carried::Later);
-    assert_eq!(report(&standing(&user, &taken), candidate.run.day).in_flight, 1);
+    assert_eq!(unread(&mut user.ledger, &candidate, &taken), MessageEnd::Later);
+    assert_eq!(report(&member_state(&user, &taken), candidate.run.day).in_flight, 1);
 
     user.ledger.now += SignedDuration::from_mins(1);
     let at_latest = user.ledger.now;
-    assert_eq!(unread(&mut user.ledger, &candidate, &taken), Carried::Done);
-    let report = report(&standing(&user, &taken), candidate.run.day);
+    assert_eq!(unread(&mut user.ledger, &candidate, &taken), MessageEnd::Done);
+    let report = report(&member_state(&user, &taken), candidate.run.day);
     assert_eq!((report.missed, report.unreadable, report.sum()), (1, 1, 1));
     // The run stays open, and the user is left alone for as long as an attempt is.
-    let need = |user: &User, taken: &Taken, frozen, now| {
-        need(&standing(user, taken), candidate.run.day, frozen, now)
+    let need = |user: &User, taken: &TakenRow, frozen, now| {
+        need(&member_state(user, taken), candidate.run.day, frozen, now)
     };
-    assert_eq!(need(&user, &taken, 3, at_latest), Need::InFlight);
-    assert_eq!(need(&user, &taken, 3, at_latest + TAKEN_OVER_AFTER), Need::Message);
+    assert_eq!(need(&user, &taken, 3, at_latest), MemberNeed::InFlight);
+    assert_eq!(need(&user, &taken, 3, at_latest + ATTEMPT_TIMEOUT), MemberNeed::Message);
 
     // Another day of the same year waits for it, since it may still be the right one.
     let other =
         Candidate { run: RunKey { day: date(2027, 5, 5), ..candidate.run.clone() }, ..candidate.clone() };
-    assert!(matches!(user.reserve(&other), Err(Carried::Later)));
+    assert!(matches!(user.reserve(&other), Err(MessageEnd::Later)));
     taken = user.reserve(&candidate).unwrap();
     assert_eq!(user.issue(&candidate, &taken), Ok(()));
     settle(&mut user.ledger, &candidate, &taken.key, &taken.coupon);
-    assert_eq!(need(&user, &taken, 3, at_latest), Need::Nothing);
-    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(Carried::Done), "it is caught up once");
+    assert_eq!(need(&user, &taken, 3, at_latest), MemberNeed::Nothing);
+    assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(MessageEnd::Done), "it is caught up once");
 }
 
 #[test]
@@ -264,7 +271,7 @@ fn a_letter_that_a_person_sent_again_waits_for_its_source_as_long_as_it_takes() 
     let taken = user.reserve(&candidate).unwrap();
     user.ledger.rows.get_mut(&taken.key.occurrence).unwrap().by_hand = true;
     user.ledger.now += SignedDuration::from_hours(24 * 30);
-    assert_eq!(unread(&mut user.ledger, &candidate, &taken), Carried::Later);
+    assert_eq!(unread(&mut user.ledger, &candidate, &taken), MessageEnd::Later);
     assert_eq!(user.ledger.rows[&taken.key.occurrence].state, RowState::Reserved);
 }
 
@@ -292,12 +299,12 @@ fn a_placeholder_date_and_a_change_within_the_cool_off_give_nothing() {
     let taken = user.reserve(&candidate).unwrap();
     let now = user.ledger.now;
     let born = |year| SourceRow { born: Some(date(year, 1, 1)), ..row((1, 1), None, SOLAR) };
-    assert_eq!(judge(&[born(1900)], &taken, SOLAR, now), Verdict::NotDue(Reason::PlaceholderDate));
-    assert_eq!(judge(&[born(1990)], &taken, SOLAR, now), Verdict::Due);
+    assert_eq!(judge(&[born(1900)], &taken, SOLAR, now), DueState::NotDue(Reason::PlaceholderDate));
+    assert_eq!(judge(&[born(1990)], &taken, SOLAR, now), DueState::Due);
     let changed =
         |days: i64| SourceRow { changed_at: Some(now - SignedDuration::from_hours(24 * days)), ..born(1990) };
-    assert_eq!(judge(&[changed(19)], &taken, SOLAR, now), Verdict::NotDue(Reason::ChangedLately));
-    assert_eq!(judge(&[changed(20)], &taken, SOLAR, now), Verdict::Due);
+    assert_eq!(judge(&[changed(19)], &taken, SOLAR, now), DueState::NotDue(Reason::ChangedLately));
+    assert_eq!(judge(&[changed(20)], &taken, SOLAR, now), DueState::Due);
 }
 
 #[test]
@@ -350,13 +357,13 @@ fn an_empty_coupon_pool_and_a_busy_system_count_no_try_and_a_rejection_counts() 
     ] {
         let taken = user.reserve(&candidate).unwrap();
         assert_eq!(user.issue(&candidate, &taken), Ok(()));
-        assert_eq!(answered(&mut user.ledger, &taken, answer, counts), Carried::Later);
+        assert_eq!(answered(&mut user.ledger, &taken, answer, counts), MessageEnd::Later);
         assert_eq!(user.ledger.rows[&taken.key.occurrence].tries, tries);
-        user.ledger.now += TAKEN_OVER_AFTER;
+        user.ledger.now += ATTEMPT_TIMEOUT;
     }
     let taken = user.reserve(&candidate).unwrap();
     assert_eq!(user.issue(&candidate, &taken), Ok(()));
-    assert_eq!(answered(&mut user.ledger, &taken, Answer::Rejected, true), Carried::Done);
+    assert_eq!(answered(&mut user.ledger, &taken, Answer::Rejected, true), MessageEnd::Done);
     let state = user.ledger.rows[&taken.key.occurrence].state;
     assert_eq!(state, RowState::Failed(FailedOutcome::NothingGiven));
     let sent = requeue(&mut user.ledger, &taken.key, MEMORY).unwrap();
@@ -369,12 +376,12 @@ fn a_lost_answer_is_asked_for_and_one_that_is_forgotten_waits_for_a_person() {
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let taken = user.reserve(&candidate).unwrap();
     assert_eq!(user.issue(&candidate, &taken), Ok(()));
-    assert!(matches!(user.reserve(&candidate), Err(Carried::Later)), "a young attempt is left alone");
-    user.ledger.now += TAKEN_OVER_AFTER;
+    assert!(matches!(user.reserve(&candidate), Err(MessageEnd::Later)), "a young attempt is left alone");
+    user.ledger.now += ATTEMPT_TIMEOUT;
     let second = user.reserve(&candidate).unwrap();
     assert!(second.may_have_called);
     user.ledger.now += MEMORY;
-    assert_eq!(denied(&mut user.ledger, &second, MEMORY), Err(Carried::Done));
+    assert_eq!(denied(&mut user.ledger, &second, MEMORY), Err(MessageEnd::Done));
     let state = user.ledger.rows[&taken.key.occurrence].state;
     assert!(matches!(state, RowState::Failed(FailedOutcome::Unknown { .. })));
     assert_eq!(requeue(&mut user.ledger, &taken.key, MEMORY), Err(LeftAlone::NeedsDecision));
@@ -385,11 +392,11 @@ fn a_granter_that_was_frozen_changes_nothing_when_it_wakes() {
     let mut user = User::new("");
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let old = user.reserve(&candidate).unwrap();
-    user.ledger.now += TAKEN_OVER_AFTER;
+    user.ledger.now += ATTEMPT_TIMEOUT;
     let new = user.reserve(&candidate).unwrap();
-    assert_eq!(user.issue(&candidate, &old), Err(Carried::Later));
+    assert_eq!(user.issue(&candidate, &old), Err(MessageEnd::Later));
     assert_eq!(user.issue(&candidate, &new), Ok(()));
-    assert_eq!(answered(&mut user.ledger, &old, Answer::Rejected, true), Carried::Later);
+    assert_eq!(answered(&mut user.ledger, &old, Answer::Rejected, true), MessageEnd::Later);
 }
 
 #[test]
@@ -398,11 +405,11 @@ fn a_programme_that_changes_during_the_day_and_last_years_stream_change_no_coupo
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let taken = user.reserve(&candidate).unwrap();
     Arc::make_mut(user.ledger.run.as_mut().unwrap()).rules.coupon = "other".into();
-    user.ledger.now += TAKEN_OVER_AFTER;
+    user.ledger.now += ATTEMPT_TIMEOUT;
     assert_eq!(user.reserve(&candidate).unwrap().coupon, taken.coupon, "a retry sends the coupon of its row");
     Arc::make_mut(user.ledger.run.as_mut().unwrap()).is_closed = true;
-    user.ledger.now += TAKEN_OVER_AFTER;
-    assert!(matches!(user.reserve(&candidate), Err(Carried::Done)), "the run is closed");
+    user.ledger.now += ATTEMPT_TIMEOUT;
+    assert!(matches!(user.reserve(&candidate), Err(MessageEnd::Done)), "the run is closed");
 }
 
 #[test]
@@ -418,7 +425,7 @@ fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
     let mut user = User::new("");
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let taken = user.reserve(&candidate).unwrap();
-    let standing = Standing {
+    let member_state = MemberState {
         member: candidate.member,
         is_member: true,
         shards: Vec::new(),
@@ -426,13 +433,16 @@ fn noon_leaves_what_is_in_flight_alone_and_takes_over_what_is_old() {
         refused: None,
     };
     let now = user.ledger.now;
-    assert_eq!(need(&standing, candidate.run.day, 1, now), Need::InFlight);
-    assert_eq!(need(&standing, candidate.run.day, 1, now + TAKEN_OVER_AFTER), Need::Message);
-    assert_eq!(need(&Standing { row: None, ..standing }, candidate.run.day, 1, now), Need::Message);
+    assert_eq!(need(&member_state, candidate.run.day, 1, now), MemberNeed::InFlight);
+    assert_eq!(need(&member_state, candidate.run.day, 1, now + ATTEMPT_TIMEOUT), MemberNeed::Message);
+    assert_eq!(
+        need(&MemberState { row: None, ..member_state }, candidate.run.day, 1, now),
+        MemberNeed::Message
+    );
 }
 
 /// Returns a batch of one user each: due, of another birthday, unread, and overtaken by another granter.
-fn batch() -> (UsersLedger, Vec<Held>) {
+fn batch() -> (UsersLedger, Vec<HeldRow>) {
     let mut users = BTreeMap::new();
     let mut batch = Vec::new();
     for number in 1..=4u64 {
@@ -446,10 +456,10 @@ fn batch() -> (UsersLedger, Vec<Held>) {
             _ => None,
         };
         if number == 4 {
-            user.ledger.now += TAKEN_OVER_AFTER;
+            user.ledger.now += ATTEMPT_TIMEOUT;
             user.reserve(&candidate).unwrap();
         }
-        batch.push(Held { candidate, taken, source });
+        batch.push(HeldRow { candidate, taken, source });
         users.insert(number, user.ledger);
     }
     (UsersLedger { tokens: LedgerTokens { latest: Unique(7), before: None }, users }, batch)
@@ -460,7 +470,7 @@ fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
     let (mut ledger, batch) = batch();
     let ends = issue(&mut ledger, &batch, Unique(8), Unique(7));
     let ends = ends.map(|ends| ends.into_iter().map(|end| end.map(drop)).collect());
-    assert_eq!(ends, Ok(vec![Ok(()), Err(Carried::Done), Err(Carried::Later), Err(Carried::Later)]));
+    assert_eq!(ends, Ok(vec![Ok(()), Err(MessageEnd::Done), Err(MessageEnd::Later), Err(MessageEnd::Later)]));
     assert_eq!(ledger.tokens, LedgerTokens { latest: Unique(8), before: Some(Unique(7)) });
     let states: Vec<RowState> =
         ledger.users.values().flat_map(|user| user.rows.values()).map(|row| row.state).collect();
@@ -469,9 +479,9 @@ fn a_batch_is_issued_under_one_token_and_who_is_not_due_leaves_it() {
     assert_eq!(states[2], RowState::Reserved, "a row that could not be read waits");
     assert!(ledger.users[&3].rows.values().all(|row| row.absent_since.is_none()), "and it is not absent");
 
-    assert!(is_told(&ledger, &batch[..1], Unique(8)));
-    assert!(!is_told(&ledger, &batch[..1], Unique(7)), "the register is elsewhere");
-    assert!(!is_told(&ledger, &batch[..2], Unique(8)), "a row was not issued");
+    assert!(is_registered(&ledger, &batch[..1], Unique(8)));
+    assert!(!is_registered(&ledger, &batch[..1], Unique(7)), "the register is elsewhere");
+    assert!(!is_registered(&ledger, &batch[..2], Unique(8)), "a row was not issued");
 }
 
 #[test]
@@ -485,6 +495,6 @@ fn a_batch_behind_another_token_changes_nothing() {
 
     // No user is due: the chain stays as it is.
     let ends = issue(&mut ledger, &batch[1..3], Unique(8), Unique(7));
-    assert_eq!(ends, Ok(vec![Err(Carried::Done), Err(Carried::Later)]));
+    assert_eq!(ends, Ok(vec![Err(MessageEnd::Done), Err(MessageEnd::Later)]));
     assert_eq!(ledger.tokens.latest, Unique(7));
 }

@@ -22,7 +22,7 @@ use crate::wiring::Wiring;
 /// The key of the register.
 const KEY: &str = "restarts";
 /// Time between two reads of the register, for which a person waits.
-const LOOK_INTERVAL: Duration = Duration::from_secs(3);
+const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// Requests that the register holds: far more than are made between two reads.
 const REQUESTS_MAX: usize = 100;
 
@@ -50,7 +50,7 @@ impl Requests {
         self.requests.back().map_or(0, |request| request.number)
     }
 
-    fn ask(&mut self, task: Option<&str>) {
+    fn add(&mut self, task: Option<&str>) {
         let number = self.newest() + 1;
         self.requests.push_back(Request { number, task: task.map(str::to_owned) });
         while self.requests.len() > REQUESTS_MAX {
@@ -60,11 +60,11 @@ impl Requests {
 }
 
 /// Asks every process to try a task again, or all of them.
-pub async fn ask(registers: &impl Registers, task: Option<&str>) -> Result<(), Fault> {
+pub async fn request_restart(registers: &impl Registers, task: Option<&str>) -> Result<(), Fault> {
     again(async || {
         let known = registers.read(KEY).await?;
         let mut requests = Requests::of(&known.value);
-        requests.ask(task);
+        requests.add(task);
         let text = serde_json::to_string(&requests).expect("numbers and texts are always JSON");
         registers.compare_and_set(KEY, &known, text).await.map(drop)
     })
@@ -72,7 +72,7 @@ pub async fn ask(registers: &impl Registers, task: Option<&str>) -> Result<(), F
 }
 
 /// Refuses the name of a task that no process of this configuration has.
-pub fn known(wiring: &Wiring, task: &str) -> Result<(), Fault> {
+pub fn require_task(wiring: &Wiring, task: &str) -> Result<(), Fault> {
     let config = wiring.config();
     let mut names: Vec<String> = config.sources.iter().map(|source| reader_task(&source.name)).collect();
     names.extend(lanes(config).iter().map(lane_task));
@@ -101,7 +101,7 @@ pub fn hang_ups() -> Result<Signal, Fault> {
 /// Carries out the requests, until `cancel`.
 pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cancel: CancellationToken) {
     let mut seen = None;
-    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let look = async {
@@ -161,20 +161,20 @@ mod tests {
             async { Err(Fault::new(Code::SourceDiverged, "source a", "it lacks transactions")) }
         });
         let (mut requests, mut seen) = (Requests::default(), None);
-        requests.ask(Some("reader/a"));
+        requests.add(Some("reader/a"));
         // The request before the first read is past. Then this task is requested, another, all, and this one.
         for (task, expected) in
             [(None, 1), (Some("reader/a"), 2), (Some("reader/b"), 2), (None, 3), (Some("reader/a"), 4)]
         {
             if seen.is_some() {
-                requests.ask(task);
+                requests.add(task);
             }
             seen = Some(follow(&requests, seen, &states));
             seen = Some(follow(&requests, seen, &states));
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(tries.load(Ordering::SeqCst), expected, "{requests:?}");
         }
-        (0..200).for_each(|_| requests.ask(Some("reader/b")));
+        (0..200).for_each(|_| requests.add(Some("reader/b")));
         let written = serde_json::to_string(&requests).unwrap();
         assert_eq!((Requests::of(&written).newest(), requests.requests.len()), (205, REQUESTS_MAX));
         assert_eq!(Requests::of("no register").newest(), 0);

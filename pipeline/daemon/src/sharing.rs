@@ -39,18 +39,18 @@ const KINDS: [(&str, Role); 2] = [("reader/", Role::Reader), ("lane/", Role::Pro
 pub struct Yields(Arc<Mutex<BTreeMap<String, Arc<Notify>>>>);
 
 impl Yields {
-    fn of(&self, task: &str) -> Arc<Notify> {
+    fn notify_of(&self, task: &str) -> Arc<Notify> {
         // No code under this lock leaves it half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(task.to_owned()).or_default().clone()
     }
 
     /// Resolves when the task is asked during this wait.
-    pub async fn asked(&self, task: &str) {
-        self.of(task).notified().await;
+    pub async fn requested(&self, task: &str) {
+        self.notify_of(task).notified().await;
     }
 
-    fn ask(&self, task: &str) {
-        self.of(task).notify_waiters();
+    fn request(&self, task: &str) {
+        self.notify_of(task).notify_waiters();
     }
 }
 
@@ -80,10 +80,10 @@ impl Members {
 
 /// Last number of each process and the time of its change, by the clock of this process.
 #[derive(Debug, Default)]
-struct Seen(BTreeMap<String, (u64, Instant)>);
+struct MemberSightings(BTreeMap<String, (u64, Instant)>);
 
-impl Seen {
-    fn note(&mut self, members: &Members, now: Instant) {
+impl MemberSightings {
+    fn record(&mut self, members: &Members, now: Instant) {
         self.0.retain(|id, _| members.members.contains_key(id));
         for (id, member) in &members.members {
             let (beats, at) = self.0.entry(id.clone()).or_insert((member.beats, now));
@@ -103,7 +103,7 @@ struct Sharer {
     id: String,
     kinds: Vec<String>,
     interval: Duration,
-    seen: Seen,
+    seen: MemberSightings,
     /// Time at which this process gave each task back.
     given_back: BTreeMap<String, Instant>,
 }
@@ -121,7 +121,7 @@ pub fn run(
         id: format!("{:016x}", rand::random::<u64>()),
         kinds: kinds.collect(),
         interval,
-        seen: Seen::default(),
+        seen: MemberSightings::default(),
         given_back: BTreeMap::new(),
     });
     let (wiring, states, yields, cancel) =
@@ -155,7 +155,7 @@ async fn share(
                     let tasks = states.snapshot().into_iter().map(|(task, status)| (task, status.state));
                     for task in sharer.surplus(&members, &tasks.collect(), Instant::now()) {
                         tracing::info!(task, "another process has fewer tasks: this one gives the task back");
-                        yields.ask(&task);
+                        yields.request(&task);
                     }
                 }
                 Err(fault) => tracing::debug!(%fault, "the processes that share the work could not be counted"),
@@ -174,7 +174,7 @@ impl Sharer {
             let mut members = Members::of(&known.value);
             {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                seen.note(&members, now);
+                seen.record(&members, now);
                 members.members.retain(|other, _| other == id || !seen.is_gone(other, now, gone_after));
             }
             let new = || Member { beats: 0, kinds: kinds.clone() };
@@ -218,7 +218,7 @@ mod tests {
 
     fn sharer(id: &str) -> Sharer {
         let kinds = KINDS.iter().map(|(kind, _)| (*kind).to_owned()).collect();
-        let (seen, given_back) = (Seen::default(), BTreeMap::new());
+        let (seen, given_back) = (MemberSightings::default(), BTreeMap::new());
         Sharer { id: id.to_owned(), kinds, interval: INTERVAL, seen, given_back }
     }
 
@@ -257,13 +257,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_process_that_counts_no_more_is_gone_after_some_intervals_of_this_ones_clock() {
-        let mut seen = Seen::default();
+        let mut seen = MemberSightings::default();
         let (now, gone_after) = (Instant::now(), INTERVAL * INTERVALS_UNTIL_GONE);
         let mut all = members(&["a", "b"]);
-        seen.note(&all, now);
+        seen.record(&all, now);
         all.members.get_mut("a").unwrap().beats += 1;
         let later = now + gone_after + Duration::from_millis(1);
-        seen.note(&all, later);
+        seen.record(&all, later);
         assert!(seen.is_gone("b", later, gone_after));
         assert!(!seen.is_gone("a", later, gone_after));
         assert_eq!(Members::of("no register").of_kind("lane/"), 0);

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::uuids::Orders;
+use crate::api::uuids::UuidOrders;
 use crate::observe::{cache_task, lane_task, reader_task, sweep_task};
 use crate::pauses::{KnownPauses, Pause};
 use crate::sharing::{self, Yields};
@@ -60,7 +60,7 @@ pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, yields: &Yield
                 let turn = cancel.child_token();
                 let work = composition::read(&wiring, &source.name, &handle, &turn);
                 let yielded = async {
-                    yields.asked(handle.name()).await;
+                    yields.requested(handle.name()).await;
                     Interruption::Yielded
                 };
                 match interruptible(work, &turn, yielded).await? {
@@ -85,7 +85,7 @@ pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, requests: &Reque
                 let interruption = async {
                     tokio::select! {
                         pause = pauses.paused(&id) => Interruption::Paused(pause),
-                        () = yields.asked(handle.name()) => Interruption::Yielded,
+                        () = yields.requested(handle.name()) => Interruption::Yielded,
                     }
                 };
                 match interruptible(work, &turn, interruption).await? {
@@ -196,7 +196,7 @@ async fn sweep(
 }
 
 /// Starts the task that gives out uuids.
-pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &Orders) {
+pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &UuidOrders) {
     let (wiring, orders) = (wiring.clone(), orders.clone());
     supervisor.spawn(MINT_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
         let (wiring, orders) = (wiring.clone(), orders.clone());
@@ -235,7 +235,7 @@ async fn any_machine<L: Leases>(
 async fn mint(
     registers: &impl Registers,
     machine: u16,
-    orders: &Orders,
+    orders: &UuidOrders,
     ready: impl Fn(),
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {

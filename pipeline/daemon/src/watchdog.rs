@@ -19,18 +19,18 @@ const FEEDS_PER_INTERVAL: u32 = 4;
 
 /// Reports that the daemon runs.
 pub async fn started() {
-    tell(NotifyState::Ready).await;
+    notify_systemd(NotifyState::Ready).await;
 }
 
 /// Reports that the daemon was asked to stop.
 pub async fn stopping() {
-    tell(NotifyState::Stopping).await;
+    notify_systemd(NotifyState::Stopping).await;
 }
 
 /// Feeds systemd's watchdog until `cancel`, if systemd has one for this process.
 pub async fn run(states: TaskStates, cancel: CancellationToken) {
     if let Some(interval) = sd_notify::watchdog_enabled() {
-        feed(states, interval, async || tell(NotifyState::Watchdog).await, cancel).await;
+        feed(states, interval, async || notify_systemd(NotifyState::Watchdog).await, cancel).await;
     }
 }
 
@@ -57,9 +57,9 @@ async fn feed(states: TaskStates, interval: Duration, food: impl AsyncFn(), canc
 }
 
 /// Sends a state to systemd. A service manager that takes no message holds up only this call.
-async fn tell(state: NotifyState<'static>) {
-    let told = tokio::task::spawn_blocking(move || sd_notify::notify(&[state])).await;
-    if let Ok(Err(error)) = told {
+async fn notify_systemd(state: NotifyState<'static>) {
+    let reported = tokio::task::spawn_blocking(move || sd_notify::notify(&[state])).await;
+    if let Ok(Err(error)) = reported {
         tracing::warn!(%error, "systemd could not be notified");
     }
 }

@@ -76,8 +76,8 @@ fn the_folder_for_temporary_files_is_told_and_named_where_it_takes_none() {
     let key = |path: &Path| format!("[limits]\nspill_dir = {path:?}");
     let output = check_offline("[limits]", &key(folder.path()));
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = format!("ok folder for temporary files: {}, ", folder.path().display());
-    assert!(stdout(&output).contains(&told), "{}", stdout(&output));
+    let reported = format!("ok folder for temporary files: {}, ", folder.path().display());
+    assert!(stdout(&output).contains(&reported), "{}", stdout(&output));
     // Not even root can make a file in the second one.
     for path in [folder.path().join("none").as_path(), Path::new("/proc/self")] {
         let output = check_offline("[limits]", &key(path));
@@ -310,8 +310,8 @@ fn the_calendar_names_the_tables_of_a_day_and_of_a_programme() {
     assert_eq!(unknown.status.code(), Some(2));
     assert!(stderr(&unknown).contains("there is no programme `pies`"), "{}", stderr(&unknown));
     fs::write(file, format!("{EXAMPLE}\n{}", programme.replace("Asia/Shanghai", "Asia/Nowhere"))).unwrap();
-    let told = stderr(&anabranch(&["--config", file, "check", "--offline"]));
-    assert!(told.contains("there is no time zone `Asia/Nowhere`"), "{told}");
+    let reported = stderr(&anabranch(&["--config", file, "check", "--offline"]));
+    assert!(reported.contains("there is no time zone `Asia/Nowhere`"), "{reported}");
 }
 
 #[test]

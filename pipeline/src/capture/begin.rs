@@ -17,11 +17,11 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use tokio::time::timeout;
 
-use super::enter::{present, reached, resume_at};
 use super::epochs::Epochs;
+use super::open::{present, reached, resume_at};
 use crate::error::{Code, Fault};
 use crate::ports::{
-    BinlogPoint, ChangeSource, Entry, Log, PROBE_REPLICA_SLOT, Registers, RowSource, SourceConnector,
+    BinlogPoint, BinlogStart, ChangeSource, Log, PROBE_REPLICA_SLOT, Registers, RowSource, SourceConnector,
 };
 use crate::records::{BatchBuilder, Progress};
 
@@ -100,7 +100,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     async fn obstacle(
         &self,
         epochs: &Epochs<'_, M>,
-        entry: Option<(Lsn, Entry)>,
+        entry: Option<(Lsn, BinlogStart)>,
         lanes: &[Progress],
     ) -> Result<Fault, Fault> {
         let Some((position, entry)) = entry else {
@@ -141,7 +141,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     }
 
     /// Reads the source on from `entry` until that fails, and returns the fault.
-    async fn probe(&self, latest: &Timeline, entry: Entry) -> Fault {
+    async fn probe(&self, latest: &Timeline, entry: BinlogStart) -> Fault {
         let mut batch = BatchBuilder::new(PROBE_BYTES, Lsn::ZERO, resume_of(&entry));
         let mut source = match self.connector.open(entry, latest, PROBE_REPLICA_SLOT).await {
             Ok(source) => source,
@@ -185,8 +185,8 @@ fn is_mended(code: Code) -> bool {
         || code.is_mended_by_reading()
 }
 
-fn resume_of(entry: &Entry) -> ResumePoint {
-    entry.told().map(|(resume, _)| resume).unwrap_or_default()
+fn resume_of(entry: &BinlogStart) -> ResumePoint {
+    entry.resume_point().map(|(resume, _)| resume).unwrap_or_default()
 }
 
 /// Returns the point of the stream's end, for a request that was written before.

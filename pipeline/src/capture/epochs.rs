@@ -94,7 +94,7 @@ impl<'a, M: Registers> Epochs<'a, M> {
 
     /// Registers the epoch; called before anything that was read from `server` is sent. `first` is the first message:
     /// it is the point of a beginning that only the stream or a lane knew.
-    pub(crate) async fn claim(&mut self, server: &ServerIdentity, first: &Envelope) -> Result<(), Fault> {
+    pub(crate) async fn reserve(&mut self, server: &ServerIdentity, first: &Envelope) -> Result<(), Fault> {
         if self.is_claimed {
             return Ok(());
         }

@@ -11,14 +11,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::enter::{Capture, Entered, anew, ask, enter, entry_name, refresh_all};
 use super::epochs::Epochs;
+use super::open::{Capture, OpenedSource, anew, entry_name, lane_progress, open_source, refresh_all};
 use super::pace::{self, Step, View};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogWriter, Registers, SourceConnector};
+use crate::ports::{BinlogStart, ChangeSource, Filled, Log, LogEntry, LogWriter, Registers, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
 
 /// An event that wakes the loop.
@@ -50,7 +50,7 @@ pub async fn run<
 ) -> Result<(), Fault> {
     let mut epochs = Epochs::read(capture.registers, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
-    let entered = enter(&capture, &mut epochs, end.as_ref(), &lanes).await?;
+    let entered = open_source(&capture, &mut epochs, end.as_ref(), &lanes).await?;
     let fault = match read(&capture, epochs, end, entered, acknowledged, cancel).await {
         Err(fault) if fault.code().is_mended_by_reading() => fault,
         ended => return ended,
@@ -58,8 +58,8 @@ pub async fn run<
     let mut epochs = Epochs::read(capture.registers, capture.source).await?;
     let end = capture.log.end(capture.source).await?;
     end.iter().for_each(|end| epochs.learn_of_stream(&end.envelope));
-    let known = ask(&lanes, &mut epochs).await?;
-    let entered = anew(&capture, &epochs, &known, Entry::Latest, fault).await?;
+    let known = lane_progress(&lanes, &mut epochs).await?;
+    let entered = anew(&capture, &epochs, &known, BinlogStart::Latest, fault).await?;
     match read(&capture, epochs, end, entered, acknowledged, cancel).await {
         Err(fault) if fault.code().is_mended_by_reading() => Err(refresh_all(capture.source, fault)),
         ended => ended,
@@ -71,18 +71,19 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: Epochs<'_, M>,
     end: Option<LogEntry>,
-    entered: Entered<S::Source>,
+    entered: OpenedSource<S::Source>,
     acknowledged: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let Entered { source, entry, origin, is_announced } = entered;
-    let position = source.entered_at();
+    let OpenedSource { source, entry, origin, is_announced } = entered;
+    let position = source.start_position();
     let term = end.as_ref().map_or(1, |end| end.envelope.term + 1);
     let (captured, batch_bytes) = (capture.connector.captured(), capture.limits.batch_bytes.get());
     // Lanes that read more fields than the stream's end has begin at the first message that has them.
     let is_announced = is_announced && end.as_ref().is_some_and(|end| end.envelope.captured == captured);
     let numbers = (term, epochs.number());
-    let (framer, batch) = Framer::begin(entry.told(), position, origin, numbers, captured, batch_bytes);
+    let (framer, batch) =
+        Framer::begin(entry.resume_point(), position, origin, numbers, captured, batch_bytes);
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     let position_requests = capture.log.position_requests(capture.source).await?;
@@ -99,7 +100,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         position_message_at: Instant::now() + capture.limits.position_interval,
         // The age of the last message is not known.
         keep_at: Instant::now() + capture.limits.position_interval,
-        look_at: Instant::now() + capture.limits.position_interval,
+        check_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
         epochs,
         source,
@@ -157,7 +158,7 @@ struct Attempt<'a, C, L: Log, M> {
     /// When a position message is due even if the position has not moved.
     keep_at: Instant,
     /// When to check whether the source has begun anew.
-    look_at: Instant,
+    check_at: Instant,
     meters: Meters,
     limits: &'a Limits,
 }
@@ -254,7 +255,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
             return Ok(());
         }
         self.position_message_at = Instant::now() + self.limits.position_interval;
-        self.look_at_the_register().await?;
+        self.check_register().await?;
         let end = self.log.end(self.name).await?.map(|end| end.id);
         if end == self.last_id {
             return Ok(());
@@ -263,11 +264,11 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         Err(Fault::new(Code::LogFenced, format!("stream of source {}", self.name), found))
     }
 
-    async fn look_at_the_register(&mut self) -> Result<(), Fault> {
-        if Instant::now() < self.look_at {
+    async fn check_register(&mut self) -> Result<(), Fault> {
+        if Instant::now() < self.check_at {
             return Ok(());
         }
-        self.look_at = Instant::now() + self.limits.position_interval;
+        self.check_at = Instant::now() + self.limits.position_interval;
         self.epochs.require_present().await
     }
 
@@ -287,8 +288,8 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.batch.require_order(self.name)?;
         let batch = self.batch.take();
         let envelope = self.framer.frame(&batch, self.source.server());
-        self.look_at_the_register().await?;
-        self.epochs.claim(self.source.server(), &envelope).await?;
+        self.check_register().await?;
+        self.epochs.reserve(self.source.server(), &envelope).await?;
         self.is_announced = true;
         self.position_message_at = Instant::now() + self.limits.position_interval;
         self.keep_at = Instant::now() + self.limits.keep_interval;

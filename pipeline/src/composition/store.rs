@@ -30,10 +30,10 @@ impl<T: LaneStore, D: LaneStore> LaneStore for TargetStore<T, D> {
         }
     }
 
-    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+    async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         match self {
-            Self::Tables(store) => store.may_stand(shards).await,
-            Self::Documents(store) => store.may_stand(shards).await,
+            Self::Tables(store) => store.shards_with_rows(shards).await,
+            Self::Documents(store) => store.shards_with_rows(shards).await,
         }
     }
 

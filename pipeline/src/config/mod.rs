@@ -35,7 +35,7 @@ use self::reconcile::ReconcileSettings;
 pub use self::tables::{BirthdayTables, MappingTables};
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
-use crate::ports::Entry;
+use crate::ports::BinlogStart;
 use crate::records::TimeToLive;
 
 /// The whole configuration of `anabranch`.
@@ -153,7 +153,7 @@ pub struct SourceConfig {
     /// it, one for each lane, belong to direct feeds.
     pub replica_server_id: NonZeroU32,
     /// The point where a source without any log begins.
-    pub start: Entry,
+    pub start: BinlogStart,
     /// A replica, with its CA, for whole tables in reconciliations; single rows are read from the source itself.
     pub replica: Option<(ServerUrl, Option<PathBuf>)>,
     /// Owner generation of the source's tables (part of the shard id).

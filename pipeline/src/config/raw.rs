@@ -19,7 +19,7 @@ use super::reconcile::Reconcile;
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
 use super::{Problems, REPLICA_SERVER_IDS};
-use crate::ports::Entry;
+use crate::ports::BinlogStart;
 
 /// Example files; a test insists that together they have every key.
 pub(super) const EXAMPLES: [&str; 2] = [
@@ -414,9 +414,9 @@ impl Source {
             return None;
         }
         let start = match self.start.as_deref() {
-            None | Some("earliest") => Entry::Earliest,
-            Some("latest") => Entry::Latest,
-            Some(set) if set.contains('-') => Entry::Gtid(set.to_owned()),
+            None | Some("earliest") => BinlogStart::Earliest,
+            Some("latest") => BinlogStart::Latest,
+            Some(set) if set.contains('-') => BinlogStart::Gtid(set.to_owned()),
             Some(other) => {
                 problems.add("sources.start", format!("`{other}`"), "earliest, latest or a GTID set");
                 return None;

@@ -39,7 +39,7 @@ fn a_small_file_is_enough_and_defaults_fill_the_rest() {
     let config = Config::parse(GOOD).unwrap();
     assert_eq!(config.entities[0].columns, ["user_id", "born"]);
     assert_eq!(config.sources[0].url.password().expose(), "p@ss");
-    assert_eq!(config.sources[0].start, Entry::Earliest);
+    assert_eq!(config.sources[0].start, BinlogStart::Earliest);
     assert_eq!(config.projections[0].lanes.get(), 2);
     let ProjectionKind::Birthday(tables) = &config.projections[0].kind else { panic!("of another kind") };
     assert_eq!(tables.database_name(3), "birthday_03");

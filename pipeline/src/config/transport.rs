@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn plain_text_beyond_this_machine_is_told() {
-        for (url, ca_file, is_told) in [
+        for (url, ca_file, is_reported) in [
             ("mysql://u:p@db.example:3306", None, true),
             ("mysql://u:p@10.0.0.1:3306", None, true),
             ("mysql://u:p@db.example:3306", Some("/ca.pem"), false),
@@ -239,8 +239,8 @@ mod tests {
             ("rediss://u:p@cache.example:6379", None, false),
         ] {
             let url = ServerUrl::try_from(url.to_owned()).unwrap();
-            let told = plain_warning("source a", &url, ca_file.map(Path::new));
-            assert_eq!(told.is_some(), is_told, "{} {told:?}", url.address());
+            let reported = plain_warning("source a", &url, ca_file.map(Path::new));
+            assert_eq!(reported.is_some(), is_reported, "{} {reported:?}", url.address());
         }
     }
 }

@@ -20,7 +20,7 @@ use super::link::{BEGIN_NEXT_EPOCH, links, require_beginning, require_timeline};
 use super::window::Delivery;
 use crate::error::{Code, Fault};
 use crate::failpoints;
-use crate::ports::{ChangeSource, Entry, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
+use crate::ports::{BinlogStart, ChangeSource, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
 
 /// Time between two checks whether the stream links, for a lane that is fed directly or waits to be.
@@ -45,7 +45,7 @@ pub(super) struct DirectFeed {
     batches: mpsc::Receiver<Result<Delivery, Fault>>,
     /// Epoch and server that the feed reads.
     timeline: Timeline,
-    _reading: AbortOnDropHandle<()>,
+    _task: AbortOnDropHandle<()>,
 }
 
 /// Position and time at which the stream was found to break off.
@@ -61,7 +61,7 @@ impl Hole {
     }
 
     /// Whether the stream is to be trusted again at a position.
-    fn is_behind(&self, position: Lsn) -> bool {
+    fn is_passed(&self, position: Lsn) -> bool {
         position > self.position || self.found_at.elapsed() > DOUBT
     }
 }
@@ -128,7 +128,9 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         {
             require_beginning(self.id, progress, &end)?;
         }
-        if let (None, Some((sequence, id)), false) = (hole, progress.message.clone(), progress.is_apart()) {
+        if let (None, Some((sequence, id)), false) =
+            (hole, progress.message.clone(), progress.is_in_earlier_epoch())
+        {
             match self.log.reader(source, ReadFrom::After { sequence, id }).await {
                 Err(fault) if fault.code() == Code::LogHole => {
                     tracing::warn!(lane = %self.id, %fault, "the last applied message is not in the stream any more");
@@ -139,15 +141,16 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let (mut waits, mut is_awaited) = (false, false);
         loop {
             let Some(end) = self.log.end(source).await? else {
-                if progress.is_apart() {
+                if progress.is_in_earlier_epoch() {
                     sleep(JOIN_INTERVAL).await;
                     continue;
                 }
                 return Ok(Feed::at(self.log.reader(source, ReadFrom::At(Lsn::ZERO)).await?));
             };
             // A stream that was lost begins with a point of the past, and then reports the present epoch.
-            let is_behind = end.envelope.position.epoch() < progress.highest_position.epoch();
-            if progress.is_apart() && is_behind && !std::mem::replace(&mut is_awaited, true) {
+            let is_earlier_epoch = end.envelope.position.epoch() < progress.highest_position.epoch();
+            if progress.is_in_earlier_epoch() && is_earlier_epoch && !std::mem::replace(&mut is_awaited, true)
+            {
                 sleep(JOIN_INTERVAL).await;
                 continue;
             }
@@ -181,7 +184,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
             return Err(Fault::new(Code::SourceUnreachable, format!("source {source}"), found)
                 .needs(format!("a direct feed of epoch {present}, which the stream has")));
         }
-        if progress.is_apart() || hole.is_some_and(|hole| !hole.is_behind(position)) {
+        if progress.is_in_earlier_epoch() || hole.is_some_and(|hole| !hole.is_passed(position)) {
             return Ok(None);
         }
         // The next append follows the end; a stored message says itself which position it follows.
@@ -211,7 +214,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     ) -> Result<DirectFeed, Fault> {
         let entry = self.direct_entry(progress, end)?;
         let timeline = Timeline::of(end.envelope.position, &end.envelope.server);
-        let told = entry.told();
+        let resume_point = entry.resume_point();
         let source = self.source.open(entry, &timeline, self.replica_slot).await?;
         if *source.server() != end.envelope.server {
             let (found, needed) = (format!("it is server {}", source.server()), &end.envelope.server);
@@ -221,28 +224,34 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 )));
         }
         tracing::info!(
-            lane = %self.id, position = %progress.position, entered_at = %source.entered_at(),
+            lane = %self.id, position = %progress.position, start_position = %source.start_position(),
             "the lane is fed from the binlog: the stream does not link"
         );
         failpoints::reach("lane-direct-opened").await;
         let is_origin = progress.position == Lsn::ZERO;
         let (numbers, batch_bytes) = ((0, progress.beginning), self.limits.batch_bytes.get());
-        let (framer, batch) =
-            Framer::begin(told, source.entered_at(), is_origin, numbers, self.source.captured(), batch_bytes);
+        let (framer, batch) = Framer::begin(
+            resume_point,
+            source.start_position(),
+            is_origin,
+            numbers,
+            self.source.captured(),
+            batch_bytes,
+        );
         let (sender, batches) = mpsc::channel(BATCHES_AHEAD);
         let name = self.id.source.clone();
-        let reading = tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             let _permit = permit;
             if let Err(fault) = read(&name, source, batch, framer, &sender).await {
                 // A receiver that is gone needs no reason.
                 let _ = sender.send(Err(fault)).await;
             }
         });
-        Ok(DirectFeed { batches, timeline, _reading: AbortOnDropHandle::new(reading) })
+        Ok(DirectFeed { batches, timeline, _task: AbortOnDropHandle::new(task) })
     }
 
     /// Returns the entry at which a direct feed enters the binlog. A lane that has not begun uses the configured one.
-    fn direct_entry(&self, progress: &Progress, end: &LogEntry) -> Result<Entry, Fault> {
+    fn direct_entry(&self, progress: &Progress, end: &LogEntry) -> Result<BinlogStart, Fault> {
         let epoch = end.envelope.position.epoch();
         let highest = progress.timeline().epoch;
         if epoch < highest {
@@ -252,14 +261,14 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
                 .remedy(BEGIN_NEXT_EPOCH));
         }
         if progress.position > Lsn::ZERO {
-            return Ok(Entry::Resume {
+            return Ok(BinlogStart::Resume {
                 resume: progress.resume.clone(),
                 position: progress.position,
                 server: progress.server.clone(),
             });
         }
         let found = match self.start {
-            Entry::Latest => "the lane has not begun, and the source's `start` is `latest`",
+            BinlogStart::Latest => "the lane has not begun, and the source's `start` is `latest`",
             _ if epoch > FIRST_EPOCH => {
                 "the lane has not begun, and the source has failed over since its beginning"
             }

@@ -8,7 +8,7 @@ use super::shared::Shared;
 use super::window::LaneWindow;
 use crate::config::Limits;
 use crate::error::{Code, Fault};
-use crate::ports::{Entry, LaneStore};
+use crate::ports::{BinlogStart, LaneStore};
 use crate::records::{LaneId, Progress};
 
 /// The inputs of one lane.
@@ -21,7 +21,7 @@ pub struct Lane<'a, S, L> {
     /// Replica slot of the lane's direct feed.
     pub replica_slot: u32,
     /// Entry of a lane without progress when the stream does not begin there.
-    pub start: &'a Entry,
+    pub start: &'a BinlogStart,
     /// Entity that the projection reads; `fields` says how many of its fields.
     pub entity: Entity,
     pub fields: usize,
@@ -56,7 +56,7 @@ pub(super) async fn unless<T>(
 
 /// Returns the stored progress, if it is still this lane's. A quiet lane commits nothing, so the fence cannot tell it
 /// that it was set back.
-pub(super) async fn look<S, L>(
+pub(super) async fn load_own_progress<S, L>(
     lane: &Lane<'_, S, L>,
     store: &mut impl LaneStore,
     window: &LaneWindow,

@@ -66,13 +66,13 @@ pub(super) fn links(envelope: &Envelope, position: Lsn, follows: bool) -> bool {
 /// Whether a message of the stream leaves a lane the part of a group that it has taken.
 ///
 /// The new server of a message that spans a fail-over may lack the group. It has the group if the stream reports the
-/// part: in this message, or in the one before it (`told`), after which the reader entered that server's binlog.
+/// part: in this message, or in the one before it (`announced`), after which the reader entered that server's binlog.
 /// Otherwise the stream lost the messages with the part before the reader came there: the lane must ask the server
 /// itself.
-pub(super) fn keeps_part(progress: &Progress, told: Option<&str>, envelope: &Envelope) -> bool {
+pub(super) fn keeps_part(progress: &Progress, announced: Option<&str>, envelope: &Envelope) -> bool {
     let is_between_servers = envelope.previous.epoch() < envelope.position.epoch();
     let Some(part) = progress.resume.partial.as_deref() else { return true };
-    !is_between_servers || [told, envelope.resume.partial.as_deref()].contains(&Some(part))
+    !is_between_servers || [announced, envelope.resume.partial.as_deref()].contains(&Some(part))
 }
 
 #[cfg(test)]

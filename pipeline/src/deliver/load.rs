@@ -12,18 +12,18 @@ use anabranch_schemas::lsn::Lsn;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole};
-use super::lane::{Lane, look, unless};
+use super::lane::{Lane, load_own_progress, unless};
 use super::window::LaneWindow;
 use crate::error::{Code, Fault};
-use crate::ports::{Entry, LaneStore, Log, SourceConnector};
+use crate::ports::{BinlogStart, LaneStore, Log, SourceConnector};
 use crate::records::{Flush, Progress, Refresh, Scope};
 
 /// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///
 /// A configured beginning other than the earliest means that only rows after it are wanted.
-pub(super) fn lacks_rows(progress: &Progress, start: &Entry, first: &Envelope) -> bool {
+pub(super) fn lacks_rows(progress: &Progress, start: &BinlogStart, first: &Envelope) -> bool {
     let has_begun = progress.position > Lsn::ZERO || progress.highest_position > Lsn::ZERO;
-    !has_begun && *start == Entry::Earliest && first.origin
+    !has_begun && *start == BinlogStart::Earliest && first.origin
 }
 
 impl Progress {
@@ -87,7 +87,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     ) -> Result<(), Fault> {
         // Since the attempt began, a refresh may have been requested, or a replay from nothing, which first removes
         // rows.
-        let before = look(self, store, window).await?;
+        let before = load_own_progress(self, store, window).await?;
         let end = self.log.end(&self.id.source).await?;
         let begins = end.as_ref().is_some_and(|end| end.envelope.beginning > before.beginning);
         if !begins && !before.may_begin_anew() {
@@ -140,11 +140,11 @@ mod tests {
             Envelope { origin, previous, position: previous, ..Envelope::default() }
         };
         let (new, begun) = (Progress::default(), Progress { position: Lsn::MAX, ..Progress::default() });
-        assert!(lacks_rows(&new, &Entry::Earliest, &message(true)));
+        assert!(lacks_rows(&new, &BinlogStart::Earliest, &message(true)));
         for (progress, start, first) in [
-            (&new, Entry::Earliest, message(false)),
-            (&new, Entry::Latest, message(true)),
-            (&begun, Entry::Earliest, message(true)),
+            (&new, BinlogStart::Earliest, message(false)),
+            (&new, BinlogStart::Latest, message(true)),
+            (&begun, BinlogStart::Earliest, message(true)),
         ] {
             assert!(!lacks_rows(progress, &start, &first), "{start:?} {first:?}");
         }

@@ -24,6 +24,6 @@ pub use lane::Lane;
 pub(crate) use load::refresh_command;
 pub use projected::ProjectedLane;
 pub use refresh::request_refresh;
-pub use rewind::{Past, Rewind, fence, rewind};
+pub use rewind::{Rewind, RewindSource, fence, rewind};
 pub use run::run;
 pub use shared::Shared;

@@ -14,7 +14,7 @@ use super::shared::Shared;
 use crate::config::Limits;
 use crate::error::Fault;
 use crate::metrics as names;
-use crate::ports::{Entry, LaneStore, Log, RowSource, SourceConnector};
+use crate::ports::{BinlogStart, LaneStore, Log, RowSource, SourceConnector};
 use crate::projections::{Defects, LaneScope, Projection};
 use crate::records::{Flush, LaneId};
 
@@ -31,7 +31,7 @@ pub struct ProjectedLane<'a, S, L> {
     /// Replica slot of the lane's direct feed.
     pub replica_slot: u32,
     /// Entry of a lane without progress when the stream does not begin there.
-    pub start: &'a Entry,
+    pub start: &'a BinlogStart,
     /// State that the lane shares with the other lanes of the source.
     pub shared: &'a Shared,
     pub limits: &'a Limits,

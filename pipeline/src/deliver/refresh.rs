@@ -18,8 +18,8 @@
 //! of the source does not end the attempt of the lane: its feed goes on.
 
 mod aside;
+mod changed_claims;
 mod meters;
-mod notes;
 mod plan;
 mod read;
 mod request;
@@ -37,8 +37,8 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
 use tokio::time::Instant;
 
+use self::changed_claims::ChangedClaims;
 use self::meters::Meters;
-use self::notes::Notes;
 use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
 pub use self::request::request_refresh;
@@ -118,7 +118,7 @@ pub(super) struct Refresher<'a, S> {
     phase: Phase<'a>,
     /// Tables of the entity, in the order of shard ids.
     tables: Option<Vec<TableIdentity<'static>>>,
-    notes: Notes,
+    changes: ChangedClaims,
     not_before: Instant,
     failures: u32,
     /// How often the chunk was discarded.
@@ -152,7 +152,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             is_reread: false,
             phase: Phase::Resting,
             tables: None,
-            notes: Notes::default(),
+            changes: ChangedClaims::default(),
             not_before: Instant::now(),
             failures: 0,
             repeated: 0,
@@ -222,7 +222,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 (table, after, first)
             }
             Work::Keys(keys) => {
-                self.notes = Notes::new(epoch, keys.keys().copied().collect(), floor);
+                self.changes = ChangedClaims::new(epoch, keys.keys().copied().collect(), floor);
                 let tables = self.tables.clone().unwrap_or_default();
                 return Phase::Reading(rows_of(source, tables, keys, epoch).boxed());
             }
@@ -232,9 +232,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Work::Finished => return Phase::Waiting(Step::Finished),
         };
         // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.
-        let is_noted = self.notes.epoch == epoch && self.notes.shards.iter().eq([&table.shard]);
-        if !is_noted || self.notes.is_full() {
-            self.notes = Notes::new(epoch, [table.shard].into(), floor);
+        let is_noted = self.changes.epoch == epoch && self.changes.shards.iter().eq([&table.shard]);
+        if !is_noted || self.changes.is_full() {
+            self.changes = ChangedClaims::new(epoch, [table.shard].into(), floor);
         }
         let rows = self.throttle.take();
         self.asked = rows.get();
@@ -242,7 +242,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let rows = rows.min(NonZeroUsize::new(KEYS_MAX).expect("it is not zero"));
             return Phase::Reading(rows_where(source, table, condition.clone(), after, rows, epoch).boxed());
         }
-        let (floor, server, shared) = (self.notes.floor.max(first), progress.server.clone(), self.shared);
+        let (floor, server, shared) = (self.changes.floor.max(first), progress.server.clone(), self.shared);
         let since = self.since;
         let chunk = async move {
             let (table, after, server) = (&table, after.as_ref(), &server);
@@ -254,14 +254,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Notes a flush that is about to be committed: an older chunk must not overwrite the claims that it changes.
     ///
     /// The chunk and the notes of a table that is to be read again are discarded: its next chunk is the first one.
-    pub(super) fn note(&mut self, flush: &Flush) {
+    pub(super) fn record(&mut self, flush: &Flush) {
         let is_of_phase = |reread: &Reread| match reread {
             Reread::Every => true,
-            Reread::Table(shard) => self.notes.shards.contains(shard),
+            Reread::Table(shard) => self.changes.shards.contains(shard),
         };
         if flush.rereads.iter().any(is_of_phase) {
             self.phase = Phase::Resting;
-            self.notes = Notes::default();
+            self.changes = ChangedClaims::default();
         }
         for reread in &flush.rereads {
             match reread {
@@ -269,7 +269,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 Reread::Table(shard) => _ = self.set_aside.remove(shard),
             }
         }
-        self.notes.note(flush);
+        self.changes.record(flush);
     }
 
     /// Whether a step could be written if everything was committed.
@@ -309,33 +309,33 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                             rest.progress = flush.progress;
                             *rest
                         }
-                        None => self.take(&read, flush, project)?,
+                        None => self.project_chunk(&read, flush, project)?,
                     };
                     let (low, rest) = (read.chunk.low, self.part_work.and_then(|work| flush.cut(work)));
                     if read.keys.is_none() {
-                        flush.retain(|table, shard, key| !self.notes.has_changed(table, shard, key, low));
+                        flush.retain(|table, shard, key| !self.changes.has_changed(table, shard, key, low));
                     }
                     if let Some(rest) = rest {
                         self.phase = Phase::Waiting(Step::Chunk(read, Some(Box::new(rest))));
                     } else {
                         self.repeated = 0;
                         self.meters.rows.increment(read.chunk.rows);
-                        let shard = *self.notes.shards.first().expect("a chunk was read of something");
+                        let shard = *self.changes.shards.first().expect("a chunk was read of something");
                         flush.progress.refresh =
-                            Some(refresh.behind_chunk(shard, &read.chunk, self.is_reread));
+                            Some(refresh.after_chunk(shard, &read.chunk, self.is_reread));
                     }
                 }
             },
             Phase::Waiting(Step::Sweep(tables)) => return self.sweep(window, store, tables).await,
-            Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.behind_table(shard)),
+            Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.after_table(shard)),
             Phase::Waiting(Step::Owed(shard)) => {
-                let behind = refresh.behind_table(shard);
+                let behind = refresh.after_table(shard);
                 flush.progress.refresh = Some(Refresh::with_reread(Some(behind), shard, progress.position));
             }
             Phase::Waiting(Step::Finished) => {
                 tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is complete");
-                flush.progress.refresh = refresh.behind_scope();
-                self.notes = Notes::default();
+                flush.progress.refresh = refresh.after_scope();
+                self.changes = ChangedClaims::default();
             }
             // The read continues after the present work.
             other => {
@@ -352,12 +352,12 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
-        let (notes, source_column, repeated) = (&self.notes, self.source_column, self.repeated);
-        Judged { refresh, progress, notes, source_column, repeated }.verdict(read)
+        let (changes, source_column, repeated) = (&self.changes, self.source_column, self.repeated);
+        Judged { refresh, progress, changes, source_column, repeated }.verdict(read)
     }
 
     /// Returns the mutations of a chunk; for keys, only those whose source rows have not changed after its watermark.
-    fn take(
+    fn project_chunk(
         &self,
         Read { chunk, keys, .. }: &Read,
         mut flush: Flush,
@@ -371,7 +371,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             project(&change, &mut flush);
         }
         let Some(keys) = keys else { return Ok(flush) };
-        let changed = self.notes.changed(self.source_column, chunk.low);
+        let changed = self.changes.changed(self.source_column, chunk.low);
         let all = keys.iter().flat_map(|(shard, keys)| keys.iter().map(|key| (*shard, key)));
         let stand = all.filter(|(shard, key)| !changed.has(*shard, key));
         let rows = stand.map(|(shard, key)| (shard, key.clone())).collect();
@@ -434,7 +434,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let behind = tables.end.saturating_add(tables.end - tables.start);
             self.phase = Phase::Waiting(Step::Sweep(tables.end..behind));
         } else {
-            flush.progress.refresh = Some(refresh.behind_sweep(shard, first));
+            flush.progress.refresh = Some(refresh.after_sweep(shard, first));
         }
         self.commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;

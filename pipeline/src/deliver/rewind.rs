@@ -8,7 +8,7 @@ use anabranch_schemas::timeline::Timeline;
 
 use crate::capture::Epochs;
 use crate::error::{Code, Fault};
-use crate::ports::{BinlogPoint, Entry, LaneStore, Located, Log, Registers, SourceConnector};
+use crate::ports::{BinlogPoint, BinlogStart, LaneStore, Located, Log, Registers, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};
 
 /// Attempts to change progress: a busy lane commits meanwhile, and each attempt reads its progress again.
@@ -25,29 +25,29 @@ pub enum Rewind {
 
 /// The past of one source: its binlog, and the stream that says in which epoch its server is read.
 #[derive(Debug)]
-pub struct Past<'a, S, L, M> {
+pub struct RewindSource<'a, S, L, M> {
     pub source: &'a str,
     pub connector: &'a S,
     pub log: &'a L,
     /// The registers, which hold the epochs.
     pub registers: &'a M,
     /// Entry of a lane without progress.
-    pub start: &'a Entry,
+    pub start: &'a BinlogStart,
 }
 
-impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
-    pub async fn place(&self, place: BinlogPoint) -> Result<Rewind, Fault> {
-        self.locate(place).await.map(Rewind::To)
+impl<S: SourceConnector, L: Log, M: Registers> RewindSource<'_, S, L, M> {
+    pub async fn resolve(&self, point: BinlogPoint) -> Result<Rewind, Fault> {
+        self.locate(point).await.map(Rewind::To)
     }
 
     /// Returns a rewind to nothing. It needs the source's history from its beginning, unless missing rows are accepted.
     pub async fn nothing(&self, accepts_missing: bool) -> Result<Rewind, Fault> {
-        if *self.start == Entry::Latest {
+        if *self.start == BinlogStart::Latest {
             let found = "the source's `start` is `latest`, so a new lane has no beginning";
             return Err(self.refused(found).needs("`start = \"earliest\"` or a GTID set"));
         }
         // Changes from before the set were never wanted.
-        if let Entry::Gtid(set) = self.start {
+        if let BinlogStart::Gtid(set) = self.start {
             return self.locate(BinlogPoint::Gtid(set.clone())).await.map(|_| Rewind::ToNothing);
         }
         let oldest = self.locate(BinlogPoint::Earliest).await?;
@@ -68,7 +68,7 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
 
     /// Locates a point in the epoch of the stream, if the present server is to be read in that epoch. For another
     /// server, or without a stream, the epoch does not exist yet, and a wrong one makes old changes look new.
-    async fn locate(&self, place: BinlogPoint) -> Result<Located, Fault> {
+    async fn locate(&self, point: BinlogPoint) -> Result<Located, Fault> {
         let Some(end) = self.log.end(self.source).await? else {
             return Err(self.refused("the stream is empty").needs("a message of the source's reader"));
         };
@@ -76,7 +76,7 @@ impl<S: SourceConnector, L: Log, M: Registers> Past<'_, S, L, M> {
         let reached = Timeline::of(end.position, &end.server);
         let mut epochs = Epochs::read(self.registers, self.source).await?;
         epochs.learn(reached.clone());
-        let located = self.connector.locate(place, reached.epoch).await?;
+        let located = self.connector.locate(point, reached.epoch).await?;
         let present = epochs.latest().followed_by(&located.server);
         if present != reached {
             return Err(self
@@ -127,15 +127,16 @@ pub async fn rewind(
 ) -> Result<Progress, Fault> {
     let rewound = |before: &Progress| {
         let after = match to {
-            Rewind::To(place) => {
-                let is_back = place.position < before.position;
+            Rewind::To(located) => {
+                let is_back = located.position < before.position;
                 let has_begun = before.highest_position > Lsn::ZERO;
                 if has_begun && !is_back {
-                    let found = format!("{} is not before its position {}", place.position, before.position);
+                    let found =
+                        format!("{} is not before its position {}", located.position, before.position);
                     return Err(Fault::new(Code::ReplayRefused, format!("lane {id}"), found)
                         .needs("a point in the past: a lane that skips changes would be wrong for ever"));
                 }
-                before.rewound(place.position, place.resume.clone(), place.server.clone())
+                before.rewound(located.position, located.resume.clone(), located.server.clone())
             }
             Rewind::ToNothing => before.rewound(Lsn::ZERO, Default::default(), before.timeline().server),
         };

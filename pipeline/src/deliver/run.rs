@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
-use super::lane::{Lane, look, unless};
+use super::lane::{Lane, load_own_progress, unless};
 use super::load::lacks_rows;
 use super::refresh::Refresher;
 use super::window::{Delivery, LaneWindow};
@@ -42,7 +42,7 @@ struct Due {
     /// When to check whether the stream links, while fed directly.
     join_at: Instant,
     /// When to check whether the stored progress is still this lane's.
-    look_at: Instant,
+    check_at: Instant,
 }
 
 impl Due {
@@ -52,7 +52,7 @@ impl Due {
             progress_at: now + IDLE_PROGRESS_INTERVAL,
             rows_at: now + FILL_INTERVAL,
             join_at: now,
-            look_at: now + limits.position_interval,
+            check_at: now + limits.position_interval,
         }
     }
 
@@ -74,24 +74,24 @@ impl Due {
 /// An event that wakes the loop.
 enum Event {
     Delivery(Box<Delivery>),
-    Broken(Break),
+    Broken(FeedBreak),
     JoinDue,
     ProgressDue,
-    LookDue,
+    CheckDue,
     /// Rows of the source were read.
     Read,
     Cancelled,
 }
 
 /// Reason for which a feed does not go on, though the lane can.
-enum Break {
+enum FeedBreak {
     /// The stream changed under the lane (wiped, rolled back) or lacks messages: the binlog has them.
     Hole(Fault),
     /// The binlog lacks something, or holds something unreadable: the tables have it.
     Unreadable(Fault),
 }
 
-impl Break {
+impl FeedBreak {
     /// Returns the kind of break that a fault of the feed means; a fault of neither kind ends the attempt.
     fn of(fault: Fault, is_direct: bool) -> Result<Self, Fault> {
         match () {
@@ -123,7 +123,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
         let broken = match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
             Event::Delivery(delivery) => {
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
-                meters.unaccounted.set(window.taken().unaccounted() as f64);
+                meters.unaccounted.set(window.counts().unaccounted() as f64);
                 let broken = taken?;
                 leave_out_withdrawals(&mut window, &mut refresher, store, cancel).await?;
                 if broken.is_none() && !is_commit_due(&due, &window, &refresher, lane.limits) {
@@ -143,17 +143,17 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 continue;
             }
             Event::ProgressDue | Event::Read => None,
-            Event::LookDue => {
-                unless(cancel, look(&lane, store, &window)).await?;
-                due.look_at = Instant::now() + lane.limits.position_interval;
+            Event::CheckDue => {
+                unless(cancel, load_own_progress(&lane, store, &window)).await?;
+                due.check_at = Instant::now() + lane.limits.position_interval;
                 continue;
             }
             Event::Cancelled => return commit(&lane, &mut window, store, applied, &meters).await,
         };
         match broken {
             None => {}
-            Some(Break::Hole(fault)) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
-            Some(Break::Unreadable(fault)) => {
+            Some(FeedBreak::Hole(fault)) => hole = Some(found_hole(&lane, &window, &feed, fault)?),
+            Some(FeedBreak::Unreadable(fault)) => {
                 lane.begin_at_end(&mut window, fault, store).await?;
                 drop(feed);
                 let opened = lane.feed_or_load(&mut window, None, store, cancel).await?;
@@ -163,7 +163,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             }
         }
         if window.has_moved() {
-            refresher.note(window.flush());
+            refresher.record(window.flush());
         }
         commit(&lane, &mut window, store, applied, &meters).await?;
         refresher.write(&mut window, store, &mut project).await?;
@@ -217,12 +217,12 @@ async fn next_event<R: LogReader, S: RowSource>(
         () = tokio::time::sleep_until(due.join_at), if is_direct => Ok(Event::JoinDue),
         delivery = feed.next() => match delivery {
             Ok(delivery) => Ok(Event::Delivery(Box::new(delivery))),
-            Err(fault) => Break::of(fault, is_direct).map(Event::Broken),
+            Err(fault) => FeedBreak::of(fault, is_direct).map(Event::Broken),
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
         // A late writer may undo a part of a flush that ends within an event, where versions have no order within it.
         () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
-        () = tokio::time::sleep_until(due.look_at), if !window.has_moved() => Ok(Event::LookDue),
+        () = tokio::time::sleep_until(due.check_at), if !window.has_moved() => Ok(Event::CheckDue),
     }
 }
 
@@ -233,13 +233,13 @@ fn take<S, L: Log>(
     feed: &mut Feed<L::Reader>,
     delivery: Delivery,
     mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
-) -> Result<Option<Break>, Fault> {
+) -> Result<Option<FeedBreak>, Fault> {
     let mut next = Ok(delivery);
     loop {
         let taken = next.and_then(|delivery| {
             let lacks_rows = lacks_rows(window.progress(), lane.start, &delivery.envelope);
             let fields = lane.fields_read().taken(window.progress(), &delivery.envelope);
-            window.take(lane.id, &delivery, &mut project)?;
+            window.add_message(lane.id, &delivery, &mut project)?;
             if window.note_fields(fields) {
                 tracing::info!(lane = %lane.id, "messages have all fields of the lane again: it reads all tables");
             } else if fields.begins_lack {
@@ -254,7 +254,7 @@ fn take<S, L: Log>(
             Ok(())
         });
         match taken {
-            Err(fault) => return Break::of(fault, feed.is_direct()).map(Some),
+            Err(fault) => return FeedBreak::of(fault, feed.is_direct()).map(Some),
             Ok(()) if window.is_full(lane.limits.flush_rows.get()) => return Ok(None),
             Ok(()) => {}
         }
@@ -276,11 +276,11 @@ async fn leave_out_withdrawals<S: RowSource>(
         return Ok(());
     }
     // Noted first: a chunk of a dropped table may have been read before the drop.
-    refresher.note(window.flush());
+    refresher.record(window.flush());
     // On the heap: it is rare, and every step of the lane would have room for it on its stack.
-    let standing = Box::pin(store.may_stand(window.withdrawn()));
-    if let Some(standing) = unless(cancel, standing).await? {
-        window.keep_withdrawals_of(&standing);
+    let with_rows = Box::pin(store.shards_with_rows(window.withdrawn()));
+    if let Some(with_rows) = unless(cancel, with_rows).await? {
+        window.keep_withdrawals_of(&with_rows);
     }
     Ok(())
 }
@@ -351,12 +351,12 @@ async fn commit<S, L>(
     let began = Instant::now();
     failpoints::reach("lane-before-commit").await;
     if !store.is_atomic()
-        && let Some(note) = window.note_of_epoch()
+        && let Some(note) = window.epoch_record()
     {
         store.commit(&note).await?;
-        window.noted(note.progress);
+        window.epoch_recorded(note.progress);
     }
-    let (rows, taken) = (window.rows(), window.taken());
+    let (rows, taken) = (window.rows(), window.counts());
     store.commit(window.flush()).await?;
     failpoints::reach("lane-after-commit").await;
     window.committed();
@@ -364,7 +364,7 @@ async fn commit<S, L>(
     applied.send_replace(position);
     meters.rows.increment(rows as u64);
     meters.applied.increment(taken.applied);
-    meters.behind.increment(taken.behind);
+    meters.passed.increment(taken.passed);
     meters.overlapping.increment(taken.overlapping);
     meters.flushes.increment(1);
     meters.seconds.record(began.elapsed().as_secs_f64());
@@ -379,15 +379,15 @@ async fn commit<S, L>(
 /// Returns the age of the newest change that the target holds. `None` for MariaDB, which says commit times in whole
 /// seconds, and for a replay, whose changes were visible before.
 fn age_of_newest(progress: &Progress, now_us: u64) -> Option<Duration> {
-    let is_told = progress.committed_at_us > 0 && progress.server.flavor == "mysql";
-    (is_told && !progress.is_replaying())
+    let has_commit_time = progress.committed_at_us > 0 && progress.server.flavor == "mysql";
+    (has_commit_time && !progress.is_replaying())
         .then(|| Duration::from_micros(now_us.saturating_sub(progress.committed_at_us)))
 }
 
 struct Meters {
     rows: Counter,
     applied: Counter,
-    behind: Counter,
+    passed: Counter,
     overlapping: Counter,
     unaccounted: Gauge,
     flushes: Counter,
@@ -409,7 +409,7 @@ impl Meters {
         Self {
             rows: counter!(names::LANE_ROWS, &labels),
             applied: changes(&[("outcome", "applied")]),
-            behind: passed("behind"),
+            passed: passed("behind"),
             overlapping: passed("overlap"),
             unaccounted: gauge!(names::LANE_UNACCOUNTED, &labels),
             flushes: counter!(names::LANE_FLUSHES, &labels),

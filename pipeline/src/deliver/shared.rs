@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::error::Fault;
 use crate::ports::RowSource;
-use crate::records::{Chunk, ChunkKey};
+use crate::records::{Chunk, ScanCursor};
 
 /// Size of all chunks that are kept for other lanes, at most.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -29,14 +29,14 @@ pub struct Shared {
     /// Permits for direct feeds.
     pub(super) feeds: Arc<Semaphore>,
     /// Chunks for other lanes. The lock is held during a read: a lane that wants the same chunk waits for it.
-    chunks: Mutex<VecDeque<Kept>>,
+    chunks: Mutex<VecDeque<SharedChunk>>,
 }
 
 /// A lane's request for a chunk.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChunkRequest<'w> {
     pub(super) table: &'w TableIdentity<'static>,
-    pub(super) after: Option<&'w ChunkKey>,
+    pub(super) after: Option<&'w ScanCursor>,
     pub(super) rows: NonZeroUsize,
     pub(super) epoch: u16,
     /// Position above which the lane knows every change.
@@ -48,9 +48,9 @@ pub(super) struct ChunkRequest<'w> {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct SharedChunk {
     shard: ShardId,
-    after: Option<ChunkKey>,
+    after: Option<ScanCursor>,
     /// Number of rows that were asked for.
     rows: NonZeroUsize,
     /// Time at which the read of the chunk began.
@@ -58,7 +58,7 @@ struct Kept {
     chunk: Chunk,
 }
 
-impl Kept {
+impl SharedChunk {
     fn serves(&self, wanted: &ChunkRequest<'_>) -> bool {
         let Chunk { low, server, .. } = &self.chunk;
         (self.shard, self.after.as_ref()) == (wanted.table.shard, wanted.after)
@@ -89,7 +89,7 @@ impl Shared {
         let read_at = Instant::now();
         let chunk = source.chunk(table, after, rows, epoch).await?;
         kept.retain(|kept| (kept.shard, kept.after.as_ref()) != (table.shard, after));
-        kept.push_back(Kept {
+        kept.push_back(SharedChunk {
             shard: table.shard,
             after: after.cloned(),
             rows,
@@ -123,7 +123,7 @@ mod tests {
         };
         let rows = |rows| NonZeroUsize::new(rows).unwrap();
         let server = |id: &str| ServerIdentity { flavor: "mariadb".to_owned(), id: id.to_owned() };
-        let key = |byte| ChunkKey(Box::new([byte]));
+        let key = |byte| ScanCursor(Box::new([byte]));
         let (this, after, here) = (table(0), key(7), server("1"));
         let read_at = Instant::now();
         let chunk = Chunk {
@@ -134,7 +134,8 @@ mod tests {
             rows: 0,
             next: None,
         };
-        let kept = Kept { shard: this.shard, after: Some(after.clone()), rows: rows(10), read_at, chunk };
+        let kept =
+            SharedChunk { shard: this.shard, after: Some(after.clone()), rows: rows(10), read_at, chunk };
         let wanted = ChunkRequest {
             table: &this,
             after: Some(&after),

@@ -69,36 +69,43 @@ pub(super) struct LaneWindow {
     /// The next message after the one that was taken last is on its way.
     has_next: bool,
     /// The part of a group that the last taken message reported.
-    told_part: Option<String>,
-    taken: Taken,
+    announced_part: Option<String>,
+    counts: ChangeCounts,
 }
 
 /// Counts of the changes of taken messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct ChangeCounts {
     /// Changes according to the heads of the messages.
-    pub(super) told: u64,
+    pub(super) announced: u64,
     /// Changes above the lane's position.
     pub(super) applied: u64,
     /// Changes not above the lane's position, of a message that ends there: they came before, or the lane entered the
     /// stream before its position.
-    pub(super) behind: u64,
+    pub(super) passed: u64,
     /// Changes not above the lane's position, of a message that continues above it.
     pub(super) overlapping: u64,
 }
 
-impl Taken {
+impl ChangeCounts {
     /// Returns the changes that messages should have had and that were not counted, or that they had too much
     /// (negative): 0 unless one is lost.
     pub(super) fn unaccounted(&self) -> i64 {
-        self.told.wrapping_sub(self.applied + self.behind + self.overlapping) as i64
+        self.announced.wrapping_sub(self.applied + self.passed + self.overlapping) as i64
     }
 }
 
 impl LaneWindow {
     pub(super) fn new(stored: Progress) -> Self {
         let flush = Flush::new(stored.clone());
-        Self { stored, flush, has_moved: false, has_next: false, told_part: None, taken: Taken::default() }
+        Self {
+            stored,
+            flush,
+            has_moved: false,
+            has_next: false,
+            announced_part: None,
+            counts: ChangeCounts::default(),
+        }
     }
 
     /// Returns the lane's progress, uncommitted work included.
@@ -127,13 +134,13 @@ impl LaneWindow {
 
     /// Keeps only the withdrawals of these shards. The others have no committed row, and the transaction already
     /// deletes the rows that it had for them.
-    pub(super) fn keep_withdrawals_of(&mut self, standing: &BTreeSet<ShardId>) {
-        self.flush.withdrawals.retain(|(shard, _)| standing.contains(shard));
+    pub(super) fn keep_withdrawals_of(&mut self, with_rows: &BTreeSet<ShardId>) {
+        self.flush.withdrawals.retain(|(shard, _)| with_rows.contains(shard));
     }
 
     /// Returns the counts since the last commit.
-    pub(super) fn taken(&self) -> Taken {
-        self.taken
+    pub(super) fn counts(&self) -> ChangeCounts {
+        self.counts
     }
 
     /// Whether there are rows to write.
@@ -178,7 +185,7 @@ impl LaneWindow {
     }
 
     /// Takes one message: checks its link, projects its changes above the lane's position, counts all of them.
-    pub(super) fn take(
+    pub(super) fn add_message(
         &mut self,
         lane: &LaneId,
         message: &Delivery,
@@ -194,18 +201,18 @@ impl LaneWindow {
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("every message since the lane's position"));
         }
-        let told = self.told_part.as_deref().filter(|_| message.follows);
-        if message.stored.is_some() && !keeps_part(&self.flush.progress, told, envelope) {
+        let announced = self.announced_part.as_deref().filter(|_| message.follows);
+        if message.stored.is_some() && !keeps_part(&self.flush.progress, announced, envelope) {
             let found =
                 format!("{message} was read from another server, and the lane has a part of a transaction");
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("a server that has the transaction"));
         }
-        let before = self.taken;
-        self.taken.told += u64::from(envelope.changes);
+        let before = self.counts;
+        self.counts.announced += u64::from(envelope.changes);
         if let Err(fault) = self.project_changes(lane, message, &mut project) {
             // The same changes come again by another feed.
-            self.taken = before;
+            self.counts = before;
             return Err(fault);
         }
         self.require_count(lane, message)?;
@@ -229,7 +236,7 @@ impl LaneWindow {
         progress.message = message.stored.clone();
         self.has_moved = true;
         self.has_next = message.has_next;
-        self.told_part.clone_from(&envelope.resume.partial);
+        self.announced_part.clone_from(&envelope.resume.partial);
         Ok(())
     }
 
@@ -260,11 +267,11 @@ impl LaneWindow {
                 let highest = &mut self.flush.progress.highest_change;
                 *highest = change.lsn.max(*highest);
                 project(&change, &mut self.flush);
-                self.taken.applied += 1;
+                self.counts.applied += 1;
             } else if envelope.position <= position {
-                self.taken.behind += 1;
+                self.counts.passed += 1;
             } else {
-                self.taken.overlapping += 1;
+                self.counts.overlapping += 1;
             }
         }
         Ok(())
@@ -272,12 +279,14 @@ impl LaneWindow {
 
     /// Requires that every change of a message was counted. The messages before were checked when they were taken.
     fn require_count(&self, lane: &LaneId, message: &Delivery) -> Result<(), Fault> {
-        let (told, unaccounted) = (message.envelope.changes, self.taken.unaccounted());
+        let (announced, unaccounted) = (message.envelope.changes, self.counts.unaccounted());
         if unaccounted == 0 {
             return Ok(());
         }
-        let found =
-            format!("{message} announces {told} changes, and {} were counted", i64::from(told) - unaccounted);
+        let found = format!(
+            "{message} announces {announced} changes, and {} were counted",
+            i64::from(announced) - unaccounted
+        );
         Err(Fault::new(Code::LogCountViolated, format!("lane {lane}"), found)
             .needs("every change of a message, applied or passed for a reason")
             .remedy("keep the stream, and report this defect: nothing of this message was written"))
@@ -286,7 +295,7 @@ impl LaneWindow {
     /// Returns a note to store before the first rows of an epoch, for a store that does not write rows with their
     /// progress. The note says that the epoch has rows. Otherwise a flush that was cut off leaves rows of an epoch that
     /// nothing reports when the log is lost too, and another server is read in it, or in an earlier one.
-    pub(super) fn note_of_epoch(&self) -> Option<Flush> {
+    pub(super) fn epoch_record(&self) -> Option<Flush> {
         let (stored, next) = (&self.stored, &self.flush.progress);
         if !self.has_rows() || next.highest_position.epoch() <= stored.highest_position.epoch() {
             return None;
@@ -302,7 +311,7 @@ impl LaneWindow {
     }
 
     /// Takes the note as stored, once it was committed.
-    pub(super) fn noted(&mut self, stored: Progress) {
+    pub(super) fn epoch_recorded(&mut self, stored: Progress) {
         self.stored = stored;
     }
 
@@ -315,8 +324,8 @@ impl LaneWindow {
 
     /// Empties the window once its flush was committed.
     pub(super) fn committed(&mut self) {
-        let told_part = self.told_part.take();
-        *self = Self { told_part, ..Self::new(std::mem::take(&mut self.flush.progress)) };
+        let announced_part = self.announced_part.take();
+        *self = Self { announced_part, ..Self::new(std::mem::take(&mut self.flush.progress)) };
     }
 }
 

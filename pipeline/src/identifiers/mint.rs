@@ -48,7 +48,7 @@ impl<'m, M: Registers> Mint<'m, M> {
     /// the caller drops the mint: the outcome of raising the register may be unknown.
     pub async fn issue(&mut self, now_ms: u64, count: u32) -> Result<Vec<u64>, Fault> {
         let first = self.reserve(now_ms, count).await?;
-        Ok(Given { machine: self.machine, first, count }.uuids())
+        Ok(IssuedRange { machine: self.machine, first, count }.uuids())
     }
 
     /// Issues as [`Self::issue`] does, but once for each key: a caller that repeats the key, to any mint, gets the same
@@ -63,7 +63,7 @@ impl<'m, M: Registers> Mint<'m, M> {
         let mut register = self.registers.read(&key).await?;
         if register.revision == 0 {
             let first = self.reserve(now_ms, count).await?;
-            let given = Given { machine: self.machine, first, count };
+            let given = IssuedRange { machine: self.machine, first, count };
             register = match self.registers.compare_and_set(&key, &register, given.to_string()).await {
                 // Another mint got the same request at the same time.
                 Err(fault) if fault.code() == Code::LeaseLost => self.registers.read(&key).await?,
@@ -71,7 +71,7 @@ impl<'m, M: Registers> Mint<'m, M> {
             };
         }
         let given =
-            Given::parse(&register.value).ok_or_else(|| odd(&key, "its value does not name uuids"))?;
+            IssuedRange::parse(&register.value).ok_or_else(|| odd(&key, "its value does not name uuids"))?;
         Ok((given.count == count).then(|| given.uuids()))
     }
 
@@ -79,9 +79,9 @@ impl<'m, M: Registers> Mint<'m, M> {
     async fn reserve(&mut self, now_ms: u64, count: u32) -> Result<u64, Fault> {
         let now = now_ms.saturating_sub(EPOCH_MS);
         let first = self.next.max(now << SEQUENCE_BITS);
-        let behind = first + u64::from(count);
-        if behind > self.until << SEQUENCE_BITS {
-            let until = (behind >> SEQUENCE_BITS) + AHEAD_MS;
+        let end = first + u64::from(count);
+        if end > self.until << SEQUENCE_BITS {
+            let until = (end >> SEQUENCE_BITS) + AHEAD_MS;
             if until >> INSTANT_BITS != 0 {
                 return Err(exhausted(&self.key));
             }
@@ -89,19 +89,19 @@ impl<'m, M: Registers> Mint<'m, M> {
                 self.registers.compare_and_set(&self.key, &self.register, until.to_string()).await?;
             self.until = until;
         }
-        self.next = behind;
+        self.next = end;
         Ok(first)
     }
 }
 
 /// The uuids that were given out with a key, as its register holds them.
-struct Given {
+struct IssuedRange {
     machine: u16,
     first: u64,
     count: u32,
 }
 
-impl Given {
+impl IssuedRange {
     fn parse(text: &str) -> Option<Self> {
         let [machine, first, count]: [&str; 3] = text.split(' ').collect::<Vec<_>>().try_into().ok()?;
         Some(Self { machine: machine.parse().ok()?, first: first.parse().ok()?, count: count.parse().ok()? })
@@ -112,7 +112,7 @@ impl Given {
     }
 }
 
-impl fmt::Display for Given {
+impl fmt::Display for IssuedRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.machine, self.first, self.count)
     }

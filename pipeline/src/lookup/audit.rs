@@ -19,7 +19,7 @@ use super::{CACHED_CLAIMS_MAX, CacheState, decode};
 use crate::error::{Code, Fault};
 use crate::ports::{CacheEntry, CodeCache, MappingStore, Outbox};
 use crate::reconcile::{Pace, released};
-use crate::records::{ChunkKey, Claims, TimeToLive};
+use crate::records::{Claims, ScanCursor, TimeToLive};
 use crate::retry::again;
 use crate::throttle::Throttle;
 
@@ -91,12 +91,12 @@ pub struct Audited {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditState {
     pub audited: Audited,
-    pub place: AuditPlace,
+    pub place: AuditCursor,
 }
 
 /// The point where the next step begins, in one life of the cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditPlace {
+pub struct AuditCursor {
     life: String,
     /// The point in the cache's notation; empty = the beginning.
     after: Vec<u8>,
@@ -104,7 +104,7 @@ pub struct AuditPlace {
 
 impl AuditState {
     /// Returns the state of a reconciliation's audit that begins where the one before it stopped.
-    pub fn behind(place: AuditPlace) -> Self {
+    pub fn after(place: AuditCursor) -> Self {
         Self { audited: Audited::default(), place }
     }
 }
@@ -162,7 +162,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         let life = again(|| self.cache.incarnation()).await?;
         self.require_belief(&life).await?;
         if state.place.life != life {
-            state.place = AuditPlace { life, after: Vec::new() };
+            state.place = AuditCursor { life, after: Vec::new() };
         }
         Ok(())
     }
@@ -170,7 +170,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
     /// Compares some entries; returns whether they were the last. A dropped call changes no state and is repeated.
     pub async fn step(&self, state: &mut AuditState, pace: &mut AuditPace) -> Result<bool, Fault> {
         let after = Some(&state.place.after).filter(|after| !after.is_empty());
-        let after = after.map(|after| ChunkKey(after.as_slice().into()));
+        let after = after.map(|after| ScanCursor(after.as_slice().into()));
         let (codes, next) = again(|| self.cache.scan(after.as_ref())).await?;
         pace.passed(codes.len()).await;
         let mut part = Audited::default();
@@ -193,19 +193,19 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         found: u64,
         audited: &mut Audited,
     ) -> Result<(), Fault> {
-        let standing = again(|| self.cache.standing(&codes)).await?.standing;
-        let entries = standing.iter().filter(|standing| standing.entry.is_some()).count();
+        let cached = again(|| self.cache.entries(&codes)).await?.entries;
+        let entries = cached.iter().filter(|cached| cached.entry.is_some()).count();
         audited.entries += entries as u64;
         let claims = self.claims(&codes).await?;
-        let compared = codes.into_iter().zip(standing.iter().zip(&claims));
+        let compared = codes.into_iter().zip(cached.iter().zip(&claims));
         let candidates: Vec<StoredCode> = compared
-            .filter(|(_, (standing, claims))| self.drift(standing, claims).is_some())
+            .filter(|(_, (cached, claims))| self.drift(cached, claims).is_some())
             .map(|(code, _)| code)
             .collect();
         if candidates.is_empty() {
             return Ok(());
         }
-        let (judged, unverified) = self.look_again(life, candidates).await?;
+        let (judged, unverified) = self.compare_again(life, candidates).await?;
         audited.unverified += unverified;
         let mut codes = Vec::new();
         for (code, drift) in judged {
@@ -221,14 +221,14 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
             return Ok(());
         }
         again(|| self.cache.invalidate(&codes)).await?;
-        let (judged, unverified) = self.look_again(life, codes).await?;
+        let (judged, unverified) = self.compare_again(life, codes).await?;
         audited.unverified += unverified;
         audited.repaired += judged.iter().filter(|(_, drift)| drift.is_none()).count() as u64;
         Ok(())
     }
 
     /// Returns each code with its certain drift, and how many codes cannot be judged.
-    async fn look_again(
+    async fn compare_again(
         &self,
         life: &str,
         mut codes: Vec<StoredCode>,
@@ -243,16 +243,16 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
                 break;
             }
             self.require_belief(life).await?;
-            let entries = again(|| self.cache.standing(&codes)).await?;
+            let entries = again(|| self.cache.entries(&codes)).await?;
             if *entries.incarnation != *life {
                 return Err(unbelieved("it restarted or failed over"));
             }
             let after = self.claims(&codes).await?;
             let mut hot = Vec::new();
-            for ((code, standing), (before, after)) in
-                codes.into_iter().zip(&entries.standing).zip(before.iter().zip(&after))
+            for ((code, cached), (before, after)) in
+                codes.into_iter().zip(&entries.entries).zip(before.iter().zip(&after))
             {
-                match self.drift(standing, after) {
+                match self.drift(cached, after) {
                     Some(_) if before != after => hot.push(code),
                     drift => judged.push((code, drift)),
                 }
@@ -265,9 +265,9 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         Ok((judged, codes.len() as u64))
     }
 
-    fn drift(&self, standing: &CacheEntry, claims: &Claims) -> Option<EntryDrift> {
-        let blocked = standing.is_blocked.then_some(EntryDrift::Blocked);
-        let Some((bytes, left)) = &standing.entry else { return blocked };
+    fn drift(&self, cached: &CacheEntry, claims: &Claims) -> Option<EntryDrift> {
+        let blocked = cached.is_blocked.then_some(EntryDrift::Blocked);
+        let Some((bytes, left)) = &cached.entry else { return blocked };
         match decode(bytes) {
             Err(_) => Some(EntryDrift::Unreadable),
             Ok(set) if claims.claims.is_empty() && !set.is_empty() => Some(EntryDrift::Orphan),

@@ -30,12 +30,12 @@ const QUESTIONS_WAITING: usize = 1024;
 
 #[derive(Debug)]
 pub(super) struct BelievedCache<C> {
-    known: Arc<Known<C>>,
-    asked: mpsc::Sender<Asked>,
+    known: Arc<SharedBelief<C>>,
+    asked: mpsc::Sender<PendingLookup>,
 }
 
 #[derive(Debug)]
-struct Known<C> {
+struct SharedBelief<C> {
     cache: C,
     belief: Mutex<(Belief, Instant)>,
 }
@@ -52,7 +52,7 @@ enum Belief {
 
 /// The codes of one lookup, and the channel on which it waits for their entries.
 #[derive(Debug)]
-struct Asked {
+struct PendingLookup {
     codes: Vec<StoredCode>,
     entries: oneshot::Sender<Vec<Option<Vec<u8>>>>,
 }
@@ -61,7 +61,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
     /// Starts the task that asks the cache; it needs a Tokio runtime. The task ends when this value is dropped.
     pub(super) fn new(cache: C) -> Self {
         let belief = Mutex::new((Belief::Bypassed("not looked at yet"), Instant::now()));
-        let known = Arc::new(Known { cache, belief });
+        let known = Arc::new(SharedBelief { cache, belief });
         let (asked, questions) = mpsc::channel(QUESTIONS_WAITING);
         tokio::spawn(ask_together(Arc::clone(&known), questions));
         Self { known, asked }
@@ -86,7 +86,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
     }
 
     /// Checks whether the cache can be believed.
-    pub(super) async fn look(&self, outboxes: &[impl Outbox]) {
+    pub(super) async fn check_cache(&self, outboxes: &[impl Outbox]) {
         let belief = match self.known.cache.incarnation().await {
             Err(fault) => {
                 tracing::debug!(%fault, "the cache is bypassed");
@@ -131,12 +131,12 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         }
         let (answer, entries) = oneshot::channel();
         // A send fails only when the runtime ends and the task with it; then no answer comes either.
-        let _ = self.asked.send(Asked { codes: codes.to_vec(), entries: answer }).await;
+        let _ = self.asked.send(PendingLookup { codes: codes.to_vec(), entries: answer }).await;
         entries.await.ok()
     }
 }
 
-impl<C: CodeCache> Known<C> {
+impl<C: CodeCache> SharedBelief<C> {
     /// Returns the life in which the cache is believed, or why it is not.
     fn life(&self) -> Result<Arc<str>, &'static str> {
         match &*self.lock() {
@@ -146,7 +146,7 @@ impl<C: CodeCache> Known<C> {
         }
     }
 
-    async fn answer(&self, together: Vec<Asked>) {
+    async fn answer(&self, together: Vec<PendingLookup>) {
         let codes: Vec<StoredCode> = together.iter().flat_map(|asked| asked.codes.iter().cloned()).collect();
         // A lookup whose channel closes without an answer reads the mapping tables.
         let Some(entries) = self.entries(&codes).await else { return };
@@ -185,7 +185,10 @@ impl<C: CodeCache> Known<C> {
 }
 
 /// Sends the lookups that have gathered as one question, until their channel is closed.
-async fn ask_together<C: CodeCache + 'static>(known: Arc<Known<C>>, mut asked: mpsc::Receiver<Asked>) {
+async fn ask_together<C: CodeCache + 'static>(
+    known: Arc<SharedBelief<C>>,
+    mut asked: mpsc::Receiver<PendingLookup>,
+) {
     let turns = Arc::new(Semaphore::new(QUESTIONS));
     let mut next = None;
     while let Ok(turn) = Arc::clone(&turns).acquire_owned().await {

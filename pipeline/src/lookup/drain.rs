@@ -30,7 +30,7 @@ use crate::records::TimeToLive;
 /// Time between two polls of an empty outbox, for lanes of other processes; lanes of this process announce their rows.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two checks of the cache's life.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two renewals of the freshness key: a small part of the time after which it expires.
 const POSITION_INTERVAL: Duration = Duration::from_secs(60);
 /// Outbox rows taken at once: a flush writes few, so this is many flushes.
@@ -121,13 +121,13 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
     settled: impl Fn(bool),
 ) -> Result<(), Fault> {
     let mut room = unfilled.subscribe();
-    let mut round = look(work, None).await?;
-    let mut look_at = Instant::now() + LOOK_INTERVAL;
+    let mut round = check_life(work, None).await?;
+    let mut check_at = Instant::now() + CHECK_INTERVAL;
     loop {
-        if look_at <= Instant::now() {
-            round = look(work, Some(round)).await?;
+        if check_at <= Instant::now() {
+            round = check_life(work, Some(round)).await?;
             work.outbox.forget().await?;
-            look_at = Instant::now() + LOOK_INTERVAL;
+            check_at = Instant::now() + CHECK_INTERVAL;
         }
         // The wait is armed before the query, so that it misses no commit.
         let touched = work.outbox.touched();
@@ -137,7 +137,7 @@ async fn remove<C: CodeCache, O: Outbox, M: MappingStore>(
                 failpoints::reach("cache-before-record").await;
                 work.outbox.settle(&round.record, &round.life).await?;
                 failpoints::reach("cache-after-record").await;
-                look_at = Instant::now();
+                check_at = Instant::now();
                 continue;
             }
             let is_filled = {
@@ -197,7 +197,7 @@ async fn refill<C: CodeCache, O, M: MappingStore>(
 /// Checks whether the cache's life is the recorded one; otherwise begins a round, in which readers go past the cache.
 ///
 /// The record names each round. So an overtaken round that stood still cannot report rows as drained.
-async fn look<C: CodeCache, O: Outbox, M>(
+async fn check_life<C: CodeCache, O: Outbox, M>(
     work: &Drain<'_, C, O, M>,
     before: Option<Round>,
 ) -> Result<Round, Fault> {
@@ -266,6 +266,6 @@ async fn shorten<C: CodeCache, O: Outbox, M>(work: &Drain<'_, C, O, M>) -> Resul
             Some(_) => return std::future::pending().await,
             None => {}
         }
-        tokio::time::sleep(LOOK_INTERVAL).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }

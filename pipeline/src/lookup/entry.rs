@@ -54,9 +54,9 @@ pub fn decode_some(bytes: &[u8], limit: usize) -> Result<Claims, EntryDefect> {
     };
     let mut claims = Vec::new();
     while !rest.is_empty() && claims.len() < limit {
-        let (claim, behind) = claim(rest).ok_or(EntryDefect::Malformed)?;
+        let (claim, tail) = claim(rest).ok_or(EntryDefect::Malformed)?;
         claims.push(claim);
-        rest = behind;
+        rest = tail;
     }
     Ok(Claims { claims, is_cut: !rest.is_empty() })
 }

@@ -7,7 +7,7 @@ use super::{CACHED_CLAIMS_MAX, encode};
 use crate::error::Fault;
 use crate::failpoints;
 use crate::metrics as names;
-use crate::ports::{CodeCache, Fill, MappingStore};
+use crate::ports::{CacheFill, CodeCache, MappingStore};
 use crate::records::{Claims, TimeToLive, Token};
 
 /// Returns the claims of each code, up to `limit`, at most [`CACHED_CLAIMS_MAX`]. It stores complete sets in the cache,
@@ -29,11 +29,11 @@ pub async fn fill(
     };
     failpoints::reach("cache-token-taken").await;
     let read = mapping.claims(codes, limit.min(CACHED_CLAIMS_MAX)).await?;
-    let fills: Vec<Fill> = (codes.iter().zip(&read).zip(&tokens))
+    let fills: Vec<CacheFill> = (codes.iter().zip(&read).zip(&tokens))
         .filter_map(|((code, claims), token)| {
             let token = (*token).filter(|_| !claims.is_cut)?;
             let time_to_live = time_to_live.of(claims.claims.len(), part(token));
-            Some(Fill { code: code.clone(), token, entry: encode(&claims.claims), time_to_live })
+            Some(CacheFill { code: code.clone(), token, entry: encode(&claims.claims), time_to_live })
         })
         .collect();
     if !fills.is_empty() {

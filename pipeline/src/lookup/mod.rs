@@ -13,12 +13,12 @@ mod entry;
 mod fill;
 mod reader;
 
-pub use self::audit::{AuditPace, AuditPlace, AuditState, Audited, CacheAudit, EntryDrift};
+pub use self::audit::{AuditCursor, AuditPace, AuditState, Audited, CacheAudit, EntryDrift};
 pub use self::believed::QUESTION_CODES_MAX;
 pub use self::drain::{CacheState, Drain, drain};
 pub use self::entry::{EntryDefect, decode, decode_some, encode};
 pub use self::fill::fill;
-pub use self::reader::{Origin, QueryBounds, Reader, Room, Unanswered};
+pub use self::reader::{BatchMemory, Origin, QueryBounds, Reader, Unanswered};
 
 /// Sets of more claims are not cached: their codes are read from the mapping table in pages.
 pub const CACHED_CLAIMS_MAX: usize = 1000;

@@ -2,8 +2,9 @@
 //!
 //! Readers that miss the same code, up to the same limit, share one query. It runs in a task of its own, so a reader
 //! that goes away leaves no half-done query to the others. Running and waiting queries are limited; beyond the limit
-//! the answer is [`Unanswered::Busy`]. Batches wait for [`Room`] by the number of their codes. An answer is as old as
-//! the cache may be, or as the query that was joined; [`Reader::fresh`] queries the mapping tables after the call.
+//! the answer is [`Unanswered::Busy`]. Batches wait for [`BatchMemory`] by the number of their codes. An answer is as
+//! old as the cache may be, or as the query that was joined; [`Reader::fresh`] queries the mapping tables after the
+//! call.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,14 +56,14 @@ pub struct QueryBounds {
 
 /// Memory for the codes of a batch; dropping the value frees it.
 #[derive(Debug)]
-pub struct Room {
+pub struct BatchMemory {
     _permit: OwnedSemaphorePermit,
 }
 
 /// A code, and the number of its claims to read.
 type CodeRequest = (StoredCode, usize);
 
-type Flight = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
+type PendingRead = Shared<BoxFuture<'static, Result<Arc<HashMap<StoredCode, Arc<Claims>>>, Unanswered>>>;
 
 /// Reads mapping rows for many callers at once. Clones share everything.
 #[derive(Debug)]
@@ -78,7 +79,7 @@ impl<C, M> Clone for Reader<C, M> {
 struct ReaderState<C, M> {
     cache: Option<(BelievedCache<C>, TimeToLive)>,
     mapping: M,
-    flights: Mutex<HashMap<CodeRequest, Flight>>,
+    flights: Mutex<HashMap<CodeRequest, PendingRead>>,
     turns: Semaphore,
     waiting: AtomicUsize,
     room: Arc<Semaphore>,
@@ -121,19 +122,19 @@ where
 
     /// Checks whether the cache can be believed. The owner calls it about every second, with the outboxes of all
     /// targets.
-    pub async fn look(&self, outboxes: &[impl Outbox]) {
+    pub async fn check_cache(&self, outboxes: &[impl Outbox]) {
         if let Some((cache, _)) = &self.0.cache {
-            cache.look(outboxes).await;
+            cache.check_cache(outboxes).await;
         }
     }
 
     /// Waits, in the order of calls, until there is memory for the answers to so many codes. The caller keeps the value
     /// until it has dropped its answers.
-    pub async fn room(&self, codes: usize) -> Result<Room, Unanswered> {
+    pub async fn room(&self, codes: usize) -> Result<BatchMemory, Unanswered> {
         // A request for more than the limit would wait for ever.
         let codes = codes.min(self.0.bounds.codes) as u32;
         let permit = Arc::clone(&self.0.room).acquire_many_owned(codes).await;
-        Ok(Room { _permit: permit.map_err(|_| unread("no more answers"))? })
+        Ok(BatchMemory { _permit: permit.map_err(|_| unread("no more answers"))? })
     }
 
     /// Returns the claims of each code, at most `limit` and at most [`CACHED_CLAIMS_MAX`], with their origin. It reads
@@ -195,7 +196,7 @@ where
 
     /// Returns the running queries that cover these codes, up to the limit or in full, and one new query for the
     /// others.
-    fn board(&self, codes: &[&StoredCode], limit: usize) -> Vec<Flight> {
+    fn board(&self, codes: &[&StoredCode], limit: usize) -> Vec<PendingRead> {
         let (mut boarded, mut own) = (Vec::new(), Vec::new());
         let mut flights = lock(&self.0.flights);
         for code in codes {

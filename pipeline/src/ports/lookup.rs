@@ -7,7 +7,7 @@ use std::time::Duration;
 use anabranch_schemas::serial::StoredCode;
 
 use crate::error::Fault;
-use crate::records::{ChunkKey, Claims, DeviceClaim, Token};
+use crate::records::{Claims, DeviceClaim, ScanCursor, Token};
 
 /// Mapping rows by value: the truth, of which the cache keeps copies.
 pub trait MappingStore: Send + Sync {
@@ -30,7 +30,7 @@ pub trait MappingStore: Send + Sync {
 
 /// An entry to store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fill {
+pub struct CacheFill {
     pub code: StoredCode,
     pub token: Token,
     /// A complete set, as [`crate::lookup::encode`] writes it.
@@ -62,7 +62,7 @@ pub struct CacheEntries {
     /// The life of the server that answered, see [`CodeCache::incarnation`].
     pub incarnation: Arc<str>,
     /// States in the order of the codes.
-    pub standing: Vec<CacheEntry>,
+    pub entries: Vec<CacheEntry>,
 }
 
 /// The cache of mapping rows. It may lose anything at any moment. Each entry is a complete set from the mapping tables.
@@ -73,7 +73,7 @@ pub trait CodeCache: Send + Sync {
     fn begin(&self, codes: &[StoredCode]) -> impl Future<Output = Result<Vec<Option<Token>>, Fault>> + Send;
 
     /// Stores each entry whose token is still stored, and removes the token, in one step. Returns how many it stored.
-    fn finish(&self, fills: &[Fill]) -> impl Future<Output = Result<usize, Fault>> + Send;
+    fn finish(&self, fills: &[CacheFill]) -> impl Future<Output = Result<usize, Fault>> + Send;
 
     /// Removes entries and tokens, each pair in one step.
     fn invalidate(&self, codes: &[StoredCode]) -> impl Future<Output = Result<(), Fault>> + Send;
@@ -92,17 +92,18 @@ pub trait CodeCache: Send + Sync {
     /// there are no more. A code that is stored throughout, in one life, comes at least once; a code may be repeated.
     fn scan(
         &self,
-        after: Option<&ChunkKey>,
-    ) -> impl Future<Output = Result<(Vec<StoredCode>, Option<ChunkKey>), Fault>> + Send;
+        after: Option<&ScanCursor>,
+    ) -> impl Future<Output = Result<(Vec<StoredCode>, Option<ScanCursor>), Fault>> + Send;
 
     /// Returns the state of these codes.
-    fn standing(&self, codes: &[StoredCode]) -> impl Future<Output = Result<CacheEntries, Fault>> + Send;
+    fn entries(&self, codes: &[StoredCode]) -> impl Future<Output = Result<CacheEntries, Fault>> + Send;
 
-    /// Stores a freshness key that expires after [`FRESHNESS_KEY_KEPT`]. Fails when the server is in another life.
+    /// Stores a freshness key that expires after [`FRESHNESS_KEY_TIME_TO_LIVE`]. Fails when the server is in another
+    /// life.
     fn write_freshness_key(&self, incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Whether the freshness key is stored. Then the cache's content is at most [`FRESHNESS_KEY_KEPT`] old, and no
-    /// older copy.
+    /// Whether the freshness key is stored. Then the cache's content is at most [`FRESHNESS_KEY_TIME_TO_LIVE`] old, and
+    /// no older copy.
     fn has_freshness_key(&self) -> impl Future<Output = Result<bool, Fault>> + Send;
 }
 
@@ -131,13 +132,13 @@ pub trait Outbox: Send + Sync {
     fn touched(&self) -> impl Future<Output = ()> + Send;
 
     /// Records that these rows were drained, if `incarnation` is still recorded: a process that was overtaken meanwhile
-    /// changes nothing. The rows are kept for [`OUTBOX_KEPT`], in case the cache forgets the removals.
+    /// changes nothing. The rows are kept for [`OUTBOX_RETENTION`], in case the cache forgets the removals.
     fn drained(&self, ids: &[u64], incarnation: &str) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Makes all kept rows pending again.
     fn repeat(&self) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Removes rows that were drained longer ago than [`OUTBOX_KEPT`].
+    /// Removes rows that were drained longer ago than [`OUTBOX_RETENTION`].
     fn forget(&self) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Returns the record. `None` = the content of the cache is unknown, and flushes may have written no outbox rows.
@@ -162,7 +163,7 @@ pub trait Outbox: Send + Sync {
 }
 
 /// Time for which drained rows are kept, to be drained again after a fail-over: the cache's replica lags by less.
-pub const OUTBOX_KEPT: Duration = Duration::from_secs(3600);
+pub const OUTBOX_RETENTION: Duration = Duration::from_secs(3600);
 
 /// Greatest age of a restarted cache's content that the kept rows can mend. Lookups do not believe an older copy.
-pub const FRESHNESS_KEY_KEPT: Duration = Duration::from_secs(1800);
+pub const FRESHNESS_KEY_TIME_TO_LIVE: Duration = Duration::from_secs(1800);

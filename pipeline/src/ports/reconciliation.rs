@@ -9,11 +9,11 @@ use anabranch_schemas::shard::ShardId;
 
 use super::LaneStore;
 use crate::error::Fault;
-use crate::records::{Cell, ChunkKey, Claimed, DerivedRow, LaneId, PastReconciliation, Progress};
+use crate::records::{Cell, Claimed, DerivedRow, LaneId, PastReconciliation, Progress, ScanCursor};
 
 /// A search in one derived table: all rows that the source row of this key could have there.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sought {
+pub struct DerivedRowQuery {
     /// Index into the projection's list of derived tables.
     pub table: u32,
     pub shard: ShardId,
@@ -31,15 +31,15 @@ pub trait DerivedRows: Send + Sync {
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
-    ) -> impl Future<Output = Result<Option<ChunkKey>, Fault>> + Send;
+    ) -> impl Future<Output = Result<Option<ScanCursor>, Fault>> + Send;
 
     /// Visits every row that the sought source rows claim; sees everything that was committed before the call.
     fn rows(
         &self,
-        sought: &[Sought],
+        sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
@@ -66,9 +66,9 @@ pub trait ForeignRows: Send + Sync {
         &self,
         table: u32,
         known: &BTreeSet<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
-    ) -> impl Future<Output = Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault>> + Send;
+    ) -> impl Future<Output = Result<(Vec<ForeignRow>, Option<ScanCursor>), Fault>> + Send;
 
     /// Removes the rows of one table that have not changed since they were read; returns how many. After an error some
     /// may be gone.
@@ -105,7 +105,7 @@ pub trait History: Send + Sync {
     ) -> impl Future<Output = Result<Vec<PastReconciliation>, Fault>> + Send;
 
     /// Returns at most this many reconciliations after this number, the oldest first.
-    fn behind(
+    fn after(
         &self,
         number: u64,
         reconciliations: usize,

@@ -6,7 +6,7 @@ use anabranch_schemas::flux::counter::Counter;
 
 use crate::error::Fault;
 use crate::records::{
-    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStanding,
+    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStatus,
 };
 
 /// Numbers that are leased once, whatever happens to processes, clocks and the log.
@@ -33,7 +33,7 @@ pub trait Sequence: Send + Sync {
     ) -> impl Future<Output = Result<Remembered, Fault>> + Send;
 
     /// Reads all counters of the region. Waits for no lock.
-    fn standing(&self) -> impl Future<Output = Result<SequenceStanding, Fault>> + Send;
+    fn status(&self) -> impl Future<Output = Result<SequenceStatus, Fault>> + Send;
 
     /// Raises each counter to its number. A higher counter stays, and so does a row that a later day has taken.
     fn raise(&self, numbers: &[(Counter, u32)]) -> impl Future<Output = Result<(), Fault>> + Send;

@@ -17,7 +17,7 @@ use super::scan::Sides;
 use crate::config::reconcile::PressureLimits;
 use crate::lag::HeadSamples;
 use crate::metrics as names;
-use crate::ports::{DerivedRows, Lanes, Pressure, RowSource};
+use crate::ports::{DerivedRows, Lanes, RowSource, SourcePressure};
 
 /// Time between two polls.
 const LOOK: Duration = Duration::from_secs(1);
@@ -36,14 +36,14 @@ impl Backpressure {
     }
 
     /// Polls sources, replicas and lanes until the caller drops the future.
-    pub async fn look<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &PressureLimits)
+    pub async fn watch<S, D, L>(&self, sides: &Sides<S, D>, lanes: &L, limits: &PressureLimits)
     where
         S: RowSource,
         D: DerivedRows,
         L: Lanes,
     {
         let mut heads: BTreeMap<&str, HeadSamples> = BTreeMap::new();
-        let mut told = BTreeSet::new();
+        let mut reported = BTreeSet::new();
         loop {
             let mut why = None;
             for (name, source) in &sides.sources {
@@ -51,7 +51,7 @@ impl Backpressure {
                 why = why.or(pressure.as_ref().and_then(|pressure| busy(pressure, limits)));
                 let unknown = pressure.and_then(|pressure| pressure.lag_unknown);
                 let unknown = unknown.filter(|_| sides.replicated.contains(name));
-                if let Some(why) = unknown.filter(|_| told.insert(name.as_str())) {
+                if let Some(why) = unknown.filter(|_| reported.insert(name.as_str())) {
                     let needed =
                         "the grants of deploy/grants: SLAVE MONITOR on MariaDB, REPLICATION CLIENT on MySQL";
                     tracing::warn!(
@@ -63,7 +63,7 @@ impl Backpressure {
                 }
                 let head = heads.entry(name).or_default();
                 if let Some(primary) = sides.primaries.get(name) {
-                    why = why.or(behind(&**primary, lanes, name, head, limits).await);
+                    why = why.or(lane_lag(&**primary, lanes, name, head, limits).await);
                 }
             }
             let is_held = why.is_some();
@@ -83,7 +83,7 @@ impl Drop for Backpressure {
     }
 }
 
-fn busy(pressure: &Pressure, limits: &PressureLimits) -> Option<&'static str> {
+fn busy(pressure: &SourcePressure, limits: &PressureLimits) -> Option<&'static str> {
     match () {
         () if pressure.running_threads > limits.running_threads.get() => Some("a source is busy"),
         () if pressure.replica_lag.is_some_and(|lag| lag > limits.replica_lag) => Some("a replica lags"),
@@ -93,7 +93,7 @@ fn busy(pressure: &Pressure, limits: &PressureLimits) -> Option<&'static str> {
 
 /// Returns a reason while the slowest lane has not passed an end of the binlog that was seen longer ago than
 /// `lane_lag`.
-async fn behind(
+async fn lane_lag(
     source: &impl RowSource,
     lanes: &impl Lanes,
     name: &str,

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_apart() {
+    fn what_elements_differ_by() {
         let row =
             |cells: &[Cell]| RowKey { shard: ShardId::from_u64(3).unwrap(), table: 5, key: cells.into() };
         let bytes = |text: &str| Cell::Bytes(text.as_bytes().into());

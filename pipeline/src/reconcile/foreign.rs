@@ -30,13 +30,13 @@ type Owner = (Option<ShardId>, Option<u64>);
 
 /// Derived rows of a unit that belong to none of its tables: all are counted, the first ones are kept.
 #[derive(Debug, Default)]
-pub struct Unowned {
+pub struct UnownedRows {
     rows: BTreeMap<Owner, u64>,
     first: BTreeSet<(u32, Owner, Box<[Cell]>)>,
 }
 
-impl Unowned {
-    pub(super) fn note(&mut self, table: u32, owner: Owner, key: &[CellRef<'_>]) {
+impl UnownedRows {
+    pub(super) fn count(&mut self, table: u32, owner: Owner, key: &[CellRef<'_>]) {
         *self.rows.entry(owner).or_default() += 1;
         let is_full = self.first.len() >= LISTED_MAX;
         if is_full && self.first.last().is_some_and(|(of, by, _)| (*of, *by) < (table, owner)) {
@@ -127,13 +127,13 @@ pub struct Removed {
 }
 
 /// Removes derived rows of a projection whose shard is not in the set that `known` returns, if `is_meant` accepts them.
-/// With `is_rehearsal` it only reports them to `tell`. Rows that it removed before an error stay removed.
+/// With `is_rehearsal` it only reports them to `on_row`. Rows that it removed before an error stay removed.
 pub async fn remove_foreign<D: ForeignRows>(
     (projection, targets): (&Projection, &[Arc<D>]),
     known: impl AsyncFn() -> Result<BTreeSet<ShardId>, Fault>,
     is_meant: impl Fn(&ForeignRow) -> bool,
     is_rehearsal: bool,
-    mut tell: impl FnMut(&ForeignRow),
+    mut on_row: impl FnMut(&ForeignRow),
 ) -> Result<Removed, Fault> {
     let mut removed = Removed::default();
     let mut shards = known().await?;
@@ -148,7 +148,7 @@ pub async fn remove_foreign<D: ForeignRows>(
                     shards = known().await?;
                     rows.retain(|row| row.owner.is_none_or(|owner| !shards.contains(&owner)));
                 }
-                rows.iter().for_each(&mut tell);
+                rows.iter().for_each(&mut on_row);
                 removed.found += rows.len() as u64;
                 if !is_rehearsal && !rows.is_empty() {
                     removed.removed += target.remove(&rows).await?;
@@ -167,10 +167,10 @@ pub async fn remove_foreign<D: ForeignRows>(
 mod tests {
     use super::*;
 
-    fn noted(rows: impl Iterator<Item = (u32, u64, u64)>) -> Unowned {
-        let mut unowned = Unowned::default();
+    fn noted(rows: impl Iterator<Item = (u32, u64, u64)>) -> UnownedRows {
+        let mut unowned = UnownedRows::default();
         rows.for_each(|(table, shard, key)| {
-            unowned.note(table, (ShardId::from_u64(shard), Some(shard)), &[CellRef::UInt(key)]);
+            unowned.count(table, (ShardId::from_u64(shard), Some(shard)), &[CellRef::UInt(key)]);
         });
         unowned
     }
@@ -195,8 +195,8 @@ mod tests {
     #[test]
     fn rows_of_a_known_table_are_no_foreign_ones_and_a_stray_of_its_number_is() {
         let mut unowned = noted([(0, 7, 1), (0, 8, 1)].into_iter());
-        unowned.note(0, (None, Some(7)), &[CellRef::Bytes(b"odd")]);
-        unowned.note(0, (None, None), &[CellRef::Bytes(b"odd")]);
+        unowned.count(0, (None, Some(7)), &[CellRef::Bytes(b"odd")]);
+        unowned.count(0, (None, None), &[CellRef::Bytes(b"odd")]);
         unowned.forget(|shard| shard.as_u64() == 7);
         assert_eq!(unowned.rows(), 3);
         let shards: Vec<_> = unowned.first().map(|(_, shard, _)| shard_text(shard)).collect();

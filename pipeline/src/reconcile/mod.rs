@@ -6,7 +6,8 @@
 //!   only if the source row did not change meanwhile and the lanes have passed it.
 //! - `repair.rs` asks the lanes that own the rows to read them again.
 //! - `run.rs` goes through all units; `report.rs` holds the findings, `unproven.rs` the tables without a verdict.
-//! - `shown.rs` remembers which tables sources showed, and `foreign.rs` derived rows that belong to none of them.
+//! - `visible_tables.rs` remembers which tables sources showed, and `foreign.rs` derived rows that belong to none of
+//!   them.
 //! - `lane_wait.rs` waits for lanes, `backpressure.rs` for servers; `pace.rs` holds how fast these are read.
 //! - `spot_checks.rs` rechecks some of the changed keys between reconciliations and only reports its findings.
 //! - `barrier.rs` lets other tasks wait for lanes, too.
@@ -27,24 +28,24 @@ mod repair;
 mod report;
 mod run;
 mod scan;
-mod shown;
 mod sketch;
 mod spot_checks;
 mod unproven;
+mod visible_tables;
 
 pub use backpressure::Backpressure;
 pub use barrier::barrier;
 pub use candidates::{CandidateBatch, SourceKey};
-pub use foreign::{Foreign, Removed, Unowned, remove_foreign, shard_text, table_text};
+pub use foreign::{Foreign, Removed, UnownedRows, remove_foreign, shard_text, table_text};
 pub use history::{Seal, hash_foreign, hash_key, seal};
 pub use lane_wait::LaneWait;
 pub use pace::Pace;
 pub(crate) use pace::released;
-pub use placement::{Double, Placement, PlacementAudit, Rules};
-pub use recheck::{Judged, Recheck, Verdict};
+pub use placement::{DoubledKey, Placement, PlacementAudit, Rules};
+pub use recheck::{Recheck, Verdict, WindowVerdicts};
 pub use report::{Drifted, ReconciliationReport, StoreReport, count_again, worst};
 pub use run::{Checkpoint, Reconciliation, StoreState};
 pub use scan::{Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
-pub use shown::{HiddenTable, VisibleTables, look as look_for_tables};
 pub use spot_checks::{CheckedStore, SpotCheckEvent, SpotChecks};
 pub use unproven::Unproven;
+pub use visible_tables::{HiddenTable, VisibleTables, find_hidden_tables};

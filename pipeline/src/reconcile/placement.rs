@@ -40,7 +40,7 @@ pub struct Placement {
     /// Share of all keys that was looked for in other tables, from 0 to 1.
     pub share_of_keys: f64,
     /// Keys in more than one table; each names both.
-    pub doubles: Vec<Double>,
+    pub doubles: Vec<DoubledKey>,
     /// Rules that cannot reach all of their tables, in words.
     pub unreachable: Vec<String>,
     /// Reasons why rows of an entity were not compared.
@@ -49,7 +49,7 @@ pub struct Placement {
 
 /// A key that is in two tables of its rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Double {
+pub struct DoubledKey {
     /// The hash of the key, as in [`super::Drifted`].
     pub key_hash: String,
     pub tables: [String; 2],
@@ -57,7 +57,7 @@ pub struct Double {
 
 /// A rule and the tables that it covers.
 #[derive(Debug, Clone)]
-struct Ruled {
+struct RuledTables {
     pattern: TablePattern,
     rule: ShardingRule,
     /// Index of the sharding column in a row that was read for a reconciliation.
@@ -67,7 +67,7 @@ struct Ruled {
 /// The rules of one entity.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    ruled: Arc<[Ruled]>,
+    ruled: Arc<[RuledTables]>,
     unreachable: Vec<String>,
     not_audited: Vec<String>,
 }
@@ -84,7 +84,7 @@ impl Rules {
                 unreachable.push(format!("the rule of {} reaches {reached} of {all} tables", config.tables));
             }
             match config.sharding_field() {
-                Some(key) => ruled.push(Ruled { pattern: config.tables.clone(), rule, key }),
+                Some(key) => ruled.push(RuledTables { pattern: config.tables.clone(), rule, key }),
                 None => not_audited.push(format!("{}: entities.sharding_column is not set", config.tables)),
             }
         }
@@ -92,8 +92,8 @@ impl Rules {
     }
 
     /// Returns the rule of a table, with its number and the numbers of database and table; `None` when it has no rule.
-    fn of_table(&self, table: &TableIdentity<'_>) -> Option<(usize, &Ruled, (u32, u32))> {
-        let matching = |(number, ruled): (usize, &'_ Ruled)| {
+    fn of_table(&self, table: &TableIdentity<'_>) -> Option<(usize, &RuledTables, (u32, u32))> {
+        let matching = |(number, ruled): (usize, &'_ RuledTables)| {
             let place = ruled.pattern.matches(&table.database, &table.table)?;
             Some((number, place))
         };
@@ -125,7 +125,7 @@ struct AuditFindings {
 pub(super) struct TableAudit<'a> {
     audit: &'a PlacementAudit,
     /// The rule of the table; `None` = it has no rule.
-    rule: Option<(usize, &'a Ruled, (u32, u32))>,
+    rule: Option<(usize, &'a RuledTables, (u32, u32))>,
     table: &'a TableIdentity<'static>,
     rows: u64,
     undecided: u64,
@@ -142,7 +142,7 @@ impl PlacementAudit {
         Self { rules, seed, found: Arc::new(Mutex::new(found)) }
     }
 
-    pub(super) fn reading<'a>(&'a self, table: &'a TableIdentity<'static>) -> TableAudit<'a> {
+    pub(super) fn table_audit<'a>(&'a self, table: &'a TableIdentity<'static>) -> TableAudit<'a> {
         let rule = self.rules.of_table(table);
         TableAudit { audit: self, rule, table, rows: 0, undecided: 0, misplaced: 0, keys: Vec::new() }
     }
@@ -169,7 +169,7 @@ impl TableAudit<'_> {
         let Some((number, ruled, place)) = &self.rule else { return };
         self.rows += 1;
         let text = row.get(ruled.key).and_then(serial::text);
-        let of_rule = text.and_then(|text| ruled.rule.place(std::str::from_utf8(&text).ok()?));
+        let of_rule = text.and_then(|text| ruled.rule.locate(std::str::from_utf8(&text).ok()?));
         match of_rule {
             None => self.undecided += 1,
             Some(of_rule) if of_rule != *place => self.misplaced += 1,
@@ -244,9 +244,9 @@ mod tests {
     }
 
     fn put(audit: &PlacementAudit, table: &TableIdentity<'static>, user: u64, name: &str) {
-        let mut reading = audit.reading(table);
-        reading.row(&[Value::UInt(user), Value::Null, Value::Bytes(name.as_bytes().to_vec().into())]);
-        reading.hand_over();
+        let mut table_audit = audit.table_audit(table);
+        table_audit.row(&[Value::UInt(user), Value::Null, Value::Bytes(name.as_bytes().to_vec().into())]);
+        table_audit.hand_over();
     }
 
     #[test]
@@ -280,11 +280,11 @@ mod tests {
     fn a_full_book_looks_for_a_share_of_the_keys_and_says_so() {
         let audit = audit(Spread::Spread);
         let place = table(5, 73);
-        let mut reading = audit.reading(&place);
+        let mut table_audit = audit.table_audit(&place);
         for user in 0..2 * BOOK_KEYS as u64 {
-            reading.row(&[Value::UInt(user), Value::Null, Value::Null]);
+            table_audit.row(&[Value::UInt(user), Value::Null, Value::Null]);
         }
-        reading.hand_over();
+        table_audit.hand_over();
         let found = audit.placement();
         assert_eq!(found.undecided, 2 * BOOK_KEYS as u64);
         assert!((0.2..=0.5).contains(&found.share_of_keys), "{}", found.share_of_keys);

@@ -26,7 +26,7 @@ use super::lane_wait::{LaneWait, hinders};
 use super::scan::{Sides, SourceTable};
 use crate::error::{Class, Code, Fault};
 use crate::lookup::EntryDrift;
-use crate::ports::{DerivedRows, Lanes, RowSource, Sought};
+use crate::ports::{DerivedRowQuery, DerivedRows, Lanes, RowSource};
 use crate::records::{Cell, CellRef, Chunk, Claimed, LaneId, Progress};
 use crate::retry::again;
 
@@ -35,7 +35,7 @@ const ROUNDS: u32 = 6;
 /// Pause before the second round; each later pause is longer by as much.
 const HOT_PAUSE: Duration = Duration::from_secs(1);
 /// Keys that one query asks for, at most.
-const KEYS_A_READING: usize = 500;
+const KEYS_A_QUERY: usize = 500;
 
 /// The result of checking the derived rows of one source row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -119,7 +119,7 @@ pub fn judge(expected: &Rows, found: &Rows) -> Verdict {
 
 /// The verdicts of a batch of candidates, and why some could not be read.
 #[derive(Debug, Default)]
-pub struct Judged {
+pub struct WindowVerdicts {
     /// The verdict of each source row, with the derived tables that were checked.
     pub verdicts: BTreeMap<SourceKey, (Verdict, BTreeSet<u32>)>,
     pub unread: BTreeSet<String>,
@@ -128,24 +128,24 @@ pub struct Judged {
 /// Keys of some tables that are read at one watermark.
 type KeyBatch = Vec<(ShardId, Vec<Cell>)>;
 
-/// Cuts keys into batches of at most [`KEYS_A_READING`].
-fn readings(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<KeyBatch> {
-    let mut readings = vec![KeyBatch::new()];
-    let mut room = KEYS_A_READING;
+/// Cuts keys into batches of at most [`KEYS_A_QUERY`].
+fn batches(shards: Vec<(ShardId, Vec<Cell>)>) -> Vec<KeyBatch> {
+    let mut batches = vec![KeyBatch::new()];
+    let mut room = KEYS_A_QUERY;
     for (shard, mut keys) in shards {
         while !keys.is_empty() {
             let rest = keys.split_off(keys.len().min(room));
             room -= keys.len();
-            readings.last_mut().expect("there is always one").push((shard, keys));
+            batches.last_mut().expect("there is always one").push((shard, keys));
             keys = rest;
             if room == 0 {
-                readings.push(KeyBatch::new());
-                room = KEYS_A_READING;
+                batches.push(KeyBatch::new());
+                room = KEYS_A_QUERY;
             }
         }
     }
-    readings.retain(|reading| !reading.is_empty());
-    readings
+    batches.retain(|batch| !batch.is_empty());
+    batches
 }
 
 /// The access to source, stores and lanes that a check of single rows needs.
@@ -158,7 +158,7 @@ pub struct Recheck<'a, S, D, L> {
 
 /// The derived rows that source rows make, as one read of the sources saw them.
 #[derive(Debug, Default)]
-struct Look {
+struct SourceLook {
     rows: BTreeMap<SourceKey, Rows>,
     /// The furthest position of the read and the server that it belongs to, by source.
     places: BTreeMap<String, (Lsn, ServerIdentity)>,
@@ -178,8 +178,8 @@ struct Applied {
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, D, L> {
-    pub async fn judge(&self, window: CandidateBatch) -> Result<Judged, Fault> {
-        let mut judged = Judged::default();
+    pub async fn judge(&self, window: CandidateBatch) -> Result<WindowVerdicts, Fault> {
+        let mut judged = WindowVerdicts::default();
         let (mut pending, mut suspected) = (window, Suspected::new());
         for round in 1..=ROUNDS {
             pending = self.round(pending, &mut suspected, &mut judged).await?;
@@ -199,9 +199,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         &self,
         pending: CandidateBatch,
         suspected: &mut Suspected,
-        judged: &mut Judged,
+        judged: &mut WindowVerdicts,
     ) -> Result<CandidateBatch, Fault> {
-        let mut first = self.look(pending.keys()).await;
+        let mut first = self.read_sources(pending.keys()).await;
         let barred = self.barrier(&first.places).await;
         let mut wanted = pending;
         for (key, tables) in &mut wanted {
@@ -209,9 +209,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
                 first.rows.get(key).into_iter().flat_map(|rows| rows.keys().map(|(table, _)| *table)),
             );
         }
-        let mut found = self.found(&wanted).await?;
+        let mut found = self.read_derived(&wanted).await?;
         let Applied { furthest: applied, owed } = self.applied(&first.places).await;
-        let second = self.look(wanted.keys()).await;
+        let second = self.read_sources(wanted.keys()).await;
         let mut undecided = CandidateBatch::new();
         for (key, tables) in wanted {
             let why = first.failed.get(&key.shard).or(second.failed.get(&key.shard));
@@ -247,10 +247,10 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     }
 
     /// Reads source rows by their keys. A failure concerns its table only.
-    async fn look(&self, keys: impl Iterator<Item = &SourceKey>) -> Look {
+    async fn read_sources(&self, keys: impl Iterator<Item = &SourceKey>) -> SourceLook {
         let mut of_shard: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
         keys.for_each(|key| of_shard.entry(key.shard).or_default().push(key.key.clone()));
-        let mut look = Look::default();
+        let mut look = SourceLook::default();
         let mut of_source: BTreeMap<&str, Vec<(ShardId, Vec<Cell>)>> = BTreeMap::new();
         for (shard, keys) in of_shard {
             match self.tables.get(&shard) {
@@ -258,8 +258,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
                 None => _ = look.failed.insert(shard, format!("no source has the table of shard {shard}")),
             }
         }
-        let readings = of_source.into_iter().map(|(source, shards)| self.look_at(source, shards));
-        for part in join_all(readings).await {
+        let batches = of_source.into_iter().map(|(source, shards)| self.read_source(source, shards));
+        for part in join_all(batches).await {
             look.rows.extend(part.rows);
             look.places.extend(part.places);
             look.seen.extend(part.seen);
@@ -268,35 +268,41 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         look
     }
 
-    async fn look_at(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> Look {
-        let mut look = Look::default();
+    async fn read_source(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> SourceLook {
+        let mut look = SourceLook::default();
         let Some(connector) = self.sides.primaries.get(source) else { return look };
         // The source reports watermarks in the epoch of the lanes; whether both name the same server is compared later.
         let epoch = match self.lanes.progress(source).await {
             Ok(lanes) => lanes.iter().map(|(_, progress)| progress.position.epoch()).max(),
             Err(_) => None,
         };
-        let mut readings = readings(shards).into_iter().collect::<VecDeque<_>>();
-        while let Some(reading) = readings.pop_front() {
-            let keys: Vec<_> = (reading.iter())
+        let mut batches = batches(shards).into_iter().collect::<VecDeque<_>>();
+        while let Some(batch) = batches.pop_front() {
+            let keys: Vec<_> = (batch.iter())
                 .map(|(shard, keys)| (self.tables[shard].identity.clone(), keys.clone()))
                 .collect();
             let read = again(|| connector.rows(&keys, epoch.unwrap_or(FIRST_EPOCH))).await;
-            match read.and_then(|chunk| self.take(source, &reading, &chunk, &mut look)) {
+            match read.and_then(|chunk| self.add_chunk(source, &batch, &chunk, &mut look)) {
                 Ok(()) => {}
                 // If one table of several fails, each is read alone, so that the others are read.
-                Err(fault) if reading.len() > 1 && fault.class() != Class::Transient => {
-                    readings.extend(reading.into_iter().map(|one| vec![one]))
+                Err(fault) if batch.len() > 1 && fault.class() != Class::Transient => {
+                    batches.extend(batch.into_iter().map(|one| vec![one]))
                 }
                 Err(fault) => {
-                    look.failed.extend(reading.iter().map(|(shard, _)| (*shard, fault.to_string())));
+                    look.failed.extend(batch.iter().map(|(shard, _)| (*shard, fault.to_string())));
                 }
             }
         }
         look
     }
 
-    fn take(&self, source: &str, reading: &KeyBatch, chunk: &Chunk, look: &mut Look) -> Result<(), Fault> {
+    fn add_chunk(
+        &self,
+        source: &str,
+        batch: &KeyBatch,
+        chunk: &Chunk,
+        look: &mut SourceLook,
+    ) -> Result<(), Fault> {
         let broken = |error| {
             let subject = format!("source {source}");
             Fault::new(Code::Internal, subject, "rows cannot be read").caused_by(error)
@@ -304,7 +310,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
         while let Some(change) = changes.next().map_err(broken)? {
             if let Action::Insert { after } = &change.action {
-                self.sides.projection.claims(change.table, after, |row| self.note(&row, &mut look.rows));
+                self.sides.projection.claims(change.table, after, |row| self.collect(&row, &mut look.rows));
             }
         }
         let place = (chunk.high, chunk.server.clone());
@@ -317,14 +323,14 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             ));
         }
         furthest.0 = furthest.0.max(place.0);
-        for (shard, _) in reading {
+        for (shard, _) in batch {
             let seen = look.seen.entry(*shard).or_insert(chunk.low);
             *seen = chunk.low.min(*seen);
         }
         Ok(())
     }
 
-    fn note(&self, row: &Claimed<'_>, rows: &mut BTreeMap<SourceKey, Rows>) {
+    fn collect(&self, row: &Claimed<'_>, rows: &mut BTreeMap<SourceKey, Rows>) {
         let Some(key) = self.sides.projection.source_key(row.key) else { return };
         let owned = |cells: &[CellRef<'_>]| {
             cells.iter().map(|cell| CellRef::to_owned(*cell)).collect::<Box<[Cell]>>()
@@ -334,20 +340,24 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     }
 
     /// Reads the derived rows of all wanted source rows.
-    async fn found(&self, wanted: &CandidateBatch) -> Result<BTreeMap<SourceKey, Rows>, Fault> {
+    async fn read_derived(&self, wanted: &CandidateBatch) -> Result<BTreeMap<SourceKey, Rows>, Fault> {
         let tables = self.sides.projection.tables();
         let of_target = |place: u32| {
             let sought = wanted.iter().flat_map(|(key, of_key)| {
-                of_key.iter().map(|table| Sought { table: *table, shard: key.shard, key: key.key.clone() })
+                of_key.iter().map(|table| DerivedRowQuery {
+                    table: *table,
+                    shard: key.shard,
+                    key: key.key.clone(),
+                })
             });
             sought.filter(|sought| tables[sought.table as usize].target == place).collect::<Vec<_>>()
         };
-        let readings = self.sides.targets.iter().zip(0u32..).map(async |(target, place)| {
+        let batches = self.sides.targets.iter().zip(0u32..).map(async |(target, place)| {
             let (sought, mut rows) = (of_target(place), BTreeMap::new());
-            for sought in sought.chunks(KEYS_A_READING) {
+            for sought in sought.chunks(KEYS_A_QUERY) {
                 let read = async || {
                     let mut found = BTreeMap::new();
-                    target.rows(sought, &mut |row| self.note(&row, &mut found)).await.map(|()| found)
+                    target.rows(sought, &mut |row| self.collect(&row, &mut found)).await.map(|()| found)
                 };
                 for (key, found) in again(read).await? {
                     rows.entry(key).or_insert_with(Rows::new).extend(found);
@@ -356,7 +366,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
             Ok::<_, Fault>(rows)
         });
         let mut all: BTreeMap<SourceKey, Rows> = BTreeMap::new();
-        for rows in try_join_all(readings).await? {
+        for rows in try_join_all(batches).await? {
             for (key, found) in rows {
                 all.entry(key).or_default().extend(found);
             }

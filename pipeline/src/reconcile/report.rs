@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::foreign::{self, Foreign};
 use super::placement::Placement;
 use super::recheck::Verdict;
-use super::shown::VisibleTables;
 use super::unproven::Unproven;
+use super::visible_tables::VisibleTables;
 use crate::config::reconcile::Mode;
-use crate::lookup::AuditPlace;
+use crate::lookup::AuditCursor;
 use crate::records::Outcome;
 
 /// Drifted source rows that a report lists one by one, at most: the report travels in a message of 1 MB.
@@ -190,7 +190,7 @@ pub struct ReconciliationReport {
     pub is_whole: bool,
     /// The point where the next audit of a cache resumes, by the name of its store.
     #[serde(default)]
-    pub caches: BTreeMap<String, AuditPlace>,
+    pub caches: BTreeMap<String, AuditCursor>,
 }
 
 /// A report of a version without this field counts as whole.
@@ -212,7 +212,7 @@ pub fn worst<'s>(stores: impl IntoIterator<Item = &'s StoreReport>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::placement::Double;
+    use super::super::placement::DoubledKey;
     use super::*;
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
             verdict,
             key_hash: key_hash.to_owned(),
         };
-        let double = |key_hash: &str, tables: [&str; 2]| Double {
+        let double = |key_hash: &str, tables: [&str; 2]| DoubledKey {
             key_hash: key_hash.to_owned(),
             tables: tables.map(str::to_owned),
         };
@@ -268,7 +268,7 @@ mod tests {
             drifted("a", "t0", Verdict::Stale, "00"),
         ];
         let mut doubles = vec![double("02", ["t1", "t2"]), double("01", ["t1", "t3"])];
-        let report = |drift: &[Drifted], doubles: &[Double], reasons: &[&str]| {
+        let report = |drift: &[Drifted], doubles: &[DoubledKey], reasons: &[&str]| {
             let placement = Placement { doubles: doubles.to_vec(), ..Placement::default() };
             let mut report = StoreReport::new("birthday");
             report.drift = drift.to_vec();

@@ -19,8 +19,8 @@ use tokio_util::sync::CancellationToken;
 use super::backpressure::Backpressure;
 use super::candidates::{CandidateBatch, SourceKey};
 use super::lane_wait::LaneWait;
-use super::placement::Double;
-use super::recheck::{Judged, Recheck, Verdict};
+use super::placement::DoubledKey;
+use super::recheck::{Recheck, Verdict, WindowVerdicts};
 use super::repair::repair;
 use super::report::{Drifted, StoreReport};
 use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
@@ -172,18 +172,18 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             let other = SourceKey { shard: other, key: key.key.clone() };
             let (Some(one), Some(two)) = (tables.get(&key.shard), tables.get(&other.shard)) else { continue };
             let mut places = [(one, &key), (two, &other)];
-            if join_all(places.map(|(table, key)| self.stands(table, key))).await == [true, true] {
+            if join_all(places.map(|(table, key)| self.is_in_source(table, key))).await == [true, true] {
                 // Which of the two was read first is chance.
                 places.sort_by_key(|(table, _)| (table.name(), &*table.source));
                 let key_hash = (self.hash_key)(places[0].0, places[0].1);
                 let names = places.map(|(table, _)| table.name());
-                placement.doubles.push(Double { key_hash, tables: names });
+                placement.doubles.push(DoubledKey { key_hash, tables: names });
             }
         }
         report.placement = Some(placement);
     }
 
-    async fn stands(&self, table: &SourceTable, key: &SourceKey) -> bool {
+    async fn is_in_source(&self, table: &SourceTable, key: &SourceKey) -> bool {
         let Some(source) = self.sides.primaries.get(&table.source) else { return false };
         let keys = [(table.identity.clone(), vec![key.key.clone()])];
         let read = again(|| source.rows(&keys, FIRST_EPOCH)).await;
@@ -272,11 +272,11 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         let (backpressure, pace) = Backpressure::of(&self.settings.limits);
         let mut scan = self.sides.scan(&unit, state.seed, self.settings.memory.get(), &pace);
         let recheck = Recheck { sides: self.sides, lanes: self.lanes, tables, lane_wait: &self.lane_wait };
-        let (mut wrong, mut rows, mut is_read) = (Wrong::default(), 0, false);
+        let (mut wrong, mut rows, mut is_read) = (WrongKeys::default(), 0, false);
         let ended = loop {
             let scanned = tokio::select! {
                 scanned = scan.next() => scanned,
-                () = backpressure.look(self.sides, self.lanes, &self.settings.limits) => unreachable!("it never ends"),
+                () = backpressure.watch(self.sides, self.lanes, &self.settings.limits) => unreachable!("it never ends"),
             };
             let scanned = match scanned {
                 Ok(Some(scanned)) => scanned,
@@ -311,12 +311,12 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         scanned: Scanned,
         rows: u64,
         report: &mut StoreReport,
-        wrong: &mut Wrong,
+        wrong: &mut WrongKeys,
     ) -> bool {
         report.rows_source += scanned.rows_source;
         report.rows_expected += scanned.rows_expected;
         report.rows_derived += scanned.rows_derived;
-        self.tell_foreign(scanned.unowned, recheck.tables, report).await;
+        self.report_foreign(scanned.unowned, recheck.tables, report).await;
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
             // Derived rows of one source row may lie in several slices; the row counts once and is read back with all
             // of its tables.
@@ -335,7 +335,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
             }
             report.candidates += window.len() as u64;
             match recheck.judge(window).await {
-                Ok(judged) => self.take(judged, recheck.tables, report, wrong),
+                Ok(judged) => self.count_verdicts(judged, recheck.tables, report, wrong),
                 Err(fault) => {
                     report.set_incomplete(format!("not rechecked: {fault}"));
                     wrong.is_partial = true;
@@ -350,7 +350,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
     async fn settle(
         &self,
         recheck: &Recheck<'_, S, D, L>,
-        wrong: Wrong,
+        wrong: WrongKeys,
         rows: u64,
         report: &mut StoreReport,
     ) {
@@ -366,12 +366,12 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         self.repair(recheck, wrong, report).await;
     }
 
-    fn take(
+    fn count_verdicts(
         &self,
-        judged: Judged,
+        judged: WindowVerdicts,
         tables: &BTreeMap<ShardId, SourceTable>,
         report: &mut StoreReport,
-        wrong: &mut Wrong,
+        wrong: &mut WrongKeys,
     ) {
         judged.unread.into_iter().for_each(|why| report.set_incomplete(why));
         for (key, (verdict, of_key)) in judged.verdicts {
@@ -387,7 +387,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         }
     }
 
-    async fn repair(&self, recheck: &Recheck<'_, S, D, L>, wrong: Wrong, report: &mut StoreReport) {
+    async fn repair(&self, recheck: &Recheck<'_, S, D, L>, wrong: WrongKeys, report: &mut StoreReport) {
         let mut of_source: BTreeMap<&str, Vec<&SourceKey>> = BTreeMap::new();
         for key in wrong.keys.keys() {
             if let Some(table) = recheck.tables.get(&key.shard) {
@@ -462,13 +462,13 @@ fn not_scanned(why: Unscanned, unit: &Unit, is_read: bool, state: &mut StoreStat
 
 /// Source rows of a unit that are wrong.
 #[derive(Debug, Default)]
-struct Wrong {
+struct WrongKeys {
     keys: CandidateBatch,
     /// Whether some candidates could not be judged.
     is_partial: bool,
 }
 
-impl Wrong {
+impl WrongKeys {
     /// Returns whether more is wrong than may be repaired without the word of a person: an empty source must not empty
     /// the stores.
     fn is_beyond(&self, settings: &ReconcileSettings, report: &StoreReport, rows: u64) -> bool {
@@ -482,9 +482,9 @@ impl Wrong {
 fn cut(tables: &BTreeMap<ShardId, SourceTable>, next: ShardId, state: &StoreState) -> Unit {
     let is_careful = state.careful_up_to.is_some_and(|end| next <= end);
     let count = if is_careful { 1 } else { state.tables_a_unit.min(state.tables_max.unwrap_or(usize::MAX)) };
-    let mut behind = tables.range(next..);
-    let of_unit = behind.by_ref().take(count).map(|(shard, table)| (*shard, table.clone())).collect();
-    let last = behind.next().and_then(|(shard, _)| ShardId::from_u64(shard.as_u64().checked_sub(1)?));
+    let mut following = tables.range(next..);
+    let of_unit = following.by_ref().take(count).map(|(shard, table)| (*shard, table.clone())).collect();
+    let last = following.next().and_then(|(shard, _)| ShardId::from_u64(shard.as_u64().checked_sub(1)?));
     let highest = ShardId::from_u64(u64::MAX >> 1).expect("63 bits");
     Unit { shards: next..=last.unwrap_or(highest), tables: of_unit }
 }

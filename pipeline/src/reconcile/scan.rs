@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use super::candidates::Candidates;
 use super::element::{ElementShape, Elements, sum_place};
-use super::foreign::Unowned;
+use super::foreign::UnownedRows;
 use super::pace::{Pace, released};
 use super::placement::{BOOK_BYTES, PlacementAudit, TableAudit};
 use super::sketch::Sketch;
@@ -93,7 +93,7 @@ pub struct Scanned {
     pub rows_derived: u64,
     /// Derived rows of shards that no table of the unit has, in the first slice only: they are not among the
     /// candidates.
-    pub unowned: Unowned,
+    pub unowned: UnownedRows,
     pub candidates: Candidates,
 }
 
@@ -138,13 +138,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         (audit, pace): (Option<&PlacementAudit>, &Pace),
     ) -> Result<Option<Scanned>, Unscanned> {
         let shape = shape(&self.projection);
-        let board = Arc::new(Mutex::new(Board {
+        let board = Arc::new(Mutex::new(UnitTotals {
             sketch: Sketch::within(bytes, shape.words(), seed ^ 1),
             sums: vec![0; self.projection.tables().len() * BUCKETS as usize],
             rows_source: 0,
             rows_expected: 0,
             rows_derived: 0,
-            unowned: Unowned::default(),
+            unowned: UnownedRows::default(),
         }));
         let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
         // All reads of one server share its throttle.
@@ -157,11 +157,11 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             last: None,
             words: Vec::new(),
             sums: Vec::new(),
-            unowned: Unowned::default(),
+            unowned: UnownedRows::default(),
             throttle: throttle.clone(),
             backpressure: pace.backpressure.clone(),
         };
-        let mut readings = JoinSet::new();
+        let mut scans = JoinSet::new();
         for (name, source) in &self.sources {
             let of_source = unit.tables.values().filter(|table| table.source == *name);
             let tables = Queue::of(of_source.map(|table| table.identity.clone()));
@@ -169,7 +169,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             for _ in 0..TABLES_AT_ONCE {
                 let (source, tables, audit) = (Arc::clone(source), tables.clone(), audit.cloned());
                 let projection = self.projection.clone();
-                readings.spawn(read_source(source, tables, projection, audit, buffer(&throttle)));
+                scans.spawn(read_source(source, tables, projection, audit, buffer(&throttle)));
             }
         }
         for (target, place) in self.targets.iter().zip(0u32..) {
@@ -177,15 +177,15 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             let throttle = throttle();
             for _ in 0..TABLES_AT_ONCE {
                 let (target, tables, shards) = (Arc::clone(target), tables.clone(), unit.shards.clone());
-                readings.spawn(read_derived(target, tables, shards, buffer(&throttle)));
+                scans.spawn(read_derived(target, tables, shards, buffer(&throttle)));
             }
         }
-        while let Some(ended) = readings.join_next().await {
+        while let Some(ended) = scans.join_next().await {
             ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))?;
         }
         let board = Arc::into_inner(board).expect("every reading has ended");
         let board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let Board { sketch, sums, rows_source, rows_expected, rows_derived, unowned } = board;
+        let UnitTotals { sketch, sums, rows_source, rows_expected, rows_derived, unowned } = board;
         let Some(difference) = sketch.list() else { return Ok(None) };
         let not_understood = |found: &str| Unscanned::Unread {
             shard: None,
@@ -224,7 +224,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
             if let Some(mut scanned) = self.sides.read(self.unit, self.seed, bytes, slice, looks).await? {
                 if std::mem::replace(&mut self.is_counted, true) {
                     scanned.rows_source = 0;
-                    scanned.unowned = Unowned::default();
+                    scanned.unowned = UnownedRows::default();
                 }
                 return Ok(Some(scanned));
             }
@@ -249,14 +249,14 @@ impl Slice {
 }
 
 /// The results that all reads of a unit share.
-struct Board {
+struct UnitTotals {
     sketch: Sketch,
     /// Fingerprints of the source side less those of the derived side, by table and bucket.
     sums: Vec<u64>,
     rows_source: u64,
     rows_expected: u64,
     rows_derived: u64,
-    unowned: Unowned,
+    unowned: UnownedRows,
 }
 
 /// Returns the sums of fingerprints that these differences make.
@@ -273,7 +273,7 @@ fn explained<'e>(difference: impl Iterator<Item = (&'e [u64], bool)>, length: us
 
 /// The rows of one read until it hands over a whole chunk or page: after a failure in the middle it forgets the part.
 struct ScanBuffer {
-    board: Arc<Mutex<Board>>,
+    board: Arc<Mutex<UnitTotals>>,
     elements: Elements,
     slice: Slice,
     /// Shards of the unit's source tables.
@@ -282,7 +282,7 @@ struct ScanBuffer {
     last: Option<(ShardId, bool)>,
     words: Vec<u64>,
     sums: Vec<(usize, u64)>,
-    unowned: Unowned,
+    unowned: UnownedRows,
     throttle: SharedThrottle,
     backpressure: watch::Receiver<bool>,
 }
@@ -321,7 +321,7 @@ impl ScanBuffer {
         };
         self.last = Some((row.shard, is_owned));
         if !is_owned {
-            self.unowned.note(row.table, (Some(row.shard), Some(row.shard.as_u64())), row.key);
+            self.unowned.count(row.table, (Some(row.shard), Some(row.shard.as_u64())), row.key);
             return;
         }
         let Self { elements, words, sums, slice, .. } = self;
@@ -364,7 +364,7 @@ impl ScanBuffer {
     fn forget(&mut self) {
         self.words.clear();
         self.sums.clear();
-        self.unowned = Unowned::default();
+        self.unowned = UnownedRows::default();
     }
 }
 
@@ -376,7 +376,7 @@ async fn read_source<S: RowSource>(
     mut buffer: ScanBuffer,
 ) -> Result<(), Unscanned> {
     while let Some(table) = tables.next() {
-        let mut placement = audit.as_ref().map(|audit| audit.reading(&table));
+        let mut placement = audit.as_ref().map(|audit| audit.table_audit(&table));
         let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
         let mut after = None;
         loop {
@@ -425,7 +425,7 @@ async fn read_derived<D: DerivedRows>(
             after = loop {
                 let mut visit = |row: DerivedRow<'_>| match row {
                     DerivedRow::Claimed(row) => buffer.put(&row),
-                    DerivedRow::Stray(row) => buffer.unowned.note(row.table, (None, row.shard), row.key),
+                    DerivedRow::Stray(row) => buffer.unowned.count(row.table, (None, row.shard), row.key),
                 };
                 match target.page(table, shards.clone(), after.as_ref(), rows, &mut visit).await {
                     Ok(next) => break next,

@@ -65,7 +65,7 @@ pub struct SpotChecks<'a, S, D, L, G> {
     pub stores: &'a [CheckedStore<S, D, L>],
     pub config: &'a SpotCheckConfig,
     pub lane_wait: LaneWait,
-    pub tell: &'a (dyn Fn(SpotCheckEvent<'_>) + Sync),
+    pub on_event: &'a (dyn Fn(SpotCheckEvent<'_>) + Sync),
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChecks<'_, S, D, L, G> {
@@ -74,7 +74,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         let waiting = Mutex::new(Waiting::new(self.config.after.len()));
         tokio::select! {
             ended = self.collect(&waiting) => ended,
-            () = self.look(&waiting) => Ok(()),
+            () = self.check_due_keys(&waiting) => Ok(()),
         }
     }
 
@@ -87,7 +87,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         loop {
             tokio::select! {
                 message = reader.next() => match message {
-                    Ok(message) => self.take(&message, &mut sample),
+                    Ok(message) => self.sample_message(&message, &mut sample),
                     Err(fault) if is_hole(&fault) => {
                         tracing::warn!(
                             source = self.source, %fault,
@@ -99,9 +99,9 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
                     Err(fault) => return Err(fault),
                 },
                 _ = seconds.tick() => {
-                    let skipped = lock(waiting).add(sample.take(Instant::now()));
+                    let skipped = lock(waiting).add(sample.end_second(Instant::now()));
                     if skipped > 0 {
-                        (self.tell)(SpotCheckEvent::Skipped(skipped));
+                        (self.on_event)(SpotCheckEvent::Skipped(skipped));
                     }
                 }
             }
@@ -122,7 +122,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         }
     }
 
-    fn take(&self, message: &LogMessage, sample: &mut Sample) {
+    fn sample_message(&self, message: &LogMessage, sample: &mut Sample) {
         let changes = message.entry.envelope.changes;
         // A position message has no payload.
         if changes == 0 {
@@ -153,7 +153,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
     }
 
     /// Checks due keys, without end.
-    async fn look(&self, waiting: &Mutex<Waiting>) {
+    async fn check_due_keys(&self, waiting: &Mutex<Waiting>) {
         loop {
             tokio::time::sleep(SECOND).await;
             for (place, after) in self.config.after.iter().enumerate() {
@@ -166,7 +166,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
                         .stores
                         .iter()
                         .enumerate()
-                        .map(|(store, of)| self.look_at(of, store, &due, *after));
+                        .map(|(store, of)| self.check_keys(of, store, &due, *after));
                     join_all(looks).await;
                     lock(waiting).looked(place, due);
                 }
@@ -174,7 +174,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         }
     }
 
-    async fn look_at(&self, store: &CheckedStore<S, D, L>, place: usize, due: &[Chosen], after: Duration) {
+    async fn check_keys(
+        &self,
+        store: &CheckedStore<S, D, L>,
+        place: usize,
+        due: &[SampledKeys],
+        after: Duration,
+    ) {
         let (mut window, mut tables) = (CandidateBatch::new(), BTreeMap::<ShardId, SourceTable>::new());
         for key in due.iter().flat_map(|chosen| chosen.keys[place].values()) {
             window.entry(key.key.clone()).or_default().extend(&key.derived);
@@ -200,7 +206,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         };
         for key in &keys {
             let verdict = verdicts.get(key).copied().unwrap_or(Verdict::Unreadable);
-            (self.tell)(SpotCheckEvent::Looked {
+            (self.on_event)(SpotCheckEvent::Looked {
                 store: &store.name,
                 after,
                 table: &tables[&key.shard],
@@ -213,7 +219,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
 
 /// A source row that changed.
 #[derive(Debug)]
-struct Changed {
+struct ChangedKey {
     key: SourceKey,
     /// Derived tables that its row was in before the change, or should be in after it.
     derived: BTreeSet<u32>,
@@ -222,15 +228,15 @@ struct Changed {
 
 /// The keys that were chosen of one second.
 #[derive(Debug)]
-struct Chosen {
+struct SampledKeys {
     seen_at: Instant,
     /// The chosen keys of each store, by the hash that they were chosen for.
-    keys: Vec<BTreeMap<u64, Changed>>,
+    keys: Vec<BTreeMap<u64, ChangedKey>>,
     /// Changes of that second that were skipped unread.
     skipped: u64,
 }
 
-impl Chosen {
+impl SampledKeys {
     fn len(&self) -> usize {
         self.keys.iter().map(BTreeMap::len).sum()
     }
@@ -240,7 +246,7 @@ impl Chosen {
 struct Sample {
     /// Seed of the hashes, new each second, so that chance leaves out no key for long.
     seed: u64,
-    keys: Vec<BTreeMap<u64, Changed>>,
+    keys: Vec<BTreeMap<u64, ChangedKey>>,
     seen: u64,
     skipped: u64,
 }
@@ -293,7 +299,7 @@ impl Sample {
             Entry::Occupied(mut known) => _ = known.get_mut().derived.insert(derived),
             Entry::Vacant(free) => {
                 let key = SourceKey { shard, key: key.to_owned() };
-                free.insert(Changed { key, derived: BTreeSet::from([derived]), table: table() });
+                free.insert(ChangedKey { key, derived: BTreeSet::from([derived]), table: table() });
             }
         }
         if keys.len() > most {
@@ -302,15 +308,15 @@ impl Sample {
     }
 
     /// Ends the second: returns its chosen keys, and begins the next one.
-    fn take(&mut self, now: Instant) -> Chosen {
+    fn end_second(&mut self, now: Instant) -> SampledKeys {
         let Self { keys, skipped, .. } = std::mem::replace(self, Self::new(self.keys.len()));
-        Chosen { seen_at: now, keys, skipped }
+        SampledKeys { seen_at: now, keys, skipped }
     }
 }
 
 /// Chosen keys that wait for their checks: one queue for each check, the oldest first.
 struct Waiting {
-    queues: Vec<VecDeque<Chosen>>,
+    queues: Vec<VecDeque<SampledKeys>>,
     keys: usize,
 }
 
@@ -320,7 +326,7 @@ impl Waiting {
     }
 
     /// Queues the chosen keys for the first check; returns how many changes and keys will not be checked.
-    fn add(&mut self, chosen: Chosen) -> u64 {
+    fn add(&mut self, chosen: SampledKeys) -> u64 {
         let (skipped, keys) = (chosen.skipped, chosen.len());
         if keys == 0 {
             return skipped;
@@ -334,7 +340,7 @@ impl Waiting {
     }
 
     /// Takes keys that are due for a check now, about [`LOOK_KEYS`] of them.
-    fn due(&mut self, look: usize, after: Duration, now: Instant) -> Vec<Chosen> {
+    fn due(&mut self, look: usize, after: Duration, now: Instant) -> Vec<SampledKeys> {
         let (mut due, mut keys) = (Vec::new(), 0);
         while keys < LOOK_KEYS
             && let Some(chosen) = self.queues[look].pop_front_if(|chosen| chosen.seen_at + after <= now)
@@ -346,10 +352,10 @@ impl Waiting {
     }
 
     /// Queues checked keys for the next check; drops them after the last.
-    fn looked(&mut self, look: usize, chosen: Vec<Chosen>) {
+    fn looked(&mut self, look: usize, chosen: Vec<SampledKeys>) {
         match self.queues.get_mut(look + 1) {
             Some(next) => next.extend(chosen),
-            None => self.keys -= chosen.iter().map(Chosen::len).sum::<usize>(),
+            None => self.keys -= chosen.iter().map(SampledKeys::len).sum::<usize>(),
         }
     }
 }
@@ -384,7 +390,7 @@ mod tests {
             (0..1_000).for_each(|key| offer(&mut sample, key, 1));
             // One key changes a thousand times more: it has the same chance, and takes one entry.
             (0..1_000).for_each(|_| offer(&mut sample, 7, 2));
-            let chosen = sample.take(Instant::now());
+            let chosen = sample.end_second(Instant::now());
             assert_eq!(chosen.len(), 20);
             let hot = chosen.keys[0].values().find(|changed| changed.key.key.borrowed() == CellRef::UInt(7));
             assert!(hot.is_none_or(|hot| hot.derived == BTreeSet::from([1, 2])), "{hot:?}");
@@ -393,7 +399,7 @@ mod tests {
         // 4,000 choices among 1,000 keys leave out some 20 of them.
         assert!(chosen_ever.len() > 900, "{} keys", chosen_ever.len());
         (0..5).for_each(|key| offer(&mut sample, key, 1));
-        assert_eq!(sample.take(Instant::now()).len(), 5);
+        assert_eq!(sample.end_second(Instant::now()).len(), 5);
     }
 
     #[test]
@@ -402,7 +408,7 @@ mod tests {
         let chosen = |second: u64| {
             let mut sample = Sample::new(1);
             (0..20).for_each(|key| offer(&mut sample, key, 1));
-            sample.take(begin + SECOND * second as u32)
+            sample.end_second(begin + SECOND * second as u32)
         };
         let minute = Duration::from_secs(60);
         (0..5).for_each(|second| assert_eq!(waiting.add(chosen(second)), 0));

@@ -30,27 +30,27 @@ pub struct Batch {
 #[derive(Debug)]
 pub struct ResumeContext {
     position: Lsn,
-    told: Option<(ResumePoint, ServerIdentity)>,
+    resume_point: Option<(ResumePoint, ServerIdentity)>,
 }
 
 impl ResumeContext {
-    /// `told` is the resume point and server that were reported for `position` before, if any.
-    pub fn new(position: Lsn, told: Option<(ResumePoint, ServerIdentity)>) -> Self {
-        Self { position, told }
+    /// `resume_point` is the resume point and server that were reported for `position` before, if any.
+    pub fn new(position: Lsn, resume_point: Option<(ResumePoint, ServerIdentity)>) -> Self {
+        Self { position, resume_point }
     }
 
     /// Returns the resume point and server to report for a batch that was read from `server`. A part of a group that
     /// was sent is reported with any position.
     pub fn of(&mut self, batch: &Batch, server: &ServerIdentity) -> (ResumePoint, ServerIdentity) {
         if batch.position == self.position
-            && let Some((resume, server)) = &self.told
+            && let Some((resume, server)) = &self.resume_point
         {
             let partial = batch.resume.partial.clone();
             return (ResumePoint { partial, ..resume.clone() }, server.clone());
         }
-        let told = (batch.resume.clone(), server.clone());
-        (self.position, self.told) = (batch.position, Some(told.clone()));
-        told
+        let resume_point = (batch.resume.clone(), server.clone());
+        (self.position, self.resume_point) = (batch.position, Some(resume_point.clone()));
+        resume_point
     }
 }
 
@@ -94,7 +94,7 @@ impl BatchBuilder {
     }
 
     pub fn insert(&mut self, lsn: Lsn, table: &TableIdentity<'static>, after: &[Value<'_>]) {
-        self.note(lsn);
+        self.raise_highest(lsn);
         self.encoder.insert(lsn, table, after);
     }
 
@@ -105,23 +105,23 @@ impl BatchBuilder {
         before: &[Value<'_>],
         after: &[Value<'_>],
     ) {
-        self.note(lsn);
+        self.raise_highest(lsn);
         self.encoder.update(lsn, table, before, after);
     }
 
     pub fn delete(&mut self, lsn: Lsn, table: &TableIdentity<'static>, before: &[Value<'_>]) {
-        self.note(lsn);
+        self.raise_highest(lsn);
         self.encoder.delete(lsn, table, before);
     }
 
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
-        self.note(lsn);
+        self.raise_highest(lsn);
         self.encoder.withdraw(lsn, table);
     }
 
     /// Adds a request to read the table again, because rows of it changed in a way that row events do not show.
     pub fn reread(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
-        self.note(lsn);
+        self.raise_highest(lsn);
         self.rereads += 1;
         self.encoder.reread(lsn, table);
     }
@@ -131,7 +131,7 @@ impl BatchBuilder {
         std::mem::take(&mut self.rereads)
     }
 
-    fn note(&mut self, lsn: Lsn) {
+    fn raise_highest(&mut self, lsn: Lsn) {
         if lsn <= self.position {
             self.violation.get_or_insert((lsn, self.position));
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 /// A key in the order of a table's primary key, in the notation of the connector that returned it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ChunkKey(pub Box<[u8]>);
+pub struct ScanCursor(pub Box<[u8]>);
 
 /// Rows of one table that follow one another in the order of its primary key, as they were at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,5 +22,5 @@ pub struct Chunk {
     pub payload: Bytes,
     pub rows: u64,
     /// Key of the last row, when more rows may follow.
-    pub next: Option<ChunkKey>,
+    pub next: Option<ScanCursor>,
 }

@@ -19,19 +19,19 @@ pub struct Framer {
 impl Framer {
     /// Returns the framer and the empty batch of a reader or direct feed that entered the binlog at `position`.
     ///
-    /// `told` is the resume point and server of the last message before, if there was one. `origin`: the source's
-    /// history begins with the first message. `term` numbers the writer's attempt, `beginning` the source's beginning.
-    /// `captured` says how many fields of each entity the changes have.
+    /// `resume_point` is the resume point and server of the last message before, if there was one. `origin`: the
+    /// source's history begins with the first message. `term` numbers the writer's attempt, `beginning` the source's
+    /// beginning. `captured` says how many fields of each entity the changes have.
     pub fn begin(
-        told: Option<(ResumePoint, ServerIdentity)>,
+        resume_point: Option<(ResumePoint, ServerIdentity)>,
         position: Lsn,
         origin: bool,
         (term, beginning): (u64, u64),
         captured: CapturedFields,
         batch_bytes: usize,
     ) -> (Self, BatchBuilder) {
-        let resume = told.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
-        let resume_context = ResumeContext::new(position, told);
+        let resume = resume_point.as_ref().map_or_else(ResumePoint::default, |(resume, _)| resume.clone());
+        let resume_context = ResumeContext::new(position, resume_point);
         let framer = Self { previous: position, origin, resume_context, term, captured, beginning };
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }

@@ -19,7 +19,7 @@ mod row;
 mod sequence;
 
 pub use batch::{Batch, BatchBuilder};
-pub use chunk::{Chunk, ChunkKey};
+pub use chunk::{Chunk, ScanCursor};
 pub use claims::{Claims, DeviceClaim, TimeToLive, Token};
 pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub use frame::Framer;
@@ -31,5 +31,5 @@ pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
 pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};
 pub use sequence::{
     CounterRow, DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,
-    RequestKey, SequenceServer, SequenceStanding,
+    RequestKey, SequenceServer, SequenceStatus,
 };

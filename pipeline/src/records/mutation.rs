@@ -89,7 +89,7 @@ pub(crate) enum Reread {
 }
 
 /// Key of a derived row: table, shard, key columns.
-type Claim = (u32, ShardId, Box<[Cell]>);
+type DerivedKey = (u32, ShardId, Box<[Cell]>);
 
 /// The work of one transaction: withdrawals first, then the replacement, then mutations, then progress.
 #[derive(Debug, Default)]
@@ -100,7 +100,7 @@ pub struct Flush {
     pub withdrawn_tables: Option<Range<u32>>,
     /// The source rows that a refresh of keys has read.
     pub replacement: Option<Replacement>,
-    mutations: HashMap<Claim, (Lsn, MutationAction), foldhash::quality::RandomState>,
+    mutations: HashMap<DerivedKey, (Lsn, MutationAction), foldhash::quality::RandomState>,
     /// Shards of the mutations, and perhaps more.
     owners: HashSet<ShardId, foldhash::quality::RandomState>,
     /// Tables to be read again from the first chunk on: chunks of them that were read before say too little.
@@ -230,13 +230,13 @@ mod tests {
         }
         let mut parts = Vec::new();
         loop {
-            let behind = rest.cut(20);
+            let tail = rest.cut(20);
             let mut tables: Vec<_> = rest.claims().map(|(table, ..)| table).collect();
             tables.sort_unstable();
             tables.dedup();
             parts.push((tables, rest.rows()));
-            let Some(behind) = behind else { break };
-            rest = behind;
+            let Some(tail) = tail else { break };
+            rest = tail;
         }
         assert_eq!(parts, [(vec![0], 3), (vec![2], 30), (vec![3, 5], 3), (vec![9], 1)]);
     }

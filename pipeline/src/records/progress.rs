@@ -90,7 +90,7 @@ impl Progress {
 
     /// Whether the lane may have rows of a later epoch than its position's, left by a flush that was cut off. Changes
     /// that others read in an earlier epoch would count as older.
-    pub fn is_apart(&self) -> bool {
+    pub fn is_in_earlier_epoch(&self) -> bool {
         self.position > Lsn::ZERO && self.position.epoch() < self.highest_position.epoch()
     }
 

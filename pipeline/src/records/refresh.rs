@@ -12,7 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::serial::UUID_BYTES_MAX;
 use anabranch_schemas::shard::ShardId;
 
-use super::{Cell, Chunk, ChunkKey, Comparison, Condition};
+use super::{Cell, Chunk, Comparison, Condition, ScanCursor};
 
 /// Keys of one request, at most: they are stored in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
@@ -83,7 +83,7 @@ pub struct TableRefresh {
     pub first: Lsn,
     pub chunks: u64,
     /// Key after which the next chunk begins; `None` = all chunks are written, and the sweep is due.
-    pub after: Option<ChunkKey>,
+    pub after: Option<ScanCursor>,
     /// The table is read because it waited among the rereads, before the tables whose turn it is.
     pub is_reread: bool,
 }
@@ -143,7 +143,7 @@ impl Refresh {
     }
 
     /// Returns the refresh that follows once the scope is finished, for the tables that wait; `None` if no table does.
-    pub(crate) fn behind_scope(&self) -> Option<Self> {
+    pub(crate) fn after_scope(&self) -> Option<Self> {
         if self.every_waits {
             return Some(Self::of_every_table());
         }
@@ -178,7 +178,7 @@ impl Refresh {
         Some(left.map(|(shard, keys)| (*shard, &**keys)))
     }
 
-    fn behind_keys(&self, chunk: &Chunk) -> Self {
+    fn after_keys(&self, chunk: &Chunk) -> Self {
         let last = self.keys().and_then(|keys| keys.map(|(shard, _)| shard).last());
         let done = last.or(self.done);
         Self { rows: self.rows + chunk.rows, done, ..self.clone() }
@@ -186,17 +186,17 @@ impl Refresh {
 
     /// Returns the refresh after one more chunk of a table; keys have one chunk. For a first chunk, `is_reread` says
     /// whether the table was chosen because it waited, for it may wait no longer.
-    pub(crate) fn behind_chunk(&self, shard: ShardId, chunk: &Chunk, is_reread: bool) -> Self {
+    pub(crate) fn after_chunk(&self, shard: ShardId, chunk: &Chunk, is_reread: bool) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
             Scope::Source | Scope::Rereads | Scope::Table(_) => {
                 chunk.next.is_none() && self.empty_in_epoch == Some(chunk.low.epoch())
             }
-            Scope::Keys(_) => return self.behind_keys(chunk),
+            Scope::Keys(_) => return self.after_keys(chunk),
             Scope::Where(..) => chunk.next.is_none(),
         };
         if has_ended {
-            return read.behind_table(shard);
+            return read.after_table(shard);
         }
         let (first, chunks, is_reread) = match &self.table {
             Some(table) => (table.first, table.chunks, table.is_reread),
@@ -208,15 +208,15 @@ impl Refresh {
     }
 
     /// Returns the refresh after a table. A table that was read out of its turn leaves the turn where it was.
-    pub(crate) fn behind_table(&self, shard: ShardId) -> Self {
+    pub(crate) fn after_table(&self, shard: ShardId) -> Self {
         let is_reread = self.table.as_ref().is_some_and(|table| table.is_reread);
         let done = if is_reread { self.done } else { Some(shard) };
         Self { done, table: None, ..self.clone() }
     }
 
     /// Returns the refresh after the sweep of a table that was read from this first watermark on.
-    pub(crate) fn behind_sweep(&self, shard: ShardId, first: Lsn) -> Self {
-        self.behind_table(shard).without_reread(shard, first)
+    pub(crate) fn after_sweep(&self, shard: ShardId, first: Lsn) -> Self {
+        self.after_table(shard).without_reread(shard, first)
     }
 }
 
@@ -252,7 +252,7 @@ impl fmt::Display for Refresh {
         write!(f, " {again}{} {} {} ", table.shard, table.first, table.chunks)?;
         match &table.after {
             None => f.write_str("-"),
-            Some(ChunkKey(key)) => write_bytes(f, key),
+            Some(ScanCursor(key)) => write_bytes(f, key),
         }
     }
 }
@@ -308,16 +308,16 @@ impl FromStr for Refresh {
 
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
         let parts: Vec<&str> = text.split(' ').collect();
-        let [scope, done, rows, behind @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
-        let every_waits = behind.first() == Some(&EVERY_WAITS);
-        let behind = &behind[usize::from(every_waits)..];
-        let empty_in_epoch = behind.first().and_then(|part| part.strip_prefix(EMPTY_IN_EPOCH));
-        let behind = &behind[usize::from(empty_in_epoch.is_some())..];
-        let rereads = behind.first().and_then(|part| part.strip_prefix(REREADS));
-        let table = match &behind[usize::from(rereads.is_some())..] {
+        let [scope, done, rows, tail @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
+        let every_waits = tail.first() == Some(&EVERY_WAITS);
+        let tail = &tail[usize::from(every_waits)..];
+        let empty_in_epoch = tail.first().and_then(|part| part.strip_prefix(EMPTY_IN_EPOCH));
+        let tail = &tail[usize::from(empty_in_epoch.is_some())..];
+        let rereads = tail.first().and_then(|part| part.strip_prefix(REREADS));
+        let table = match &tail[usize::from(rereads.is_some())..] {
             [] => None,
             [of, first, chunks, after] => {
-                let after = if *after == "-" { None } else { Some(ChunkKey(bytes(after)?)) };
+                let after = if *after == "-" { None } else { Some(ScanCursor(bytes(after)?)) };
                 let first = first.parse().map_err(|_| InvalidRefresh)?;
                 let again = of.strip_prefix(IS_REREAD);
                 let (of, is_reread) = (shard(again.unwrap_or(of))?, again.is_some());

@@ -160,14 +160,14 @@ impl GivenOnce {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remembered {
     /// The identifiers that are stored with the key now: those that were to be stored, or those of an earlier call.
-    Stands(GivenOnce),
+    Existing(GivenOnce),
     /// As many keys are stored as may be, and the oldest are not old enough.
     Full,
 }
 
 /// All counters of a region at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SequenceStanding {
+pub struct SequenceStatus {
     pub server: SequenceServer,
     /// Each counter that was used, with its next number.
     pub counters: Vec<(Counter, u32)>,

@@ -28,11 +28,11 @@ where
     W: AsyncFnOnce(watch::Sender<Lsn>) -> Result<(), Fault>,
 {
     handle.waits_for("its lease");
-    let standing_by = || handle.standby();
+    let on_standby = || handle.standby();
     let lease = tokio::select! {
         // Virtual time has one order of events for each seed.
         biased;
-        lease = leases.acquire_or_stand_by(handle.name(), &standing_by) => lease?,
+        lease = leases.acquire_or_stand_by(handle.name(), &on_standby) => lease?,
         () = cancel.cancelled() => return Ok(()),
     };
     running_under(lease, handle, work).await

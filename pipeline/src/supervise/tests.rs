@@ -122,16 +122,16 @@ async fn a_damaged_event_stops_its_reader_when_it_is_met_three_times_at_one_plac
 
 #[tokio::test(start_paused = true)]
 async fn a_fault_is_told_first_and_then_at_most_once_a_minute_with_a_count() {
-    let mut told = FaultLog::default();
+    let mut fault_log = FaultLog::default();
     let mut lines = Vec::new();
     for second in 0..150 {
-        if let Some(times) = told.again(Code::TargetUnreachable) {
+        if let Some(times) = fault_log.again(Code::TargetUnreachable) {
             lines.push((second, times));
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert_eq!(lines, [(0, 1), (60, 60), (120, 60)]);
-    assert_eq!(told.again(Code::LogFull), Some(1), "another fault has its own line");
+    assert_eq!(fault_log.again(Code::LogFull), Some(1), "another fault has its own line");
 }
 
 #[tokio::test(start_paused = true)]

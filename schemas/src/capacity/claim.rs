@@ -6,7 +6,7 @@ use crate::capacity::term::Amount;
 
 /// A figure of a document.
 #[derive(Debug, Clone)]
-pub struct Claim {
+pub struct DocumentClaim {
     /// Name of the computed figure.
     pub figure: String,
     pub document: String,
@@ -21,19 +21,19 @@ pub struct Claim {
 
 /// The result of comparing a claim with the computed figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ClaimVerdict {
     Equal,
     /// The claim is off by less than its last digit and by less than a tenth.
     Rounded,
     Differs,
 }
 
-impl Verdict {
+impl ClaimVerdict {
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Equal => "equal",
-            Verdict::Rounded => "rounded",
-            Verdict::Differs => "differs",
+            ClaimVerdict::Equal => "equal",
+            ClaimVerdict::Rounded => "rounded",
+            ClaimVerdict::Differs => "differs",
         }
     }
 }
@@ -43,7 +43,7 @@ const EQUAL: f64 = 1e-9;
 /// Relative difference above which a document's number is not the rounded one.
 const ROUNDED: f64 = 0.1;
 
-impl Claim {
+impl DocumentClaim {
     /// Reads one entry of `claims`.
     pub fn read(number: usize, fields: &Fields) -> Result<Self, Vec<Invalid>> {
         let mut section = Section::new(&format!("[[claims]] number {number},"), fields);
@@ -61,28 +61,28 @@ impl Claim {
         }
     }
 
-    pub fn verdict(&self, figure: &Figure) -> Verdict {
+    pub fn verdict(&self, figure: &Figure) -> ClaimVerdict {
         let ours = match figure.unit {
             Unit::Share => figure.amount.scaled(0.01),
             Unit::Bytes | Unit::Count(_) => figure.amount,
         };
-        let worst = |low: Verdict, high: Verdict| match (low, high) {
-            (Verdict::Equal, Verdict::Equal) => Verdict::Equal,
-            (Verdict::Differs, _) | (_, Verdict::Differs) => Verdict::Differs,
-            _ => Verdict::Rounded,
+        let worst = |low: ClaimVerdict, high: ClaimVerdict| match (low, high) {
+            (ClaimVerdict::Equal, ClaimVerdict::Equal) => ClaimVerdict::Equal,
+            (ClaimVerdict::Differs, _) | (_, ClaimVerdict::Differs) => ClaimVerdict::Differs,
+            _ => ClaimVerdict::Rounded,
         };
         worst(compare(self.value.low, ours.low), compare(self.value.high, ours.high))
     }
 }
 
-fn compare(said: f64, ours: f64) -> Verdict {
+fn compare(said: f64, ours: f64) -> ClaimVerdict {
     let off = (said - ours).abs();
     if off <= EQUAL * ours.abs() {
-        Verdict::Equal
+        ClaimVerdict::Equal
     } else if off < last_place(said) && off < ROUNDED * ours.abs() {
-        Verdict::Rounded
+        ClaimVerdict::Rounded
     } else {
-        Verdict::Differs
+        ClaimVerdict::Differs
     }
 }
 

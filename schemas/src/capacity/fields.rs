@@ -125,7 +125,7 @@ impl<'f> Section<'f> {
         match self.fields.get(field) {
             Some(Setting::Flag(flag)) => *flag,
             other => {
-                self.tell(field, other, "true or false");
+                self.refuse(field, other, "true or false");
                 false
             }
         }
@@ -144,7 +144,7 @@ impl<'f> Section<'f> {
             _ => None,
         };
         chosen.unwrap_or_else(|| {
-            self.tell(field, found, &choices.map(|choice| format!("\"{choice}\"")).join(" or "));
+            self.refuse(field, found, &choices.map(|choice| format!("\"{choice}\"")).join(" or "));
             choices[0]
         })
     }
@@ -155,7 +155,7 @@ impl<'f> Section<'f> {
         match self.fields.get(field) {
             Some(Setting::Text(text)) if !text.is_empty() => text.clone(),
             other => {
-                self.tell(field, other, "a text");
+                self.refuse(field, other, "a text");
                 String::new()
             }
         }
@@ -204,13 +204,13 @@ impl<'f> Section<'f> {
         };
         read.filter(fits).unwrap_or_else(|| {
             let two = if may_be_two { ", or two as [low, high]" } else { "" };
-            self.tell(field, found, &format!("{}{two}", range.expected()));
+            self.refuse(field, found, &format!("{}{two}", range.expected()));
             Amount::of(1.0)
         })
     }
 
     /// Adds a fault of a field, unless the field has one already.
-    fn tell(&mut self, field: &str, found: Option<&Setting>, expected: &str) {
+    fn refuse(&mut self, field: &str, found: Option<&Setting>, expected: &str) {
         let field = format!("{} {field}", self.name);
         if self.faults.iter().any(|fault| fault.field == field) {
             return;

@@ -1,6 +1,6 @@
 //! A whole plan: the figures of each system in its file, and the claims beside them.
 
-use crate::capacity::claim::{Claim, Verdict};
+use crate::capacity::claim::{ClaimVerdict, DocumentClaim};
 use crate::capacity::compare::{Sharding, shardings};
 use crate::capacity::fields::{Fields, Invalid, Setting};
 use crate::capacity::serial_codes::Inventory;
@@ -18,15 +18,15 @@ pub struct Plan {
 #[derive(Debug)]
 pub struct System {
     pub name: &'static str,
-    pub figures: Vec<Judged>,
+    pub figures: Vec<JudgedFigure>,
     pub stores: Vec<Store>,
 }
 
 /// A figure with the claims of documents about it.
 #[derive(Debug)]
-pub struct Judged {
+pub struct JudgedFigure {
     pub figure: Figure,
-    pub claims: Vec<(Claim, Verdict)>,
+    pub claims: Vec<(DocumentClaim, ClaimVerdict)>,
 }
 
 const CLAIMS: &str = "claims";
@@ -41,7 +41,7 @@ impl Plan {
         let mut plan = Self { systems: Vec::new(), inventory: None };
         let mut add = |name: &str, computed: Result<Sheet, Vec<Invalid>>| match computed {
             Ok(sheet) => plan.systems.push(System::of(name, sheet)),
-            Err(told) => faults.extend(told),
+            Err(more) => faults.extend(more),
         };
         for name in SECTIONS {
             let Some(Setting::Table(fields)) = file.get(name) else { continue };
@@ -64,7 +64,7 @@ impl Plan {
     }
 
     /// Returns a figure by its name, such as `flux.month_tables`.
-    pub fn figure(&self, name: &str) -> Option<&Judged> {
+    pub fn figure(&self, name: &str) -> Option<&JudgedFigure> {
         self.systems.iter().flat_map(|system| &system.figures).find(|judged| judged.figure.name == name)
     }
 
@@ -84,15 +84,15 @@ impl Plan {
                 faults.push(misplaced(CLAIMS, "an entry is not a table"));
                 continue;
             };
-            match Claim::read(number, fields) {
+            match DocumentClaim::read(number, fields) {
                 Ok(claim) => faults.extend(self.add_claim(number, claim)),
-                Err(told) => faults.extend(told),
+                Err(more) => faults.extend(more),
             }
         }
         faults
     }
 
-    fn add_claim(&mut self, number: usize, claim: Claim) -> Option<Invalid> {
+    fn add_claim(&mut self, number: usize, claim: DocumentClaim) -> Option<Invalid> {
         let names: Vec<String> = self
             .systems
             .iter()
@@ -118,7 +118,8 @@ impl Plan {
 impl System {
     fn of(name: &str, sheet: Sheet) -> Self {
         let name = SECTIONS.into_iter().find(|section| *section == name).expect("every system has a section");
-        let figures = sheet.figures.into_iter().map(|figure| Judged { figure, claims: Vec::new() }).collect();
+        let figures =
+            sheet.figures.into_iter().map(|figure| JudgedFigure { figure, claims: Vec::new() }).collect();
         Self { name, figures, stores: sheet.stores }
     }
 }

@@ -1,8 +1,8 @@
 //! Tests of every figure of the source documents beside the computed one, and of the faults of wrong plan files.
 
-use super::claim::Verdict::{self, Differs, Equal, Rounded};
+use super::claim::ClaimVerdict::{self, Differs, Equal, Rounded};
 use super::fields::{Fields, Invalid};
-use super::plan::{Judged, Plan};
+use super::plan::{JudgedFigure, Plan};
 
 const BIRTHDAYS: &str = include_str!("../../../deploy/plans/birthdays.toml");
 const SERIAL_CODES: &str = include_str!("../../../deploy/plans/serial-codes.toml");
@@ -16,12 +16,12 @@ fn plan(text: &str) -> Plan {
     read(text).unwrap_or_else(|faults| panic!("{faults:#?}"))
 }
 
-fn judged<'p>(plan: &'p Plan, name: &str) -> &'p Judged {
+fn judged<'p>(plan: &'p Plan, name: &str) -> &'p JudgedFigure {
     plan.figure(name).unwrap_or_else(|| panic!("no figure {name}"))
 }
 
 /// Line of the document, its text, the figure, its value, the verdict, and a part of why the claim differs or is odd.
-type Row = (u32, &'static str, &'static str, &'static str, Verdict, &'static str);
+type Row = (u32, &'static str, &'static str, &'static str, ClaimVerdict, &'static str);
 
 /// Checks each row, and that the file makes no further claim.
 fn check(text: &str, rows: &[Row]) {
@@ -33,8 +33,8 @@ fn check(text: &str, rows: &[Row]) {
         let (claim, found) =
             claims.find(|(claim, _)| claim.says.contains(says)).unwrap_or_else(|| panic!("{says}"));
         assert_eq!(found, verdict, "line {line}: {says}");
-        let told = claim.why.as_deref().unwrap_or_default();
-        assert!(told.contains(why) && (told.is_empty() == why.is_empty()), "line {line}: {told}");
+        let reported = claim.why.as_deref().unwrap_or_default();
+        assert!(reported.contains(why) && (reported.is_empty() == why.is_empty()), "line {line}: {reported}");
     }
     let claims = plan.systems.iter().flat_map(|system| &system.figures).flat_map(|judged| &judged.claims);
     assert_eq!(claims.count(), rows.len(), "the file claims what the table lacks");
@@ -315,21 +315,21 @@ fn a_field_that_makes_no_sense_is_told_with_its_value_and_what_is_expected() {
 
 #[test]
 fn sections_and_claims_that_make_no_sense_are_told() {
-    let told =
+    let reported =
         |text: &str| read(text).unwrap_err().iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    assert!(told("").contains("it has no section of a system"));
-    assert!(told("[fluxes]\n").contains("fluxes: no such section or field"));
-    assert!(told("flux = 3\n").contains("flux: it is not a table"));
+    assert!(reported("").contains("it has no section of a system"));
+    assert!(reported("[fluxes]\n").contains("fluxes: no such section or field"));
+    assert!(reported("flux = 3\n").contains("flux: it is not a table"));
     assert!(
-        told(&format!("claims = 3\n{FLUX}").replace("[[claims]]", "[[other]]"))
+        reported(&format!("claims = 3\n{FLUX}").replace("[[claims]]", "[[other]]"))
             .contains("claims: it is not a list")
     );
-    let unknown = told(&FLUX.replace("\"flux.pairs\"", "\"flux.pair\""));
+    let unknown = reported(&FLUX.replace("\"flux.pairs\"", "\"flux.pair\""));
     assert!(
         unknown.contains("number 1, figure: no figure of this plan is called \"flux.pair\""),
         "{unknown}"
     );
-    let unsaid = told(&FLUX.replace("says = \"up to 100 databases, in each up to 100 tables\"", ""));
+    let unsaid = reported(&FLUX.replace("says = \"up to 100 databases, in each up to 100 tables\"", ""));
     assert!(unsaid.contains("[[claims]] number 1, says: the field is absent; expected: a text"), "{unsaid}");
 }
 

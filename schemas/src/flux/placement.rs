@@ -1,6 +1,6 @@
 //! The place of a document: twelve rules that derive it from the parent's identifier.
 //!
-//! A [`Place`] is three parts of an identifier: side (main or fail-over), user partition and month. Captures,
+//! A [`StorageAddress`] is three parts of an identifier: side (main or fail-over), user partition and month. Captures,
 //! cancellations and refunds never fail over by themselves: a parent in main means main. A [`Misplacement`] is a
 //! difference between an identifier and its rule; this module does not check the content of a source's tables.
 
@@ -29,13 +29,13 @@ pub enum Kind {
 
 /// The three parts of an identifier that say where its document is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct StorageAddress {
     pub side: Side,
     pub partition: u8,
     pub month: Month,
 }
 
-impl Place {
+impl StorageAddress {
     /// Returns the place that an identifier names.
     pub fn of(id: &FluxId) -> Self {
         let parts = id.parts();
@@ -191,9 +191,9 @@ impl Kind {
     }
 
     /// Returns the place of a new document of this kind below a parent.
-    pub fn place(self, parent: &FluxId) -> Result<Place, UnfitParent> {
+    pub fn address_below(self, parent: &FluxId) -> Result<StorageAddress, UnfitParent> {
         self.check_parent(parent)?;
-        let above = Place::of(parent);
+        let above = StorageAddress::of(parent);
         Ok(match self {
             Self::Recharge | Self::Withdrawal => return Err(UnfitParent::FollowsNothing(self)),
             Self::Atom | Self::Capture | Self::Cancel | Self::RechargeClearing => above,
@@ -201,8 +201,8 @@ impl Kind {
             | Self::RefundClearing
             | Self::ReturnedRefundClearing
             | Self::Chargeback
-            | Self::ChargebackReversal => Place { month: Month::No, ..above },
-            Self::WithdrawalAtom => Place::of_withdrawal(above.partition),
+            | Self::ChargebackReversal => StorageAddress { month: Month::No, ..above },
+            Self::WithdrawalAtom => StorageAddress::of_withdrawal(above.partition),
         })
     }
 
@@ -228,47 +228,50 @@ impl Kind {
     /// Returns all differences between an identifier of this kind and its rule. `parent` is the parent's identifier;
     /// without it only parts that need no parent are compared.
     pub fn audit(self, id: &FluxId, parent: Option<&FluxId>) -> Result<Vec<Misplacement>, UnfitParent> {
-        let (found, level) = (Place::of(id), id.parts().level);
-        let mut told = Vec::new();
+        let (found, level) = (StorageAddress::of(id), id.parts().level);
+        let mut misplacements = Vec::new();
         if level != self.level() {
-            told.push(Misplacement::Level { expected: self.level(), found: level });
+            misplacements.push(Misplacement::Level { expected: self.level(), found: level });
         }
         let expected = match parent {
-            Some(parent) => self.place(parent)?,
+            Some(parent) => self.address_below(parent)?,
             None => self.place_alone(id),
         };
         if found.side != expected.side {
             let never = matches!(self, Self::Capture | Self::Cancel | Self::Refund);
-            told.push(match never && expected.side == Side::Main {
+            misplacements.push(match never && expected.side == Side::Main {
                 true => Misplacement::FailedOverByItself { kind: self },
                 false => Misplacement::Side { expected: expected.side, found: found.side },
             });
         }
         if found.partition != expected.partition {
-            told.push(Misplacement::Partition { expected: expected.partition, found: found.partition });
+            misplacements
+                .push(Misplacement::Partition { expected: expected.partition, found: found.partition });
         }
         if found.month != expected.month {
-            told.push(Misplacement::Month { expected: expected.month, found: found.month });
+            misplacements.push(Misplacement::Month { expected: expected.month, found: found.month });
         }
-        Ok(told)
+        Ok(misplacements)
     }
 
     /// Returns the place that the identifier's own parts demand; all other parts are taken as they are.
-    fn place_alone(self, id: &FluxId) -> Place {
-        let own = Place::of(id);
+    fn place_alone(self, id: &FluxId) -> StorageAddress {
+        let own = StorageAddress::of(id);
         let any_month = match own.month {
             Month::No => Month::of_date(id.parts().date),
             month => month,
         };
         match self {
-            Self::Recharge => Place::of_recharge(id.parts().date, own.partition, own.side),
-            Self::Withdrawal | Self::WithdrawalAtom => Place::of_withdrawal(own.partition),
-            Self::Capture | Self::Cancel | Self::RechargeClearing => Place { month: any_month, ..own },
+            Self::Recharge => StorageAddress::of_recharge(id.parts().date, own.partition, own.side),
+            Self::Withdrawal | Self::WithdrawalAtom => StorageAddress::of_withdrawal(own.partition),
+            Self::Capture | Self::Cancel | Self::RechargeClearing => {
+                StorageAddress { month: any_month, ..own }
+            }
             Self::Refund
             | Self::RefundClearing
             | Self::ReturnedRefundClearing
             | Self::Chargeback
-            | Self::ChargebackReversal => Place { month: Month::No, ..own },
+            | Self::ChargebackReversal => StorageAddress { month: Month::No, ..own },
             Self::Atom => own,
         }
     }

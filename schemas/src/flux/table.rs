@@ -9,7 +9,7 @@ use std::fmt::Write;
 use thiserror::Error;
 
 use crate::flux::id::{FluxId, Level, Month};
-use crate::flux::placement::Place;
+use crate::flux::placement::StorageAddress;
 
 /// Values of the user partition, and thus pairs of database and table, at most.
 pub const PARTITIONS: u32 = 100;
@@ -54,8 +54,8 @@ impl Template {
             return Err(invalid("it is empty"));
         }
         let (mut pieces, mut rest) = (Vec::new(), template);
-        while let Some((text, behind)) = rest.split_once('{') {
-            let (inner, behind) = behind.split_once('}').ok_or_else(|| invalid("a `{` without a `}`"))?;
+        while let Some((text, tail)) = rest.split_once('{') {
+            let (inner, tail) = tail.split_once('}').ok_or_else(|| invalid("a `{` without a `}`"))?;
             let (name, width) = inner.split_once(':').unwrap_or((inner, "1"));
             let placeholder = match name {
                 "db" => Placeholder::Database,
@@ -66,7 +66,7 @@ impl Template {
             let width = width.parse().ok().filter(|width| (1..=10).contains(width));
             let width = width.ok_or_else(|| invalid("a width that is not 1 to 10"))?;
             pieces.extend([Piece::Text(text.to_owned()), Piece::Number(placeholder, width)]);
-            rest = behind;
+            rest = tail;
         }
         pieces.push(Piece::Text(rest.to_owned()));
         let is_unpaired = |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains('}'));
@@ -76,7 +76,7 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    fn name(&self, place: Place) -> String {
+    fn name(&self, place: StorageAddress) -> String {
         let mut name = String::new();
         for piece in &self.0 {
             match piece {
@@ -117,7 +117,7 @@ impl Names {
     }
 
     /// Returns the names of a place's database and table.
-    pub fn of(&self, level: Level, place: Place) -> (String, String) {
+    pub fn of(&self, level: Level, place: StorageAddress) -> (String, String) {
         let table = match level {
             Level::Atom => &self.atom,
             Level::Composite => &self.composite,
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn partition_05_and_month_01_is_atom_05_01_of_flux_00_0() {
-        let names = |text| Names::default().of(id(text).parts().level, Place::of(&id(text)));
+        let names = |text| Names::default().of(id(text).parts().level, StorageAddress::of(&id(text)));
         let expected = |table: &str| ("flux_00_0".to_owned(), table.to_owned());
         assert_eq!(names(ATOM_FEBRUARY), expected("atom_05_01"));
         assert_eq!(names(EXAMPLE_ID), expected("atom_05_99"));
@@ -198,7 +198,7 @@ mod tests {
         let names = Names::default();
         let all = |months: Vec<Month>| -> BTreeSet<(String, String)> {
             let places = (0..100).flat_map(|partition| {
-                months.iter().map(move |month| Place { side: Side::Main, partition, month: *month })
+                months.iter().map(move |month| StorageAddress { side: Side::Main, partition, month: *month })
             });
             places.map(|place| names.of(Level::Atom, place)).collect()
         };

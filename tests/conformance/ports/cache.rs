@@ -6,7 +6,7 @@ use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::redis::RedisCache;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, decode, encode, fill};
-use anabranch_pipeline::ports::{CacheEntry, CodeCache, Fill, MappingStore};
+use anabranch_pipeline::ports::{CacheEntry, CacheFill, CodeCache, MappingStore};
 use anabranch_pipeline::records::{Claims, DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
@@ -121,7 +121,7 @@ pub async fn cached(cache: &impl CodeCache, code: &StoredCode) -> Option<Vec<Dev
 
 pub async fn store(cache: &impl CodeCache, code: &StoredCode, version: u64, time_to_live: Duration) -> bool {
     let Some(token) = cache.begin(std::slice::from_ref(code)).await.unwrap()[0] else { return false };
-    let fill = Fill { code: code.clone(), token, entry: encode(&set(version)), time_to_live };
+    let fill = CacheFill { code: code.clone(), token, entry: encode(&set(version)), time_to_live };
     cache.finish(&[fill]).await.unwrap() == 1
 }
 
@@ -130,10 +130,10 @@ async fn a_fill_stores_a_complete_set_once_and_only_under_its_token(ground: impl
     assert_eq!(cached(cache, &code).await, None);
     let token = cache.begin(std::slice::from_ref(&code)).await.unwrap()[0].expect("nobody fills it");
     assert_eq!(cache.begin(std::slice::from_ref(&code)).await.unwrap(), [None], "one fill at a time");
-    let fill = Fill { code: code.clone(), token, entry: encode(&set(1)), time_to_live: LONG };
+    let fill = CacheFill { code: code.clone(), token, entry: encode(&set(1)), time_to_live: LONG };
     assert_eq!(cache.finish(std::slice::from_ref(&fill)).await.unwrap(), 1);
     assert_eq!(cached(cache, &code).await, Some(set(1)));
-    let late = Fill { entry: encode(&set(0)), ..fill };
+    let late = CacheFill { entry: encode(&set(0)), ..fill };
     assert_eq!(cache.finish(&[late]).await.unwrap(), 0, "a token serves once");
     assert_eq!(cached(cache, &code).await, Some(set(1)));
     cache.invalidate(std::slice::from_ref(&code)).await.unwrap();
@@ -186,7 +186,7 @@ async fn a_fill_that_crosses_a_write_in_any_order_never_leaves_what_was_before_i
                 Finish(reader) => {
                     let Some(token) = tokens[*reader] else { continue };
                     let entry = encode(&set(read[*reader]));
-                    let fill = Fill { code: code.clone(), token, entry, time_to_live: LONG };
+                    let fill = CacheFill { code: code.clone(), token, entry, time_to_live: LONG };
                     cache.finish(&[fill]).await.unwrap();
                 }
                 Write => present += 1,
@@ -247,9 +247,9 @@ async fn a_scan_names_every_code_that_something_is_kept_for(ground: impl Ground)
     assert_eq!(scanned(cache).await, codes);
 
     let asked = [codes[0].clone(), lasting, code("NOTHING"), blocked];
-    let entries = cache.standing(&asked).await.unwrap();
+    let entries = cache.entries(&asked).await.unwrap();
     assert_eq!(*entries.incarnation, *cache.incarnation().await.unwrap());
-    let [filled, lasting, nothing, blocked] = &entries.standing[..] else { panic!("{entries:?}") };
+    let [filled, lasting, nothing, blocked] = &entries.entries[..] else { panic!("{entries:?}") };
     let (bytes, left) = filled.entry.as_ref().unwrap();
     assert_eq!(decode(bytes), Ok(set(0)));
     let left = left.unwrap();

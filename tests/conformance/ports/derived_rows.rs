@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, LaneStore, Sought};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, LaneStore};
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
 use anabranch_pipeline::reconcile::remove_foreign;
 use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, Flush, Progress};
@@ -237,8 +237,8 @@ async fn all_rows_of_a_source_row_are_found_by_its_key(ground: impl Ground) {
             let key: Vec<CellRef<'_>> = found.2.iter().map(Cell::borrowed).collect();
             CellRef::to_owned(source.projection.source_key(&key).unwrap())
         };
-        let sought = |found: &Found, table| Sought { table, shard: found.1, key: key(found) };
-        let mut some: Vec<Sought> = Vec::new();
+        let sought = |found: &Found, table| DerivedRowQuery { table, shard: found.1, key: key(found) };
+        let mut some: Vec<DerivedRowQuery> = Vec::new();
         for found in &claims {
             if random.random_ratio(2, 3) {
                 continue;
@@ -248,7 +248,11 @@ async fn all_rows_of_a_source_row_are_found_by_its_key(ground: impl Ground) {
             some.push(sought(found, random.random_range(0..source.projection.tables().len() as u32)));
         }
         // A key without a row.
-        some.push(Sought { table: 0, shard: ShardId::of("x", "y", "z", 0), key: some[0].key.clone() });
+        some.push(DerivedRowQuery {
+            table: 0,
+            shard: ShardId::of("x", "y", "z", 0),
+            key: some[0].key.clone(),
+        });
         some.push(some[0].clone());
         some.shuffle(&mut random);
         let expected: BTreeSet<Found> =
@@ -387,11 +391,12 @@ async fn rows_of_a_table_that_was_made_while_they_were_read_are_not_removed() {
     let (targets, projection) = ([Arc::new(rows.clone())], &source.projection);
     let remove = async |is_rehearsal| {
         asked.store(0, Ordering::SeqCst);
-        let mut told = 0;
-        let removed = remove_foreign((projection, &targets), &known, |_| true, is_rehearsal, |_| told += 1)
-            .await
-            .unwrap();
-        (removed.found, removed.removed, told)
+        let mut reported = 0;
+        let removed =
+            remove_foreign((projection, &targets), &known, |_| true, is_rehearsal, |_| reported += 1)
+                .await
+                .unwrap();
+        (removed.found, removed.removed, reported)
     };
     assert_eq!(remove(true).await, (of(gone), 0, of(gone)));
     assert_eq!(

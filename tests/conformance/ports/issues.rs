@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anabranch_coupons::issuing::{Held, issue};
+use anabranch_coupons::issuing::{HeldRow, issue};
 use anabranch_coupons::ports::{Ledger, SourceRow};
 use anabranch_coupons::records::{
     Candidate, LedgerRow, Member, PARTS, RowChange, RowState, Unique, UsersLedger,
 };
-use anabranch_coupons::reserving::{Carried, reserve};
+use anabranch_coupons::reserving::{MessageEnd, reserve};
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
 use jiff::Timestamp;
 
@@ -25,7 +25,7 @@ async fn of_two_coupons_of_a_user_that_are_issued_at_once_one_sees_the_other(gro
     let run = frozen(&ledger, users.iter().copied()).await;
     let lunar = |user: &u64| (Member { user: *user, calendar: Calendar::Lunar }, vec![]);
     let members: Vec<_> = users.iter().map(lunar).collect();
-    ledger.of_run(&run, &members, |l| l.added.clone_from(&members)).await.unwrap();
+    ledger.with_run(&run, &members, |l| l.added.clone_from(&members)).await.unwrap();
     for user in users {
         let decided = Arc::new(AtomicUsize::new(0));
         let issues = Calendar::ALL.map(|calendar| {
@@ -38,7 +38,7 @@ async fn of_two_coupons_of_a_user_that_are_issued_at_once_one_sees_the_other(gro
             issued.push(issue.await.unwrap());
         }
         issued.sort_by_key(Result::is_err);
-        assert!(matches!(issued[..], [Ok(_), Err(Carried::Later)]), "user {user}: {issued:?}");
+        assert!(matches!(issued[..], [Ok(_), Err(MessageEnd::Later)]), "user {user}: {issued:?}");
     }
 }
 
@@ -47,7 +47,7 @@ async fn issue_new(
     ledger: impl Ledger,
     candidate: Candidate,
     decided: Arc<AtomicUsize>,
-) -> Result<LedgerRow, Carried> {
+) -> Result<LedgerRow, MessageEnd> {
     let (user, calendar) = (candidate.member.user, candidate.member.calendar);
     let attempt = |number| Unique(u128::from(user) * 100 + calendar as u128 * 50 + number);
     let mut read = ledger.read_users(&candidate.run, &[user]).await.unwrap();
@@ -57,11 +57,11 @@ async fn issue_new(
         Birthday::Solar(day) => SourceRow { solar: Some(*day), ..source_row(calendar) },
         Birthday::Lunar(day) => SourceRow { lunar: Some(*day), ..source_row(calendar) },
     });
-    let batch = [Held { candidate: candidate.clone(), source: Some(source.collect()), taken }];
+    let batch = [HeldRow { candidate: candidate.clone(), source: Some(source.collect()), taken }];
     let users = [user];
     for number in 1.. {
         let register = ledger.tokens().await.unwrap().latest;
-        let issued = ledger.of_rows(&candidate.run, &users, |l| {
+        let issued = ledger.with_rows(&candidate.run, &users, |l| {
             let issued = issue(l, &batch, attempt(number), register);
             decided.fetch_add(1, Ordering::SeqCst);
             meet(&decided);
@@ -89,7 +89,7 @@ async fn rows_change_together_while_each_stands_as_expected_or_not_at_all(ground
     let put = |l: &mut UsersLedger, row: &LedgerRow| {
         l.users.values_mut().for_each(|user| drop(user.rows.insert(occurrence, row.clone())));
     };
-    ledger.of_rows(&run, &users, |l| put(l, &issued)).await.unwrap();
+    ledger.with_rows(&run, &users, |l| put(l, &issued)).await.unwrap();
     let settled = LedgerRow { state: RowState::Settled, ..issued.clone() };
     let change =
         |user: &u64| RowChange { user: *user, occurrence, before: issued.clone(), after: settled.clone() };
@@ -102,12 +102,12 @@ async fn rows_change_together_while_each_stands_as_expected_or_not_at_all(ground
         LedgerRow { day: run.day.yesterday().unwrap(), ..issued.clone() },
     ];
     for other in others {
-        ledger.of_rows(&run, &users[50..51], |l| put(l, &other)).await.unwrap();
+        ledger.with_rows(&run, &users[50..51], |l| put(l, &other)).await.unwrap();
         assert!(!ledger.replace_rows(&run, &changes).await.unwrap(), "{other:?}");
         let read = ledger.read_users(&run, &users).await.unwrap().users;
         assert_eq!(read.values().filter(|user| user.rows[&occurrence] == issued).count(), users.len() - 1);
     }
-    ledger.of_rows(&run, &users[50..51], |l| put(l, &issued)).await.unwrap();
+    ledger.with_rows(&run, &users[50..51], |l| put(l, &issued)).await.unwrap();
     assert!(ledger.replace_rows(&run, &changes).await.unwrap());
     let read = ledger.read_users(&run, &users).await.unwrap().users;
     assert!(read.values().all(|user| user.rows[&occurrence] == settled));

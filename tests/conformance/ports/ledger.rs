@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
 use anabranch_coupons::days::{CohortPage, Fence, add_page, begin, begin_sweep, end_wave, take_over};
-use anabranch_coupons::letters::{candidate_of, requeue};
+use anabranch_coupons::dead_letters::{candidate_of, requeue};
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    Candidate, CouponKey, Cursor, FailedOutcome, LedgerRow, LedgerTokens, Member, PARTS, Reason, RefusedDay,
-    RowState, RunKey, TAKEN_OVER_AFTER, Unique, UserLedger,
+    ATTEMPT_TIMEOUT, Candidate, CouponKey, Cursor, FailedOutcome, LedgerRow, LedgerTokens, Member, PARTS,
+    Reason, RefusedDay, RowState, RunKey, Unique, UserLedger,
 };
-use anabranch_coupons::reserving::{Carried, reserve};
+use anabranch_coupons::reserving::{MessageEnd, reserve};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
@@ -118,19 +118,19 @@ fn shard_of(user: u64) -> ShardId {
 pub async fn frozen(ledger: &impl Ledger, users: impl IntoIterator<Item = u64>) -> RunKey {
     let run = run_of(today());
     let (programme, own_clock) = (programme(), Timestamp::now() + SignedDuration::from_hours(1));
-    ledger.of_programme(&run.programme, |l| begin(l, &programme, own_clock, Unique(7))).await.unwrap();
+    ledger.with_programme(&run.programme, |l| begin(l, &programme, own_clock, Unique(7))).await.unwrap();
     let member = |user| (Member { user, calendar: Calendar::Solar }, vec![shard_of(user)]);
     let page = CohortPage {
         members: users.into_iter().map(member).collect(),
         misplaced: 3,
         is_behind_barrier: true,
     };
-    let begun = ledger.of_run(&run, &[], |l| take_over(l, 0, Unique(8))).await.unwrap().unwrap();
+    let begun = ledger.with_run(&run, &[], |l| take_over(l, 0, Unique(8))).await.unwrap().unwrap();
     let fence = Fence { wave: 0, revision: Unique(8), cursor: begun.cursor };
     let cursor = Cursor { table: 1, after: None };
-    assert!(ledger.of_run(&run, &page.members, |l| add_page(l, fence, &page, cursor)).await.unwrap());
+    assert!(ledger.with_run(&run, &page.members, |l| add_page(l, fence, &page, cursor)).await.unwrap());
     let fence = Fence { cursor, ..fence };
-    assert!(ledger.of_run(&run, &[], |l| end_wave(l, fence, true)).await.unwrap());
+    assert!(ledger.with_run(&run, &[], |l| end_wave(l, fence, true)).await.unwrap());
     run
 }
 
@@ -147,7 +147,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     // A day that is begun again stays as it is, and the programme continues after it.
     let programme = programme();
     let (next, open, leap_days) = ledger
-        .of_programme(&run.programme, |l| {
+        .with_programme(&run.programme, |l| {
             l.begun.push((
                 run.day,
                 anabranch_coupons::records::DayRun { count: 77, ..begun(&programme, run.day) },
@@ -164,7 +164,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     let member = Member { user, calendar: Calendar::Solar };
     let again = [(member, vec![shard(9)]), (Member { calendar: Calendar::Lunar, ..member }, vec![])];
     let (stored, present) = ledger
-        .of_run(&run, &again, |l| {
+        .with_run(&run, &again, |l| {
             l.added = again.to_vec();
             let run = l.run.as_mut().unwrap();
             (run.sum, run.cursor) = (run.sum.wrapping_sub(1), Cursor { table: 2, after: Some(u64::MAX) });
@@ -176,9 +176,9 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     assert_eq!((stored.count, stored.frozen, stored.misplaced), (users.len() as u64, 1, 3));
     assert_eq!((&stored.rules, stored.revision), (&programme, Unique(8)));
     assert!(stored.is_behind_barrier && !stored.is_closed);
-    let swept = ledger.of_run(&run, &[], |l| begin_sweep(l, Unique(u128::MAX))).await.unwrap().unwrap();
+    let swept = ledger.with_run(&run, &[], |l| begin_sweep(l, Unique(u128::MAX))).await.unwrap().unwrap();
     assert_eq!(swept, anabranch_coupons::records::DayRun { sweep: Unique(u128::MAX), ..stored });
-    let claims = ledger.of_users(&run, &[user], |l| l.users[&user].claims.clone()).await.unwrap();
+    let claims = ledger.with_users(&run, &[user], |l| l.users[&user].claims.clone()).await.unwrap();
     assert_eq!(
         claims[&Calendar::Solar],
         BTreeSet::from([shard_of(user), shard(9)]).into_iter().collect::<Vec<_>>()
@@ -188,12 +188,12 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     // A user who has a row of the day and is no member is found between the members.
     let (stranger, occurrence) = (users[1] + PARTS / 2, Occurrence::of(Calendar::Solar, run.day).unwrap());
     ledger
-        .of_users(&run, &[stranger], |l| put(l.users.get_mut(&stranger).unwrap(), occurrence, row(run.day)))
+        .with_users(&run, &[stranger], |l| put(l.users.get_mut(&stranger).unwrap(), occurrence, row(run.day)))
         .await
         .unwrap();
     let (mut after, mut found) = (None, Vec::new());
     loop {
-        let (_, page) = ledger.standings(&run, after, 9).await.unwrap();
+        let (_, page) = ledger.member_states(&run, after, 9).await.unwrap();
         let Some(last) = page.last() else { break };
         assert!(page.len() <= 9);
         after = Some(last.member);
@@ -206,11 +206,11 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
         .collect();
     expected.push(Member { calendar: Calendar::Lunar, ..member });
     expected.sort();
-    assert_eq!(found.iter().map(|standing| standing.member).collect::<Vec<_>>(), expected);
-    let strangers: Vec<_> = found.iter().filter(|standing| !standing.is_member).collect();
+    assert_eq!(found.iter().map(|member_state| member_state.member).collect::<Vec<_>>(), expected);
+    let strangers: Vec<_> = found.iter().filter(|member_state| !member_state.is_member).collect();
     assert_eq!((strangers.len(), strangers[0].member.user), (1, stranger));
     assert_eq!(strangers[0].row, Some(row(run.day)));
-    assert_eq!(found.iter().filter(|standing| standing.row.is_some()).count(), 1);
+    assert_eq!(found.iter().filter(|member_state| member_state.row.is_some()).count(), 1);
 }
 
 fn begun(programme: &Programme, day: Date) -> anabranch_coupons::records::DayRun {
@@ -257,7 +257,7 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
         ((first, Calendar::Lunar), RefusedDay { wave: u8::MAX, reason: Reason::OtherDay }),
     ]);
     ledger
-        .of_users(&run, &users, |l| {
+        .with_users(&run, &users, |l| {
             assert_eq!(l.users.keys().copied().collect::<Vec<_>>(), [3, 4, 9, 20]);
             for user in l.users.values_mut() {
                 (user.rows, user.refusals) = (written.clone(), refusals.clone());
@@ -265,13 +265,13 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
         })
         .await
         .unwrap();
-    let read = ledger.of_users(&run, &[20, 9, 9, 4, 3], |l| l.users.clone()).await.unwrap();
+    let read = ledger.with_users(&run, &[20, 9, 9, 4, 3], |l| l.users.clone()).await.unwrap();
     for user in users {
         assert_eq!((&read[&user].rows, &read[&user].refusals), (&written, &refusals));
         assert!(read[&user].run.is_none() && read[&user].claims.is_empty());
     }
     let of_another = RunKey { programme: Arc::from("other"), day: first };
-    let other = ledger.of_users(&of_another, &users, |l| l.users.clone()).await.unwrap();
+    let other = ledger.with_users(&of_another, &users, |l| l.users.clone()).await.unwrap();
     assert!(other.values().all(|user| user.rows.is_empty() && user.refusals.is_empty()));
 
     rows_alone(&ledger, &run, &written, &refusals).await;
@@ -282,14 +282,14 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
         .map(|(key, row)| (*key, LedgerRow { tries: row.tries + 1, coupon: "b".into(), ..row.clone() }))
         .collect();
     ledger
-        .of_users(&run, &[9], |l| {
+        .with_users(&run, &[9], |l| {
             let user = l.users.get_mut(&9).unwrap();
             user.rows = changed.clone();
             user.refusals.remove(&(first, Calendar::Lunar));
         })
         .await
         .unwrap();
-    let read = ledger.of_users(&run, &users, |l| l.users.clone()).await.unwrap();
+    let read = ledger.with_users(&run, &users, |l| l.users.clone()).await.unwrap();
     assert_eq!((&read[&9].rows, read[&9].refusals.len()), (&changed, 1));
     assert_eq!((&read[&3].rows, read[&3].refusals.len()), (&written, 2));
 
@@ -302,11 +302,11 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
     let of_letter = candidate_of(&key, &letter).run;
     let memory = SignedDuration::from_hours(24 * 36_500);
     ledger
-        .of_users(&of_letter, &[key.user], |l| requeue(l.users.get_mut(&key.user).unwrap(), &key, memory))
+        .with_users(&of_letter, &[key.user], |l| requeue(l.users.get_mut(&key.user).unwrap(), &key, memory))
         .await
         .unwrap()
         .unwrap();
-    let left = ledger.letters(&run.programme, None, 100).await.unwrap();
+    let left = ledger.dead_letters(&run.programme, None, 100).await.unwrap();
     assert_eq!(left.len(), 2 * users.len() - 1);
 }
 
@@ -323,7 +323,7 @@ async fn rows_alone(
     let later = (run.day.tomorrow().unwrap(), Calendar::Solar);
     let refused = RefusedDay { wave: 1, reason: Reason::SourceRowGone };
     ledger
-        .of_rows(run, &[4 + PARTS], |l| {
+        .with_rows(run, &[4 + PARTS], |l| {
             let user = l.users.get_mut(&(4 + PARTS)).unwrap();
             assert_eq!(user.rows, *written);
             assert!(user.refusals.is_empty() && user.claims.is_empty() && user.run.is_none());
@@ -365,7 +365,7 @@ fn rows_of_every_state(first: Date, at: Timestamp) -> BTreeMap<Occurrence, Ledge
 async fn all_letters(ledger: &impl Ledger, run: &RunKey) -> Vec<(CouponKey, LedgerRow)> {
     let (mut letters, mut after) = (Vec::new(), None);
     loop {
-        let page = ledger.letters(&run.programme, after.as_ref(), 3).await.unwrap();
+        let page = ledger.dead_letters(&run.programme, after.as_ref(), 3).await.unwrap();
         let Some((last, _)) = page.last() else { return letters };
         after = Some(last.clone());
         letters.extend(page);
@@ -380,9 +380,9 @@ async fn of_granters_that_race_for_a_hundred_users_each_user_has_one(ground: imp
 
     // The same race for abandoned rows.
     ledger
-        .of_users(&run, &users, |l| {
+        .with_users(&run, &users, |l| {
             for row in l.users.values_mut().flat_map(|user| user.rows.values_mut()) {
-                row.changed_at -= TAKEN_OVER_AFTER;
+                row.changed_at -= ATTEMPT_TIMEOUT;
             }
         })
         .await
@@ -415,7 +415,7 @@ async fn race(ledger: &(impl Ledger + Clone + 'static), run: &RunKey, attempts: 
             if granter % 2 == 0 {
                 order.reverse();
             }
-            let taken = ledger.of_users(&run, &order, |l| {
+            let taken = ledger.with_users(&run, &order, |l| {
                 let reserve = |user: &u64| {
                     let member = Member { user: *user, calendar: Calendar::Solar };
                     let candidate = Candidate { run: run.clone(), member, wave: 1 };
@@ -433,8 +433,8 @@ async fn race(ledger: &(impl Ledger + Clone + 'static), run: &RunKey, attempts: 
         for taken in taken.unwrap() {
             match taken {
                 Ok(_) => held += 1,
-                Err(Carried::Later) => late += 1,
-                Err(Carried::Done) => panic!("nobody is done"),
+                Err(MessageEnd::Later) => late += 1,
+                Err(MessageEnd::Done) => panic!("nobody is done"),
             }
         }
     }
@@ -453,7 +453,7 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
                 let token = Unique(1_000 + issuer * 10 + number);
                 let user = hundred()[issuer as usize];
                 let users = [user];
-                let issued = ledger.of_users(&run, &users, |l| {
+                let issued = ledger.with_users(&run, &users, |l| {
                     let before = l.tokens.latest;
                     l.tokens = LedgerTokens { latest: token, before: Some(before) };
                     let occurrence = Occurrence::of(Calendar::Solar, run.day).unwrap();
@@ -473,7 +473,7 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
     }
     assert_eq!(before.len(), 30, "no two of them came behind the same token");
     for user in &hundred()[..6] {
-        let rows = ledger.of_users(&run, &[*user], |l| l.users[user].rows.clone()).await.unwrap();
+        let rows = ledger.with_users(&run, &[*user], |l| l.users[user].rows.clone()).await.unwrap();
         assert_eq!(rows.values().map(|row| row.tries).collect::<Vec<_>>(), [5]);
     }
     ledger.begin_tokens(Unique(5)).await.unwrap();

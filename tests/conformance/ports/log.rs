@@ -388,8 +388,8 @@ async fn a_reader_notices_a_rollback_during_an_outage(mut ground: impl Ground) {
     append(log, 6..=8).await;
     let mut ahead = log.reader(SOURCE, OLDEST).await.unwrap();
     read(&mut ahead, 8).await;
-    let mut behind = log.reader(SOURCE, OLDEST).await.unwrap();
-    read(&mut behind, 4).await;
+    let mut later = log.reader(SOURCE, OLDEST).await.unwrap();
+    read(&mut later, 4).await;
     ground.roll_back().await;
     assert_eq!(log.end(SOURCE).await.unwrap().unwrap().sequence, 5);
     append(log, 106..=110).await;
@@ -398,7 +398,7 @@ async fn a_reader_notices_a_rollback_during_an_outage(mut ground: impl Ground) {
     // The last message of this reader still exists: it reads on, and never the lost messages that it had fetched.
     let mut rest = Vec::new();
     while rest.len() < 6 {
-        rest.push(settled(&mut behind).await.unwrap());
+        rest.push(settled(&mut later).await.unwrap());
     }
     assert_eq!(rest, [5, 106, 107, 108, 109, 110]);
 }

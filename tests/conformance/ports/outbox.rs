@@ -48,7 +48,7 @@ impl Ground for Twin {
 }
 
 pub struct Server {
-    place: StoreSite,
+    site: StoreSite,
     outbox: MysqlOutbox,
     positions: u64,
 }
@@ -58,18 +58,18 @@ impl Server {
         Some(Self::of(StoreSite::further(kind).await?).await)
     }
 
-    async fn of(place: StoreSite) -> Self {
-        let place = StoreSite { mapping_tables: TABLES, is_cached: true, ..place };
-        place.target("target-a").setup().await.unwrap();
-        let outbox = place.target("target-a").outbox("serials").unwrap();
-        Self { place, outbox, positions: 0 }
+    async fn of(site: StoreSite) -> Self {
+        let site = StoreSite { mapping_tables: TABLES, is_cached: true, ..site };
+        site.target("target-a").setup().await.unwrap();
+        let outbox = site.target("target-a").outbox("serials").unwrap();
+        Self { site, outbox, positions: 0 }
     }
 
     /// Inserts by a lane of a new process.
     async fn insert(&mut self, is_cached: bool, code: &StoredCode) {
         self.positions += 1;
-        self.place.is_cached = is_cached;
-        let (mut lane, progress): (MysqlLane, Progress) = lane(&self.place).await;
+        self.site.is_cached = is_cached;
+        let (mut lane, progress): (MysqlLane, Progress) = lane(&self.site).await;
         let row = boxed(self.positions, code.as_bytes());
         apply(&mut lane, progress, vec![(self.positions, 0, Action::Insert { after: row })]).await;
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
 
 use anabranch_pipeline::error::{Class, Code, Fault};
-use anabranch_pipeline::ports::{Entry, RowSource, SourceConnector};
-use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
+use anabranch_pipeline::ports::{BinlogStart, RowSource, SourceConnector};
+use anabranch_pipeline::records::{Cell, Chunk, Condition, ScanCursor};
 use anabranch_schemas::change::{Action, TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -63,7 +63,7 @@ pub async fn whole(
     table: &TableIdentity<'static>,
     size: usize,
 ) -> Result<Vec<Chunk>, Fault> {
-    let (mut chunks, mut after): (Vec<Chunk>, Option<ChunkKey>) = (Vec::new(), None);
+    let (mut chunks, mut after): (Vec<Chunk>, Option<ScanCursor>) = (Vec::new(), None);
     loop {
         let chunk = source.chunk(table, after.as_ref(), rows(size), FIRST_EPOCH).await?;
         after.clone_from(&chunk.next);
@@ -239,9 +239,9 @@ async fn a_chunk_holds_what_lies_up_to_its_watermark_and_nothing_else(ground: im
         chunks
     };
     let ((), chunks) = tokio::join!(changes, chunks);
-    let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
-    reading.until_end_of(&source).await;
-    are_between_their_watermarks(&reading.seen, &table, &chunks);
+    let mut probe = SourceProbe::open(&source, BinlogStart::Earliest).await.unwrap();
+    probe.until_end_of(&source).await;
+    are_between_their_watermarks(&probe.seen, &table, &chunks);
 }
 
 /// Whether the next change of a table after a position takes all of its rows.
@@ -289,14 +289,14 @@ async fn the_watermark_of_a_quiet_source_is_reached(ground: impl Ground) {
         let table = table_of(&source, "t0").await;
         let chunk = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap();
         assert!(chunk.low <= chunk.high);
-        let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
-        reading.until("the high watermark", |reading| reading.position() >= chunk.high).await;
+        let mut probe = SourceProbe::open(&source, BinlogStart::Earliest).await.unwrap();
+        probe.until("the high watermark", |probe| probe.position() >= chunk.high).await;
         // The watermark is not above the end: a lane there has nothing left to read.
         assert!(chunk.high <= source.head().await.unwrap());
         // A refresh waits for a watermark that is not below its lane. Other tests write to the server too.
         anabranch_tests::until("a watermark that is as far as the reading", async || {
             let later = source.chunk(&table, None, rows(10), FIRST_EPOCH).await.unwrap().low;
-            later >= reading.position()
+            later >= probe.position()
         })
         .await;
     }

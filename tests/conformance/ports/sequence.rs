@@ -7,7 +7,7 @@ use anabranch_connectors::mysql::sequence::MysqlSequence;
 use anabranch_pipeline::config::{Config, FluxConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{
-    FluxIssuer, FluxOrder, FluxSettings, VERSION, raise, seen, state,
+    FluxIssuer, FluxOrder, FluxSettings, VERSION, raise, record_seen, state,
 };
 use anabranch_pipeline::ports::{Register, Registers, Sequence};
 use anabranch_pipeline::records::{
@@ -191,13 +191,13 @@ async fn processes_that_lease_at_once_share_nothing(ground: impl Ground) {
         let lease = processes[1].lease(&request(&server, other, 5)).await.unwrap();
         assert_eq!(lease, Ok(Lease { first: 0, count: 5 }), "{other}");
     }
-    let standing = processes[2].standing().await.unwrap();
-    let mut standing = standing.counters;
-    standing.sort_unstable();
+    let status = processes[2].status().await.unwrap();
+    let mut status = status.counters;
+    status.sort_unstable();
     let mut expected = vec![(counter, 300)];
     expected.extend(others.map(|other| (other, 5)));
     expected.sort_unstable();
-    assert_eq!(standing, expected);
+    assert_eq!(status, expected);
 }
 
 async fn each_refusal_says_why_and_changes_nothing(ground: impl Ground) {
@@ -256,13 +256,13 @@ async fn a_key_stands_for_what_was_stored_first_and_there_are_not_too_many(groun
     let stands = one.given(&key(0)).await.unwrap().unwrap();
     assert_eq!(
         (stored.0.unwrap(), stored.1.unwrap()),
-        (Remembered::Stands(stands), Remembered::Stands(stands))
+        (Remembered::Existing(stands), Remembered::Existing(stands))
     );
     assert!([first, second].contains(&stands));
     for number in 1..KEYS_MAX - 1 {
         assert_eq!(
             one.remember(&key(number), &given(9)).await.unwrap(),
-            Remembered::Stands(given(9)),
+            Remembered::Existing(given(9)),
             "{number}"
         );
     }
@@ -278,15 +278,15 @@ async fn a_key_stands_for_what_was_stored_first_and_there_are_not_too_many(groun
     assert!(full_of_three().await >= 2, "keys are bounded");
     assert_eq!(
         two.remember(&key(0), &given(9)).await.unwrap(),
-        Remembered::Stands(stands),
+        Remembered::Existing(stands),
         "a known key is answered"
     );
-    assert!(one.standing().await.unwrap().keys >= KEYS_MAX as u64 - 1);
+    assert!(one.status().await.unwrap().keys >= KEYS_MAX as u64 - 1);
 
     ground.age_keys(6).await;
     assert!(full_of_three().await >= 2, "a key is kept for a week");
     ground.age_keys(2).await;
-    assert_eq!(one.remember(&key(50), &given(9)).await.unwrap(), Remembered::Stands(given(9)));
+    assert_eq!(one.remember(&key(50), &given(9)).await.unwrap(), Remembered::Existing(given(9)));
     assert_eq!(one.given(&key(1)).await.unwrap(), None, "those that were old enough are gone");
 }
 
@@ -357,7 +357,7 @@ async fn processes_give_out_each_identifier_once_and_a_restart_skips(ground: imp
     keep(two.issue(&registers, &order, today).await.unwrap());
 }
 
-fn told(outcome: Result<Vec<FluxId>, Fault>, code: Code) -> String {
+fn describe(outcome: Result<Vec<FluxId>, Fault>, code: Code) -> String {
     let fault = outcome.unwrap_err();
     assert_eq!(fault.code(), code, "{fault}");
     fault.to_string()
@@ -373,42 +373,42 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     given.extend(texts(issue(7).await.unwrap()));
     // The server is restored from an earlier copy.
     ground.set(ring(7).on(today), Some(1_000)).await;
-    let fault = told(issue(7).await, Code::FluxSequenceBehind);
+    let fault = describe(issue(7).await, Code::FluxSequenceBehind);
     assert!(fault.contains("its next number is 1000, and numbers up to 2000 were given out"), "{fault}");
     assert!(fault.contains("flux sequence raise"), "{fault}");
     assert_eq!(issue(8).await.unwrap().len(), 5, "other counters go on");
     // A row of yesterday's copy counts for another day.
     ground.set(ring(7).on(today), Some(0)).await;
-    told(issue(7).await, Code::FluxSequenceBehind);
+    describe(issue(7).await, Code::FluxSequenceBehind);
     ground.set(ring(9).on(today), None).await;
-    told(issue(9).await, Code::FluxSequenceBehind);
-    let behind = state(&registers, &sequence, Region::UnitedStates).await.unwrap();
-    assert_eq!(behind.behind(), [(ring(7).on(today), 0, 2_000)]);
-    assert_eq!(behind.faults().len(), 1);
+    describe(issue(9).await, Code::FluxSequenceBehind);
+    let later = state(&registers, &sequence, Region::UnitedStates).await.unwrap();
+    assert_eq!(later.lagging_counters(), [(ring(7).on(today), 0, 2_000)]);
+    assert_eq!(later.faults().len(), 1);
 
     let raised = raise(&registers, &sequence, Region::UnitedStates, 10_000).await.unwrap();
     assert!(raised.first < today && raised.last > today && raised.counters == 2_200, "{raised:?}");
     let after = issue(7).await.unwrap();
     assert_eq!(after[0].parts().sequence, 12_000, "above all that is known, and so many more");
     assert!(texts(after).is_disjoint(&given));
-    let left = state(&registers, &sequence, Region::UnitedStates).await.unwrap().behind();
+    let left = state(&registers, &sequence, Region::UnitedStates).await.unwrap().lagging_counters();
     assert!(left.iter().all(|(counter, ..)| counter.ring == ring(9)), "only the row that is gone: {left:?}");
 
     // Numbers that only a source has, and that were never leased here, are known too.
     let odd = issue(6).await.unwrap()[0].with_sequence(50_000_000).unwrap();
-    seen(&registers, &odd).await.unwrap();
-    let fault = told(issue(6).await, Code::FluxSequenceBehind);
+    record_seen(&registers, &odd).await.unwrap();
+    let fault = describe(issue(6).await, Code::FluxSequenceBehind);
     assert!(fault.contains("numbers up to 50000001 were given out"), "{fault}");
 
     // A counter that is used up is refused by name, and the next day has another one.
     let full = ring(4).on(today);
     issue(4).await.unwrap();
     sequence.raise(&[(full, SEQUENCES - 3)]).await.unwrap();
-    let fault = told(issue(4).await, Code::FluxSequenceExhausted);
+    let fault = describe(issue(4).await, Code::FluxSequenceExhausted);
     assert!(fault.contains("3 of its 100000000 numbers are left, and 5 are wanted"), "{fault}");
     let last = process().issue(&registers, &recharge(4, 3), today).await.unwrap();
     assert_eq!(last[2].parts().sequence, SEQUENCES - 1);
-    told(issue(4).await, Code::FluxSequenceExhausted);
+    describe(issue(4).await, Code::FluxSequenceExhausted);
     let tomorrow = FluxOrder { date: Some(today.tomorrow().unwrap()), ..recharge(4, 5) };
     process().issue(&registers, &tomorrow, today).await.unwrap();
 }
@@ -426,11 +426,11 @@ async fn a_server_that_changed_is_refused_by_name_until_a_person_accepts_it(grou
     };
     let before = Register::default();
     registers.compare_and_set("flux/server", &before, "mariadb:99".to_owned()).await.unwrap();
-    let fault = told(issue().await, Code::FluxServerChanged);
+    let fault = describe(issue().await, Code::FluxServerChanged);
     assert!(fault.contains(&server.name) && fault.contains("mariadb:99"), "{fault}");
     let faults = state(&registers, &sequence, Region::UnitedStates).await.unwrap().faults();
     assert_eq!(faults[0].code(), Code::FluxServerChanged);
-    assert_eq!(sequence.standing().await.unwrap().counters, [], "nothing was used up");
+    assert_eq!(sequence.status().await.unwrap().counters, [], "nothing was used up");
     raise(&registers, &sequence, Region::UnitedStates, 1).await.unwrap();
     assert_eq!(issue().await.unwrap()[0].parts().sequence, 1);
 

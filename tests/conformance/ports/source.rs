@@ -4,7 +4,7 @@ use anabranch_connectors::memory::{Group, MemorySource, ScriptedRow, Weather};
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_demo::FORGET_BINLOG;
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::ports::{ChangeSource, Entry, READER_REPLICA_SLOT, RowSource, SourceConnector};
+use anabranch_pipeline::ports::{BinlogStart, ChangeSource, READER_REPLICA_SLOT, RowSource, SourceConnector};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
@@ -76,7 +76,7 @@ impl Twin {
         self.0.commit(Group::Prepare { branch, rows: changes.iter().map(scripted).collect() });
     }
 
-    async fn read(&self, entry: Entry) -> SourceProbe<anabranch_connectors::memory::MemoryReading> {
+    async fn read(&self, entry: BinlogStart) -> SourceProbe<anabranch_connectors::memory::MemoryStream> {
         SourceProbe::open(&self.0, entry).await.unwrap()
     }
 }
@@ -204,13 +204,13 @@ on_twin_and_every_server!(Twin, Server:
 
 async fn changes_come_in_commit_order_and_rows_of_one_event_share_a_position(ground: impl Ground) {
     let source = ground.connector();
-    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut probe = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     ground.commit(&[insert(0, 1, 1), update(0, 1, 1, 2), insert(1, 1, 3)]).await;
     ground.truncate(0).await;
     ground.commit(&[delete(1, 1, 3)]).await;
-    reading.until_seen(5).await;
+    probe.until_seen(5).await;
     assert_eq!(
-        reading.texts(),
+        probe.texts(),
         [
             "t0 + 1 2000-01-01",
             "t0 1 2000-01-01 ~ 1 2000-01-02",
@@ -219,36 +219,36 @@ async fn changes_come_in_commit_order_and_rows_of_one_event_share_a_position(gro
             "t1 - 1 2000-01-03"
         ]
     );
-    let lsns: Vec<_> = reading.seen.iter().map(|seen| seen.lsn).collect();
-    assert!(lsns.is_sorted() && lsns[2] < lsns[3] && lsns[3] < lsns[4], "{:?}", reading.seen);
+    let lsns: Vec<_> = probe.seen.iter().map(|seen| seen.lsn).collect();
+    assert!(lsns.is_sorted() && lsns[2] < lsns[3] && lsns[3] < lsns[4], "{:?}", probe.seen);
     if ground.has_positions_inside() {
-        assert!(lsns[0] < lsns[1] && lsns[1] < lsns[2], "{:?}", reading.seen);
+        assert!(lsns[0] < lsns[1] && lsns[1] < lsns[2], "{:?}", probe.seen);
     } else {
-        assert!(lsns[0] == lsns[2], "one position for the whole: {:?}", reading.seen);
+        assert!(lsns[0] == lsns[2], "one position for the whole: {:?}", probe.seen);
     }
-    reading.until_end_of(&source).await;
-    assert!(reading.position() >= reading.seen[4].lsn);
+    probe.until_end_of(&source).await;
+    assert!(probe.position() >= probe.seen[4].lsn);
 }
 
 async fn every_entry_begins_where_it_says(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut first = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
+    let mut first = SourceProbe::open(&source, BinlogStart::Earliest).await.unwrap();
     first.until_end_of(&source).await;
     let middle = first.resume().gtid_set;
     ground.commit(&[insert(0, 2, 1)]).await;
     ground.commit(&[insert(0, 3, 1)]).await;
 
-    let mut earliest = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
+    let mut earliest = SourceProbe::open(&source, BinlogStart::Earliest).await.unwrap();
     earliest.until_end_of(&source).await;
     assert_eq!(earliest.texts(), ["t0 + 1 2000-01-01", "t0 + 2 2000-01-01", "t0 + 3 2000-01-01"]);
 
-    let mut by_gtid = SourceProbe::open(&source, Entry::Gtid(middle)).await.unwrap();
+    let mut by_gtid = SourceProbe::open(&source, BinlogStart::Gtid(middle)).await.unwrap();
     by_gtid.until_end_of(&source).await;
     assert_eq!(by_gtid.resume(), earliest.resume());
     assert_eq!(by_gtid.seen[..], earliest.seen[1..], "the same change has the same position");
 
-    let mut latest = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut latest = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     ground.commit(&[insert(0, 4, 1)]).await;
     latest.until_seen(1).await;
     assert_eq!(latest.texts(), ["t0 + 4 2000-01-01"]);
@@ -260,21 +260,21 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
         let changes: Vec<_> = (0..4).map(|n| insert((n % 2) as u32, user * 10 + n, 1)).collect();
         ground.commit(&changes).await;
     }
-    let mut reading = SourceProbe::open_with(&source, Entry::Earliest, 60).await.unwrap();
-    reading.until_end_of(&source).await;
-    assert!(reading.batches.len() > 6, "{} batches", reading.batches.len());
-    for index in 0..reading.batches.len() {
-        let sent = reading.batches[index].position;
-        if reading.batches[index].resume.file.is_empty() {
+    let mut probe = SourceProbe::open_with(&source, BinlogStart::Earliest, 60).await.unwrap();
+    probe.until_end_of(&source).await;
+    assert!(probe.batches.len() > 6, "{} batches", probe.batches.len());
+    for index in 0..probe.batches.len() {
+        let sent = probe.batches[index].position;
+        if probe.batches[index].resume.file.is_empty() {
             continue;
         }
-        let kept = reading.seen[..reading.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
-        let mut again = SourceProbe::open(&source, reading.entry_after(index)).await.unwrap();
+        let kept = probe.seen[..probe.seen_with[index]].iter().filter(|seen| seen.lsn <= sent);
+        let mut again = SourceProbe::open(&source, probe.entry_after(index)).await.unwrap();
         again.until_end_of(&source).await;
         let whole: Vec<&Seen> = kept.chain(&again.seen).collect();
-        assert!(whole.iter().copied().eq(&reading.seen), "after batch {index} at {sent}");
+        assert!(whole.iter().copied().eq(&probe.seen), "after batch {index} at {sent}");
         if !again.batches.is_empty() {
-            assert_eq!(again.resume(), reading.resume(), "after batch {index}");
+            assert_eq!(again.resume(), probe.resume(), "after batch {index}");
         }
     }
 }
@@ -283,36 +283,35 @@ async fn a_reading_goes_on_behind_every_batch_without_loss_or_repetition(ground:
 async fn a_reading_of_a_quiet_source_tells_its_place(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
-    reading.until_end_of(&source).await;
-    let end = reading.entry_after(reading.batches.len() - 1);
+    let mut probe = SourceProbe::open(&source, BinlogStart::Earliest).await.unwrap();
+    probe.until_end_of(&source).await;
+    let end = probe.entry_after(probe.batches.len() - 1);
     let mut again = SourceProbe::open(&source, end).await.unwrap();
     again.until("its place", |again| !again.batches.is_empty()).await;
-    assert_eq!((again.position(), again.resume()), (reading.position(), reading.resume()));
+    assert_eq!((again.position(), again.resume()), (probe.position(), probe.resume()));
 }
 
 async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: impl Ground) {
     let source = ground.connector();
-    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut probe = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     ground.commit(&[insert(1, 0, 1)]).await;
-    reading.until_seen(1).await;
-    reading.until_end_of(&source).await;
-    let old = reading.entry_after(reading.batches.len() - 1);
-    let before = reading.resume().file;
+    probe.until_seen(1).await;
+    probe.until_end_of(&source).await;
+    let old = probe.entry_after(probe.batches.len() - 1);
+    let before = probe.resume().file;
     for user in 1..=3 {
         ground.commit(&[insert(0, user, 1)]).await;
         ground.rotate().await;
     }
-    reading.until("the last file", |reading| reading.resume().file[..] > before[..]).await;
-    reading.until_seen(4).await;
-    while reading.resume().file == before {
-        reading.step().await.unwrap();
+    probe.until("the last file", |probe| probe.resume().file[..] > before[..]).await;
+    probe.until_seen(4).await;
+    while probe.resume().file == before {
+        probe.step().await.unwrap();
     }
-    let file = reading.resume().file;
+    let file = probe.resume().file;
     assert!(file > before, "a quiet source would resume from a purged file");
 
-    let mut resumed =
-        SourceProbe::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
+    let mut resumed = SourceProbe::open(&source, probe.entry_after(probe.batches.len() - 1)).await.unwrap();
     ground.commit(&[insert(0, 4, 1)]).await;
     resumed.until_seen(1).await;
 
@@ -325,37 +324,38 @@ async fn a_new_file_moves_the_resume_point_and_a_purged_one_is_named(ground: imp
 async fn a_new_file_of_a_quiet_source_moves_the_position_too(ground: impl Ground) {
     let source = ground.connector();
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut reading = SourceProbe::open(&source, Entry::Earliest).await.unwrap();
-    reading.until_end_of(&source).await;
-    let before = reading.position();
+    let mut probe = SourceProbe::open(&source, BinlogStart::Earliest).await.unwrap();
+    probe.until_end_of(&source).await;
+    let before = probe.position();
     ground.rotate().await;
-    reading.until_end_of(&source).await;
-    let end = reading.position();
+    probe.until_end_of(&source).await;
+    let end = probe.position();
     assert_eq!(end.file_number(), before.file_number() + 1);
-    assert_eq!(reading.batches.last().unwrap().position, end, "it was told");
-    assert!(reading.resume().file.ends_with(&format!("{:06}", end.file_number())));
+    assert_eq!(probe.batches.last().unwrap().position, end, "it was told");
+    assert!(probe.resume().file.ends_with(&format!("{:06}", end.file_number())));
 
     let mut from_nothing =
-        SourceProbe::open_replica_slot(&source, Entry::Earliest, READER_REPLICA_SLOT + 1).await.unwrap();
+        SourceProbe::open_replica_slot(&source, BinlogStart::Earliest, READER_REPLICA_SLOT + 1)
+            .await
+            .unwrap();
     from_nothing.until_end_of(&source).await;
     // A moment later, MariaDB notes in a new file that it needs no older one.
-    reading.until("the same end", |reading| reading.position() >= from_nothing.position()).await;
-    from_nothing.until("the same end", |other| other.position() >= reading.position()).await;
-    assert_eq!((from_nothing.position(), from_nothing.resume()), (reading.position(), reading.resume()));
+    probe.until("the same end", |probe| probe.position() >= from_nothing.position()).await;
+    from_nothing.until("the same end", |other| other.position() >= probe.position()).await;
+    assert_eq!((from_nothing.position(), from_nothing.resume()), (probe.position(), probe.resume()));
     ground.purge().await;
-    let mut resumed =
-        SourceProbe::open(&source, reading.entry_after(reading.batches.len() - 1)).await.unwrap();
+    let mut resumed = SourceProbe::open(&source, probe.entry_after(probe.batches.len() - 1)).await.unwrap();
     ground.commit(&[insert(0, 2, 1)]).await;
     resumed.until_seen(1).await;
 }
 
 async fn a_reset_server_is_not_read_on(ground: impl Ground) {
     let source = ground.connector();
-    let mut reading = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut probe = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     ground.commit(&[insert(0, 1, 1)]).await;
-    reading.until_seen(1).await;
-    reading.until_end_of(&source).await;
-    let entry = reading.entry_after(reading.batches.len() - 1);
+    probe.until_seen(1).await;
+    probe.until_end_of(&source).await;
+    let entry = probe.entry_after(probe.batches.len() - 1);
     ground.reset().await;
     let fault = SourceProbe::open(&source, entry).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceServerChanged, "{fault}");
@@ -363,10 +363,10 @@ async fn a_reset_server_is_not_read_on(ground: impl Ground) {
 
 async fn a_second_reading_of_a_replica_slot_ends_the_first_and_other_slots_go_on(ground: impl Ground) {
     let source = ground.connector();
-    let mut first = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+    let mut first = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     let mut other =
-        SourceProbe::open_replica_slot(&source, Entry::Latest, READER_REPLICA_SLOT + 1).await.unwrap();
-    let mut second = SourceProbe::open(&source, Entry::Latest).await.unwrap();
+        SourceProbe::open_replica_slot(&source, BinlogStart::Latest, READER_REPLICA_SLOT + 1).await.unwrap();
+    let mut second = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     ground.commit(&[insert(0, 1, 1)]).await;
     second.until_seen(1).await;
     other.until_seen(1).await;
@@ -389,20 +389,20 @@ async fn rows_of_a_branch_come_where_it_is_committed_and_resuming_reads_it_again
     ground.commit(&[insert(1, 3, 1)]).await;
     ground.prepare(2, &[insert(1, 4, 1)]);
     ground.0.commit(Group::RollBackBranch(2));
-    let mut reading = ground.read(Entry::Earliest).await;
-    reading.until_end_of(&ground.0).await;
-    assert_eq!(reading.texts(), ["t1 + 3 2000-01-01"]);
-    assert_eq!(reading.resume().gtid_set, "", "before the oldest undecided branch");
+    let mut probe = ground.read(BinlogStart::Earliest).await;
+    probe.until_end_of(&ground.0).await;
+    assert_eq!(probe.texts(), ["t1 + 3 2000-01-01"]);
+    assert_eq!(probe.resume().gtid_set, "", "before the oldest undecided branch");
 
-    let mut again = ground.read(reading.entry_after(reading.batches.len() - 1)).await;
+    let mut again = ground.read(probe.entry_after(probe.batches.len() - 1)).await;
     ground.0.commit(Group::CommitBranch(1));
     again.until_seen(2).await;
     assert_eq!(again.texts(), ["t0 + 1 2000-01-01", "t0 + 2 2000-01-01"]);
     assert_eq!(again.seen[0].lsn, again.seen[1].lsn, "the position of XA COMMIT");
-    assert!(again.seen[0].lsn > reading.position());
+    assert!(again.seen[0].lsn > probe.position());
     assert_eq!(again.resume().gtid_set, "1-5");
     // The branch's commit is above the position, and its rows are before the entry: every table is read again.
-    let mut late = ground.read(Entry::Gtid("1-2".to_owned())).await;
+    let mut late = ground.read(BinlogStart::Gtid("1-2".to_owned())).await;
     late.until_seen(1).await;
     assert_eq!(late.texts(), [" again"]);
 }
@@ -411,13 +411,13 @@ async fn rows_of_a_branch_come_where_it_is_committed_and_resuming_reads_it_again
 async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     let ground = Twin::start().await;
     ground.commit(&[insert(0, 1, 1)]).await;
-    let mut reading = ground.read(Entry::Earliest).await;
-    reading.until_end_of(&ground.0).await;
-    let (old, old_server) = (reading.position(), reading.stream.server().clone());
-    let entry = reading.entry_after(reading.batches.len() - 1);
+    let mut probe = ground.read(BinlogStart::Earliest).await;
+    probe.until_end_of(&ground.0).await;
+    let (old, old_server) = (probe.position(), probe.stream.server().clone());
+    let entry = probe.entry_after(probe.batches.len() - 1);
     ground.commit(&[insert(0, 2, 1)]).await;
     ground.0.fail_over();
-    assert!(reading.step().await.is_err(), "the old server is gone");
+    assert!(probe.step().await.is_err(), "the old server is gone");
     ground.commit(&[insert(0, 3, 1)]).await;
 
     let mut next = ground.read(entry.clone()).await;
@@ -437,9 +437,9 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     assert_eq!((back.texts(), back.seen[0].lsn.epoch()), (vec!["t0 + 4 2000-01-01"], 3));
     // The caller gives a direct feed its epoch.
     let timeline = Timeline { epoch: 3, server: back.stream.server().clone() };
-    let mut told = SourceProbe::open_behind(&ground.0, entry, timeline, BATCH_BYTES).await.unwrap();
-    told.until_seen(3).await;
-    assert_eq!(told.seen.last(), back.seen.last());
+    let mut reported = SourceProbe::open_after(&ground.0, entry, timeline, BATCH_BYTES).await.unwrap();
+    reported.until_seen(3).await;
+    assert_eq!(reported.seen.last(), back.seen.last());
 
     let last = back.entry_after(back.batches.len() - 1);
     ground.0.fail_over_behind(1);
@@ -453,10 +453,10 @@ async fn a_server_that_lacks_what_follows_an_undecided_branch_is_not_followed() 
     let ground = Twin::start().await;
     ground.prepare(1, &[insert(0, 1, 1)]);
     ground.commit(&[insert(1, 3, 1)]).await;
-    let mut reading = ground.read(Entry::Earliest).await;
-    reading.until_end_of(&ground.0).await;
-    let end = reading.entry_after(reading.batches.len() - 1);
-    assert_eq!((reading.resume().gtid_set.as_str(), reading.resume().read_gtids()), ("", "1-2"));
+    let mut probe = ground.read(BinlogStart::Earliest).await;
+    probe.until_end_of(&ground.0).await;
+    let end = probe.entry_after(probe.batches.len() - 1);
+    assert_eq!((probe.resume().gtid_set.as_str(), probe.resume().read_gtids()), ("", "1-2"));
     ground.0.fail_over_behind(1);
     ground.commit(&[insert(0, 9, 1)]).await;
     let fault = SourceProbe::open(&ground.0, end).await.err().unwrap();
@@ -468,15 +468,15 @@ async fn a_server_that_lacks_a_transaction_of_which_a_part_was_read_is_not_follo
     let ground = Twin::start().await;
     ground.commit(&[insert(0, 1, 1)]).await;
     ground.commit(&(2..12).map(|user| insert(0, user, 1)).collect::<Vec<_>>()).await;
-    let mut reading =
-        SourceProbe::open_behind(&ground.0, Entry::Earliest, Timeline::default(), 64).await.unwrap();
-    reading.until("a part", |reading| reading.resume().partial.is_some()).await;
-    let part = reading.entry_after(reading.batches.len() - 1);
-    assert_eq!(reading.resume().partial.as_deref(), Some("1-2"));
-    assert!(reading.seen.len() < 11);
-    reading.until_seen(11).await;
-    reading.until_end_of(&ground.0).await;
-    assert_eq!(reading.resume().partial, None, "it was read whole");
+    let mut probe =
+        SourceProbe::open_after(&ground.0, BinlogStart::Earliest, Timeline::default(), 64).await.unwrap();
+    probe.until("a part", |probe| probe.resume().partial.is_some()).await;
+    let part = probe.entry_after(probe.batches.len() - 1);
+    assert_eq!(probe.resume().partial.as_deref(), Some("1-2"));
+    assert!(probe.seen.len() < 11);
+    probe.until_seen(11).await;
+    probe.until_end_of(&ground.0).await;
+    assert_eq!(probe.resume().partial, None, "it was read whole");
     ground.0.fail_over();
     // The whole transaction comes again.
     let mut followed = ground.read(part.clone()).await;

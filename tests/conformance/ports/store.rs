@@ -5,13 +5,13 @@ mod documents;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anabranch_connectors::memory::{Keeping, MemoryStore, MemoryTarget, Weather};
+use anabranch_connectors::memory::{MemoryStore, MemoryTarget, StoreKind, Weather};
 use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_pipeline::records::{
-    Cell, ChunkKey, Flush, KEYS_MAX, Mutation, MutationAction, Progress, Refresh, Replacement, Scope,
+    Cell, Flush, KEYS_MAX, Mutation, MutationAction, Progress, Refresh, Replacement, ScanCursor, Scope,
     TableRefresh,
 };
 use anabranch_schemas::change::Action;
@@ -39,11 +39,14 @@ pub struct Twin {
 }
 
 impl Twin {
-    fn keeping(keeping: Keeping) -> Self {
+    fn store_kind(store_kind: StoreKind) -> Self {
         let config = crate::nats::parse("nats://x:x@127.0.0.1:1", "/none");
         let mut birthday = config.projections[0].clone();
         birthday.lanes = std::num::NonZeroU32::MIN;
-        Self { projection: Projection::new(&birthday), target: MemoryTarget::new(Weather::calm(), keeping) }
+        Self {
+            projection: Projection::new(&birthday),
+            target: MemoryTarget::new(Weather::calm(), store_kind),
+        }
     }
 }
 
@@ -54,7 +57,7 @@ impl Ground for DocumentsTwin {
     type Store = MemoryStore;
 
     async fn start() -> Self {
-        Self(Twin::keeping(Keeping::Documents))
+        Self(Twin::store_kind(StoreKind::Documents))
     }
 
     async fn lane(&self) -> (MemoryStore, Progress) {
@@ -74,7 +77,7 @@ impl Ground for Twin {
     type Store = MemoryStore;
 
     async fn start() -> Self {
-        Self::keeping(Keeping::Rows)
+        Self::store_kind(StoreKind::Rows)
     }
 
     async fn lane(&self) -> (MemoryStore, Progress) {
@@ -118,10 +121,10 @@ impl Server {
         Some(Self::of(StoreSite::further(kind).await?).await)
     }
 
-    async fn of(place: StoreSite) -> Self {
-        let place = StoreSite { lanes: 1, ..place };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
+    async fn of(site: StoreSite) -> Self {
+        let site = StoreSite { lanes: 1, ..site };
+        site.target("target-a").setup().await.unwrap();
+        Self(site)
     }
 }
 
@@ -226,7 +229,7 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     flush.progress.committed_at_us = 1_700_000_000_000_001;
     flush.progress.rows = 1;
     flush.progress.highest_change = lsn(6);
-    let key = ChunkKey([0, 39, 255].repeat(1000).into());
+    let key = ScanCursor([0, 39, 255].repeat(1000).into());
     let table =
         TableRefresh { shard: table(0).shard, first: lsn(3), chunks: 7, after: Some(key), is_reread: true };
     let refresh = Refresh {
@@ -365,22 +368,22 @@ async fn every_shard_that_has_rows_is_named_whoever_wrote_them(ground: impl Grou
     let mut writer = Writer::open(&ground).await;
     let shards = BTreeSet::from([0, 1, 2].map(|number| table(number).shard));
     writer.commit(vec![(1, 0, insert(user(1, 1, 1)))]).await;
-    let named = writer.store.may_stand(shards.clone()).await.unwrap();
+    let named = writer.store.shards_with_rows(shards.clone()).await.unwrap();
     assert!(named.contains(&table(0).shard), "{named:?}");
     if writer.store.is_atomic() {
         assert_eq!(named.len(), 1, "of the others no row stands");
     }
     writer.commit(vec![(2, 1, insert(user(2, 5, 6)))]).await;
-    let named = writer.store.may_stand(shards.clone()).await.unwrap();
+    let named = writer.store.shards_with_rows(shards.clone()).await.unwrap();
     assert!(named.contains(&table(0).shard) && named.contains(&table(1).shard), "{named:?}");
 
     // Another process has the lane for some time.
     let mut other = Writer::open(&ground).await;
     other.commit(vec![(3, 2, insert(user(3, 7, 8)))]).await;
-    let named = other.store.may_stand(shards.clone()).await.unwrap();
+    let named = other.store.shards_with_rows(shards.clone()).await.unwrap();
     assert_eq!(named, shards);
     writer.progress = writer.store.load().await.unwrap();
-    assert_eq!(writer.store.may_stand(shards.clone()).await.unwrap(), shards);
+    assert_eq!(writer.store.shards_with_rows(shards.clone()).await.unwrap(), shards);
     writer.commit(vec![(4, 0, Action::Withdraw), (4, 1, Action::Withdraw), (4, 2, Action::Withdraw)]).await;
     assert!(ground.rows().await.is_empty());
 }
@@ -445,7 +448,7 @@ async fn of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_
     let name = |(table, owner, id): &(String, u64, u64)| {
         (table.rsplit_once('_').unwrap().1.to_owned(), *owner == shard.as_u64(), *id)
     };
-    let found: BTreeSet<_> = found.iter().map(|(place, row)| (name(place), row.1)).collect();
+    let found: BTreeSet<_> = found.iter().map(|(site, row)| (name(site), row.1)).collect();
     let row = |day: &str, own, id, version| ((day.to_owned(), own, id), version);
     let own = [
         row("0101", true, 1, 50),

@@ -25,7 +25,7 @@ const CHANGE_INTERVAL: Duration = Duration::from_secs(3);
 impl World {
     /// Ends all faults.
     async fn calm(&mut self) {
-        self.stage.tell(|| "quiet".to_owned());
+        self.stage.log_line(|| "quiet".to_owned());
         self.stage.weather.clear();
         self.stage.targets.iter().for_each(|target| target.set_down(false));
         SOURCE_NAMES.iter().for_each(|name| self.stage.log.set_full(name, false));
@@ -117,8 +117,8 @@ impl World {
             if !stopped.is_empty() {
                 return Some(Verdict::Stuck(format!("stopped: {stopped}")));
             }
-            let behind = self.behind(by_the_stream);
-            if behind.is_empty() {
+            let lagging = self.lagging(by_the_stream);
+            if lagging.is_empty() {
                 return None;
             }
             // A lane on a direct feed returns to the stream with the next message there.
@@ -127,23 +127,23 @@ impl World {
                 self.stage.sources.iter().for_each(|source| source.commit(Group::Rows(Vec::new())));
             }
             if Instant::now() > deadline {
-                self.tell_where_all_are();
-                return Some(Verdict::Stuck(format!("behind: {}", behind.join(", "))));
+                self.log_positions();
+                return Some(Verdict::Stuck(format!("behind: {}", lagging.join(", "))));
             }
         }
     }
 
-    fn tell_where_all_are(&self) {
+    fn log_positions(&self) {
         for (source, name) in SOURCE_NAMES.into_iter().enumerate() {
-            self.stage.tell(|| format!("log {source} ends with {:?}", self.stage.log.last(name)));
+            self.stage.log_line(|| format!("log {source} ends with {:?}", self.stage.log.last(name)));
             for (id, progress) in self.stage.progress(source) {
-                self.stage.tell(|| format!("{id}: {progress:?}"));
+                self.stage.log_line(|| format!("{id}: {progress:?}"));
             }
         }
     }
 
-    fn behind(&self, by_the_stream: bool) -> Vec<String> {
-        let mut behind = Vec::new();
+    fn lagging(&self, by_the_stream: bool) -> Vec<String> {
+        let mut lagging = Vec::new();
         for (number, source) in self.stage.sources.iter().enumerate() {
             let lanes = self.stage.progress(number);
             let begun = self.stage.log.last(SOURCE_NAMES[number]).map_or(0, |end| end.envelope.beginning);
@@ -155,16 +155,16 @@ impl World {
                 progress.is_replaying() || !source.is_reached(progress) || is_direct
             };
             let refreshed = lanes.iter().filter(|(_, progress)| progress.refresh.is_some());
-            behind
+            lagging
                 .extend(refreshed.map(|(id, progress)| format!("{id} is refreshed: {:?}", progress.refresh)));
             let end = source.end();
             let late = lanes.iter().filter(is_behind);
-            behind.extend(late.map(|(id, progress)| format!("{id} at {} of {end}", progress.position)));
+            lagging.extend(late.map(|(id, progress)| format!("{id} at {} of {end}", progress.position)));
             if lanes.len() < TARGETS * LANES as usize && end > Lsn::ZERO {
-                behind.push(format!("{} of source {number} have begun", lanes.len()));
+                lagging.push(format!("{} of source {number} have begun", lanes.len()));
             }
         }
-        behind
+        lagging
     }
 
     pub(super) fn differences(&self) -> Option<String> {
@@ -180,7 +180,7 @@ impl World {
         let orphan = first(Box::new(found.difference(&want)));
         for (claim, version) in self.stage.found_with_versions() {
             if !want.contains(&claim) {
-                self.stage.tell(|| format!("{claim:?} has version {version}"));
+                self.stage.log_line(|| format!("{claim:?} has version {version}"));
             }
         }
         (missing.is_some() || orphan.is_some()).then(|| format!("missing {missing:?}, orphan {orphan:?}"))

@@ -38,12 +38,12 @@ impl MysqlCohort {
     /// Returns the physical tables of a birthday.
     pub fn columns_tables(&self, birthday: Birthday) -> Result<Vec<ColumnsTable>, Fault> {
         let layer = self.layer(birthday)?;
-        let table = |place: super::Place| ColumnsTable {
+        let table = |place: super::TableAddress| ColumnsTable {
             birthday,
             name: place.name,
             pool: layer.servers[place.server].clone(),
         };
-        Ok(layer.places(birthday).into_iter().map(table).collect())
+        Ok(layer.addresses(birthday).into_iter().map(table).collect())
     }
 }
 

@@ -257,7 +257,7 @@ pub(super) fn of_run_and_users(run: &RunKey) -> String {
 }
 
 /// Returns the condition for members after `after`, in the order of members.
-pub(super) fn behind(after: Option<Member>) -> String {
+pub(super) fn members_after(after: Option<Member>) -> String {
     after.map_or(String::new(), |Member { user, calendar }| {
         let calendar = calendar_number(calendar);
         format!(" AND `user_id` >= {user} AND (`user_id` > {user} OR `calendar` > {calendar})")

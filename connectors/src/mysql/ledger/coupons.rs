@@ -10,7 +10,7 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::Cells;
-use super::transaction::{Decided, READING};
+use super::transaction::{LedgerDecision, READING};
 
 impl MySqlLedger {
     /// Returns the newest coupon of each of these users by calendar. Users without a coupon are left out.
@@ -38,7 +38,7 @@ impl MySqlLedger {
             |_| sql.clone(),
             |sets| {
                 let newest = newest(sets.into_iter().flatten()).ok_or_else(|| self.odd("the ledger"))?;
-                Ok(Decided::read(newest))
+                Ok(LedgerDecision::read(newest))
             },
         )
         .await

@@ -1,7 +1,7 @@
 //! The coupon ledger on a MySQL/MariaDB server.
 //!
 //! A method of the port is one transaction, which `transaction.rs` runs in two packets: the first locks and reads, the
-//! core decides, the second writes and commits. `users.rs`, `runs.rs` and `standings.rs` are the SQL of reads and
+//! core decides, the second writes and commits. `users.rs`, `runs.rs` and `member_states.rs` are the SQL of reads and
 //! writes, `cells.rs` converts values, `tables.rs` has the tables, `coupons.rs` reads coupons for columns. No rule is
 //! here.
 //!
@@ -12,8 +12,8 @@
 
 mod cells;
 mod coupons;
+mod member_states;
 mod runs;
-mod standings;
 mod tables;
 mod transaction;
 mod users;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex};
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, ProgrammeLedger, RowChange, RunKey, RunLedger, Standing,
+    CouponKey, LedgerRow, LedgerTokens, Member, MemberState, ProgrammeLedger, RowChange, RunKey, RunLedger,
     Unique, UsersLedger,
 };
 use anabranch_pipeline::error::{Code, Fault};
@@ -32,8 +32,8 @@ use jiff::Timestamp;
 use self::runs::KnownRules;
 use self::tables::Tables;
 pub use self::tables::{check, setup};
-use self::transaction::{Decided, READING, WRITING};
-use self::users::{Extent, Reading};
+use self::transaction::{LedgerDecision, READING, WRITING};
+use self::users::{Extent, UserQuery};
 use crate::mysql::pool::Pool;
 use crate::mysql::store::MysqlTarget;
 
@@ -72,7 +72,7 @@ impl MySqlLedger {
     /// Runs a transaction about users that reads `read` of them.
     async fn change_users<T: Send>(
         &self,
-        read: Reading<'_>,
+        read: UserQuery<'_>,
         run: &RunKey,
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
@@ -83,7 +83,7 @@ impl MySqlLedger {
                 let before = read.ledger(self, sets)?;
                 let mut after = before.clone();
                 let result = decide(&mut after);
-                Ok(Decided { result, writes: users::changes(&self.tables, run, &before, &after) })
+                Ok(LedgerDecision { result, writes: users::changes(&self.tables, run, &before, &after) })
             },
         )
         .await
@@ -110,34 +110,35 @@ impl MySqlLedger {
 }
 
 impl Ledger for MySqlLedger {
-    async fn of_users<T: Send>(
+    async fn with_users<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.change_users(Reading::of(&self.tables, run, users, Extent::Whole), run, decide).await
+        self.change_users(UserQuery::of(&self.tables, run, users, Extent::Whole), run, decide).await
     }
 
     async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
-        let read = Reading::of(&self.tables, run, users, Extent::Unlocked);
-        self.transact(READING, |_| read.sql(false), |sets| Ok(Decided::read(read.ledger(self, sets)?))).await
+        let read = UserQuery::of(&self.tables, run, users, Extent::Unlocked);
+        self.transact(READING, |_| read.sql(false), |sets| Ok(LedgerDecision::read(read.ledger(self, sets)?)))
+            .await
     }
 
-    async fn of_rows<T: Send>(
+    async fn with_rows<T: Send>(
         &self,
         run: &RunKey,
         users: &[u64],
         decide: impl Fn(&mut UsersLedger) -> T + Send + Sync,
     ) -> Result<T, Fault> {
-        self.change_users(Reading::of(&self.tables, run, users, Extent::Rows), run, decide).await
+        self.change_users(UserQuery::of(&self.tables, run, users, Extent::Rows), run, decide).await
     }
 
     async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
         self.change(&users::replacements(&self.tables, run, rows), rows.len() as u64).await
     }
 
-    async fn of_run<T: Send>(
+    async fn with_run<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
@@ -150,13 +151,16 @@ impl Ledger for MySqlLedger {
                 let (before, known) = self.run_ledger(offered, sets)?;
                 let mut after = before.clone();
                 let result = decide(&mut after);
-                Ok(Decided { result, writes: runs::run_changes(&self.tables, run, &before, &after, &known) })
+                Ok(LedgerDecision {
+                    result,
+                    writes: runs::run_changes(&self.tables, run, &before, &after, &known),
+                })
             },
         )
         .await
     }
 
-    async fn of_programme<T: Send>(
+    async fn with_programme<T: Send>(
         &self,
         programme: &Arc<str>,
         decide: impl Fn(&mut ProgrammeLedger) -> T + Send + Sync,
@@ -169,30 +173,31 @@ impl Ledger for MySqlLedger {
                 let mut after = before.clone();
                 let result = decide(&mut after);
                 let writes = runs::programme_changes(&self.tables, programme, &before, &after)?;
-                Ok(Decided { result, writes })
+                Ok(LedgerDecision { result, writes })
             },
         )
         .await
     }
 
-    async fn standings(
+    async fn member_states(
         &self,
         run: &RunKey,
         after: Option<Member>,
         limit: usize,
-    ) -> Result<(Timestamp, Vec<Standing>), Fault> {
-        let first = standings::read_members(&self.tables, run, after, limit);
+    ) -> Result<(Timestamp, Vec<MemberState>), Fault> {
+        let first = member_states::read_members(&self.tables, run, after, limit);
         let next = |sets| {
-            let (now, members) = standings::members(sets, limit).ok_or_else(|| self.odd("the cohort"))?;
-            let second = standings::read(&self.tables, run, &members);
+            let (now, members) = member_states::members(sets, limit).ok_or_else(|| self.odd("the cohort"))?;
+            let second = member_states::read(&self.tables, run, &members);
             Ok(((now, members), second))
         };
         let ((now, members), sets) = self.read_twice(&first, next).await?;
-        let found = standings::standings(run, &members, sets).ok_or_else(|| self.odd("the ledger"))?;
+        let found =
+            member_states::member_states(run, &members, sets).ok_or_else(|| self.odd("the ledger"))?;
         Ok((now, found))
     }
 
-    async fn letters(
+    async fn dead_letters(
         &self,
         programme: &Arc<str>,
         after: Option<&CouponKey>,
@@ -200,11 +205,11 @@ impl Ledger for MySqlLedger {
     ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
         self.transact(
             READING,
-            |_| standings::read_letters(&self.tables, programme, after, limit),
+            |_| member_states::read_letters(&self.tables, programme, after, limit),
             |sets| {
-                let letters =
-                    standings::letters(programme, sets, limit).ok_or_else(|| self.odd("the ledger"))?;
-                Ok(Decided::read(letters))
+                let letters = member_states::dead_letters(programme, sets, limit)
+                    .ok_or_else(|| self.odd("the ledger"))?;
+                Ok(LedgerDecision::read(letters))
             },
         )
         .await
@@ -212,7 +217,7 @@ impl Ledger for MySqlLedger {
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {
         let sql = format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1", self.tables.tokens);
-        self.transact(READING, |_| sql.clone(), |sets| Ok(Decided::read(self.tokens_of(sets)?))).await
+        self.transact(READING, |_| sql.clone(), |sets| Ok(LedgerDecision::read(self.tokens_of(sets)?))).await
     }
 
     async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
@@ -224,7 +229,10 @@ impl Ledger for MySqlLedger {
             |_| read.clone(),
             |sets| {
                 let before = self.tokens_of(sets)?;
-                Ok(Decided { result: (), writes: vec![users::replace_tokens(&self.tables, before, tokens)] })
+                Ok(LedgerDecision {
+                    result: (),
+                    writes: vec![users::replace_tokens(&self.tables, before, tokens)],
+                })
             },
         )
         .await

@@ -41,12 +41,12 @@ const LOCK_WAIT_TIMEOUT: u16 = 1205;
 const DEADLOCK: u16 = 1213;
 
 /// The core's decision: its result, and the statements to write.
-pub(super) struct Decided<T> {
+pub(super) struct LedgerDecision<T> {
     pub(super) result: T,
     pub(super) writes: Vec<String>,
 }
 
-impl<T> Decided<T> {
+impl<T> LedgerDecision<T> {
     /// Makes a decision that writes nothing.
     pub(super) fn read(result: T) -> Self {
         Self { result, writes: Vec::new() }
@@ -67,7 +67,7 @@ impl MySqlLedger {
         &self,
         begin: &str,
         read: impl Fn(bool) -> String + Send + Sync,
-        decide: impl Fn(Vec<Vec<Row>>) -> Result<Decided<T>, Fault> + Send + Sync,
+        decide: impl Fn(Vec<Vec<Row>>) -> Result<LedgerDecision<T>, Fault> + Send + Sync,
     ) -> Result<T, Fault> {
         let mut attempt = 1;
         loop {
@@ -167,7 +167,7 @@ impl MySqlLedger {
     async fn attempt<T: Send>(
         &self,
         read: &str,
-        decide: &(impl Fn(Vec<Vec<Row>>) -> Result<Decided<T>, Fault> + Sync),
+        decide: &(impl Fn(Vec<Vec<Row>>) -> Result<LedgerDecision<T>, Fault> + Sync),
     ) -> Result<T, Failed> {
         let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
         let sets = match sets(&mut connection, read).await {

@@ -31,7 +31,7 @@ pub(super) enum Extent {
 }
 
 /// Statements that read some users.
-pub(super) struct Reading<'a> {
+pub(super) struct UserQuery<'a> {
     tables: &'a Tables,
     run: &'a RunKey,
     extent: Extent,
@@ -39,7 +39,7 @@ pub(super) struct Reading<'a> {
     parts: BTreeMap<u64, BTreeSet<u64>>,
 }
 
-impl<'a> Reading<'a> {
+impl<'a> UserQuery<'a> {
     pub(super) fn of(tables: &'a Tables, run: &'a RunKey, users: &[u64], extent: Extent) -> Self {
         let mut parts: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for user in users {

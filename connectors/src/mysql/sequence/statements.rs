@@ -93,7 +93,7 @@ impl Statements {
     }
 
     /// Selects the server and the row of a counter.
-    pub(super) fn look(&self, counter: &Counter, name: &str) -> String {
+    pub(super) fn read_counter(&self, counter: &Counter, name: &str) -> String {
         let (table, row) = (self.table(counter), Self::row(counter));
         format!("{}; SELECT `date`, `next` FROM {table} WHERE {row}", server(name))
     }
@@ -138,7 +138,7 @@ impl Statements {
     }
 
     /// Selects every counter of the region, and the number of keys.
-    pub(super) fn standing(&self) -> String {
+    pub(super) fn status(&self) -> String {
         let region = self.region;
         let of_table = |(partition, table): (usize, &String)| {
             format!("SELECT {partition}, `side`, `date`, `next` FROM {table} WHERE `region` = {region}")

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{BinlogPoint, Entry, Located, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, Located, SourceConnector};
 use anabranch_schemas::envelope::CapturedFields;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
@@ -126,7 +126,12 @@ impl SourceConnector for MysqlSource {
         preflight::check(&self.config, &self.entities).await
     }
 
-    async fn open(&self, entry: Entry, latest: &Timeline, replica_slot: u32) -> Result<MysqlStream, Fault> {
+    async fn open(
+        &self,
+        entry: BinlogStart,
+        latest: &Timeline,
+        replica_slot: u32,
+    ) -> Result<MysqlStream, Fault> {
         let mut session = Session::open(&self.address).await?;
         let flavor = session.version.flavor;
         let server = Server {

@@ -32,13 +32,13 @@ pub(super) enum Extent {
 
 pub(super) async fn check(target: &MysqlTarget, extent: Extent) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if let Err(fault) = look(target, extent, &mut faults).await {
+    if let Err(fault) = add_faults(target, extent, &mut faults).await {
         faults.push(fault);
     }
     faults
 }
 
-async fn look(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+async fn add_faults(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault>) -> Result<(), Fault> {
     let mut session = Session::open(target).await?;
     check_server(&mut session, target, faults).await?;
     let catalog = Catalog::read(&mut session, target).await?;

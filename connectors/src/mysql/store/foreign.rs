@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows};
-use anabranch_pipeline::records::{Cell, CellRef, ChunkKey};
+use anabranch_pipeline::records::{Cell, CellRef, ScanCursor};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts};
@@ -21,7 +21,7 @@ use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::literal;
 use super::rows::{MysqlRows, Part, cells};
 use crate::mysql::connection::{quote_identifier, quote_table};
-use crate::place;
+use crate::scan_cursor;
 
 /// Limit of a transaction of few rows, which may wait for a lane's.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -33,9 +33,9 @@ impl ForeignRows for MysqlRows {
         &self,
         table: u32,
         known: &BTreeSet<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
-    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+    ) -> Result<(Vec<ForeignRow>, Option<ScanCursor>), Fault> {
         let derived = self.table(table)?;
         let keys = derived.shape.key_columns.len();
         let mut after = self.place(derived, after)?;
@@ -62,7 +62,7 @@ impl ForeignRows for MysqlRows {
             if rows.len() == limit.get() {
                 let last = rows.last().map(|row| {
                     let key: Vec<CellRef<'_>> = row.key.iter().map(Cell::borrowed).collect();
-                    place::behind(row.shard.unwrap_or_default(), &key)
+                    scan_cursor::after_row(row.shard.unwrap_or_default(), &key)
                 });
                 return Ok((rows, last));
             }

@@ -78,7 +78,7 @@ impl History for MysqlHistory {
             .await
     }
 
-    async fn behind(&self, number: u64, reconciliations: usize) -> Result<Vec<PastReconciliation>, Fault> {
+    async fn after(&self, number: u64, reconciliations: usize) -> Result<Vec<PastReconciliation>, Fault> {
         let table = &self.table;
         let sql = format!(
             "SELECT {COLUMNS} FROM {table} WHERE `number` > {number} ORDER BY `number` LIMIT {reconciliations}"

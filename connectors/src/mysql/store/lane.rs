@@ -20,13 +20,13 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::MysqlTarget;
-use super::layout::{FlushLayout, Occupied, StoredVersion};
+use super::layout::{FlushLayout, OccupiedTable, StoredVersion};
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
 use super::replace;
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
-use super::withdraw::{Census, Present, Search};
+use super::withdraw::{Census, PresentShards, Search};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::refusals::Account;
@@ -65,7 +65,7 @@ pub struct MysqlLane {
     /// It is taken out while it is used, so a dropped call leaves none.
     connection: Option<Connected>,
     /// Shards of which rows may exist in the lane's tables. It may name too many, and never too few.
-    present: Present,
+    present: PresentShards,
 }
 
 #[derive(Debug)]
@@ -86,7 +86,7 @@ struct Failed {
 impl MysqlLane {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
         let owned = assignment.owned_by(id.lane);
-        Self { target, assignment, id, owned, connection: None, present: Present::default() }
+        Self { target, assignment, id, owned, connection: None, present: PresentShards::default() }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -167,17 +167,20 @@ impl MysqlLane {
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
         let mut present = std::mem::take(&mut self.present);
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
-        let layout = FlushLayout { tables, owned, outbox: outbox.as_ref(), standing: &[], withdrawn: &[] };
-        let standing = match &flush.replacement {
-            Some(replacement) => self.standing(&mut connected, &replace::selects(&layout, replacement)).await,
+        let layout =
+            FlushLayout { tables, owned, outbox: outbox.as_ref(), stored_versions: &[], withdrawn: &[] };
+        let stored_versions = match &flush.replacement {
+            Some(replacement) => {
+                self.stored_versions(&mut connected, &replace::selects(&layout, replacement)).await
+            }
             None => Ok(Vec::new()),
         };
-        let standing = standing.map_err(|fault| Failed { fault, again: false })?;
+        let stored_versions = stored_versions.map_err(|fault| Failed { fault, again: false })?;
         let withdrawn = self.occupied(&mut connected, &mut present, &layout, flush).await;
         let withdrawn = withdrawn.map_err(|fault| Failed { fault, again: false })?;
         // Even if the flush fails: the fence refuses the next one if another process has written since.
         self.present = present;
-        let layout = FlushLayout { standing: &standing, withdrawn: &withdrawn, ..layout };
+        let layout = FlushLayout { stored_versions: &stored_versions, withdrawn: &withdrawn, ..layout };
         let packets = statements::packets(&head, flush, layout, limits);
         let last = packets.len();
         for (number, packet) in packets.into_iter().chain([commit_statement()]).enumerate() {
@@ -211,29 +214,30 @@ impl MysqlLane {
         Ok(())
     }
 
-    async fn standing(
+    async fn stored_versions(
         &self,
         connected: &mut Connected,
         selects: &[String],
     ) -> Result<Vec<StoredVersion>, Fault> {
-        let mut standing = Vec::new();
+        let mut stored_versions = Vec::new();
         for sql in selects {
             let rows = tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await;
             let rows = rows.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
             for row in rows {
-                standing.push(StoredVersion::from_row(row).ok_or_else(|| {
+                stored_versions.push(StoredVersion::from_row(row).ok_or_else(|| {
                     Fault::new(Code::TargetTableShape, self.subject(), "a derived row of other types")
                         .needs("the columns that set-up makes")
                 })?);
             }
         }
-        Ok(standing)
+        Ok(stored_versions)
     }
 
-    async fn census(&mut self) -> Result<Present, Fault> {
+    async fn census(&mut self) -> Result<PresentShards, Fault> {
         let mut connected = self.connected().await?;
         let tables = self.assignment.projection.tables();
-        let layout = FlushLayout { tables, owned: &self.owned, outbox: None, standing: &[], withdrawn: &[] };
+        let layout =
+            FlushLayout { tables, owned: &self.owned, outbox: None, stored_versions: &[], withdrawn: &[] };
         let mut census = Census::of(&layout);
         self.ask(&mut connected, &mut census, |census| census.ask(&layout), Census::answer).await?;
         self.connection = Some(connected);
@@ -244,10 +248,10 @@ impl MysqlLane {
     async fn occupied(
         &self,
         connected: &mut Connected,
-        present: &mut Present,
+        present: &mut PresentShards,
         layout: &FlushLayout<'_>,
         flush: &Flush,
-    ) -> Result<Vec<Occupied>, Fault> {
+    ) -> Result<Vec<OccupiedTable>, Fault> {
         let mut search = Search::of(layout, flush, present);
         self.ask(connected, &mut search, |search| search.ask(layout), Search::answer).await?;
         present.add(flush);
@@ -328,8 +332,8 @@ impl MysqlLane {
 }
 
 impl LaneStore for MysqlLane {
-    async fn may_stand(&mut self, mut shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
-        if let Present::Unknown = self.present {
+    async fn shards_with_rows(&mut self, mut shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        if let PresentShards::Unknown = self.present {
             self.present = self.census().await?;
         }
         shards.retain(|shard| self.present.may_have(*shard));
@@ -338,7 +342,7 @@ impl LaneStore for MysqlLane {
 
     async fn load(&mut self) -> Result<Progress, Fault> {
         // Another process may have written since the last call.
-        self.present = Present::default();
+        self.present = PresentShards::default();
         let mut connected = self.connected().await?;
         let sql = progress::select(&self.target.progress_table(), Some(&self.id));
         let rows = match tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await

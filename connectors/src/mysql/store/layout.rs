@@ -16,9 +16,9 @@ pub(super) struct FlushLayout<'l> {
     /// The outbox for touched values, if there is a cache.
     pub(super) outbox: Option<&'l OutboxText>,
     /// Existing rows that the flush replaces.
-    pub(super) standing: &'l [StoredVersion],
+    pub(super) stored_versions: &'l [StoredVersion],
     /// Tables with rows that the flush withdraws.
-    pub(super) withdrawn: &'l [Occupied],
+    pub(super) withdrawn: &'l [OccupiedTable],
 }
 
 /// A derived row that was found.
@@ -33,7 +33,7 @@ pub(super) struct StoredVersion {
 
 /// A derived table that has rows of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Occupied {
+pub(super) struct OccupiedTable {
     /// Index into the projection's list of derived tables.
     pub(super) table: u32,
     pub(super) shard: ShardId,

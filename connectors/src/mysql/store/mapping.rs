@@ -74,7 +74,12 @@ impl MysqlMapping {
     }
 
     /// Adds rows of (number, shard, uuid, kind) to the sets of their numbers.
-    fn take(&self, claims: &mut [Claims], rows: Vec<mysql_async::Row>, limit: usize) -> Result<(), Fault> {
+    fn add_rows(
+        &self,
+        claims: &mut [Claims],
+        rows: Vec<mysql_async::Row>,
+        limit: usize,
+    ) -> Result<(), Fault> {
         for row in rows {
             let odd = || {
                 Fault::new(
@@ -180,7 +185,7 @@ impl MappingStore for MysqlMapping {
         });
         let mut claims = vec![Claims::default(); codes.len()];
         for rows in try_join_all(statements).await? {
-            self.take(&mut claims, rows, limit)?;
+            self.add_rows(&mut claims, rows, limit)?;
         }
         Ok(claims)
     }
@@ -195,7 +200,7 @@ impl MappingStore for MysqlMapping {
         let mut sql = String::new();
         self.push_select(&mut sql, 0, code, after, limit);
         let mut claims = vec![Claims::default()];
-        self.take(&mut claims, self.pools[target].rows(sql).await?, limit)?;
+        self.add_rows(&mut claims, self.pools[target].rows(sql).await?, limit)?;
         Ok(claims.swap_remove(0))
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{CacheRecord, OUTBOX_KEPT, Outbox, OutboxRow};
+use anabranch_pipeline::ports::{CacheRecord, OUTBOX_RETENTION, Outbox, OutboxRow};
 use anabranch_pipeline::records::{Cell, OrderedMutation};
 use anabranch_schemas::serial::{STORED_BYTES_MAX, StoredCode};
 use mysql_async::Row;
@@ -91,9 +91,9 @@ impl OutboxText {
 fn codes(mut bytes: &[u8]) -> Option<Vec<StoredCode>> {
     let mut codes = Vec::new();
     while let [length, rest @ ..] = bytes {
-        let (value, behind) = rest.split_at_checked(usize::from(*length))?;
+        let (value, tail) = rest.split_at_checked(usize::from(*length))?;
         codes.push(StoredCode::from_stored(value)?);
-        bytes = behind;
+        bytes = tail;
     }
     Some(codes)
 }
@@ -182,7 +182,7 @@ impl Outbox for MysqlOutbox {
         self.run(format!(
             "DELETE FROM {outbox} WHERE `projection` = {projection} \
              AND `drained_at` < UTC_TIMESTAMP(6) - INTERVAL {} SECOND LIMIT {FORGOTTEN_ROWS}",
-            OUTBOX_KEPT.as_secs()
+            OUTBOX_RETENTION.as_secs()
         ))
         .await
     }

@@ -94,13 +94,13 @@ pub(super) struct Undoing<'s> {
 }
 
 impl<'s> Undoing<'s> {
-    pub(super) fn of(flush: &Flush, standing: &'s [StoredVersion], layout: &FlushLayout<'_>) -> Self {
+    pub(super) fn of(flush: &Flush, stored_versions: &'s [StoredVersion], layout: &FlushLayout<'_>) -> Self {
         let Some(replacement) = &flush.replacement else { return Self::default() };
         let written: HashSet<(u32, ShardId, &[Cell])> =
             flush.claims().map(|(table, shard, key, _)| (table, shard, key)).collect();
         let mut undoing = Self::default();
         let low = replacement.low;
-        for row in standing {
+        for row in stored_versions {
             let StoredVersion { table, shard, ref key, version } = *row;
             if version > low.as_u64() {
                 undoing.lowers.push((table, lower(layout, row, low)));

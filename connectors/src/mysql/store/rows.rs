@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{DerivedRows, Sought};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{Cell, CellRef, ChunkKey, Claimed, DerivedRow, DerivedTable, Stray};
+use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, ScanCursor, Stray};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
@@ -22,9 +22,9 @@ use super::MysqlTarget;
 use super::cells::push_cell;
 use super::select::{Select, push_condition};
 use crate::mysql::connection::quote_identifier;
-use crate::mysql::keyset::behind;
+use crate::mysql::keyset::after_key;
 use crate::mysql::pool::Pool;
-use crate::place;
+use crate::scan_cursor;
 
 /// Visitor of a row's shard, key and values.
 pub(super) type Visit<'v> = dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]) + 'v;
@@ -84,10 +84,11 @@ impl MysqlRows {
     pub(super) fn place(
         &self,
         table: &DerivedTable,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
     ) -> Result<Option<RowAddress>, Fault> {
         let read = |after| {
-            let place = place::read(after).filter(|(_, key)| key.len() == table.shape.key_columns.len());
+            let place =
+                scan_cursor::decode(after).filter(|(_, key)| key.len() == table.shape.key_columns.len());
             place.ok_or_else(|| self.fault(Code::Internal, "a position that is not one of its tables"))
         };
         after.map(read).transpose()
@@ -111,7 +112,7 @@ impl MysqlRows {
                     literal
                 });
                 let values: Vec<String> = std::iter::once(shard.to_string()).chain(values).collect();
-                sql.push_str(&behind(&order, &values));
+                sql.push_str(&after_key(&order, &values));
             }
         }
         if let Some(last) = last {
@@ -121,7 +122,7 @@ impl MysqlRows {
     }
 
     /// Selects the rows of these keys, each with its table's number in front. `sought` is sorted.
-    fn rows_sql(&self, sought: &[Sought]) -> Result<String, Fault> {
+    fn rows_sql(&self, sought: &[DerivedRowQuery]) -> Result<String, Fault> {
         let mut sql = String::new();
         for of_table in sought.chunk_by(|one, next| one.table == next.table) {
             let table = self.table(of_table[0].table)?;
@@ -171,10 +172,10 @@ impl DerivedRows for MysqlRows {
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         let derived = self.table(table)?;
         let keys = derived.shape.key_columns.len();
         let after = self.place(derived, after)?;
@@ -195,13 +196,13 @@ impl DerivedRows for MysqlRows {
         let (count, last) = self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
         let Some(last) = last.filter(|_| count == limit.get()) else { return Ok(None) };
         let mut next = None;
-        cells(&last, 0, keys, &mut |shard, key, _| next = Some(place::behind(shard, key)));
+        cells(&last, 0, keys, &mut |shard, key, _| next = Some(scan_cursor::after_row(shard, key)));
         Ok(next)
     }
 
     async fn rows(
         &self,
-        sought: &[Sought],
+        sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         let mut sought = sought.to_vec();

@@ -60,7 +60,7 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     let catalog = Catalog::read(&mut session, target).await?;
     let enrolment = read_enrolment(&mut session, target, &catalog).await?;
     for assignment in target.0.assignments.iter() {
-        look(&mut session, target, &catalog, &enrolment, assignment).await?;
+        require_intact(&mut session, target, &catalog, &enrolment, assignment).await?;
     }
     let mut report = SetupReport::default();
     create(&mut session, target, &catalog, &mut report).await?;
@@ -72,7 +72,7 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
 }
 
 /// Fails on every loss that set-up must not hide.
-async fn look(
+async fn require_intact(
     session: &mut Session,
     target: &MysqlTarget,
     catalog: &Catalog,

@@ -12,7 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use super::cells::push_cell;
-use super::layout::{FlushLayout, Occupied};
+use super::layout::{FlushLayout, OccupiedTable};
 use super::outbox::OutboxText;
 use super::replace::Undoing;
 use super::withdraw;
@@ -50,13 +50,13 @@ pub(super) fn packets(
     layout: FlushLayout<'_>,
     limits: TextLimits,
 ) -> Vec<String> {
-    let FlushLayout { tables, outbox, standing, withdrawn, .. } = layout;
+    let FlushLayout { tables, outbox, stored_versions, withdrawn, .. } = layout;
     let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
     for statement in head {
         packets.push(statement);
     }
     let versions = withdraw::versions(flush);
-    let Undoing { mut deletes, mut lowers } = Undoing::of(flush, standing, &layout);
+    let Undoing { mut deletes, mut lowers } = Undoing::of(flush, stored_versions, &layout);
     lowers.sort_by_key(|(table, _)| *table);
     let mut ordered = flush.ordered();
     ordered.append(&mut deletes);
@@ -67,7 +67,7 @@ pub(super) fn packets(
     for index in touched {
         let table = &tables[index as usize].derived;
         let mut shards_of = BTreeMap::<Lsn, Vec<ShardId>>::new();
-        for Occupied { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
+        for OccupiedTable { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
             // A found row of a shard that this flush does not withdraw stays.
             if let Some(lsn) = versions.get(shard) {
                 shards_of.entry(*lsn).or_default().push(*shard);

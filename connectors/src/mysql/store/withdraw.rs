@@ -18,7 +18,7 @@ use anabranch_pipeline::records::Flush;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use super::layout::{FlushLayout, Occupied};
+use super::layout::{FlushLayout, OccupiedTable};
 use crate::mysql::connection::{push_number, quote_table};
 
 /// Tables that one statement queries.
@@ -34,7 +34,7 @@ const CENSUS_MAX: u32 = 2_000;
 
 /// Shards of which rows may exist in a lane's tables, as far as the lane knows.
 #[derive(Debug, Default)]
-pub(super) enum Present {
+pub(super) enum PresentShards {
     #[default]
     Unknown,
     /// The shards are too many to be listed.
@@ -60,7 +60,7 @@ impl Tables {
     }
 }
 
-impl Present {
+impl PresentShards {
     /// Adds the shards that a flush writes.
     pub(super) fn add(&mut self, flush: &Flush) {
         if let Self::Shards(shards) = self {
@@ -120,8 +120,8 @@ impl Census {
         }
     }
 
-    pub(super) fn into_present(self) -> Present {
-        if self.open.is_empty() { Present::Shards(self.shards) } else { Present::Many }
+    pub(super) fn into_present(self) -> PresentShards {
+        if self.open.is_empty() { PresentShards::Shards(self.shards) } else { PresentShards::Many }
     }
 }
 
@@ -142,23 +142,23 @@ pub(super) struct Search {
     shards: Vec<ShardId>,
     /// Tables that may have more shards, each with the index in the list from which it is queried next.
     open: BTreeMap<u32, usize>,
-    occupied: BTreeSet<Occupied>,
+    occupied: BTreeSet<OccupiedTable>,
     rounds: u32,
 }
 
 impl Search {
     /// Begins a search; with a census it is over without a query.
-    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &Present) -> Self {
+    pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &PresentShards) -> Self {
         let shards: Vec<ShardId> = versions(flush).into_keys().collect();
         let tables = || layout.owned.iter().copied().filter(|table| flush.withdraws_from(*table));
         let (mut open, mut occupied) = (BTreeMap::new(), BTreeSet::new());
-        if let Present::Shards(standing) = present {
+        if let PresentShards::Shards(with_rows) = present {
             for shard in &shards {
-                let of_shard = standing.get(shard).into_iter();
+                let of_shard = with_rows.get(shard).into_iter();
                 occupied.extend(of_shard.flat_map(|of_shard| {
                     tables()
                         .filter(|table| of_shard.contains(*table))
-                        .map(|table| Occupied { table, shard: *shard })
+                        .map(|table| OccupiedTable { table, shard: *shard })
                 }));
             }
         } else if !shards.is_empty() {
@@ -186,7 +186,7 @@ impl Search {
             return;
         };
         let found = ShardId::from_u64(number).filter(|shard| self.shards.binary_search(shard).is_ok());
-        self.occupied.extend(found.map(|shard| Occupied { table, shard }));
+        self.occupied.extend(found.map(|shard| OccupiedTable { table, shard }));
         let next = self.shards.partition_point(|shard| shard.as_u64() <= number);
         if next == self.shards.len() {
             self.open.remove(&table);
@@ -196,7 +196,7 @@ impl Search {
     }
 
     /// Returns the occupied tables in the order of locks: by table, then by shard.
-    pub(super) fn into_found(self) -> Vec<Occupied> {
+    pub(super) fn into_found(self) -> Vec<OccupiedTable> {
         self.occupied.into_iter().collect()
     }
 
@@ -269,12 +269,12 @@ mod tests {
         value_columns: &[],
     };
 
-    fn census(standing: &[BTreeSet<u64>], layout: &FlushLayout<'_>) -> Present {
+    fn census(with_rows: &[BTreeSet<u64>], layout: &FlushLayout<'_>) -> PresentShards {
         let mut census = Census::of(layout);
         while !census.ask(layout).is_empty() {
             for (index, last) in census.open.clone() {
                 let from = last.map_or(0, |last| last + 1);
-                census.answer(index, standing[index as usize].range(from..).next().copied());
+                census.answer(index, with_rows[index as usize].range(from..).next().copied());
             }
         }
         census.into_present()
@@ -282,7 +282,7 @@ mod tests {
 
     /// Answers as a server that holds these shards in each table would.
     fn found(
-        standing: &[BTreeSet<u64>],
+        with_rows: &[BTreeSet<u64>],
         withdrawn: &BTreeSet<u64>,
         has_census: bool,
     ) -> (Vec<(u32, u64)>, usize) {
@@ -290,15 +290,20 @@ mod tests {
             let derived = DerivedTable { database: "d".into(), table: format!("t{index}"), shape: &SHAPE };
             ProjectedTable { derived, target: 0, lane: 0 }
         };
-        let tables: Vec<_> = (0..standing.len()).map(table).collect();
-        let owned: Vec<u32> = (0..).take(standing.len()).collect();
-        let layout =
-            FlushLayout { tables: &tables, owned: &owned, outbox: None, standing: &[], withdrawn: &[] };
+        let tables: Vec<_> = (0..with_rows.len()).map(table).collect();
+        let owned: Vec<u32> = (0..).take(with_rows.len()).collect();
+        let layout = FlushLayout {
+            tables: &tables,
+            owned: &owned,
+            outbox: None,
+            stored_versions: &[],
+            withdrawn: &[],
+        };
         let mut flush = Flush::default();
         for shard in withdrawn {
             flush.withdraw(ShardId::from_u64(*shard).unwrap(), Lsn::ZERO);
         }
-        let present = if has_census { census(standing, &layout) } else { Present::Unknown };
+        let present = if has_census { census(with_rows, &layout) } else { PresentShards::Unknown };
         let (mut search, mut questions) = (Search::of(&layout, &flush, &present), 0);
         loop {
             let open = search.open.clone();
@@ -308,7 +313,7 @@ mod tests {
             }
             questions += open.len();
             for (index, place) in open {
-                let of_table = &standing[index as usize];
+                let of_table = &with_rows[index as usize];
                 if statements[0].starts_with("WITH") {
                     for shard in of_table.intersection(withdrawn) {
                         search.answer(index, Some(*shard));
@@ -326,8 +331,8 @@ mod tests {
     #[test]
     fn a_table_is_asked_once_more_than_shards_stand_in_it() {
         let withdrawn: BTreeSet<u64> = (0..5_000).map(|shard| shard * 2).collect();
-        let standing = [BTreeSet::new(), BTreeSet::from([7, 8]), BTreeSet::from([9_998])];
-        let (found, questions) = found(&standing, &withdrawn, false);
+        let with_rows = [BTreeSet::new(), BTreeSet::from([7, 8]), BTreeSet::from([9_998])];
+        let (found, questions) = found(&with_rows, &withdrawn, false);
         assert_eq!(found, [(1, 8), (2, 9_998)]);
         assert_eq!(questions, 1 + 3 + 1, "the last one ends with the last withdrawn shard");
     }
@@ -335,14 +340,14 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_stands_the_withdrawn_shards_are_found_where_they_stand(
-            standing in prop::collection::vec(prop::collection::btree_set(0..200u64, 0..60), 1..4),
+            with_rows in prop::collection::vec(prop::collection::btree_set(0..200u64, 0..60), 1..4),
             withdrawn in prop::collection::btree_set(0..200u64, 0..60),
         ) {
-            let expected: Vec<(u32, u64)> = (0u32..).zip(&standing)
+            let expected: Vec<(u32, u64)> = (0u32..).zip(&with_rows)
                 .flat_map(|(table, of)| of.intersection(&withdrawn).map(move |shard| (table, *shard)))
                 .collect();
-            prop_assert_eq!(&found(&standing, &withdrawn, false).0, &expected);
-            prop_assert_eq!(&found(&standing, &withdrawn, true).0, &expected, "with a census");
+            prop_assert_eq!(&found(&with_rows, &withdrawn, false).0, &expected);
+            prop_assert_eq!(&found(&with_rows, &withdrawn, true).0, &expected, "with a census");
         }
     }
 

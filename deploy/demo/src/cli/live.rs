@@ -81,18 +81,21 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
     let looks = async {
         let reached = |audit: &Verification| -> Vec<SourceTable> {
             let topology = &audit.topology;
-            topology.places().filter(|place| topology.is_reachable(*place) || place.is_history()).collect()
+            topology
+                .source_tables()
+                .filter(|source_table| topology.is_reachable(*source_table) || source_table.is_history())
+                .collect()
         };
-        let places: Vec<Vec<SourceTable>> = watched.audits.iter().map(reached).collect();
+        let source_tables: Vec<Vec<SourceTable>> = watched.audits.iter().map(reached).collect();
         for number in 0usize.. {
-            for (audit, places) in watched.audits.iter().zip(&places) {
+            for (audit, source_tables) in watched.audits.iter().zip(&source_tables) {
                 if let Ok(Ok(rows)) = timeout(LOOK_MAX, audit.count_rows()).await {
                     slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database.extend(rows);
                 }
                 // 7 and the number of tables have no common divisor: neighbours in the list are not checked one after
                 // another.
-                let place = places[number * 7 % places.len()];
-                if let Ok(Ok(Some(check))) = timeout(LOOK_MAX, audit.spot_check(place)).await {
+                let source_table = source_tables[number * 7 % source_tables.len()];
+                if let Ok(Ok(Some(check))) = timeout(LOOK_MAX, audit.spot_check(source_table)).await {
                     let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
                     slow.check = Some(check);
                     slow.checks += 1;

@@ -46,7 +46,7 @@ const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600)
 const BEFORE_DRIFT: Duration = Duration::from_secs(3);
 /// Roles of the daemon when a command begins the coupon day: all but the dispatcher's.
 const ROLES_WITH_COUPONS: [&str; 5] = ["reader", "projector", "reconciler", "granter", "api"];
-const DAEMON_LOOK_INTERVAL: Duration = Duration::from_millis(100);
+const DAEMON_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The end of a run.
 #[derive(Debug)]
@@ -362,7 +362,7 @@ async fn keep_daemon(daemon: &mut Daemon, stack: &Stack, cancel: &CancellationTo
     loop {
         tokio::select! {
             () = cancel.cancelled() => return Ok(restarts),
-            () = tokio::time::sleep(DAEMON_LOOK_INTERVAL) => {}
+            () = tokio::time::sleep(DAEMON_CHECK_INTERVAL) => {}
         }
         if daemon.is_running() {
             daemon.resident_bytes_max();

@@ -137,7 +137,7 @@ fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
         return problems;
     };
     if !compared.drained.is_complete() {
-        problems.push(format!("not drained: {}", compared.drained.behind.join("; ")));
+        problems.push(format!("not drained: {}", compared.drained.lagging.join("; ")));
     }
     for (audit, comparison) in &compared.layers {
         let named = |problem| format!("{}: {problem}", audit.name());
@@ -363,7 +363,7 @@ mod tests {
         let mut unseen = good();
         unseen.lags[0].1.unseen = 1;
         assert_eq!(problems(unseen, Drained::default(), equal_and_filled()).len(), 1);
-        let behind = Drained { behind: vec!["source-a".to_owned()], seconds: 1.0 };
+        let behind = Drained { lagging: vec!["source-a".to_owned()], seconds: 1.0 };
         assert_eq!(problems(good(), behind, equal_and_filled()).len(), 1);
         let mut different = equal_and_filled();
         different.differences.orphan = 1;

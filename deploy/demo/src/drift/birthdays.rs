@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anabranch_schemas::celebration::Calendar;
 
-use super::rows::{Row, Step, carry_out, elsewhere, standing};
+use super::rows::{Row, Step, carry_out, elsewhere, stored};
 use super::{Drift, FUTURE_LSN, Hand, Kinds, drift};
 use crate::error::Result;
 use crate::topology::Topology;
@@ -58,7 +58,7 @@ pub(super) async fn plant(
     drifts: u64,
     hand: &mut Hand<'_>,
 ) -> Result<Kinds> {
-    let rows = standing(topology, layer, aside).await?.concat();
+    let rows = stored(topology, layer, aside).await?.concat();
     let shards: Vec<u64> = rows.iter().map(|row| row.shard).collect();
     let mut days: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     rows.into_iter().for_each(|row| days.entry(row.table.clone()).or_default().push(row));

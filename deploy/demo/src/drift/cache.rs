@@ -101,12 +101,12 @@ async fn cached(
     loop {
         let look = sets.iter().map(|(code, _)| cmd("GET").arg(layer.key_of(code)).take());
         let entries = connection.all("look what stands", look).await?;
-        let stands =
+        let is_left =
             |set: &BTreeSet<CachedClaim>, entry: &Value| *entry == Value::BulkString(encode_cached(set));
-        let standing = sets.iter().zip(&entries).filter(|((_, set), entry)| stands(set, entry));
-        let standing: Vec<_> = standing.map(|(set, _)| set.clone()).collect();
-        if standing.len() == sets.len() || Instant::now() >= deadline {
-            return Ok(standing);
+        let remaining = sets.iter().zip(&entries).filter(|((_, set), entry)| is_left(set, entry));
+        let remaining: Vec<_> = remaining.map(|(set, _)| set.clone()).collect();
+        if remaining.len() == sets.len() || Instant::now() >= deadline {
+            return Ok(remaining);
         }
         tokio::time::sleep(FILLED_LOOK).await;
     }

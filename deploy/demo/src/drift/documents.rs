@@ -73,7 +73,7 @@ pub(super) async fn plant(
     drifts: u64,
     hand: &mut Hand<'_>,
 ) -> Result<Kinds> {
-    let mut documents = standing(layer, aside).await?;
+    let mut documents = stored(layer, aside).await?;
     let lane_of = |document: &Document| document.fields["lane"].as_u64().unwrap_or(0) as u32;
     let lanes = documents.iter().map(lane_of).max().unwrap_or(0) + 1;
     let mut steps = Vec::new();
@@ -98,7 +98,7 @@ pub(super) async fn plant(
 }
 
 /// Returns the documents of the rows set aside that have an agent and a box, as nearly all have.
-async fn standing(layer: &DocumentLayer, aside: &[SetAside]) -> Result<Vec<Document>> {
+async fn stored(layer: &DocumentLayer, aside: &[SetAside]) -> Result<Vec<Document>> {
     let mut documents = Vec::new();
     for part in aside.chunks(STEP_DOCUMENTS) {
         let uuids: Vec<String> = part.iter().map(|row| uuid(row.number)).collect();
@@ -118,7 +118,7 @@ async fn standing(layer: &DocumentLayer, aside: &[SetAside]) -> Result<Vec<Docum
 /// Returns this document and one of another box: a swap within a box changes nothing. Empty when all are in its box.
 fn of_two_boxes(one: Document, documents: &mut Vec<Document>) -> Vec<Document> {
     match documents.iter().position(|other| other.fields["box_no"] != one.fields["box_no"]) {
-        Some(place) => vec![one, documents.swap_remove(place)],
+        Some(source_table) => vec![one, documents.swap_remove(source_table)],
         None => {
             documents.push(one);
             Vec::new()
@@ -219,12 +219,14 @@ async fn send(layer: &DocumentLayer, steps: &[Step]) -> Result<Vec<bool>> {
     let mut body = String::new();
     for step in steps {
         let (Step::Remove(document) | Step::Put(document)) = step;
-        let place = json!({
+        let source_table = json!({
             "_id": document.id, "version": document.version, "version_type": "external_gte",
         });
         match step {
-            Step::Remove(_) => body.push_str(&format!("{}\n", json!({ "delete": place }))),
-            Step::Put(_) => body.push_str(&format!("{}\n{}\n", json!({ "index": place }), document.fields)),
+            Step::Remove(_) => body.push_str(&format!("{}\n", json!({ "delete": source_table }))),
+            Step::Put(_) => {
+                body.push_str(&format!("{}\n{}\n", json!({ "index": source_table }), document.fields))
+            }
         }
     }
     let path = format!("{}/_bulk?refresh=true", layer.index);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use super::cache::private_sets;
-use super::rows::{Row, Step, carry_out, elsewhere, standing};
+use super::rows::{Row, Step, carry_out, elsewhere, stored};
 use super::{Drift, FUTURE_LSN, Hand, Kinds, drift};
 use crate::error::Result;
 use crate::topology::Topology;
@@ -65,7 +65,7 @@ pub(super) async fn plant(
 ) -> Result<Kinds> {
     let sets = private_sets(topology, layer, aside).await?;
     let private: HashSet<String> = sets.iter().map(|(code, _)| format!("x'{}'", hex(code))).collect();
-    let mut devices = standing(topology, layer, aside).await?;
+    let mut devices = stored(topology, layer, aside).await?;
     devices.iter_mut().for_each(|rows| rows.retain(|row| private.contains(&row.key[VALUE])));
     devices.retain(|rows| !rows.is_empty());
     let mut steps = Vec::new();
@@ -93,11 +93,13 @@ fn victims(devices: &mut Vec<Vec<Row>>, drift: &Drift<Kind>, hand: &mut Hand<'_>
         Kind::SameChange => rows[0].key[KIND] == IMEI1,
         _ => true,
     };
-    let places = (first..devices.len()).chain(0..first).filter(|place| is_fit(&devices[*place]));
-    let mut places: Vec<usize> = places.take(wanted).collect();
+    let source_tables =
+        (first..devices.len()).chain(0..first).filter(|source_table| is_fit(&devices[*source_table]));
+    let mut source_tables: Vec<usize> = source_tables.take(wanted).collect();
     // They are taken from the back, so that none changes its index before it is taken.
-    places.sort_unstable_by(|a, b| b.cmp(a));
-    (places.len() == wanted).then(|| places.into_iter().map(|place| devices.swap_remove(place)).collect())
+    source_tables.sort_unstable_by(|a, b| b.cmp(a));
+    (source_tables.len() == wanted)
+        .then(|| source_tables.into_iter().map(|source_table| devices.swap_remove(source_table)).collect())
 }
 
 /// Returns the row with a made-up code of 15 digits, in that code's table.
@@ -152,8 +154,8 @@ fn steps_of(layer: &MappingLayer, kind: Kind, devices: Vec<Vec<Row>>, hand: &mut
         }
         Kind::Empty => {
             // The empty text has no digits, and its CRC-32 is 0.
-            let place = Row { database: 2, table: "mapping_000".to_owned(), ..row };
-            vec![Step::Put(with(&place, VALUE, "''"))]
+            let source_table = Row { database: 2, table: "mapping_000".to_owned(), ..row };
+            vec![Step::Put(with(&source_table, VALUE, "''"))]
         }
         Kind::Future => {
             let future = Row { lsn: FUTURE_LSN, ..with_other_code(layer, &row, hand) };

@@ -116,7 +116,7 @@ impl<'a> Planter<'a> {
         let is_alike = |audit: &&Verification| audit.topology.entity == entity;
         let before = self.audits[..number].iter().filter(is_alike).count();
         let layers = self.audits.iter().filter(is_alike).count();
-        let own = aside.iter().filter(|row| row.place.entity == entity);
+        let own = aside.iter().filter(|row| row.source_table.entity == entity);
         own.skip(before).step_by(layers).copied().collect()
     }
 }

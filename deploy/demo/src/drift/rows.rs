@@ -35,26 +35,26 @@ pub(super) enum Step {
 }
 
 /// Returns the existing rows of the rows set aside, grouped by source row.
-pub(super) async fn standing(
+pub(super) async fn stored(
     topology: &Topology,
     layer: &impl DerivedTables,
     aside: &[SetAside],
 ) -> Result<Vec<Vec<Row>>> {
     let mut by_place: HashMap<SourceTable, Vec<u64>> = HashMap::new();
-    aside.iter().for_each(|row| by_place.entry(row.place).or_default().push(row.number));
+    aside.iter().for_each(|row| by_place.entry(row.source_table).or_default().push(row.number));
     let mut found: Vec<Row> = Vec::new();
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await?;
         let selects: Vec<String> = topology
-            .places_of(index)
-            .filter_map(|place| Some((place, by_place.get(&place)?)))
-            .map(|(place, numbers)| {
-                let keys: Vec<String> = numbers.iter().map(|number| place.key(*number)).collect();
-                let (claims, key) = (layer.claims(place), layer.key()[0].name);
+            .tables_of(index)
+            .filter_map(|source_table| Some((source_table, by_place.get(&source_table)?)))
+            .map(|(source_table, numbers)| {
+                let keys: Vec<String> = numbers.iter().map(|number| source_table.key(*number)).collect();
+                let (claims, key) = (layer.claims(source_table), layer.key()[0].name);
                 let columns = literals(layer.key().iter().copied().chain([layer.checked()]));
                 format!(
                     "SELECT database_number, table_name, {}, {columns} FROM ({claims}) AS c WHERE {key} IN ({})",
-                    shard_id_sql(&source.name, place),
+                    shard_id_sql(&source.name, source_table),
                     keys.join(", ")
                 )
             })

@@ -21,36 +21,38 @@ const CODE_PART: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ProbeRow {
     pub id: u64,
-    pub place: SourceTable,
+    pub source_table: SourceTable,
 }
 
 impl ProbeRow {
     /// Returns the rows of one source, with the statements that insert them.
     pub fn all(topology: &Topology, source: usize) -> Vec<(Self, String)> {
         let first = FIRST_ID + source as u64 * ROWS_PER_SOURCE;
-        let is_own = |place: &SourceTable| topology.source_of(*place) == source;
+        let is_own = |source_table: &SourceTable| topology.source_of(*source_table) == source;
         match topology.entity {
             Entity::User => {
                 let names = (0u64..).map(|number| format!("probe-{number}"));
-                let own = names.map(|name| (topology.place(&name), name)).filter(|(place, _)| is_own(place));
+                let own = names
+                    .map(|name| (topology.source_table(&name), name))
+                    .filter(|(source_table, _)| is_own(source_table));
                 own.zip(first..first + ROWS_PER_SOURCE)
-                    .map(|((place, name), id)| {
-                        let row = Self { id, place };
+                    .map(|((source_table, name), id)| {
+                        let row = Self { id, source_table };
                         let birthday = row.birthday(row.first_revision());
                         let columns =
-                            format!("INSERT INTO {} (user_id, user_name, birthday)", place.quoted());
+                            format!("INSERT INTO {} (user_id, user_name, birthday)", source_table.quoted());
                         (row, format!("{columns} VALUES ({id}, '{name}', '{birthday}');"))
                     })
                     .collect()
             }
             Entity::SerialCode => (FIRST_ID..)
-                .map(|id| Self { id, place: topology.place(&uuid(id)) })
-                .filter(|row| is_own(&row.place))
+                .map(|id| Self { id, source_table: topology.source_table(&uuid(id)) })
+                .filter(|row| is_own(&row.source_table))
                 .take(ROWS_PER_SOURCE as usize)
                 .map(|row| {
-                    let (place, key) = (row.place.quoted(), row.place.key(row.id));
+                    let (source_table, key) = (row.source_table.quoted(), row.source_table.key(row.id));
                     let code = row.code(row.first_revision());
-                    (row, format!("INSERT INTO {place} (uuid, imei1) VALUES ({key}, '{code}');"))
+                    (row, format!("INSERT INTO {source_table} (uuid, imei1) VALUES ({key}, '{code}');"))
                 })
                 .collect(),
         }
@@ -63,11 +65,12 @@ impl ProbeRow {
 
     /// Returns the statement that makes the change of that revision.
     pub fn change(self, revision: u64) -> String {
-        let set = match self.place.entity {
+        let set = match self.source_table.entity {
             Entity::User => format!("birthday = '{}'", self.birthday(revision)),
             Entity::SerialCode => format!("imei1 = '{}'", self.code(revision)),
         };
-        let (table, column, key) = (self.place.quoted(), self.place.key_column(), self.place.key(self.id));
+        let (table, column, key) =
+            (self.source_table.quoted(), self.source_table.key_column(), self.source_table.key(self.id));
         format!("UPDATE {table} SET {set} WHERE {column} = {key}")
     }
 

@@ -117,7 +117,7 @@ impl StoreProbe {
     fn own(&self, wanted: Vec<ExpectedRow>) -> Vec<ExpectedRow> {
         let is_own = |(row, revision): &ExpectedRow| match self {
             Self::Birthday { layer, target, .. } => {
-                layer.target_of(birthday_place(layer, *row, *revision).0) == *target
+                layer.target_of(birthday_table(layer, *row, *revision).0) == *target
             }
             Self::Mapping { layer, target, .. } => layer.target_of(MAPPING_DATABASE) == *target,
             Self::Cache { .. } | Self::Documents { .. } => true,
@@ -130,7 +130,7 @@ impl StoreProbe {
         match self {
             Self::Birthday { layer, target, connection } => {
                 let select = |(row, revision): &ExpectedRow| {
-                    let (database, table) = birthday_place(layer, *row, *revision);
+                    let (database, table) = birthday_table(layer, *row, *revision);
                     let (database, id) = (layer.database_name(database), row.id);
                     format!("SELECT {id}, {revision} FROM {database}.{table} WHERE user_id = {id}")
                 };
@@ -147,8 +147,8 @@ impl StoreProbe {
                 };
                 select_all(&layer.targets[*target], connection, wanted.iter().map(select)).await
             }
-            Self::Cache { layer, connection } => look_into_cache(layer, connection, wanted).await,
-            Self::Documents { layer, topology } => look_at_documents(layer, topology, wanted).await,
+            Self::Cache { layer, connection } => read_cache(layer, connection, wanted).await,
+            Self::Documents { layer, topology } => read_documents(layer, topology, wanted).await,
         }
     }
 }
@@ -157,7 +157,7 @@ impl StoreProbe {
 const MAPPING_DATABASE: u32 = 0;
 
 /// Returns database number and table in which a user's change must become visible.
-fn birthday_place(layer: &BirthdayLayer, row: ProbeRow, revision: u64) -> (u32, String) {
+fn birthday_table(layer: &BirthdayLayer, row: ProbeRow, revision: u64) -> (u32, String) {
     let table = row.day_table(revision);
     let database = match layer.layout {
         DerivedLayout::ByDay => {
@@ -180,7 +180,7 @@ async fn select_all(
     open.rows("look for probes", selects.collect::<Vec<_>>().join(" UNION ALL ")).await
 }
 
-async fn look_into_cache(
+async fn read_cache(
     layer: &CacheLayer,
     connection: &mut Option<RedisConnection>,
     wanted: &[ExpectedRow],
@@ -201,14 +201,14 @@ async fn look_into_cache(
     Ok(found.map(|((row, revision), _)| (row.id, *revision)).collect())
 }
 
-async fn look_at_documents(
+async fn read_documents(
     layer: &DocumentLayer,
     topology: &Topology,
     wanted: &[ExpectedRow],
 ) -> Result<Vec<(u64, u64)>> {
     let id = |(row, _): &ExpectedRow| {
-        let source = &topology.sources[topology.source_of(row.place)].name;
-        let shard = ShardId::of(source, &row.place.database_name(), &row.place.table_name(), 0);
+        let source = &topology.sources[topology.source_of(row.source_table)].name;
+        let shard = ShardId::of(source, &row.source_table.database_name(), &row.source_table.table_name(), 0);
         format!("{}-{}", shard.as_u64(), crate::topology::uuid(row.id))
     };
     let ids: Vec<String> = wanted.iter().map(id).collect();

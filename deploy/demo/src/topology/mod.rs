@@ -121,48 +121,48 @@ impl Topology {
     }
 
     /// Returns the index into `sources` of the server that holds a table: consecutive databases are together.
-    pub fn source_of(&self, place: SourceTable) -> usize {
+    pub fn source_of(&self, source_table: SourceTable) -> usize {
         let databases = self.rule.databases.max(1);
-        place.database.min(databases - 1) as usize * self.sources.len() / databases as usize
+        source_table.database.min(databases - 1) as usize * self.sources.len() / databases as usize
     }
 
     /// Returns the table in which the application puts a row with this sharding key: a user's name, a device's uuid.
-    pub fn place(&self, key: &str) -> SourceTable {
-        let (database, table) = self.rule.place(key).expect("the workload's keys have a number");
+    pub fn source_table(&self, key: &str) -> SourceTable {
+        let (database, table) = self.rule.locate(key).expect("the workload's keys have a number");
         SourceTable { entity: self.entity, database, table }
     }
 
     /// Whether the table may hold the row of that number.
-    pub fn may_hold(&self, place: SourceTable, number: u64) -> bool {
+    pub fn may_hold(&self, source_table: SourceTable, number: u64) -> bool {
         match self.entity {
             // Any table may hold it, because the name decides.
             Entity::User => true,
             Entity::SerialCode => {
-                let online = self.place(&uuid(number));
-                place == online || place == online.history()
+                let online = self.source_table(&uuid(number));
+                source_table == online || source_table == online.history()
             }
         }
     }
 
     /// Returns all tables that exist.
-    pub fn places(&self) -> impl Iterator<Item = SourceTable> + '_ {
+    pub fn source_tables(&self) -> impl Iterator<Item = SourceTable> + '_ {
         let (entity, tables) = (self.entity, self.rule.tables);
         let history = u32::from(entity == Entity::SerialCode);
         (0..self.rule.databases + history)
             .flat_map(move |database| (0..tables).map(move |table| SourceTable { entity, database, table }))
     }
 
-    pub fn places_of(&self, source: usize) -> impl Iterator<Item = SourceTable> + '_ {
-        self.places().filter(move |place| self.source_of(*place) == source)
+    pub fn tables_of(&self, source: usize) -> impl Iterator<Item = SourceTable> + '_ {
+        self.source_tables().filter(move |source_table| self.source_of(*source_table) == source)
     }
 
     /// Whether some key belongs in that table: with `literal` one number decides both parts.
-    pub fn is_reachable(&self, place: SourceTable) -> bool {
+    pub fn is_reachable(&self, source_table: SourceTable) -> bool {
         let common = greatest_common_divisor(self.rule.databases, self.rule.tables);
         match self.rule.spread {
-            _ if place.is_history() => false,
+            _ if source_table.is_history() => false,
             Spread::Spread => true,
-            Spread::Literal => place.database % common == place.table % common,
+            Spread::Literal => source_table.database % common == source_table.table % common,
         }
     }
 
@@ -171,11 +171,14 @@ impl Topology {
         for (index, source) in self.sources.iter().enumerate() {
             let mut connection = source.connect(&[]).await?;
             let mut sql = String::new();
-            for place in self.places_of(index) {
-                if place.table == 0 {
-                    sql.push_str(&format!("CREATE DATABASE IF NOT EXISTS `{}`;\n", place.database_name()));
+            for source_table in self.tables_of(index) {
+                if source_table.table == 0 {
+                    sql.push_str(&format!(
+                        "CREATE DATABASE IF NOT EXISTS `{}`;\n",
+                        source_table.database_name()
+                    ));
                 }
-                sql.push_str(&place.create_table());
+                sql.push_str(&source_table.create_table());
                 sql.push_str(";\n");
             }
             connection.execute("create the source tables", &sql).await?;
@@ -187,7 +190,7 @@ impl Topology {
                 "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
                  WHERE table_schema LIKE '{databases}'"
             );
-            let known: Vec<String> = self.places_of(index).map(SourceTable::name).collect();
+            let known: Vec<String> = self.tables_of(index).map(SourceTable::name).collect();
             let found: Vec<String> = connection.rows("list the source tables", tables).await?;
             if let Some(table) = found.into_iter().find(|table| !known.contains(table)) {
                 return Err(DemoError::TableForeign { table });
@@ -226,9 +229,10 @@ mod tests {
     fn each_server_holds_five_databases_with_all_types_of_birthday() {
         let topology = topology(Spread::Spread);
         for source in 0..2 {
-            let types: HashSet<_> = topology.places_of(source).map(BirthdayType::of).collect();
+            let types: HashSet<_> = topology.tables_of(source).map(BirthdayType::of).collect();
             assert_eq!(types.len(), 4);
-            let databases: BTreeSet<u32> = topology.places_of(source).map(|place| place.database).collect();
+            let databases: BTreeSet<u32> =
+                topology.tables_of(source).map(|source_table| source_table.database).collect();
             assert_eq!(databases.len(), 5);
         }
     }
@@ -238,8 +242,11 @@ mod tests {
         for spread in [Spread::Spread, Spread::Literal] {
             let topology = topology(spread);
             let reached: BTreeSet<_> =
-                (0..20_000).map(|number| topology.place(&format!("name-{number}"))).collect();
-            let said: BTreeSet<_> = topology.places().filter(|place| topology.is_reachable(*place)).collect();
+                (0..20_000).map(|number| topology.source_table(&format!("name-{number}"))).collect();
+            let said: BTreeSet<_> = topology
+                .source_tables()
+                .filter(|source_table| topology.is_reachable(*source_table))
+                .collect();
             assert_eq!(reached, said, "{spread:?}");
             assert_eq!(said.len() as u64, topology.rule.reachable_tables());
         }
@@ -248,20 +255,21 @@ mod tests {
     #[test]
     fn devices_reach_all_320_tables_and_lie_where_their_number_does_however_long_the_uuid_is() {
         let topology = Topology::serials(endpoints(), 64);
-        assert_eq!(topology.places().count(), 384);
+        assert_eq!(topology.source_tables().count(), 384);
         let (mut reached, mut lengths) = (BTreeSet::new(), BTreeSet::new());
         for number in 100_000_000..100_005_000 {
-            let (uuid, place) = (uuid(number), topology.place(&uuid(number)));
+            let (uuid, source_table) = (uuid(number), topology.source_table(&uuid(number)));
             lengths.insert(uuid.len());
-            assert_eq!(place, topology.place(&number.to_string()));
-            assert!(uuid.len() < 64 || UuidType::of(place) == UuidType::Text, "{place:?}");
-            reached.insert(place);
+            assert_eq!(source_table, topology.source_table(&number.to_string()));
+            assert!(uuid.len() < 64 || UuidType::of(source_table) == UuidType::Text, "{source_table:?}");
+            reached.insert(source_table);
         }
         assert_eq!((reached.len(), lengths), (320, BTreeSet::from([9, 64])));
         // The history is on one server, and it gets rows from each server.
-        let sources: BTreeSet<usize> = reached.iter().map(|place| topology.source_of(*place)).collect();
+        let sources: BTreeSet<usize> =
+            reached.iter().map(|source_table| topology.source_of(*source_table)).collect();
         let history: BTreeSet<usize> =
-            reached.iter().map(|place| topology.source_of(place.history())).collect();
+            reached.iter().map(|source_table| topology.source_of(source_table.history())).collect();
         assert_eq!((sources, history), (BTreeSet::from([0, 1]), BTreeSet::from([1])));
     }
 }

@@ -24,8 +24,8 @@ pub enum UuidType {
 
 impl UuidType {
     /// Text in two of the online databases, one on each server, and in the history, which so can hold any uuid.
-    pub fn of(place: SourceTable) -> Self {
-        match place.database {
+    pub fn of(source_table: SourceTable) -> Self {
+        match source_table.database {
             1 | 3 | INVENTORY_DATABASES.. => Self::Text,
             _ => Self::Integer,
         }
@@ -39,8 +39,12 @@ impl UuidType {
     }
 }
 
-pub(super) fn create_table(place: SourceTable) -> String {
-    serial_code_table(&place.database_name(), &place.table_name(), UuidType::of(place).sql())
+pub(super) fn create_table(source_table: SourceTable) -> String {
+    serial_code_table(
+        &source_table.database_name(),
+        &source_table.table_name(),
+        UuidType::of(source_table).sql(),
+    )
 }
 
 /// Returns the uuid of the device of that number. Its last digits are the number's, so it belongs in the same table.

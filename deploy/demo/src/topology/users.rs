@@ -18,8 +18,8 @@ pub enum BirthdayType {
 
 impl BirthdayType {
     /// Returns a type that differs from database to database, so each run has all types on each server.
-    pub fn of(place: SourceTable) -> Self {
-        match place.database % 5 {
+    pub fn of(source_table: SourceTable) -> Self {
+        match source_table.database % 5 {
             0 | 3 => Self::Date,
             1 => Self::DateTime,
             2 => Self::Text,
@@ -37,6 +37,10 @@ impl BirthdayType {
     }
 }
 
-pub(super) fn create_table(place: SourceTable) -> String {
-    user_table(&place.database_name(), &place.table_name(), BirthdayType::of(place).sql())
+pub(super) fn create_table(source_table: SourceTable) -> String {
+    user_table(
+        &source_table.database_name(),
+        &source_table.table_name(),
+        BirthdayType::of(source_table).sql(),
+    )
 }

@@ -108,11 +108,11 @@ impl DerivedTables for BirthdayLayer {
         format!("CONCAT('user_id ', {prefix}user_id)")
     }
 
-    fn claims(&self, place: SourceTable) -> String {
+    fn claims(&self, source_table: SourceTable) -> String {
         if self.calendar == Calendar::Lunar {
-            return self.lunar_claims(place);
+            return self.lunar_claims(source_table);
         }
-        let day = day_sql(BirthdayType::of(place));
+        let day = day_sql(BirthdayType::of(source_table));
         let number = match self.layout {
             DerivedLayout::ByDay => {
                 format!("(DAYOFYEAR(CONCAT('2000-', birthday)) - 1) % {}", self.databases)
@@ -126,7 +126,7 @@ impl DerivedTables for BirthdayLayer {
                SELECT user_id, CONCAT(SUBSTR(day, 6, 2), '-', SUBSTR(day, 9, 2)) AS birthday
                FROM (SELECT user_id, {day} AS day FROM {}) AS days WHERE {IS_A_DATE}
              ) AS birthdays",
-            place.quoted()
+            source_table.quoted()
         )
     }
 }
@@ -140,7 +140,7 @@ impl BirthdayLayer {
         }
     }
 
-    fn lunar_claims(&self, place: SourceTable) -> String {
+    fn lunar_claims(&self, source_table: SourceTable) -> String {
         let number = match self.layout {
             DerivedLayout::ByDay => {
                 format!("((LEFT(birthday, 2) - 1) * 30 + RIGHT(birthday, 2) - 1) % {}", self.databases)
@@ -155,7 +155,7 @@ impl BirthdayLayer {
                  IF(LOWER(TRIM(IFNULL(birthday_type, ''))) = 'lunar', 'lunar', 'solar') AS birthday_type
                FROM {} WHERE TRIM(lunar_birthday) REGEXP '^(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|30)$'
              ) AS birthdays",
-            place.quoted()
+            source_table.quoted()
         )
     }
 }

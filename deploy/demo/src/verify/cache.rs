@@ -100,10 +100,11 @@ pub(crate) async fn expected(
     topology: &Topology,
     mapping: &MappingLayer,
 ) -> Result<HashMap<Vec<u8>, BTreeSet<CachedClaim>>> {
-    let rows = sources::rows::<(Vec<u8>, u64, Vec<u8>, u8)>(topology, "read claims", |source, place| {
-        let (shard, claims) = (shard_id_sql(source, place), mapping.claims(place));
-        format!("SELECT value, {shard}, uuid, kind FROM ({claims}) AS c")
-    });
+    let rows =
+        sources::rows::<(Vec<u8>, u64, Vec<u8>, u8)>(topology, "read claims", |source, source_table| {
+            let (shard, claims) = (shard_id_sql(source, source_table), mapping.claims(source_table));
+            format!("SELECT value, {shard}, uuid, kind FROM ({claims}) AS c")
+        });
     let mut expected: HashMap<Vec<u8>, BTreeSet<CachedClaim>> = HashMap::new();
     for (value, shard, uuid, kind) in rows.await? {
         expected.entry(value).or_default().insert((shard, uuid, kind));
@@ -205,11 +206,11 @@ fn decode(entry: &[u8]) -> Option<Vec<CachedClaim>> {
     let mut rest = body.strip_prefix(&[1])?;
     let mut claims = Vec::new();
     while !rest.is_empty() {
-        let (shard, behind) = rest.split_first_chunk::<8>()?;
-        let ([kind, length], behind) = behind.split_first_chunk::<2>()?;
-        let (uuid, behind) = behind.split_at_checked(usize::from(*length))?;
+        let (shard, tail) = rest.split_first_chunk::<8>()?;
+        let ([kind, length], tail) = tail.split_first_chunk::<2>()?;
+        let (uuid, tail) = tail.split_at_checked(usize::from(*length))?;
         claims.push((u64::from_be_bytes(*shard), uuid.to_vec(), *kind));
-        rest = behind;
+        rest = tail;
     }
     Some(claims)
 }

@@ -12,8 +12,11 @@ impl BirthdayLayer {
     /// Returns the users with one of these birthdays (`MM-DD`) in the sources.
     pub async fn celebrating(&self, topology: &Topology, birthdays: &[String]) -> Result<BTreeSet<u64>> {
         let listed = listed(birthdays);
-        let select = |_: &str, place: SourceTable| {
-            format!("SELECT user_id FROM ({}) AS claims WHERE birthday IN ({listed})", self.claims(place))
+        let select = |_: &str, source_table: SourceTable| {
+            format!(
+                "SELECT user_id FROM ({}) AS claims WHERE birthday IN ({listed})",
+                self.claims(source_table)
+            )
         };
         let users = sources::rows::<u64>(topology, "read who celebrates", select).await?;
         Ok(users.into_iter().collect())

@@ -57,7 +57,7 @@ async fn load_sources(
             .chain(columns(layer))
             .chain([Column::number("database_number"), Column::bytes("table_name", "")]),
     );
-    let numbered: Vec<(usize, SourceTable)> = topology.places().enumerate().collect();
+    let numbered: Vec<(usize, SourceTable)> = topology.source_tables().enumerate().collect();
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await?;
         let is_own = |(_, place): &&(usize, SourceTable)| topology.source_of(*place) == index;

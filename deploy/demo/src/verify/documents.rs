@@ -114,13 +114,13 @@ pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<
 async fn expected(topology: &Topology, layer: &DocumentLayer) -> Result<HashMap<Claim, Map<String, Value>>> {
     let lanes = progress(&layer.server, "documents").await?.iter().map(|row| row.2).max().unwrap_or(1);
     let columns = COLUMNS.map(|column| format!("CAST({column} AS BINARY)")).join(", ");
-    let rows = sources::rows::<Row>(topology, "read devices", |source, place| {
-        let (shard, table) = (shard_id_sql(source, place), place.quoted());
+    let rows = sources::rows::<Row>(topology, "read devices", |source, source_table| {
+        let (shard, table) = (shard_id_sql(source, source_table), source_table.quoted());
         format!(
             "SELECT '{source}', '{}', '{}', {shard}, CAST(uuid AS BINARY), {columns} FROM {table} \
              WHERE LENGTH(uuid) BETWEEN 1 AND 64",
-            place.database_name(),
-            place.table_name()
+            source_table.database_name(),
+            source_table.table_name()
         )
     });
     let mut expected = HashMap::new();

@@ -25,13 +25,13 @@ const FILE_AND_POSITION: u64 = (1 << 52) - 1;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Drained {
     /// Lanes that had not passed the head of their source when the time was over; empty = drained.
-    pub behind: Vec<String>,
+    pub lagging: Vec<String>,
     pub seconds: f64,
 }
 
 impl Drained {
     pub fn is_complete(&self) -> bool {
-        self.behind.is_empty()
+        self.lagging.is_empty()
     }
 }
 
@@ -49,20 +49,20 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
         heads.insert(&source.name, head.as_ref().and_then(head_position).unwrap_or(0));
     }
     loop {
-        let mut behind = Vec::new();
+        let mut lagging = Vec::new();
         for audit in audits {
             for (stores, rows) in progress(audit).await? {
                 let lag =
                     |source: &Endpoint| lag_of(&stores, &source.name, heads[source.name.as_str()], &rows);
-                behind.extend(audit.topology.sources.iter().filter_map(lag));
+                lagging.extend(audit.topology.sources.iter().filter_map(lag));
             }
             // It is read after the progress of the mapping tables, whose flushes fill the outbox.
             if let Layer::Cache(layer) = &audit.layer {
-                behind.extend(undrained(layer).await?);
+                lagging.extend(undrained(layer).await?);
             }
         }
-        if behind.is_empty() || start.elapsed() >= limit {
-            return Ok(Drained { behind, seconds: start.elapsed().as_secs_f64() });
+        if lagging.is_empty() || start.elapsed() >= limit {
+            return Ok(Drained { lagging, seconds: start.elapsed().as_secs_f64() });
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

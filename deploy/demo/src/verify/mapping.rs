@@ -80,7 +80,7 @@ impl DerivedTables for MappingLayer {
         )
     }
 
-    fn claims(&self, place: SourceTable) -> String {
+    fn claims(&self, source_table: SourceTable) -> String {
         let meid = ('a'..='z').fold("CAST(meid AS BINARY)".to_owned(), |text, letter| {
             format!("REPLACE({text}, '{letter}', '{}')", letter.to_ascii_uppercase())
         });
@@ -103,7 +103,7 @@ impl DerivedTables for MappingLayer {
              ) AS claims",
             remainder(self.tables),
             self.tables,
-            place.quoted()
+            source_table.quoted()
         )
     }
 }

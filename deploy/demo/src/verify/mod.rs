@@ -96,10 +96,10 @@ impl Verification {
     }
 
     /// Checks one source table while everything runs; `None` for a layer that is no SQL table.
-    pub async fn spot_check(&self, place: SourceTable) -> Result<Option<SpotCheck>> {
+    pub async fn spot_check(&self, source_table: SourceTable) -> Result<Option<SpotCheck>> {
         match &self.layer {
-            Layer::Birthday(layer) => spot::spot_check(&self.topology, layer, place).await.map(Some),
-            Layer::Mapping(layer) => spot::spot_check(&self.topology, layer, place).await.map(Some),
+            Layer::Birthday(layer) => spot::spot_check(&self.topology, layer, source_table).await.map(Some),
+            Layer::Mapping(layer) => spot::spot_check(&self.topology, layer, source_table).await.map(Some),
             Layer::Cache(_) | Layer::Documents(_) => Ok(None),
         }
     }

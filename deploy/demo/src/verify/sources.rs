@@ -16,7 +16,7 @@ pub(super) async fn rows<T: FromRow + Send + 'static>(
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await?;
         let selects: Vec<String> =
-            topology.places_of(index).map(|place| select(&source.name, place)).collect();
+            topology.tables_of(index).map(|source_table| select(&source.name, source_table)).collect();
         for part in selects.chunks(UNION_TABLES) {
             all.extend(connection.rows(action, part.join(" UNION ALL ")).await?);
         }
@@ -26,6 +26,7 @@ pub(super) async fn rows<T: FromRow + Send + 'static>(
 
 /// Counts the rows of all source tables.
 pub(super) async fn count(topology: &Topology) -> Result<u64> {
-    let select = |_: &str, place: SourceTable| format!("SELECT COUNT(*) FROM {}", place.quoted());
+    let select =
+        |_: &str, source_table: SourceTable| format!("SELECT COUNT(*) FROM {}", source_table.quoted());
     Ok(rows::<u64>(topology, "count rows", select).await?.into_iter().sum())
 }

@@ -30,14 +30,14 @@ type Tables = BTreeMap<String, BTreeSet<String>>;
 pub(super) async fn spot_check(
     topology: &Topology,
     layer: &impl DerivedTables,
-    place: SourceTable,
+    source_table: SourceTable,
 ) -> Result<SpotCheck> {
-    let source = &topology.sources[topology.source_of(place)];
+    let source = &topology.sources[topology.source_of(source_table)];
     let mut reader = source.connect(&[]).await?;
     let key = literals(layer.key().iter().copied());
     let claims_sql =
-        format!("SELECT {key}, database_number, table_name FROM ({}) AS claims", layer.claims(place));
-    let shard = format!("SELECT {}", shard_id_sql(&source.name, place));
+        format!("SELECT {key}, database_number, table_name FROM ({}) AS claims", layer.claims(source_table));
+    let shard = format!("SELECT {}", shard_id_sql(&source.name, source_table));
     let shard: u64 = reader.first("compute a shard id", shard).await?.unwrap_or(0);
     let mut targets = Vec::new();
     for (index, target) in layer.targets().iter().enumerate() {
@@ -73,7 +73,7 @@ pub(super) async fn spot_check(
         });
         let differences = suspects.as_ref().map_or(0, BTreeMap::len) as u64;
         if differences == 0 || tokio::time::Instant::now() >= deadline {
-            return Ok(SpotCheck { table: place.name(), rows: claims.len() as u64, differences });
+            return Ok(SpotCheck { table: source_table.name(), rows: claims.len() as u64, differences });
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -59,7 +59,7 @@ pub(crate) trait DerivedTables {
     fn row_name(&self, prefix: &str) -> String;
 
     /// Returns a query for the claims of one source table: key columns, `checked`, `database_number`, `table_name`.
-    fn claims(&self, place: SourceTable) -> String;
+    fn claims(&self, source_table: SourceTable) -> String;
 
     fn target_of(&self, database: u32) -> usize {
         database as usize % self.targets().len().max(1)
@@ -83,12 +83,12 @@ pub(crate) fn literals(columns: impl IntoIterator<Item = Column>) -> String {
 
 /// Returns the SQL for the shard id under which a table's rows are claimed: the first 8 bytes of SHA-256(source, NUL,
 /// database, NUL, table, NUL, generation) without the top bit. The demo's generation is 0.
-pub(crate) fn shard_id_sql(source: &str, place: SourceTable) -> String {
+pub(crate) fn shard_id_sql(source: &str, source_table: SourceTable) -> String {
     format!(
         "CAST(CONV(LEFT(SHA2(CONCAT('{source}', x'00', '{}', x'00', '{}', x'00', '0'), 256), 16), 16, 10) \
          AS UNSIGNED) & 9223372036854775807",
-        place.database_name(),
-        place.table_name()
+        source_table.database_name(),
+        source_table.table_name()
     )
 }
 

@@ -45,7 +45,7 @@ const ENTRIES_MAX: usize = 4_096;
 
 /// Lines for the writer, and the channel to the request that waits for the disk.
 #[derive(Debug)]
-struct Entry {
+struct PendingLines {
     lines: Vec<u8>,
     written: oneshot::Sender<()>,
 }
@@ -56,7 +56,7 @@ pub(super) struct Book {
     pub(super) gifts: Vec<Gift>,
     pub(super) keys: HashMap<String, Remembered>,
     lines: Vec<u8>,
-    writer: mpsc::SyncSender<Entry>,
+    writer: mpsc::SyncSender<PendingLines>,
 }
 
 impl Book {
@@ -96,7 +96,7 @@ impl Book {
     /// Resolves when all lines recorded so far, by any request, are on the disk.
     pub(super) fn flush(&mut self) -> impl Future<Output = ()> + use<> {
         let (written, waiting) = oneshot::channel();
-        let entry = Entry { lines: std::mem::take(&mut self.lines), written };
+        let entry = PendingLines { lines: std::mem::take(&mut self.lines), written };
         let sent = self.writer.send(entry);
         async move {
             let is_written = sent.is_ok() && waiting.await.is_ok();
@@ -115,7 +115,7 @@ fn remembered(gift: &Gift) -> Remembered {
 }
 
 /// Writes until no sender is left, or the disk fails.
-fn write(file: &mut File, entries: &mpsc::Receiver<Entry>) {
+fn write(file: &mut File, entries: &mpsc::Receiver<PendingLines>) {
     while let Ok(first) = entries.recv() {
         let mut waiting = vec![first];
         waiting.extend(entries.try_iter());

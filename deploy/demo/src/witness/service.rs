@@ -61,7 +61,7 @@ struct Keys {
 }
 
 #[derive(Debug, Deserialize)]
-struct Place {
+struct PageQuery {
     #[serde(default)]
     after: usize,
     #[serde(default)]
@@ -222,7 +222,7 @@ async fn query(State(shared): Witness, Json(keys): Json<Keys>) -> Response {
 }
 
 /// Returns every gift, those of forgotten keys too, in the order in which they were given.
-async fn given(State(shared): Witness, Query(place): Query<Place>) -> Response {
+async fn given(State(shared): Witness, Query(place): Query<PageQuery>) -> Response {
     let (page, written) = {
         let mut state = shared.state();
         let limit = place.limit.clamp(1, PAGE_MAX);

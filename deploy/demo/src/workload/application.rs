@@ -30,7 +30,7 @@ pub(super) trait Application: fmt::Debug + Send {
     fn change(
         &mut self,
         random: &mut StdRng,
-        place: SourceTable,
+        source_table: SourceTable,
         rows: u64,
         report: &mut WorkloadReport,
     ) -> String;
@@ -83,6 +83,6 @@ impl WorkerRows {
     }
 
     pub fn source_of(&self, row: Row) -> usize {
-        self.topology.source_of(row.place)
+        self.topology.source_of(row.source_table)
     }
 }

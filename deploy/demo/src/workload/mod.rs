@@ -68,7 +68,7 @@ pub struct Workload {
 /// A row that a workload has given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAside {
-    pub place: SourceTable,
+    pub source_table: SourceTable,
     /// The number of a device, or the id of a user.
     pub number: u64,
 }
@@ -211,7 +211,9 @@ impl Workload {
             for source in 0..self.topology.sources.len() {
                 let taken =
                     worker_rows.model.take_many(&mut worker_rows.random, source, rows.div_ceil(turns));
-                aside.extend(taken.into_iter().map(|row| SetAside { place: row.place, number: row.id }));
+                aside.extend(
+                    taken.into_iter().map(|row| SetAside { source_table: row.source_table, number: row.id }),
+                );
             }
             worker_rows.model.commit();
         }

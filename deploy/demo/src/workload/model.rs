@@ -15,7 +15,7 @@ use crate::topology::SourceTable;
 pub(super) struct Row {
     /// The id of a user, or the number of a device.
     pub id: u64,
-    pub place: SourceTable,
+    pub source_table: SourceTable,
 }
 
 #[derive(Debug)]
@@ -140,7 +140,10 @@ mod tests {
     fn model() -> (Model, StdRng) {
         let mut model = Model::new(2);
         for id in 0..10 {
-            model.add(0, Row { id, place: SourceTable { entity: Entity::User, database: 0, table: 0 } });
+            model.add(
+                0,
+                Row { id, source_table: SourceTable { entity: Entity::User, database: 0, table: 0 } },
+            );
         }
         model.commit();
         (model, StdRng::seed_from_u64(3))

@@ -72,11 +72,11 @@ impl Planner {
             self.worker_rows.model.add(source, row);
             new.push((row, values));
         }
-        new.sort_unstable_by_key(|(row, _)| (row.place, row.id));
-        for group in new.chunk_by(|(a, _), (b, _)| a.place == b.place) {
+        new.sort_unstable_by_key(|(row, _)| (row.source_table, row.id));
+        for group in new.chunk_by(|(a, _), (b, _)| a.source_table == b.source_table) {
             for part in group.chunks(STATEMENT_ROWS) {
                 let values: Vec<&str> = part.iter().map(|(_, values)| values.as_str()).collect();
-                let (table, columns) = (part[0].0.place.quoted(), self.application.columns());
+                let (table, columns) = (part[0].0.source_table.quoted(), self.application.columns());
                 transaction.statement(&format!("INSERT INTO {table} {columns} VALUES {}", values.join(",")));
             }
         }
@@ -90,7 +90,7 @@ impl Planner {
         // Each statement changes a few rows, so that the values differ.
         self.updates(source, rows, 20, |planner, part, report| {
             let random = &mut planner.worker_rows.random;
-            planner.application.change(random, part[0].place, part.len() as u64, report)
+            planner.application.change(random, part[0].source_table, part.len() as u64, report)
         })
     }
 
@@ -110,11 +110,11 @@ impl Planner {
     ) -> Transaction {
         let mut transaction = Transaction::begin(source);
         let mut rows = self.worker_rows.model.pick_many(&mut self.worker_rows.random, source, rows);
-        rows.sort_unstable_by_key(|row| (row.place, row.id));
-        for group in rows.chunk_by(|a, b| a.place == b.place) {
+        rows.sort_unstable_by_key(|row| (row.source_table, row.id));
+        for group in rows.chunk_by(|a, b| a.source_table == b.source_table) {
             for part in group.chunks(statement_rows) {
                 let set = set(self, part, &mut transaction.report);
-                let table = part[0].place.quoted();
+                let table = part[0].source_table.quoted();
                 transaction.statement(&format!("UPDATE {table} SET {set} WHERE {}", where_rows(part)));
             }
         }
@@ -142,9 +142,9 @@ impl Planner {
     fn deletes(&mut self, source: usize, rows: usize) -> Transaction {
         let mut transaction = Transaction::begin(source);
         let mut rows = self.worker_rows.model.take_many(&mut self.worker_rows.random, source, rows);
-        rows.sort_unstable_by_key(|row| (row.place, row.id));
-        for group in rows.chunk_by(|a, b| a.place == b.place) {
-            let table = group[0].place.quoted();
+        rows.sort_unstable_by_key(|row| (row.source_table, row.id));
+        for group in rows.chunk_by(|a, b| a.source_table == b.source_table) {
+            let table = group[0].source_table.quoted();
             transaction.statement(&format!("DELETE FROM {table} WHERE {}", where_rows(group)));
         }
         transaction.rows += rows.len() as u64;
@@ -204,7 +204,7 @@ impl Planner {
     fn insert(&mut self, transaction: &mut Transaction) {
         let source = transaction.source;
         let (row, values) = self.application.new_row(&mut self.worker_rows, source, &mut transaction.report);
-        let (table, columns) = (row.place.quoted(), self.application.columns());
+        let (table, columns) = (row.source_table.quoted(), self.application.columns());
         transaction.statement(&format!("INSERT INTO {table} {columns} VALUES {values}"));
         self.worker_rows.model.add(source, row);
         transaction.rows += 1;
@@ -223,8 +223,12 @@ impl Planner {
     }
 
     fn change(&mut self, transaction: &mut Transaction, row: Row) -> bool {
-        let set =
-            self.application.change(&mut self.worker_rows.random, row.place, 1, &mut transaction.report);
+        let set = self.application.change(
+            &mut self.worker_rows.random,
+            row.source_table,
+            1,
+            &mut transaction.report,
+        );
         self.update(transaction, row, &set)
     }
 
@@ -235,7 +239,7 @@ impl Planner {
     }
 
     fn update(&mut self, transaction: &mut Transaction, row: Row, set: &str) -> bool {
-        let table = row.place.quoted();
+        let table = row.source_table.quoted();
         transaction.statement(&format!("UPDATE {table} SET {set} WHERE {}", where_rows(&[row])));
         transaction.rows += 1;
         true

@@ -56,7 +56,7 @@ impl Application for Serials {
     ) -> (Row, String) {
         let row = loop {
             let id = worker_rows.top_id().unwrap_or_else(|| self.uuids.next());
-            let row = Row { id, place: worker_rows.topology.place(&uuid(id)) };
+            let row = Row { id, source_table: worker_rows.topology.source_table(&uuid(id)) };
             if worker_rows.source_of(row) == source {
                 break row;
             }
@@ -64,7 +64,7 @@ impl Application for Serials {
         report.uuids_of_64_digits += u64::from(uuid(row.id).len() == 64);
         let codes = codes::of_device(&mut worker_rows.random, &mut self.boxes, report);
         let stock = codes::stock(&mut worker_rows.random);
-        (row, format!("({}, {codes}, {stock})", row.place.key(row.id)))
+        (row, format!("({}, {codes}, {stock})", row.source_table.key(row.id)))
     }
 
     fn change(
@@ -122,8 +122,9 @@ impl Application for Serials {
         let Some(row) = worker_rows.model.take(&mut worker_rows.random, transaction.source) else {
             return false;
         };
-        let history = row.place.history();
-        let (old_table, new_table, chosen) = (row.place.quoted(), history.quoted(), where_rows(&[row]));
+        let history = row.source_table.history();
+        let (old_table, new_table, chosen) =
+            (row.source_table.quoted(), history.quoted(), where_rows(&[row]));
         let columns = COLUMNS.join(", ");
         let uuid = literal(&uuid(row.id));
         if worker_rows.random.random_bool(0.5) {
@@ -153,12 +154,12 @@ impl Application for Serials {
             return None;
         }
         let from = worker_rows.model.take(&mut worker_rows.random, source)?;
-        let to = from.place.history();
+        let to = from.source_table.history();
         let mut report = WorkloadReport::default();
         let insert_first = worker_rows.random.random_bool(0.5);
         report.count_cross_move(insert_first);
         let literals: Vec<String> = COLUMNS.iter().map(|column| literal_of_column(column)).collect();
-        let (literals, table) = (literals.join(", "), from.place.quoted());
+        let (literals, table) = (literals.join(", "), from.source_table.quoted());
         let carried =
             format!("SELECT CONCAT_WS(', ', {literals}) FROM {table} WHERE {}", where_rows(&[from]));
         let insert = format!(
@@ -172,9 +173,9 @@ impl Application for Serials {
 
     /// Empties a table of the history. The model does not know its rows.
     fn seldom(&mut self, worker_rows: &mut WorkerRows, source: usize) -> Option<Transaction> {
-        let place = history_of(worker_rows, source)?;
+        let source_table = history_of(worker_rows, source)?;
         let mut transaction = Transaction::begin(source);
-        transaction.statement(&format!("TRUNCATE TABLE {}", place.quoted()));
+        transaction.statement(&format!("TRUNCATE TABLE {}", source_table.quoted()));
         transaction.report.history_tables_truncated += 1;
         Some(transaction.end(false))
     }
@@ -183,7 +184,10 @@ impl Application for Serials {
 /// Returns some table of the history, if that server has it.
 fn history_of(worker_rows: &mut WorkerRows, source: usize) -> Option<SourceTable> {
     let table = worker_rows.random.random_range(0..worker_rows.topology.rule.tables);
-    worker_rows.topology.places_of(source).find(|place| place.is_history() && place.table == table)
+    worker_rows
+        .topology
+        .tables_of(source)
+        .find(|source_table| source_table.is_history() && source_table.table == table)
 }
 
 /// Exchanges the first codes of two devices of one server.
@@ -195,11 +199,11 @@ fn swap(worker_rows: &mut WorkerRows, transaction: &mut Transaction) -> bool {
     );
     let (Some(one), Some(other)) = (one, other) else { return false };
     for (row, variable) in [(one, "@one"), (other, "@other")] {
-        let (table, chosen) = (row.place.quoted(), where_rows(&[row]));
+        let (table, chosen) = (row.source_table.quoted(), where_rows(&[row]));
         transaction.statement(&format!("SELECT imei1 INTO {variable} FROM {table} WHERE {chosen}"));
     }
     for (row, variable) in [(one, "@other"), (other, "@one")] {
-        let (table, chosen) = (row.place.quoted(), where_rows(&[row]));
+        let (table, chosen) = (row.source_table.quoted(), where_rows(&[row]));
         transaction.statement(&format!("UPDATE {table} SET imei1 = {variable} WHERE {chosen}"));
     }
     transaction.rows += 2;

@@ -91,13 +91,13 @@ impl Transaction {
 
 /// Returns the condition for these rows of one table.
 pub(super) fn where_rows(rows: &[Row]) -> String {
-    let keys: Vec<String> = rows.iter().map(|row| row.place.key(row.id)).collect();
-    let column = rows.first().map_or("", |row| row.place.key_column());
+    let keys: Vec<String> = rows.iter().map(|row| row.source_table.key(row.id)).collect();
+    let column = rows.first().map_or("", |row| row.source_table.key_column());
     format!("{column} IN ({})", keys.join(","))
 }
 
 pub(super) fn delete_statement(row: Row) -> String {
-    format!("DELETE FROM {} WHERE {}", row.place.quoted(), where_rows(&[row]))
+    format!("DELETE FROM {} WHERE {}", row.source_table.quoted(), where_rows(&[row]))
 }
 
 /// Returns a string literal of exactly these bytes, read as utf8mb4.

@@ -28,18 +28,18 @@ impl Application for Users {
         source: usize,
         report: &mut WorkloadReport,
     ) -> (Row, String) {
-        let (name, place) = name_on(worker_rows, source, report);
+        let (name, source_table) = name_on(worker_rows, source, report);
         let returning = worker_rows.returning_id();
         report.returns += u64::from(returning.is_some());
-        let row = Row { id: returning.unwrap_or_else(|| worker_rows.fresh_id()), place };
-        let birthday = new_birthday(&mut worker_rows.random, place, report);
+        let row = Row { id: returning.unwrap_or_else(|| worker_rows.fresh_id()), source_table };
+        let birthday = new_birthday(&mut worker_rows.random, source_table, report);
         (row, values_of(&mut worker_rows.random, row.id, &name, &birthday))
     }
 
     fn change(
         &mut self,
         random: &mut StdRng,
-        place: SourceTable,
+        source_table: SourceTable,
         rows: u64,
         report: &mut WorkloadReport,
     ) -> String {
@@ -48,7 +48,7 @@ impl Application for Users {
             8..18 => BirthdayKind::Invalid,
             _ => BirthdayKind::Valid,
         };
-        let column = BirthdayType::of(place);
+        let column = BirthdayType::of(source_table);
         match kind {
             BirthdayKind::Valid => report.birthday_changes += rows,
             BirthdayKind::Null => report.birthdays_set_null += rows,
@@ -74,10 +74,11 @@ impl Application for Users {
         let Some(user) = worker_rows.model.take(&mut worker_rows.random, transaction.source) else {
             return false;
         };
-        let (name, place) = name_on(worker_rows, transaction.source, &mut transaction.report);
-        worker_rows.model.add(transaction.source, Row { id: user.id, place });
-        let (old_table, new_table, chosen) = (user.place.quoted(), place.quoted(), where_rows(&[user]));
-        if place == user.place {
+        let (name, source_table) = name_on(worker_rows, transaction.source, &mut transaction.report);
+        worker_rows.model.add(transaction.source, Row { id: user.id, source_table });
+        let (old_table, new_table, chosen) =
+            (user.source_table.quoted(), source_table.quoted(), where_rows(&[user]));
+        if source_table == user.source_table {
             let name = literal(&name);
             transaction.statement(&format!("UPDATE {old_table} SET user_name = {name} WHERE {chosen}"));
             transaction.rows += 1;
@@ -85,9 +86,9 @@ impl Application for Users {
             return true;
         }
         if worker_rows.random.random_bool(0.7) {
-            let birthday = match carries(user.place, place) {
+            let birthday = match carries(user.source_table, source_table) {
                 true => "birthday".to_owned(),
-                false => new_birthday(&mut worker_rows.random, place, &mut transaction.report),
+                false => new_birthday(&mut worker_rows.random, source_table, &mut transaction.report),
             };
             transaction.statement(&format!(
                 "INSERT INTO {new_table} {COLUMNS} SELECT user_id, {}, {birthday}, phone, address, lunar_birthday, \
@@ -97,7 +98,7 @@ impl Application for Users {
             transaction.statement(&delete_statement(user));
             transaction.report.moves_inside_server_insert_first += 1;
         } else {
-            let birthday = new_birthday(&mut worker_rows.random, place, &mut transaction.report);
+            let birthday = new_birthday(&mut worker_rows.random, source_table, &mut transaction.report);
             let values = values_of(&mut worker_rows.random, user.id, &name, &birthday);
             transaction.statement(&delete_statement(user));
             transaction.statement(&format!("INSERT INTO {new_table} {COLUMNS} VALUES {values}"));
@@ -113,12 +114,12 @@ impl Application for Users {
         let from = worker_rows.model.take(&mut worker_rows.random, source)?;
         let mut report = WorkloadReport::default();
         let (name, to) = name_on(worker_rows, to_source, &mut report);
-        worker_rows.model.add(to_source, Row { id: from.id, place: to });
+        worker_rows.model.add(to_source, Row { id: from.id, source_table: to });
         let insert_first = worker_rows.random.random_bool(0.5);
         report.count_cross_move(insert_first);
-        let is_carried = carries(from.place, to) && worker_rows.random.random_bool(0.7);
+        let is_carried = carries(from.source_table, to) && worker_rows.random.random_bool(0.7);
         let (birthday, carried) = if is_carried {
-            let (column, table) = (literal_of_column("birthday"), from.place.quoted());
+            let (column, table) = (literal_of_column("birthday"), from.source_table.quoted());
             (CARRIED.to_owned(), Some(format!("SELECT {column} FROM {table} WHERE {}", where_rows(&[from]))))
         } else {
             (new_birthday(&mut worker_rows.random, to, &mut report), None)
@@ -137,10 +138,10 @@ fn name_on(
 ) -> (String, SourceTable) {
     loop {
         let (name, is_odd) = values::name(&mut worker_rows.random);
-        let place = worker_rows.topology.place(&name);
-        if worker_rows.topology.source_of(place) == source {
+        let source_table = worker_rows.topology.source_table(&name);
+        if worker_rows.topology.source_of(source_table) == source {
             report.odd_names += u64::from(is_odd);
-            return (name, place);
+            return (name, source_table);
         }
     }
 }
@@ -151,9 +152,9 @@ fn values_of(random: &mut StdRng, id: u64, name: &str, birthday: &str) -> String
     format!("({id}, {}, {birthday}, {phone}, {address}, {lunar}, {kind})", literal(name))
 }
 
-fn new_birthday(random: &mut StdRng, place: SourceTable, report: &mut WorkloadReport) -> String {
+fn new_birthday(random: &mut StdRng, source_table: SourceTable, report: &mut WorkloadReport) -> String {
     let kind = values::birthday_kind(random);
-    let column = BirthdayType::of(place);
+    let column = BirthdayType::of(source_table);
     if kind == BirthdayKind::Invalid {
         count_invalid(report, column, 1);
     }

@@ -104,7 +104,7 @@ impl Worker {
 
     /// Runs the two transactions of a move; returns false when a server cannot be reached and nothing was done.
     async fn run_move(&mut self, plan: CrossMove) -> Result<bool> {
-        let sources = (self.topology.source_of(plan.from.place), self.topology.source_of(plan.to));
+        let sources = (self.topology.source_of(plan.from.source_table), self.topology.source_of(plan.to));
         if !self.is_reachable(sources.0).await? || !self.is_reachable(sources.1).await? {
             self.planner.worker_rows.model.roll_back();
             return Ok(false);
@@ -226,18 +226,18 @@ impl Worker {
             let ids: Vec<u64> = self.unsettled[..count].to_vec();
             let Some(mut found) = self.find(&ids).await? else { return Ok(false) };
             // A row in the history stays there.
-            found.sort_unstable_by_key(|row| (row.id, !row.place.is_history()));
+            found.sort_unstable_by_key(|row| (row.id, !row.source_table.is_history()));
             for same in found.chunk_by(|a, b| a.id == b.id) {
                 let (kept, extra) = same.split_first().expect("chunks are not empty");
                 for row in extra {
-                    let source = self.topology.source_of(row.place);
+                    let source = self.topology.source_of(row.source_table);
                     if !self.execute(source, "delete a doubled row", &delete_statement(*row)).await? {
                         return Ok(false);
                     }
                     self.count(WorkloadReport { deletes: 1, changes: 1, ..Default::default() });
                 }
-                if !kept.place.is_history() {
-                    self.planner.worker_rows.model.add(self.topology.source_of(kept.place), *kept);
+                if !kept.source_table.is_history() {
+                    self.planner.worker_rows.model.add(self.topology.source_of(kept.source_table), *kept);
                 }
             }
             self.planner.worker_rows.model.commit();
@@ -250,24 +250,25 @@ impl Worker {
     async fn find(&mut self, ids: &[u64]) -> Result<Option<Vec<Row>>> {
         let mut found = Vec::new();
         for source in 0..self.connections.len() {
-            let places: Vec<SourceTable> = self.topology.places_of(source).collect();
-            let select = |(number, place): (usize, &SourceTable)| {
-                let wanted = ids.iter().filter(|id| self.topology.may_hold(*place, **id));
-                let keys: Vec<String> = wanted.map(|id| place.key(*id)).collect();
-                let (id, table, column) = (place.number_sql(), place.quoted(), place.key_column());
+            let source_tables: Vec<SourceTable> = self.topology.tables_of(source).collect();
+            let select = |(number, source_table): (usize, &SourceTable)| {
+                let wanted = ids.iter().filter(|id| self.topology.may_hold(*source_table, **id));
+                let keys: Vec<String> = wanted.map(|id| source_table.key(*id)).collect();
+                let (id, table, column) =
+                    (source_table.number_sql(), source_table.quoted(), source_table.key_column());
                 let list = keys.join(",");
                 (!keys.is_empty())
                     .then(|| format!("SELECT {number}, {id} FROM {table} WHERE {column} IN ({list})"))
             };
-            let selects: Vec<String> = places.iter().enumerate().filter_map(select).collect();
+            let selects: Vec<String> = source_tables.iter().enumerate().filter_map(select).collect();
             if selects.is_empty() {
                 continue;
             }
             let connection = self.connections[source].as_mut().expect("just made reachable");
             match connection.rows::<(usize, u64)>("find rows", selects.join(" UNION ALL ")).await {
-                Ok(rows) => {
-                    found.extend(rows.into_iter().map(|(number, id)| Row { id, place: places[number] }))
-                }
+                Ok(rows) => found.extend(
+                    rows.into_iter().map(|(number, id)| Row { id, source_table: source_tables[number] }),
+                ),
                 Err(error) => {
                     self.after_error(source, error).await?;
                     return Ok(None);

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::problem::Problem;
 use super::{SEE_DESCRIPTION, Shared};
-use crate::reconciliations::{Entry, Progress};
+use crate::reconciliations::{HistoryEntry, Progress};
 
 /// Reconciliations a page, unless the request asks for fewer.
 const PAGE_MAX: u64 = 100;
@@ -31,7 +31,7 @@ pub(super) struct Answer {
     is_signed: bool,
     underway: Vec<Progress>,
     /// The newest first.
-    reconciliations: Vec<Entry>,
+    reconciliations: Vec<HistoryEntry>,
     /// Value of `before` for the next page; `None` on the last one.
     next: Option<u64>,
 }
@@ -46,12 +46,12 @@ pub(super) async fn list(
     let limit = number(&query, "limit", PAGE_MAX, PAGE_MAX)?;
     let kept = served.context.book.read().await;
     let of_page = kept.entries.range(..before).rev().map(|(_, entry)| entry.clone());
-    let mut reconciliations: Vec<Entry> = of_page.take(limit as usize).collect();
+    let mut reconciliations: Vec<HistoryEntry> = of_page.take(limit as usize).collect();
     let last = reconciliations.last().map(|entry| entry.number);
     let next = last.filter(|last| kept.entries.range(..*last).next().is_some());
     let mut underway = kept.underway.clone();
     if !is_known {
-        reconciliations.iter_mut().for_each(Entry::leave_out_reasons);
+        reconciliations.iter_mut().for_each(HistoryEntry::leave_out_reasons);
         underway.iter_mut().for_each(Progress::leave_out_reasons);
     }
     Ok(Json(Answer {

@@ -45,7 +45,7 @@ use self::guard::Guard;
 pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
 use self::problem::Problem;
 use self::serve::ConnectionBounds;
-use self::uuids::Orders;
+use self::uuids::UuidOrders;
 use crate::coupons::CouponDays;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, StatusView};
@@ -69,7 +69,7 @@ pub struct ApiContext {
     pub metrics: PrometheusHandle,
     /// Tokens of applications; without any, their endpoints are closed.
     pub tokens: Vec<Secret>,
-    pub orders: Orders,
+    pub orders: UuidOrders,
     /// `None` when there are no mapping tables.
     pub lookup: Option<Lookup>,
     pub documents: Option<Documents>,
@@ -117,7 +117,7 @@ impl FromRef<Shared> for Option<FluxIdentifiers> {
     }
 }
 
-impl FromRef<Shared> for Orders {
+impl FromRef<Shared> for UuidOrders {
     fn from_ref(Shared(shown): &Shared) -> Self {
         shown.context.orders.clone()
     }

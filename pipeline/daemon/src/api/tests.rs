@@ -36,7 +36,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         roles: vec![Role::Reader, Role::Api],
         metrics: crate::telemetry::install(&config).unwrap(),
         tokens: Vec::new(),
-        orders: Orders::default(),
+        orders: UuidOrders::default(),
         lookup: None,
         documents: None,
         flux: None,
@@ -87,7 +87,7 @@ const TOKEN: &str = "0123456789abcdef";
 struct Api {
     address: SocketAddr,
     cancel: CancellationToken,
-    orders: Orders,
+    orders: UuidOrders,
 }
 
 impl Api {
@@ -97,7 +97,7 @@ impl Api {
 
     async fn bounded(tokens: &[&str], bounds: ConnectionBounds) -> Self {
         let config = Config::parse(CONFIG).unwrap();
-        let orders = Orders::default();
+        let orders = UuidOrders::default();
         let shown = ApiContext {
             name: config.name.clone(),
             observatory: Observatory::new(&config),

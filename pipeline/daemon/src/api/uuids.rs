@@ -55,13 +55,13 @@ pub struct UuidOrder {
 
 /// The queue of requests. Clones share it and are cheap.
 #[derive(Debug, Clone)]
-pub struct Orders {
+pub struct UuidOrders {
     sender: mpsc::Sender<UuidOrder>,
     /// Receiver that one attempt of the minting task after the other locks.
     pub receiver: Arc<Mutex<mpsc::Receiver<UuidOrder>>>,
 }
 
-impl Default for Orders {
+impl Default for UuidOrders {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(ORDERS_MAX);
         Self { sender, receiver: Arc::new(Mutex::new(receiver)) }
@@ -86,7 +86,7 @@ pub(super) fn sent_key(headers: &HeaderMap) -> Result<Option<&[u8]>, Problem> {
 }
 
 pub async fn give(
-    State(orders): State<Orders>,
+    State(orders): State<UuidOrders>,
     headers: HeaderMap,
     Body(wanted): Body<UuidRequest>,
 ) -> Result<Json<IssuedUuids>, Problem> {

@@ -25,7 +25,7 @@ use crate::{operator, output, restarts};
 
 /// Time within which a running reader restarts and sends its first message.
 const READER_WAIT: Duration = Duration::from_secs(30);
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Continue at the server's present end and read all tables again, where a source was reset or restored, lacks
 /// transactions that were read, or has a binlog that cannot be read
@@ -50,7 +50,7 @@ pub struct Arguments {
 
 /// The beginning that was, or would be, made.
 #[derive(Debug, Serialize)]
-struct Done<'a> {
+struct BeginAnewView<'a> {
     source: &'a str,
     id: &'a str,
     /// Number of the beginning.
@@ -71,7 +71,7 @@ struct Done<'a> {
 }
 
 /// The lanes of the source, as the targets that answer know them.
-struct Known {
+struct KnownLanes {
     lanes: Vec<LaneId>,
     progress: Vec<Progress>,
     away: Vec<String>,
@@ -86,7 +86,7 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     let source = arguments.source.as_str();
     wiring.source(source)?;
     require_own_server(wiring, source).await?;
-    let known = known(wiring, source).await?;
+    let known = known_lanes(wiring, source).await?;
     let id = arguments.id.clone().unwrap_or_else(new_id);
     let gap = ask(wiring, source, &id, &known, true).await?;
     if arguments.dry_run {
@@ -123,7 +123,7 @@ async fn require_own_server(wiring: &Wiring, source: &str) -> Result<(), Fault> 
     Ok(())
 }
 
-async fn known(wiring: &Wiring, source: &str) -> Result<Known, Fault> {
+async fn known_lanes(wiring: &Wiring, source: &str) -> Result<KnownLanes, Fault> {
     let mut lanes = lanes(wiring.config());
     lanes.retain(|lane| lane.source == source);
     let (mut progress, mut away) = (Vec::new(), Vec::new());
@@ -139,14 +139,14 @@ async fn known(wiring: &Wiring, source: &str) -> Result<Known, Fault> {
             }
         }
     }
-    Ok(Known { lanes, progress, away })
+    Ok(KnownLanes { lanes, progress, away })
 }
 
 async fn ask(
     wiring: &Wiring,
     source: &str,
     request: &str,
-    known: &Known,
+    known: &KnownLanes,
     is_rehearsal: bool,
 ) -> Result<Gap, Fault> {
     let log = wiring.log().await?;
@@ -189,7 +189,7 @@ fn confirm(arguments: &Arguments) -> Result<(), Fault> {
 /// Has the stopped reader try again, and then the lanes that stopped beside it.
 async fn wake(wiring: &Wiring, source: &str, number: u64) -> Result<(), Fault> {
     let log = wiring.log().await?;
-    restarts::ask(log, Some(&reader_task(source))).await?;
+    restarts::request_restart(log, Some(&reader_task(source))).await?;
     let deadline = Instant::now() + READER_WAIT;
     while log.end(source).await?.is_none_or(|end| end.envelope.beginning < number) {
         if Instant::now() > deadline {
@@ -199,12 +199,12 @@ async fn wake(wiring: &Wiring, source: &str, number: u64) -> Result<(), Fault> {
             );
             return Ok(());
         }
-        sleep(LOOK_INTERVAL).await;
+        sleep(CHECK_INTERVAL).await;
     }
-    restarts::ask(log, None).await
+    restarts::request_restart(log, None).await
 }
 
-fn show(known: &Known, id: &str, gap: &Gap, arguments: &Arguments) {
+fn show(known: &KnownLanes, id: &str, gap: &Gap, arguments: &Arguments) {
     let mut projections: BTreeMap<&str, usize> = BTreeMap::new();
     for lane in &known.lanes {
         *projections.entry(&lane.projection).or_default() += 1;
@@ -214,7 +214,7 @@ fn show(known: &Known, id: &str, gap: &Gap, arguments: &Arguments) {
         let gtids = if resume.gtid_set.is_empty() { "none" } else { &resume.gtid_set };
         format!("{position} ({}:{}, GTIDs {gtids})", resume.file, resume.position)
     };
-    let done = Done {
+    let done = BeginAnewView {
         source: &arguments.source,
         id,
         beginning: begins.number,
@@ -231,7 +231,7 @@ fn show(known: &Known, id: &str, gap: &Gap, arguments: &Arguments) {
     _ = output::line(&text);
 }
 
-fn text(done: &Done<'_>) -> String {
+fn text(done: &BeginAnewView<'_>) -> String {
     let verb = match () {
         () if done.repeated => "has begun anew by this request, and nothing is written now",
         () if done.dry_run => "would begin anew",

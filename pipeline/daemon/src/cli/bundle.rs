@@ -41,7 +41,7 @@ pub struct Arguments {
 }
 
 /// A file of the archive.
-struct Part {
+struct ArchiveFile {
     name: &'static str,
     text: String,
 }
@@ -50,9 +50,9 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     // The file is created before the minutes that servers cost that are down.
     let file = create(&arguments.file, MODE).map_err(|fault| vec![fault])?;
     let mut parts = vec![
-        Part { name: "about.json", text: about() },
-        Part { name: "configuration.toml", text: configuration(cli) },
-        Part {
+        ArchiveFile { name: "about.json", text: about() },
+        ArchiveFile { name: "configuration.toml", text: configuration(cli) },
+        ArchiveFile {
             name: "check.json",
             text: check::report(cli, false)
                 .map_or_else(|faults| unavailable(&faults), |report| report.json()),
@@ -70,7 +70,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 }
 
 /// Gathers the answers of servers and of the daemon of this machine.
-async fn asked(wiring: &Wiring) -> Vec<Part> {
+async fn asked(wiring: &Wiring) -> Vec<ArchiveFile> {
     let reconciliations =
         async { reconcile::status_as_json(wiring).await.unwrap_or_else(|fault| unavailable(&[fault])) };
     let report = async {
@@ -87,11 +87,11 @@ async fn asked(wiring: &Wiring) -> Vec<Part> {
         daemon(wiring, "/readyz"),
     );
     vec![
-        Part { name: "status.json", text: status },
-        Part { name: "reconciliations.json", text: reconciliations },
-        Part { name: "newest-reconciliation.json", text: report },
-        Part { name: "metrics.txt", text: metrics },
-        Part { name: "readiness.json", text: ready },
+        ArchiveFile { name: "status.json", text: status },
+        ArchiveFile { name: "reconciliations.json", text: reconciliations },
+        ArchiveFile { name: "newest-reconciliation.json", text: report },
+        ArchiveFile { name: "metrics.txt", text: metrics },
+        ArchiveFile { name: "readiness.json", text: ready },
     ]
 }
 
@@ -129,7 +129,7 @@ fn unavailable(faults: &[Fault]) -> String {
     output::json(&json!({ "not_gathered": faults }))
 }
 
-fn write(file: File, parts: &[Part]) -> io::Result<()> {
+fn write(file: File, parts: &[ArchiveFile]) -> io::Result<()> {
     let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
     for part in parts {
         let mut header = tar::Header::new_gnu();

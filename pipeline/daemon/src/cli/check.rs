@@ -185,8 +185,8 @@ async fn check_replica(config: &Config, source: &SourceConfig) -> Checked {
     };
     match pressure {
         Err(fault) => {
-            let told = Fault::new(fault.code(), &*checked.thing, "a reconciliation cannot read it");
-            checked.faults.push(told.caused_by(fault));
+            let reported = Fault::new(fault.code(), &*checked.thing, "a reconciliation cannot read it");
+            checked.faults.push(reported.caused_by(fault));
         }
         Ok(pressure) => checked.warnings.extend(pressure.lag_unknown.map(|why| {
             format!(

@@ -120,7 +120,7 @@ async fn retry(
         let odd =
             |_| Fault::new(Code::TargetTableShape, format!("dead letter of {id}"), "it has no position");
         let place = BinlogPoint::Lsn(Lsn::from_u64(lsn).map_err(odd)?);
-        let to = past(wiring, &id.source).await?.place(place).await?;
+        let to = past(wiring, &id.source).await?.resolve(place).await?;
         let before = rewind(&id, &mut wiring.lane(&id)?, &to, is_rehearsal).await?;
         let verb = if is_rehearsal { "would go" } else { "goes" };
         let to = Lsn::from_u64(lsn).map_err(odd)?;

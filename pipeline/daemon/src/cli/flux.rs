@@ -6,7 +6,7 @@ mod sequence;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::flux::id::{Defect, FluxId, Level, Month, Part, Region, SYSTEM, Side};
-use anabranch_schemas::flux::placement::{Kind, Misplacement, Place, UnfitParent};
+use anabranch_schemas::flux::placement::{Kind, Misplacement, StorageAddress, UnfitParent};
 use anabranch_schemas::flux::table::{AtomSettlement, Names, settlement};
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
@@ -103,7 +103,7 @@ fn kinds_help() -> String {
 
 /// The explanation of an identifier, or the table of a new document.
 #[derive(Debug, Default, Serialize)]
-struct Told {
+struct IdentifierView {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -144,21 +144,21 @@ struct MisplacementView {
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     match &arguments.command {
-        Command::Explain(arguments) => tell(explain(arguments), &arguments.names),
-        Command::Place(arguments) => tell(place(arguments), &arguments.names),
+        Command::Explain(arguments) => print(explain(arguments), &arguments.names),
+        Command::Place(arguments) => print(placement(arguments), &arguments.names),
         Command::Next(arguments) => next::run(cli, arguments),
         Command::Sequence(arguments) => sequence::run(cli, arguments),
     }
 }
 
-fn tell(answer: Result<(Told, Option<Fault>), Fault>, names: &NameArguments) -> Outcome {
-    let (told, misplaced) = answer.map_err(|fault| vec![fault])?;
-    _ = output::line(&if names.json { output::json(&told) } else { told.text() });
+fn print(answer: Result<(IdentifierView, Option<Fault>), Fault>, names: &NameArguments) -> Outcome {
+    let (view, misplaced) = answer.map_err(|fault| vec![fault])?;
+    _ = output::line(&if names.json { output::json(&view) } else { view.text() });
     misplaced.map_or(Ok(Exit::Success), |fault| Err(vec![fault]))
 }
 
 /// Explains an identifier; also returns a fault if the document lies elsewhere than it should.
-fn explain(arguments: &Explain) -> Result<(Told, Option<Fault>), Fault> {
+fn explain(arguments: &Explain) -> Result<(IdentifierView, Option<Fault>), Fault> {
     let names = arguments.names.parse()?;
     let id = arguments.names.read("identifier", &arguments.id)?;
     let parent =
@@ -173,22 +173,22 @@ fn explain(arguments: &Explain) -> Result<(Told, Option<Fault>), Fault> {
             Fault::new(Code::FluxIdMalformed, "--parent", found).needs(format!("--kind: {}", kinds()))
         );
     }
-    let mut told = Told::of(&names, parts.level, Place::of(&id));
-    told.id = Some(id.to_string());
-    told.parts = Part::ALL.map(|part| part_view(&id, part)).into();
-    told.settlement_table = Some(settlement(&id, arguments.names.settlement()));
-    told.rules = rules(&id, kind);
-    told.odd = odd(&id, kind);
+    let mut view = IdentifierView::of(&names, parts.level, StorageAddress::of(&id));
+    view.id = Some(id.to_string());
+    view.parts = Part::ALL.map(|part| part_view(&id, part)).into();
+    view.settlement_table = Some(settlement(&id, arguments.names.settlement()));
+    view.rules = rules(&id, kind);
+    view.odd = odd(&id, kind);
     let misplaced = kind.map_or(Ok(Vec::new()), |kind| kind.audit(&id, parent.as_ref())).map_err(unfit)?;
-    told.misplaced = misplaced.iter().map(MisplacementView::from).collect();
+    view.misplaced = misplaced.iter().map(MisplacementView::from).collect();
     let fault = misplaced.first().map(|first| {
         Fault::new(Code::FluxMisplaced, format!("identifier {id}"), first.to_string())
             .needs(format!("the table of its kind: {}", kind.map_or("", Kind::rule)))
     });
-    Ok((told, fault))
+    Ok((view, fault))
 }
 
-fn place(arguments: &New) -> Result<(Told, Option<Fault>), Fault> {
+fn placement(arguments: &New) -> Result<(IdentifierView, Option<Fault>), Fault> {
     let names = arguments.names.parse()?;
     let kind = arguments.kind;
     let parent =
@@ -198,12 +198,12 @@ fn place(arguments: &New) -> Result<(Told, Option<Fault>), Fault> {
             .needs(format!("what decides its place: {}", kind.rule()))
     };
     let place = match (kind, parent) {
-        (_, Some(parent)) => kind.place(&parent).map_err(unfit)?,
+        (_, Some(parent)) => kind.address_below(&parent).map_err(unfit)?,
         (Kind::Recharge, None) => {
             let partition = arguments.partition.ok_or_else(|| missing("--partition"))?;
             let date = arguments.date.ok_or_else(|| missing("--date"))?;
             let side = if arguments.fail_over { Side::FailOver } else { Side::Main };
-            Place::of_recharge(date, partition, side)
+            StorageAddress::of_recharge(date, partition, side)
         }
         (Kind::Withdrawal, None) => {
             if arguments.fail_over {
@@ -211,13 +211,13 @@ fn place(arguments: &New) -> Result<(Told, Option<Fault>), Fault> {
                 let fault = Fault::new(Code::FluxParentUnfit, "flux place withdrawal", found);
                 return Err(fault.needs(kind.rule()));
             }
-            Place::of_withdrawal(arguments.partition.ok_or_else(|| missing("--partition"))?)
+            StorageAddress::of_withdrawal(arguments.partition.ok_or_else(|| missing("--partition"))?)
         }
         (_, None) => return Err(missing(&format!("--parent, the identifier of {},", kind.parent()))),
     };
-    let mut told = Told::of(&names, kind.level(), place);
-    told.rules = vec![RuleView::from(kind)];
-    Ok((told, None))
+    let mut view = IdentifierView::of(&names, kind.level(), place);
+    view.rules = vec![RuleView::from(kind)];
+    Ok((view, None))
 }
 
 impl NameArguments {
@@ -265,7 +265,7 @@ impl From<&Misplacement> for MisplacementView {
 
 /// Returns the rule of the kind, or the rules of every kind that the digits allow.
 fn rules(id: &FluxId, kind: Option<Kind>) -> Vec<RuleView> {
-    let allowed = |kind: &Kind| kind.audit(id, None).is_ok_and(|told| told.is_empty());
+    let allowed = |kind: &Kind| kind.audit(id, None).is_ok_and(|view| view.is_empty());
     match kind {
         Some(kind) => vec![kind.into()],
         None => Kind::ALL.into_iter().filter(allowed).map(RuleView::from).collect(),
@@ -346,8 +346,8 @@ fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
     odd
 }
 
-impl Told {
-    fn of(names: &Names, level: Level, place: Place) -> Self {
+impl IdentifierView {
+    fn of(names: &Names, level: Level, place: StorageAddress) -> Self {
         let (database, table) = names.of(level, place);
         Self {
             side: place.side.name(),

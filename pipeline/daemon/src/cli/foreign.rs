@@ -6,7 +6,7 @@ use clap::Args;
 
 use crate::exit::Exit;
 use crate::output;
-use crate::reconciliations::{self, Named};
+use crate::reconciliations::{self, ForeignShard};
 use crate::wiring::Wiring;
 
 /// Text shown for rows without a shard id.
@@ -37,7 +37,7 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
             .needs("a projection; a reconciliation removes wrong entries of a cache"));
     }
     let only = arguments.shard.as_deref().map(named).transpose()?;
-    let tell = |row: Foreign| {
+    let print_row = |row: Foreign| {
         let line = match arguments.json {
             true => output::json(&row),
             false => format!("row {} of {}, shard_id {}", row.key_hash, row.table, row.shard),
@@ -45,7 +45,7 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
         _ = output::line(&line);
     };
     let removed =
-        reconciliations::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, tell).await?;
+        reconciliations::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, print_row).await?;
     // With `--json`, standard output has rows only, because a program reads it.
     let text = match arguments.dry_run {
         true => format!("{} rows would be removed", removed.found),
@@ -58,10 +58,10 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
     Ok(Exit::Success)
 }
 
-fn named(text: &str) -> Result<Named, Fault> {
+fn named(text: &str) -> Result<ForeignShard, Fault> {
     match text.parse() {
-        _ if text == NONE => Ok(Named(None)),
-        Ok(shard) => Ok(Named(Some(shard))),
+        _ if text == NONE => Ok(ForeignShard(None)),
+        Ok(shard) => Ok(ForeignShard(Some(shard))),
         Err(_) => {
             Err(Fault::new(Code::ReconcileRefused, "--shard", "it is not a shard id")
                 .needs("a number, or none"))

@@ -13,7 +13,7 @@ use super::new_file::{create, unwritable};
 use super::{Outcome, block_on};
 use crate::exit::Exit;
 use crate::output;
-use crate::proposal::families::{Family, Listed, families};
+use crate::proposal::families::{Family, ListedTable, families};
 use crate::proposal::placement::{self, Sample};
 use crate::proposal::recognised::{Recognised, recognise};
 use crate::proposal::{Addresses, FoundSource, Placement, Proposal, Proposed};
@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
                 opened.write_all(text.as_bytes()).map_err(|error| unwritable(file, error))
             });
             written.map_err(|fault| vec![fault])?;
-            tell(&proposal, file);
+            print_proposal(&proposal, file);
         }
     }
     if proposal.is_complete() {
@@ -161,14 +161,18 @@ async fn survey(
         }
         let mut server = Survey::open(&name, url, ca_file.clone()).await.map_err(|fault| vec![fault])?;
         let tables = server.tables().await.map_err(|fault| vec![fault])?;
-        listed.extend(tables.into_iter().map(|(database, table)| Listed { server: place, database, table }));
+        listed.extend(tables.into_iter().map(|(database, table)| ListedTable {
+            server: place,
+            database,
+            table,
+        }));
         let settings = server.settings().await.map_err(|fault| vec![fault])?;
         sources.push(FoundSource { name, variable, server: server.server(), settings });
         servers.push(server);
     }
     let (mut proposed, mut others) = (Vec::new(), Vec::new());
     for family in families(listed) {
-        match look(&mut servers, &family).await.map_err(|fault| vec![fault])? {
+        match recognise_family(&mut servers, &family).await.map_err(|fault| vec![fault])? {
             Some((recognised, placement)) => proposed.push(Proposed { family, recognised, placement }),
             None => others.push(family),
         }
@@ -177,7 +181,7 @@ async fn survey(
 }
 
 /// Returns the entity of a family and the rule that shares out its rows; `None` = neither users nor devices.
-async fn look(
+async fn recognise_family(
     servers: &mut [Survey],
     family: &Family,
 ) -> Result<Option<(Recognised, Option<Placement>)>, Fault> {
@@ -216,7 +220,7 @@ fn rule_columns(recognised: &Recognised, columns: &[SurveyedColumn]) -> Vec<Stri
     key.into_iter().chain(names.map(|column| column.name.clone()).take(RULE_COLUMNS_MAX)).collect()
 }
 
-fn tell(proposal: &Proposal, file: &Path) {
+fn print_proposal(proposal: &Proposal, file: &Path) {
     for proposed in &proposal.proposed {
         let (pattern, entity) = (&proposed.family.pattern, proposed.recognised.entity.name());
         _ = output::line(&format!("{pattern}: {} tables of entity {entity}", proposed.family.tables.len()));

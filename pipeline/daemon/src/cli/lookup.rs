@@ -55,7 +55,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let answer = block_on(async {
         let wiring = Wiring::new(config);
         let lookup = Lookup::new(&wiring).ok_or_else(|| vec![unconfigured()])?;
-        lookup.look().await;
+        lookup.refresh().await;
         if let Some(listen) = listen
             && let Some(daemon) = client::status(listen).await
         {

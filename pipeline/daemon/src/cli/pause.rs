@@ -63,7 +63,7 @@ struct ResumedView {
 
 pub fn pause(cli: &Cli, PauseArguments { lanes, reason }: &PauseArguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
-    let held = lanes.held(&wiring)?;
+    let held = lanes.selected(&wiring)?;
     let pause = pauses::new(&lanes.projection, lanes.source.as_deref(), reason.as_deref());
     let is_new =
         block_on(async { pauses::pause(wiring.log().await?, &pause).await })?.map_err(|fault| vec![fault])?;
@@ -78,7 +78,7 @@ pub fn pause(cli: &Cli, PauseArguments { lanes, reason }: &PauseArguments) -> Ou
 
 pub fn resume(cli: &Cli, ResumeArguments { lanes }: &ResumeArguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
-    let held = lanes.held(&wiring)?;
+    let held = lanes.selected(&wiring)?;
     let ended = block_on(async {
         pauses::resume(wiring.log().await?, &lanes.projection, lanes.source.as_deref()).await
     })?
@@ -94,7 +94,7 @@ pub fn resume(cli: &Cli, ResumeArguments { lanes }: &ResumeArguments) -> Outcome
 
 impl Lanes {
     /// Returns the lanes of this selection, as `status` names them.
-    fn held(&self, wiring: &Wiring) -> Result<Vec<String>, Vec<Fault>> {
+    fn selected(&self, wiring: &Wiring) -> Result<Vec<String>, Vec<Fault>> {
         let held = held(wiring.config(), &self.projection, self.source.as_deref());
         let held = held.map_err(|fault| vec![fault])?;
         Ok(held.iter().map(ToString::to_string).collect())
@@ -124,7 +124,7 @@ fn held(config: &Config, projection: &str, source: Option<&str>) -> Result<Vec<L
 }
 
 /// Returns `paused for 5 min by ann@db-1: new disks`, for tables of lanes.
-pub(super) fn told(pause: &Pause) -> String {
+pub(super) fn describe(pause: &Pause) -> String {
     let minutes = wall_clock::now_ms().saturating_sub(pause.since_ms) / 60_000;
     let reason = pause.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
     format!("paused for {minutes} min by {}{reason}", pause.by)

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Cli, Outcome, block_on, foreign};
 use crate::exit::Exit;
 use crate::output;
-use crate::reconciliations::{self, Order, ReconciliationEnd, Underway};
+use crate::reconciliations::{self, ReconcileOrder, ReconciliationEnd, RunningReconciliation};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
@@ -109,7 +109,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 }
 
 async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
-    let order = Order {
+    let order = ReconcileOrder {
         mode: arguments.mode.map(|mode| match mode {
             ModeArgument::Report => Mode::Report,
             ModeArgument::Repair => Mode::Repair,
@@ -245,13 +245,13 @@ fn verdicts(store: &StoreReport) -> String {
 
 #[derive(Debug, Serialize)]
 struct Status {
-    underway: Option<Underway>,
-    underway_by_hand: Option<Underway>,
-    reconciliations: Vec<Listed>,
+    underway: Option<RunningReconciliation>,
+    underway_by_hand: Option<RunningReconciliation>,
+    reconciliations: Vec<ListedReconciliation>,
 }
 
 #[derive(Debug, Serialize)]
-struct Listed {
+struct ListedReconciliation {
     id: String,
     ended_at_ms: u64,
     verdict: Verdict,
@@ -273,12 +273,13 @@ async fn listed(wiring: &Wiring) -> Result<Status, Fault> {
     let (underway, underway_by_hand) = reconciliations::underway(wiring).await?;
     // One more is read, because the seal of each reconciliation is checked against the one before it.
     let newest = wiring.history()?.newest(LISTED + 1).await?;
-    let reconciliations = newest.iter().take(LISTED).zip(0..).map(|(reconciliation, place)| Listed {
-        id: reconciliation.id.clone(),
-        ended_at_ms: reconciliation.ended_at_ms,
-        verdict: reconciliation.verdict,
-        is_signature_right: sealed(wiring, reconciliation, newest.get(place + 1)) == Seal::Whole,
-    });
+    let reconciliations =
+        newest.iter().take(LISTED).zip(0..).map(|(reconciliation, place)| ListedReconciliation {
+            id: reconciliation.id.clone(),
+            ended_at_ms: reconciliation.ended_at_ms,
+            verdict: reconciliation.verdict,
+            is_signature_right: sealed(wiring, reconciliation, newest.get(place + 1)) == Seal::Whole,
+        });
     Ok(Status { underway, underway_by_hand, reconciliations: reconciliations.collect() })
 }
 
@@ -302,7 +303,7 @@ async fn status(wiring: &Wiring, json: bool) -> Result<Exit, Fault> {
     Ok(Exit::Success)
 }
 
-fn under_way(reconciliation: &Underway) -> String {
+fn under_way(reconciliation: &RunningReconciliation) -> String {
     let now = reconciliation.current.as_ref().map_or("between two stores".to_owned(), |store| {
         format!(
             "{}, {:.0} % of its tables, {} rows",
@@ -346,7 +347,7 @@ async fn verify(wiring: &Wiring) -> Result<Exit, Fault> {
     let mut before: Option<PastReconciliation> = None;
     loop {
         let number = before.as_ref().map_or(0, |reconciliation| reconciliation.number);
-        let reconciliations = history.behind(number, VERIFIED_AT_ONCE).await?;
+        let reconciliations = history.after(number, VERIFIED_AT_ONCE).await?;
         if reconciliations.is_empty() {
             break;
         }
@@ -378,13 +379,13 @@ fn broken(reconciliation: &PastReconciliation, found: &str) -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_pipeline::reconcile::{Double, Foreign};
+    use anabranch_pipeline::reconcile::{DoubledKey, Foreign};
 
     use super::*;
 
     #[test]
     fn a_text_begins_with_what_decides_its_verdict_and_cuts_long_lists() {
-        let double = |number: u64| Double {
+        let double = |number: u64| DoubledKey {
             key_hash: format!("{number:016x}"),
             tables: ["user_00.user_000".to_owned(), "user_01.user_000".to_owned()],
         };

@@ -47,7 +47,7 @@ pub struct Arguments {
 
 /// The refresh that one lane was asked for.
 #[derive(Debug, Serialize)]
-struct Asked<'a> {
+struct LaneRefresh<'a> {
     lane: String,
     table: Option<&'a str>,
     keys: usize,
@@ -63,7 +63,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         let rate = wiring.config().limits.refresh_rows_per_second;
         let mut faults = Vec::new();
         for id in &lanes {
-            match ask(&wiring, id, scope.clone()).await {
+            match ask_lane(&wiring, id, scope.clone()).await {
                 Ok(()) => _ = output::line(&text(id, arguments, rate)),
                 Err(fault) => faults.push(fault),
             }
@@ -167,7 +167,7 @@ async fn try_out(
     Ok(())
 }
 
-async fn ask(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
+async fn ask_lane(wiring: &Wiring, id: &LaneId, scope: Scope) -> Result<(), Fault> {
     again(async || request_refresh(id, &mut wiring.lane(id)?, scope.clone()).await.map(drop)).await
 }
 
@@ -176,7 +176,7 @@ fn text(id: &LaneId, arguments: &Arguments, rate: Option<NonZeroU64>) -> String 
     match arguments.json {
         true => {
             let conditions = &arguments.conditions;
-            output::json(&Asked { lane: id.to_string(), table, keys, conditions })
+            output::json(&LaneRefresh { lane: id.to_string(), table, keys, conditions })
         }
         false => {
             let table = table.unwrap_or("all tables of its source");

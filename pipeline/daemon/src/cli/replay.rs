@@ -3,7 +3,7 @@
 //! The command writes progress rows only. The daemon that runs the lanes notices and resumes from there by itself: from
 //! the stream where that still holds the past, else from the binlog.
 
-use anabranch_pipeline::deliver::{Past, Rewind, rewind};
+use anabranch_pipeline::deliver::{Rewind, RewindSource, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::BinlogPoint;
 use anabranch_pipeline::records::{LaneId, Progress};
@@ -73,7 +73,7 @@ impl From {
 
 /// The change that was, or would be, made to one lane.
 #[derive(Debug, Serialize)]
-struct Done {
+struct ReplayedLane {
     lane: String,
     /// Position before; `0:0:0` = the lane had not begun.
     before: String,
@@ -111,9 +111,9 @@ fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> 
 pub(super) async fn past<'w>(
     wiring: &'w Wiring,
     source: &'w str,
-) -> Result<Past<'w, Source, Log, Log>, Fault> {
+) -> Result<RewindSource<'w, Source, Log, Log>, Fault> {
     let log = wiring.log().await?;
-    Ok(Past {
+    Ok(RewindSource {
         source,
         connector: wiring.source(source)?,
         log,
@@ -122,19 +122,19 @@ pub(super) async fn past<'w>(
     })
 }
 
-async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result<Done, Fault> {
+async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result<ReplayedLane, Fault> {
     let mut store = wiring.lane(id)?;
     let past = past(wiring, &id.source).await?;
     let to = match &arguments.from {
         From::Nothing => past.nothing(arguments.accept_missing_history).await?,
-        From::BinlogPoint(place) => past.place(place.clone()).await?,
+        From::BinlogPoint(place) => past.resolve(place.clone()).await?,
     };
     let before: Progress = rewind(id, &mut store, &to, arguments.dry_run).await?;
     let after = match &to {
         Rewind::To(place) => place.position,
         Rewind::ToNothing => Lsn::ZERO,
     };
-    Ok(Done {
+    Ok(ReplayedLane {
         lane: id.to_string(),
         before: before.position.to_string(),
         after: after.to_string(),
@@ -142,7 +142,7 @@ async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result
     })
 }
 
-fn text(done: &Done, is_json: bool) -> String {
+fn text(done: &ReplayedLane, is_json: bool) -> String {
     if is_json {
         return output::json(done);
     }

@@ -24,9 +24,9 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let task = arguments.task.as_deref();
     block_on(async {
         if let Some(task) = task {
-            restarts::known(&wiring, task)?;
+            restarts::require_task(&wiring, task)?;
         }
-        restarts::ask(wiring.log().await?, task).await
+        restarts::request_restart(wiring.log().await?, task).await
     })?
     .map_err(|fault| vec![fault])?;
     let what = task.map_or_else(|| "every task".to_owned(), |task| format!("task {task}"));

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
-use crate::api::uuids::Orders;
+use crate::api::uuids::UuidOrders;
 use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
@@ -95,7 +95,7 @@ enum Event {
 async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fault> {
     let moves_changes = roles.contains(&Role::Reader) || roles.contains(&Role::Projector);
     if moves_changes {
-        look_at_spill_folder(&config)?;
+        check_spill_folder(&config)?;
     }
     let (mut signals, hang_ups) = (Signals::new()?, restarts::hang_ups()?);
     let metrics = telemetry::install(&config)?;
@@ -112,7 +112,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let wiring = Wiring::new(config.clone());
     // Without the role, or without tokens, the endpoints for applications are closed.
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
-    let (orders, serves) = (Orders::default(), !tokens.is_empty());
+    let (orders, serves) = (UuidOrders::default(), !tokens.is_empty());
     let requests = Requests { pauses: observatory.pauses(), yields: Yields::default() };
     let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, &requests, roles, group);
     let mut mint = group();
@@ -179,7 +179,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
 }
 
 /// Checks the spill folder at the start, because reads need it only when it is late.
-fn look_at_spill_folder(config: &Config) -> Result<(), Fault> {
+fn check_spill_folder(config: &Config) -> Result<(), Fault> {
     for warning in SpillRoom::of(&config.spill_dir)?.warnings(&config.spill_dir) {
         tracing::warn!("{warning}");
     }
@@ -243,7 +243,7 @@ fn observe(
     if let Some(lookup) = lookup.cloned() {
         let observatory = observatory.clone();
         let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
-        servants.spawn(lookup.keep(status, served.child_token()));
+        servants.spawn(lookup.keep_current(status, served.child_token()));
     }
 }
 

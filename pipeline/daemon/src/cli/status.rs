@@ -49,7 +49,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
     block_on(async {
         loop {
-            let (status, daemon) = look(&wiring).await;
+            let (status, daemon) = observe(&wiring).await;
             let text = if arguments.json {
                 json(&wiring, &status, daemon)
             } else {
@@ -65,7 +65,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 
 /// Returns the output of `status --json`.
 pub(super) async fn now_as_json(wiring: &Wiring) -> String {
-    let (status, daemon) = look(wiring).await;
+    let (status, daemon) = observe(wiring).await;
     json(wiring, &status, daemon)
 }
 
@@ -74,7 +74,7 @@ fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
 }
 
 /// Polls every server twice, a second apart, because a rate needs two answers; returns also whether a daemon answered.
-async fn look(wiring: &Wiring) -> (StatusView, bool) {
+async fn observe(wiring: &Wiring) -> (StatusView, bool) {
     let observatory = Observatory::new(wiring.config());
     poll::once(wiring, &observatory).await;
     tokio::time::sleep(poll::POLL_INTERVAL).await;
@@ -225,7 +225,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     for lane in &status.lanes {
         if let Some(pause) = &lane.pause {
-            _ = write!(out, "\n{}: {}", lane.id(), pause::told(pause));
+            _ = write!(out, "\n{}: {}", lane.id(), pause::describe(pause));
         }
     }
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));

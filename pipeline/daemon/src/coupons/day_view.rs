@@ -117,7 +117,11 @@ pub async fn read(registers: &impl Registers, programme: &str) -> Result<DayView
 }
 
 /// Stores the view of a dispatcher. An overtaken dispatcher is refused, which does no harm.
-pub async fn keep(registers: &impl Registers, programme: &str, mut seen: DayView) -> Result<(), Fault> {
+pub async fn store_newest(
+    registers: &impl Registers,
+    programme: &str,
+    mut seen: DayView,
+) -> Result<(), Fault> {
     let register = registers.read(&key(programme)).await?;
     seen.remember(serde_json::from_str(&register.value).unwrap_or_default());
     let text = serde_json::to_string(&seen).expect("a view holds text and numbers only");

@@ -37,7 +37,7 @@ impl CouponDays {
         let ledger = self.ledger.get_or_try_init(|| self.wiring.coupon_ledger()).await?;
         begin_days(ledger, &Process, &programme).await?;
         let key = RunKey { programme: programme.name.clone(), day };
-        let run = ledger.of_run(&key, &[], |l| l.run.clone()).await?;
+        let run = ledger.with_run(&key, &[], |l| l.run.clone()).await?;
         run.ok_or_else(|| no_run(&programme, day))
     }
 }

@@ -129,14 +129,14 @@ pub async fn pass(
     let mut days = Vec::new();
     for DayPassed { day, report, .. } in dispatcher.pass(programme).await? {
         let key = RunKey { programme: programme.name.clone(), day };
-        if let Some(run) = dispatcher.ledger.of_run(&key, &[], |l| l.run.clone()).await? {
+        if let Some(run) = dispatcher.ledger.with_run(&key, &[], |l| l.run.clone()).await? {
             days.push(DayPass { day, run, report });
         }
     }
     for day in &days {
         sign(wiring, dispatcher, programme, day, reported).await?;
     }
-    keep(wiring, dispatcher, programme, &days).await?;
+    store_day_view(wiring, dispatcher, programme, &days).await?;
     Ok(days)
 }
 
@@ -171,7 +171,7 @@ async fn sign(
 }
 
 /// Stores the newest day for `status`, metrics and the page.
-async fn keep(
+async fn store_day_view(
     wiring: &Wiring,
     dispatcher: &DayDispatcher,
     programme: &Programme,
@@ -185,8 +185,9 @@ async fn keep(
         }
         None => DayView { seen_at: now.as_second(), ..day_view::read(log, &programme.name).await? },
     };
-    view.dead_letters = dispatcher.ledger.letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
-    if let Err(fault) = day_view::keep(log, &programme.name, view).await {
+    view.dead_letters =
+        dispatcher.ledger.dead_letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
+    if let Err(fault) = day_view::store_newest(log, &programme.name, view).await {
         tracing::debug!(%fault, "the view of the coupon day could not be updated");
     }
     Ok(())

@@ -16,7 +16,7 @@ use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::granting::{MessagesCarried, join};
 use anabranch_coupons::ports::Clock;
 use anabranch_coupons::records::{MEMBERS_MAX, Message, PARTS};
-use anabranch_coupons::reserving::Carried;
+use anabranch_coupons::reserving::MessageEnd;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
@@ -195,9 +195,9 @@ impl Workers {
             }
         }
         for delivery in deliveries {
-            let is_done = carried.as_ref().is_ok_and(|ends| ends.of(&delivery.message) == Carried::Done);
+            let is_done = carried.as_ref().is_ok_and(|ends| ends.of(&delivery.message) == MessageEnd::Done);
             if is_done {
-                delivery.done().await;
+                delivery.acknowledge().await;
             } else {
                 delivery.later(LATER).await;
             }

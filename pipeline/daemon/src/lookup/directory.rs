@@ -16,7 +16,7 @@ use serde_json::{Map, Value as Json};
 use tokio::time::Instant;
 
 use super::question::LookupQuestion;
-use super::view::{Asked, DeviceView, LookupAnswer};
+use super::view::{AnswerOrigin, DeviceView, LookupAnswer};
 use crate::change_view::bytes_json;
 use crate::wiring::{CapturedTable, TextRow, Wiring};
 
@@ -32,11 +32,11 @@ const STATEMENT_UUIDS: usize = 500;
 const TABLES_AT_ONCE: usize = 8;
 
 /// A table and its source's name.
-type Known = (String, Arc<CapturedTable>);
+type SourceTable = (String, Arc<CapturedTable>);
 
 #[derive(Default)]
 pub(super) struct Directory {
-    tables: Mutex<HashMap<ShardId, Known>>,
+    tables: Mutex<HashMap<ShardId, SourceTable>>,
     listed: Mutex<BTreeSet<String>>,
     tried_at: Mutex<Option<Instant>>,
     has_met_unknown: AtomicBool,
@@ -83,7 +83,7 @@ impl Directory {
         }
     }
 
-    fn table(&self, shard: ShardId) -> Option<Known> {
+    fn table(&self, shard: ShardId) -> Option<SourceTable> {
         let known = lock(&self.tables).get(&shard).cloned();
         if known.is_none() && self.is_news(shard) {
             self.has_met_unknown.store(true, Ordering::Relaxed);
@@ -188,7 +188,7 @@ fn confirm(
         }
     }
     if has_read {
-        answer.from = Asked::Inventory;
+        answer.from = AnswerOrigin::Inventory;
     }
 }
 

@@ -1,12 +1,12 @@
 //! Finds the devices of a code, for the HTTP API and the command `lookup`.
 //!
 //! A lookup asks the cache, then the mapping table. It reads inventory rows on request, and where claims of a device
-//! disagree (it is being moved). Many requests may ask at once. `question.rs` parses questions, `place.rs` waits until
-//! mapping lanes have passed a point of the binlog, `directory.rs` knows the table of a shard id, and `view.rs` is the
-//! answer.
+//! disagree (it is being moved). Many requests may ask at once. `question.rs` parses questions, `at_least.rs` waits
+//! until mapping lanes have passed a point of the binlog, `directory.rs` knows the table of a shard id, and `view.rs`
+//! is the answer.
 
+mod at_least;
 mod directory;
-mod place;
 mod question;
 mod view;
 
@@ -14,16 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QueryBounds, Reader, Room, Unanswered};
+use anabranch_pipeline::lookup::{BatchMemory, CACHED_CLAIMS_MAX, Origin, QueryBounds, Reader, Unanswered};
 use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
+use self::at_least::PassedPositions;
 use self::directory::Directory;
-use self::place::PassedPositions;
 pub use self::question::{AtLeast, Cursor, LookupQuestion, PAGE_CLAIMS_MAX, Refusal, code};
-pub use self::view::{Asked, Freshness, LookupAnswer};
+pub use self::view::{AnswerOrigin, Freshness, LookupAnswer};
 use crate::observe::StatusView;
 use crate::wiring::{CodeStore, Mapping, Wiring};
 
@@ -38,7 +38,7 @@ const QUESTIONS_AT_ONCE: usize = 100;
 /// with some 10 MB each. Further batches wait. Lookups of one code hold few claims in all, and never wait for batches.
 const BATCH_CODES: usize = 8_000;
 /// Time between two updates of the knowledge about cache, lanes and tables.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Answers lookups. Clones share everything.
 #[derive(Clone)]
@@ -76,13 +76,13 @@ impl Lookup {
 
     /// Keeps the knowledge about cache, lanes and tables up to date until `cancel`. A source that does not answer must
     /// not hold up the poll of the cache, which is believed for a few polls only.
-    pub async fn keep(self, status: impl Fn() -> StatusView, cancel: CancellationToken) {
+    pub async fn keep_current(self, status: impl Fn() -> StatusView, cancel: CancellationToken) {
         let cache = async {
             let mut looks = looks();
             loop {
                 looks.tick().await;
                 self.lanes_seen(&status());
-                self.look_at_cache().await;
+                self.check_cache().await;
             }
         };
         let tables = async {
@@ -100,14 +100,14 @@ impl Lookup {
     }
 
     /// Polls the cache once and, where tables are not known yet, the sources.
-    pub async fn look(&self) {
-        tokio::join!(self.look_at_cache(), self.0.directory.complete(&self.0.wiring));
+    pub async fn refresh(&self) {
+        tokio::join!(self.check_cache(), self.0.directory.complete(&self.0.wiring));
     }
 
-    async fn look_at_cache(&self) {
+    async fn check_cache(&self) {
         let service = &self.0;
         if let Some(cache) = service.wiring.cache_of(&service.projection) {
-            service.reader.look(&cache.outboxes).await;
+            service.reader.check_cache(&cache.outboxes).await;
         }
     }
 
@@ -117,15 +117,15 @@ impl Lookup {
         *self.0.freshness.lock().unwrap_or_else(PoisonError::into_inner) = freshness;
     }
 
-    /// Answers each question, after the lanes have passed `place`. Futures that few questions need are boxed: their
+    /// Answers each question, after the lanes have passed `at_least`. Futures that few questions need are boxed: their
     /// state would make that of every request twenty times as large.
     pub async fn ask(
         &self,
         questions: &[LookupQuestion],
-        place: Option<&AtLeast>,
+        at_least: Option<&AtLeast>,
     ) -> Result<Answers, Refusal> {
-        if let Some(place) = place {
-            Box::pin(self.0.passage.wait(place)).await?;
+        if let Some(at_least) = at_least {
+            Box::pin(self.0.passage.wait(at_least)).await?;
         }
         let room = match questions.len() {
             0 | 1 => None,
@@ -133,7 +133,7 @@ impl Lookup {
         };
         let mut answers = Vec::with_capacity(questions.len());
         for some in questions.chunks(QUESTIONS_AT_ONCE) {
-            self.find(some, place.is_some(), &mut answers).await?;
+            self.find(some, at_least.is_some(), &mut answers).await?;
         }
         self.0.directory.read_rows(&self.0.wiring, &mut answers).await;
         Ok(Answers { answers: answers.into_iter().map(|(_, answer)| answer).collect(), _room: room })
@@ -186,7 +186,7 @@ impl Lookup {
                 break;
             }
             let page = self.0.reader.page(code, after, room).await?;
-            found.take(number, *kind, &page.claims);
+            found.add_claims(number, *kind, &page.claims);
             if page.is_cut {
                 found.is_cut = true;
                 break;
@@ -202,11 +202,11 @@ impl Lookup {
         let mut freshness = service.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let from = found.from();
         freshness.cache_bypassed = match is_waited {
-            _ if from != Asked::Mapping => None,
+            _ if from != AnswerOrigin::Mapping => None,
             true => Some("at_least was asked for".to_owned()),
             false => service.reader.bypassed().map(str::to_owned),
         };
-        let delay = service.reader.cache_delay().filter(|_| from != Asked::Mapping);
+        let delay = service.reader.cache_delay().filter(|_| from != AnswerOrigin::Mapping);
         freshness.cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
         let next = found.last.filter(|_| found.is_cut);
         let mut claims = found.claims;
@@ -218,7 +218,7 @@ impl Lookup {
 }
 
 fn looks() -> tokio::time::Interval {
-    let mut ticks = tokio::time::interval(LOOK_INTERVAL);
+    let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks
 }
@@ -229,7 +229,7 @@ fn looks() -> tokio::time::Interval {
 pub struct Answers {
     pub answers: Vec<LookupAnswer>,
     #[serde(skip)]
-    _room: Option<Room>,
+    _room: Option<BatchMemory>,
 }
 
 impl Answers {
@@ -269,7 +269,7 @@ impl FoundClaims {
             if found.is_cut || room == 0 {
                 found.is_cut |= !claims.claims.is_empty();
             } else {
-                found.take(number, kind, &claims.claims[..claims.claims.len().min(room)]);
+                found.add_claims(number, kind, &claims.claims[..claims.claims.len().min(room)]);
                 found.is_cut = claims.is_cut || claims.claims.len() > room;
             }
         }
@@ -278,15 +278,15 @@ impl FoundClaims {
 
     /// Returns the origin of all claims. A code in small letters has two sets, its own and that of the MEID in
     /// capitals, and their origins may differ.
-    fn from(&self) -> Asked {
+    fn from(&self) -> AnswerOrigin {
         match (self.has_asked_cache, self.has_asked_tables) {
-            (true, true) => Asked::CacheAndMapping,
-            (_, false) => Asked::Cache,
-            (false, true) => Asked::Mapping,
+            (true, true) => AnswerOrigin::CacheAndMapping,
+            (_, false) => AnswerOrigin::Cache,
+            (false, true) => AnswerOrigin::Mapping,
         }
     }
 
-    fn take(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[DeviceClaim]) {
+    fn add_claims(&mut self, candidate: usize, kind: Option<CodeKind>, claims: &[DeviceClaim]) {
         let fits = |claim: &&DeviceClaim| kind.is_none_or(|kind| claim.kind == kind);
         self.claims.extend(claims.iter().filter(fits).cloned());
         let last = claims.last().map(|claim| Cursor { candidate, claim: claim.clone() });
@@ -352,10 +352,10 @@ mod tests {
         let question = LookupQuestion::new(b"item-3".to_vec(), None, None, None, false).unwrap();
         let nothing = Arc::new(Claims::default());
         for (origins, expected) in [
-            ([Origin::Cache, Origin::Cache], Asked::Cache),
-            ([Origin::Cache, Origin::Mapping], Asked::CacheAndMapping),
-            ([Origin::Mapping, Origin::Cache], Asked::CacheAndMapping),
-            ([Origin::Mapping, Origin::Mapping], Asked::Mapping),
+            ([Origin::Cache, Origin::Cache], AnswerOrigin::Cache),
+            ([Origin::Cache, Origin::Mapping], AnswerOrigin::CacheAndMapping),
+            ([Origin::Mapping, Origin::Cache], AnswerOrigin::CacheAndMapping),
+            ([Origin::Mapping, Origin::Mapping], AnswerOrigin::Mapping),
         ] {
             let mut read = origins.into_iter().map(|origin| (Arc::clone(&nothing), origin));
             let found = FoundClaims::first(&question, question.candidates(), &mut read);

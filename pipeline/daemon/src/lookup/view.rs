@@ -15,7 +15,7 @@ use crate::observe::StatusView;
 pub struct LookupAnswer {
     pub code: Json,
     pub devices: Vec<DeviceView>,
-    pub from: Asked,
+    pub from: AnswerOrigin,
     pub freshness: Freshness,
     /// Value of `after` for the next page; `None` on the last one.
     pub next: Option<String>,
@@ -24,7 +24,7 @@ pub struct LookupAnswer {
 /// Origin of the claims of an answer, or of their absence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Asked {
+pub enum AnswerOrigin {
     Cache,
     Mapping,
     /// Cache and mapping tables: one answered for the code as it is written, the other for it as a MEID in capitals.
@@ -33,7 +33,7 @@ pub enum Asked {
     Inventory,
 }
 
-impl Asked {
+impl AnswerOrigin {
     /// Returns the origin in words.
     pub fn name(self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl LookupAnswer {
     pub(super) fn new(
         question: &LookupQuestion,
         claims: Vec<DeviceClaim>,
-        from: Asked,
+        from: AnswerOrigin,
         freshness: Freshness,
         next: Option<&Cursor>,
     ) -> Self {

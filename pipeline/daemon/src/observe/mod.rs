@@ -439,7 +439,7 @@ impl LaneObservation {
 
     /// Returns the age of the oldest known change that the target does not hold.
     fn owed(&self, source: &SourceObservation, now: Instant) -> Option<Duration> {
-        if self.is_apart(source) {
+        if self.is_incomparable(source) {
             return None;
         }
         let progress = self.progress.as_ref()?;
@@ -448,7 +448,7 @@ impl LaneObservation {
 
     /// Returns whether the lane's position cannot be compared with those of the stream: it is of a later epoch or of
     /// another server, or the server was reset.
-    fn is_apart(&self, source: &SourceObservation) -> bool {
+    fn is_incomparable(&self, source: &SourceObservation) -> bool {
         source.is_reset
             || self.progress.as_ref().is_some_and(|progress| {
                 let own = Timeline::of(progress.position, &progress.server);

@@ -121,10 +121,10 @@ async fn every_interval(interval: Duration, cancel: CancellationToken, work: imp
 /// Asks for the head first and for the end of the stream then, so that a pipeline that keeps up appears as current.
 /// Records the end first, because it says in which epoch the head lies.
 async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
-    let source = Asked { observatory, kind: Dependency::Source, name };
+    let source = PolledDependency { observatory, kind: Dependency::Source, name };
     let head = source.answer(async { wiring.source(name)?.head_and_clock().await }).await;
     let head_at = Instant::now();
-    let log = Asked { observatory, kind: Dependency::Log, name: LOG };
+    let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
     let end = log.answer(async { wiring.log().await?.end(name).await }).await;
     observatory.log_end_seen(name, &end, Instant::now());
     observatory.head_seen(name, &head, head_at);
@@ -148,7 +148,7 @@ async fn ask_kept(wiring: &Wiring, observatory: &Observatory, name: &str) {
 }
 
 async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
-    let target = Asked { observatory, kind: Dependency::Target, name };
+    let target = PolledDependency { observatory, kind: Dependency::Target, name };
     let progress = target.answer(wiring.progress(name)).await;
     observatory.progress_seen(name, &progress, Instant::now());
 }
@@ -171,37 +171,38 @@ async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
         }
         Ok((delay, is_believed))
     };
-    let state = Asked { observatory, kind: Dependency::Cache, name }.answer(state).await;
+    let state = PolledDependency { observatory, kind: Dependency::Cache, name }.answer(state).await;
     observatory.cache_seen(name, &state, Instant::now());
 }
 
 async fn ask_search(documents: &Documents, observatory: &Observatory) {
     let projection = &documents.projection;
     let overview = documents.target.overview(projection);
-    let seen = Asked { observatory, kind: Dependency::Index, name: projection }.answer(overview).await;
+    let seen =
+        PolledDependency { observatory, kind: Dependency::Index, name: projection }.answer(overview).await;
     observatory.search_seen(projection, &seen, Instant::now());
 }
 
 async fn ask_programme(wiring: &Wiring, observatory: &Observatory, programme: &str) {
-    let log = Asked { observatory, kind: Dependency::Log, name: LOG };
+    let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
     let day = log.answer(async { coupons::newest_day(wiring.log().await?, programme).await }).await;
     observatory.programme_seen(programme, &day, Instant::now());
 }
 
 async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
-    let log = Asked { observatory, kind: Dependency::Log, name: LOG };
+    let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
     let pauses = log.answer(async { pauses::read(wiring.log().await?).await }).await;
     observatory.pauses_seen(&pauses);
 }
 
 /// A server that is asked; each of its answers is recorded.
-struct Asked<'a> {
+struct PolledDependency<'a> {
     observatory: &'a Observatory,
     kind: Dependency,
     name: &'a str,
 }
 
-impl Asked<'_> {
+impl PolledDependency<'_> {
     async fn answer<T>(&self, question: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
         let asked = Instant::now();
         let answer = within(self.kind, self.name, question).await;

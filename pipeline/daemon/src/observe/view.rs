@@ -340,7 +340,7 @@ fn expected_rows(refresh: &Refresh, sizes: &[TableSize], entity: Entity) -> Opti
 }
 
 /// Returns `None` for 0, which means an unknown time.
-fn known(committed_at_us: u64) -> Option<u64> {
+fn known_time(committed_at_us: u64) -> Option<u64> {
     (committed_at_us > 0).then_some(committed_at_us)
 }
 
@@ -348,7 +348,7 @@ impl SourceObservation {
     fn view(&self, name: &str, now: Instant) -> SourceView {
         let (code, fault) = first_fault(&[&self.head_answer, &self.log_answer]);
         let state = match code {
-            None if self.is_reset => "apart",
+            None if self.is_reset => "incomparable",
             _ => state_of(code.is_some(), self.head.newest(), self.position),
         };
         SourceView {
@@ -360,7 +360,7 @@ impl SourceObservation {
             position: self.position.map(|position| position.to_string()),
             sequence: self.sequence,
             lag_seconds: self.lag(now).map(|lag| lag.as_secs_f64()),
-            committed_at_us: known(self.committed_at_us),
+            committed_at_us: known_time(self.committed_at_us),
             binlog_bytes_per_second: self.head_bytes.per_second(),
             messages_per_second: self.messages.per_second(),
         }
@@ -416,7 +416,7 @@ impl LaneObservation {
         let state = match &self.progress {
             _ if code.is_some() => "unreachable",
             Some(progress) if progress.revision == 0 => "new",
-            _ if source.is_some_and(|source| self.is_apart(source)) => "apart",
+            _ if source.is_some_and(|source| self.is_incomparable(source)) => "incomparable",
             Some(progress) if progress.is_replaying() => "replaying",
             _ => state_of(false, head, position),
         };
@@ -427,7 +427,7 @@ impl LaneObservation {
             position: position.map(|position| position.to_string()),
             feed: self.progress.as_ref().and_then(feed).map(str::to_owned),
             lag_seconds: source.and_then(|source| self.lag(source, now)).map(|lag| lag.as_secs_f64()),
-            committed_at_us: self.progress.as_ref().and_then(|progress| known(progress.committed_at_us)),
+            committed_at_us: self.progress.as_ref().and_then(|progress| known_time(progress.committed_at_us)),
             rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
             rows_per_second: self.rows.per_second(),
             refreshed_rows: refresh.map(|refresh| refresh.rows),

@@ -6,7 +6,7 @@ use anabranch_schemas::shard::TablePattern;
 
 /// A table as a server lists it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Listed {
+pub struct ListedTable {
     /// Index of the server that has it.
     pub server: usize,
     pub database: String,
@@ -24,7 +24,7 @@ pub struct Family {
 /// A table of a family, and its numbers in the pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    pub listed: Listed,
+    pub listed: ListedTable,
     pub database: u32,
     pub table: u32,
 }
@@ -82,8 +82,8 @@ impl Split {
 }
 
 /// Returns the families of these tables, the largest first. A table whose name no pattern can have is in none.
-pub fn families(listed: impl IntoIterator<Item = Listed>) -> Vec<Family> {
-    let mut framed = BTreeMap::<_, Vec<Listed>>::new();
+pub fn families(listed: impl IntoIterator<Item = ListedTable>) -> Vec<Family> {
+    let mut framed = BTreeMap::<_, Vec<ListedTable>>::new();
     for table in listed {
         let frames = (Split::of(&table.database).frame(), Split::of(&table.table).frame());
         framed.entry(frames).or_default().push(table);
@@ -103,9 +103,9 @@ pub fn families(listed: impl IntoIterator<Item = Listed>) -> Vec<Family> {
 }
 
 /// Returns the tables of the pattern with the shortest numbers, and the others; `None` if no pattern can name them.
-fn narrowest(tables: Vec<Listed>) -> Option<(Family, Vec<Listed>)> {
+fn narrowest(tables: Vec<ListedTable>) -> Option<(Family, Vec<ListedTable>)> {
     // The table with the shortest numbers gives the widths, so the pattern names at least this one.
-    let widths = |table: &Listed| (Split::of(&table.database).width(), Split::of(&table.table).width());
+    let widths = |table: &ListedTable| (Split::of(&table.database).width(), Split::of(&table.table).width());
     let (database, table) = tables.iter().map(widths).min()?;
     let database = pattern_of(tables.iter().map(|table| table.database.as_str()), "db", database);
     let table = pattern_of(tables.iter().map(|table| table.table.as_str()), "table", table);
@@ -139,9 +139,9 @@ mod tests {
 
     use super::*;
 
-    fn listed(name: &str) -> Listed {
+    fn listed(name: &str) -> ListedTable {
         let (database, table) = name.split_once('.').unwrap();
-        Listed { server: 0, database: database.to_owned(), table: table.to_owned() }
+        ListedTable { server: 0, database: database.to_owned(), table: table.to_owned() }
     }
 
     fn patterns(names: &[&str]) -> Vec<(String, usize)> {
@@ -190,9 +190,9 @@ mod tests {
         fn every_table_is_in_one_family_at_most_and_its_pattern_names_it(
             names in prop::collection::btree_set(("[a-c]{0,2}[0-9]{0,3}[a-b]{0,1}x", "[a-b]{1,2}[0-9]{0,3}"), 1..40),
         ) {
-            let names: Vec<Listed> = names
+            let names: Vec<ListedTable> = names
                 .into_iter()
-                .map(|(database, table)| Listed { server: 0, database, table })
+                .map(|(database, table)| ListedTable { server: 0, database, table })
                 .collect();
             let families = families(names.clone());
             let mut seen = Vec::new();

@@ -41,7 +41,7 @@ pub fn find(samples: &[Sample], columns: usize, databases: u32, tables: u32) -> 
             for spread in [Spread::Spread, Spread::Literal] {
                 let rule = ShardingRule { hash, spread, databases, tables };
                 let stands = |sample: &&Sample| {
-                    let place = sample.values[column].as_deref().and_then(|value| rule.place(value));
+                    let place = sample.values[column].as_deref().and_then(|value| rule.locate(value));
                     place == Some((sample.database, sample.table))
                 };
                 let in_place = samples.iter().filter(stands).count();
@@ -63,7 +63,7 @@ mod tests {
             .map(|number| {
                 let (key, name) = (number.to_string(), format!("name-{number}"));
                 let placed_by = if rule.hash == NameHash::Decimal { &key } else { &name };
-                let (database, table) = rule.place(placed_by).unwrap();
+                let (database, table) = rule.locate(placed_by).unwrap();
                 Sample { database, table, values: vec![Some(key), Some(name)] }
             })
             .collect()

@@ -198,14 +198,14 @@ mod tests {
     use anabranch_pipeline::config::Config;
     use anabranch_schemas::shard::{NameHash, Spread};
 
-    use super::super::families::{Listed, families};
+    use super::super::families::{ListedTable, families};
     use super::super::placement::FoundRule;
     use super::super::recognised::Recognised;
     use super::super::{Addresses, Placement};
     use super::*;
 
     fn users() -> Proposed {
-        let table = |number: u32| Listed {
+        let table = |number: u32| ListedTable {
             server: (number % 2) as usize,
             database: format!("user_{:02}", number % 2),
             table: format!("user_{number:03}"),
@@ -232,7 +232,7 @@ mod tests {
         let columns =
             fields.filter(|field| !missing.contains(field)).map(|field| (*field, (*field).to_owned()));
         Proposed {
-            family: families([Listed { server: 0, database: "stock".into(), table: "device".into() }])
+            family: families([ListedTable { server: 0, database: "stock".into(), table: "device".into() }])
                 .remove(0),
             recognised: Recognised {
                 entity: Entity::SerialCode,
@@ -251,7 +251,7 @@ mod tests {
             server: "MariaDB 10.11\n[[sources]]".to_owned(),
             settings: vec![("log_bin".to_owned(), "ON".to_owned())],
         };
-        let other = Listed { server: 0, database: "shop".into(), table: "order\n[http]".into() };
+        let other = ListedTable { server: 0, database: "shop".into(), table: "order\n[http]".into() };
         Proposal {
             addresses: Addresses {
                 log: "LOG".to_owned(),

@@ -18,7 +18,7 @@ use serde::Serialize;
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::{Instant, timeout};
 
-use super::{Underway, parsed, underway};
+use super::{RunningReconciliation, parsed, underway};
 use crate::wiring::Wiring;
 
 /// Past reconciliations that are kept, at most: a year of daily ones, and some by hand.
@@ -82,7 +82,7 @@ impl From<&StoreReport> for StoreEntry {
 
 /// One past reconciliation.
 #[derive(Debug, Clone, Serialize)]
-pub struct Entry {
+pub struct HistoryEntry {
     pub number: u64,
     id: String,
     /// `None` when another version wrote the report in another form.
@@ -97,7 +97,7 @@ pub struct Entry {
     stores: Vec<StoreEntry>,
 }
 
-impl Entry {
+impl HistoryEntry {
     fn of(past: &PastReconciliation, seal: Seal) -> Self {
         let report = parsed(&past.report);
         Self {
@@ -142,8 +142,8 @@ impl Progress {
     }
 }
 
-impl From<Underway> for Progress {
-    fn from(underway: Underway) -> Self {
+impl From<RunningReconciliation> for Progress {
+    fn from(underway: RunningReconciliation) -> Self {
         Self {
             done: underway.done.iter().map(StoreEntry::from).collect(),
             current: underway.current.as_ref().map(StoreEntry::from),
@@ -158,8 +158,8 @@ impl From<Underway> for Progress {
 
 /// The list as it was read, and when.
 #[derive(Debug, Default)]
-pub struct Kept {
-    pub entries: BTreeMap<u64, Entry>,
+pub struct BookSnapshot {
+    pub entries: BTreeMap<u64, HistoryEntry>,
     pub underway: Vec<Progress>,
     pub read_at_ms: Option<u64>,
     /// Code of the failure of the last read; `None` = it succeeded.
@@ -171,20 +171,20 @@ pub struct Kept {
 
 /// The list, shared by all requests. Cheap to clone.
 #[derive(Clone)]
-pub struct ReconciliationBook(Arc<(Wiring, Mutex<Kept>)>);
+pub struct ReconciliationBook(Arc<(Wiring, Mutex<BookSnapshot>)>);
 
 impl ReconciliationBook {
     pub fn new(wiring: &Wiring) -> Self {
         let is_signed = wiring.config().reconcile.signing_key.is_some();
-        Self(Arc::new((wiring.clone(), Mutex::new(Kept { is_signed, ..Kept::default() }))))
+        Self(Arc::new((wiring.clone(), Mutex::new(BookSnapshot { is_signed, ..BookSnapshot::default() }))))
     }
 
     /// Returns the list, at most [`FRESH`] old when the servers answer; else the last list, with the failure.
-    pub async fn read(&self) -> MutexGuard<'_, Kept> {
+    pub async fn read(&self) -> MutexGuard<'_, BookSnapshot> {
         let (wiring, kept) = &*self.0;
         let mut kept = kept.lock().await;
         if kept.looked_at.is_none_or(|at| at.elapsed() >= FRESH) {
-            let code = match timeout(WAIT_MAX, look(wiring, &mut kept)).await {
+            let code = match timeout(WAIT_MAX, read_history(wiring, &mut kept)).await {
                 Ok(Ok(())) => None,
                 Ok(Err(fault)) => Some(fault.code()),
                 Err(_) => Some(Code::TimedOut),
@@ -196,7 +196,7 @@ impl ReconciliationBook {
     }
 }
 
-async fn look(wiring: &Wiring, kept: &mut Kept) -> Result<(), Fault> {
+async fn read_history(wiring: &Wiring, kept: &mut BookSnapshot) -> Result<(), Fault> {
     let history = wiring.history()?;
     let newest = history.newest_number().await?.unwrap_or(0);
     let is_verified = kept.verified_at.is_some_and(|at| at.elapsed() < VERIFIED_FOR);
@@ -217,19 +217,23 @@ async fn look(wiring: &Wiring, kept: &mut Kept) -> Result<(), Fault> {
 }
 
 /// Returns the entries after this number. The one of this number is read too, since the next one is sealed over it.
-async fn entries(wiring: &Wiring, history: &impl History, after: u64) -> Result<BTreeMap<u64, Entry>, Fault> {
+async fn entries(
+    wiring: &Wiring,
+    history: &impl History,
+    after: u64,
+) -> Result<BTreeMap<u64, HistoryEntry>, Fault> {
     let key = wiring.config().reconcile.signing_key.as_ref();
     let mut entries = BTreeMap::new();
     let mut before: Option<PastReconciliation> = None;
     loop {
         let number = before.as_ref().map_or(after.saturating_sub(1), |before| before.number);
-        let page = history.behind(number, READ_AT_ONCE).await?;
+        let page = history.after(number, READ_AT_ONCE).await?;
         if page.is_empty() {
             return Ok(entries);
         }
         for past in page {
             if past.number > after {
-                entries.insert(past.number, Entry::of(&past, Seal::of(&past, before.as_ref(), key)));
+                entries.insert(past.number, HistoryEntry::of(&past, Seal::of(&past, before.as_ref(), key)));
             }
             before = Some(past);
         }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::AuditPlace;
+use anabranch_pipeline::lookup::AuditCursor;
 use anabranch_pipeline::ports::{Register, Registers};
 use anabranch_pipeline::reconcile::{Checkpoint, StoreReport, StoreState};
 use anabranch_pipeline::wall_clock;
 use serde::{Deserialize, Serialize};
 
-use super::{BY_HAND, Order, SCHEDULED};
+use super::{BY_HAND, ReconcileOrder, SCHEDULED};
 use crate::wiring::Wiring;
 
 /// Stored state of a reconciliation.
@@ -17,7 +17,7 @@ use crate::wiring::Wiring;
 pub(super) struct State {
     pub(super) id: String,
     pub(super) begun_at_ms: u64,
-    pub(super) order: Order,
+    pub(super) order: ReconcileOrder,
     /// Layout that was compared: a reconciliation continues only under the same one.
     pub(super) layout: String,
     /// Windows of the schedule in which it was worked on; the last one began at `window_began_at_ms`.
@@ -30,25 +30,25 @@ pub(super) struct State {
     pub(super) current: Option<StoreState>,
     /// Points from which the next reconciliation continues the audits of finished caches.
     #[serde(default)]
-    pub(super) caches: BTreeMap<String, AuditPlace>,
+    pub(super) caches: BTreeMap<String, AuditCursor>,
 }
 
 /// The state of the reconciliation, here and in its register.
-pub(super) struct Reached<'a, M> {
+pub(super) struct CheckpointWriter<'a, M> {
     pub(super) log: &'a M,
     pub(super) key: &'static str,
     pub(super) register: Register,
     pub(super) state: State,
 }
 
-impl<M: Registers> Reached<'_, M> {
+impl<M: Registers> CheckpointWriter<'_, M> {
     pub(super) async fn save(&mut self) -> Result<(), Fault> {
         self.register = self.log.compare_and_set(self.key, &self.register, written(&self.state)).await?;
         Ok(())
     }
 }
 
-impl<M: Registers> Checkpoint for Reached<'_, M> {
+impl<M: Registers> Checkpoint for CheckpointWriter<'_, M> {
     async fn store(&mut self, state: &StoreState) -> Result<(), Fault> {
         self.state.current = Some(state.clone());
         self.save().await
@@ -56,7 +56,7 @@ impl<M: Registers> Checkpoint for Reached<'_, M> {
 }
 
 /// Returns the state of a reconciliation that was cut off, if it is whole and the one that is asked for now.
-pub(super) fn resumed(register: &Register, order: &Order, layout: &str) -> Option<State> {
+pub(super) fn resumed(register: &Register, order: &ReconcileOrder, layout: &str) -> Option<State> {
     let state = match read(register) {
         Some(Ok(state)) => state,
         Some(Err(())) => {
@@ -98,7 +98,7 @@ pub(super) fn read(register: &Register) -> Option<Result<State, ()>> {
     Some(whole.and_then(|(_, text)| serde_json::from_str(text).ok()).ok_or(()))
 }
 
-pub(super) fn begun(order: &Order, layout: String) -> State {
+pub(super) fn begun(order: &ReconcileOrder, layout: String) -> State {
     let now = wall_clock::now_ms();
     let random: u16 = rand::random();
     let at = jiff::Timestamp::from_millisecond(i64::try_from(now).unwrap_or(i64::MAX));
@@ -118,7 +118,7 @@ pub(super) fn begun(order: &Order, layout: String) -> State {
 
 /// Progress of a reconciliation that is not over.
 #[derive(Debug, Serialize)]
-pub struct Underway {
+pub struct RunningReconciliation {
     pub id: String,
     /// Command that begins or continues it.
     pub command: String,
@@ -132,16 +132,18 @@ pub struct Underway {
 }
 
 /// Returns the reconciliations that are not over: of the schedule, and of a request in another way.
-pub async fn underway(wiring: &Wiring) -> Result<(Option<Underway>, Option<Underway>), Fault> {
+pub async fn underway(
+    wiring: &Wiring,
+) -> Result<(Option<RunningReconciliation>, Option<RunningReconciliation>), Fault> {
     let log = wiring.log().await?;
     Ok((far(&log.read(SCHEDULED).await?), far(&log.read(BY_HAND).await?)))
 }
 
-fn far(register: &Register) -> Option<Underway> {
+fn far(register: &Register) -> Option<RunningReconciliation> {
     let Some(Ok(state)) = read(register) else { return None };
     let share = state.current.as_ref().map_or(0.0, StoreState::share);
     let command = state.order.to_string();
     let State { id, begun_at_ms, windows, done, current, .. } = state;
     let current = current.map(|state| state.report);
-    Some(Underway { id, command, begun_at_ms, windows, done, current, share })
+    Some(RunningReconciliation { id, command, begun_at_ms, windows, done, current, share })
 }

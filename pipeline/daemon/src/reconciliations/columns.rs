@@ -90,9 +90,9 @@ async fn compare(
 async fn birthdays(config: &Config, ledger: &CouponLedger) -> Result<BTreeSet<Birthday>, Fault> {
     let mut birthdays = BTreeSet::new();
     for programme in coupons::programmes(config)? {
-        for day in ledger.of_programme(&programme.name, |l| l.open.clone()).await? {
+        for day in ledger.with_programme(&programme.name, |l| l.open.clone()).await? {
             let key = RunKey { programme: programme.name.clone(), day };
-            let run = ledger.of_run(&key, &[], |l| l.run.clone()).await?;
+            let run = ledger.with_run(&key, &[], |l| l.run.clone()).await?;
             birthdays.extend(run.filter(|run| run.frozen > 0).iter().flat_map(|run| run.birthdays(day)));
         }
     }

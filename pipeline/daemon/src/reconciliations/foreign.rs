@@ -20,13 +20,13 @@ use crate::wiring::{Source, Wiring};
 
 /// The shard id that the rows to remove have stored; `None` = rows without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Named(pub Option<u64>);
+pub struct ForeignShard(pub Option<u64>);
 
 /// Removes the foreign rows of a projection, or those of one shard id; a rehearsal only visits them.
 pub async fn remove_foreign(
     wiring: &Wiring,
     store: &str,
-    only: Option<Named>,
+    only: Option<ForeignShard>,
     is_rehearsal: bool,
     mut visit: impl FnMut(Foreign),
 ) -> Result<Removed, Fault> {
@@ -41,7 +41,7 @@ pub async fn remove_foreign(
         let present = present(wiring, store, &sources, only.is_some()).await?;
         Ok(&present | &hidden(wiring, &sources, &before).await?)
     };
-    let is_meant = |row: &ForeignRow| only.is_none_or(|Named(shard)| row.shard == shard);
+    let is_meant = |row: &ForeignRow| only.is_none_or(|ForeignShard(shard)| row.shard == shard);
     let key = config.reconcile.signing_key.as_ref();
     let visit = |row: &ForeignRow| {
         visit(Foreign {
@@ -83,7 +83,7 @@ async fn hidden(
     before: &VisibleTables,
 ) -> Result<BTreeSet<ShardId>, Fault> {
     let asked = before.values().flat_map(|of_source| of_source.keys().copied()).collect();
-    let (known, _) = reconcile::look_for_tables(sources, before, &asked).await;
+    let (known, _) = reconcile::find_hidden_tables(sources, before, &asked).await;
     let mut shards = BTreeSet::new();
     for (source, tables) in known {
         let generation = wiring.source_config(&source)?.generation;

@@ -22,7 +22,7 @@ use std::time::Duration;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{AuditPlace, AuditState};
+use anabranch_pipeline::lookup::{AuditCursor, AuditState};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Register, Registers};
 use anabranch_pipeline::projections::{Assignment, Assignments};
@@ -36,10 +36,10 @@ use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-pub use self::book::{Entry, Progress, ReconciliationBook};
-use self::checkpoint::{Reached, State, begun, read, resumed};
-pub use self::checkpoint::{Underway, underway};
-pub use self::foreign::{Named, remove_foreign};
+pub use self::book::{HistoryEntry, Progress, ReconciliationBook};
+use self::checkpoint::{CheckpointWriter, State, begun, read, resumed};
+pub use self::checkpoint::{RunningReconciliation, underway};
+pub use self::foreign::{ForeignShard, remove_foreign};
 pub use self::relied_on::{LastGood, ReliedOn, barrier};
 pub use self::schedule::{is_believed, spawn_reconciliations};
 pub use self::shown::show_last;
@@ -59,7 +59,7 @@ const LEASE_WAIT: Duration = Duration::from_secs(10);
 
 /// Options of a reconciliation.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
+pub struct ReconcileOrder {
     /// `None` = as configured.
     pub mode: Option<Mode>,
     /// Projections and caches; empty = all.
@@ -70,7 +70,7 @@ pub struct Order {
     pub is_unthrottled: bool,
 }
 
-impl Order {
+impl ReconcileOrder {
     /// Returns whether the reconciliation does at least as much as the schedule's.
     fn is_whole(&self, config: &Config) -> bool {
         let is_as_configured = self.mode.is_none_or(|mode| mode == config.reconcile.settings.mode);
@@ -84,14 +84,14 @@ impl Order {
 
 /// Causes that end the work on a reconciliation before its end.
 #[derive(Debug, Clone, Copy)]
-struct Until<'a> {
+struct EndSignals<'a> {
     /// Ends the process, or the command that asked for the reconciliation.
     cancel: &'a CancellationToken,
     /// Window of a reconciliation of the schedule: the time when it began, and the token that ends it.
     window: Option<(u64, &'a CancellationToken)>,
 }
 
-impl<'a> Until<'a> {
+impl<'a> EndSignals<'a> {
     fn any(self) -> &'a CancellationToken {
         self.window.map_or(self.cancel, |(_, window)| window)
     }
@@ -118,7 +118,7 @@ pub enum ReconciliationEnd {
 /// is given up only if `abandons`, which only a person sets.
 pub async fn run_now(
     wiring: &Wiring,
-    order: &Order,
+    order: &ReconcileOrder,
     abandons: bool,
     cancel: &CancellationToken,
 ) -> Result<ReconciliationEnd, Fault> {
@@ -127,7 +127,7 @@ pub async fn run_now(
 
 async fn attempt(
     wiring: &Wiring,
-    order: &Order,
+    order: &ReconcileOrder,
     abandons: bool,
     cancel: &CancellationToken,
 ) -> Result<ReconciliationEnd, Fault> {
@@ -140,13 +140,13 @@ async fn attempt(
         if !abandons {
             require_same(&log.read(order.register()).await?, order, &layout(wiring.config()))?;
         }
-        run(wiring, order, Until { cancel, window: None }).await
+        run(wiring, order, EndSignals { cancel, window: None }).await
     })
     .await
 }
 
 /// Refuses an order if a reconciliation of another order was cut off, so that the request does not lose it.
-fn require_same(register: &Register, order: &Order, layout: &str) -> Result<(), Fault> {
+fn require_same(register: &Register, order: &ReconcileOrder, layout: &str) -> Result<(), Fault> {
     match read(register) {
         Some(Ok(state)) if state.order != *order && state.layout == layout => {
             let needed = format!("its end, by the same command ({}); or --abandon", state.order);
@@ -161,7 +161,7 @@ fn require_same(register: &Register, order: &Order, layout: &str) -> Result<(), 
     }
 }
 
-impl std::fmt::Display for Order {
+impl std::fmt::Display for ReconcileOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "reconcile --now")?;
         self.stores.iter().try_for_each(|store| write!(f, " --store {store}"))?;
@@ -176,7 +176,11 @@ impl std::fmt::Display for Order {
 }
 
 /// Continues a reconciliation that was cut off, or begins one.
-async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<ReconciliationEnd, Fault> {
+async fn run(
+    wiring: &Wiring,
+    order: &ReconcileOrder,
+    until: EndSignals<'_>,
+) -> Result<ReconciliationEnd, Fault> {
     let (log, history) = (wiring.log().await?, wiring.history()?);
     let stores = stores::names(wiring, order)?;
     let (key, register) = (order.register(), log.read(order.register()).await?);
@@ -194,7 +198,7 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
     };
     let settings = settings(wiring, order);
     let caches = carried(&history, order).await?;
-    let mut reached = Reached { log, key, register, state };
+    let mut reached = CheckpointWriter { log, key, register, state };
     if window_began_at_ms.is_some() && reached.state.window_began_at_ms != window_began_at_ms {
         reached.state.window_began_at_ms = window_began_at_ms;
         reached.state.windows += 1;
@@ -208,7 +212,7 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
         let of_store = reached.state.current.take().filter(|current| current.report.store == *store);
         let mut of_store = of_store.unwrap_or_else(|| {
             let mut begun = StoreState::new(store, rand::random());
-            begun.audit = caches.get(store).cloned().map_or_else(AuditState::default, AuditState::behind);
+            begun.audit = caches.get(store).cloned().map_or_else(AuditState::default, AuditState::after);
             begun
         });
         stores::reconciliation(wiring, &settings, &mut of_store, &mut reached, until.any()).await?;
@@ -235,7 +239,7 @@ async fn run(wiring: &Wiring, order: &Order, until: Until<'_>) -> Result<Reconci
         reached.state.done.push(of_store.report);
         reached.save().await?;
     }
-    let Reached { register, state, .. } = reached;
+    let CheckpointWriter { register, state, .. } = reached;
     let report = close(wiring, &history, state, settings.mode).await?;
     log.compare_and_set(key, &register, String::new()).await?;
     if report.is_whole {
@@ -258,7 +262,7 @@ fn layout(config: &Config) -> String {
     format!("{:08x}", crc32fast::hash(all.join("\n").as_bytes()))
 }
 
-fn settings(wiring: &Wiring, order: &Order) -> ReconcileSettings {
+fn settings(wiring: &Wiring, order: &ReconcileOrder) -> ReconcileSettings {
     let mut configured = wiring.config().reconcile.settings.clone();
     if order.is_unthrottled {
         configured.limits = PressureLimits::none();
@@ -317,7 +321,10 @@ async fn close(
 
 /// Returns the points at which audits of caches continue that the last whole reconciliation did not end; a
 /// reconciliation by hand reads caches whole.
-async fn carried(history: &impl History, order: &Order) -> Result<BTreeMap<String, AuditPlace>, Fault> {
+async fn carried(
+    history: &impl History,
+    order: &ReconcileOrder,
+) -> Result<BTreeMap<String, AuditCursor>, Fault> {
     match order.register() {
         SCHEDULED => Ok(newest(history, |report| report.is_whole)
             .await?

@@ -15,14 +15,14 @@ use anabranch_pipeline::supervise::{Supervisor, TaskHandle, while_held};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
-use super::{Order, ReconciliationEnd, SCHEDULED, Until, newest, publish_metrics, run};
+use super::{EndSignals, ReconcileOrder, ReconciliationEnd, SCHEDULED, newest, publish_metrics, run};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
 /// Time between two reads of the wall clock, which may be set while a reconciliation is waited for.
 const LOOK: Duration = Duration::from_secs(30);
 /// Difference between clocks of processes that work on reconciliations, at most.
-const CLOCKS_APART_MS: u64 = 60_000;
+const CLOCK_SKEW_MAX_MS: u64 = 60_000;
 /// Windows of one reconciliation from which on its window counts as too short.
 const WINDOWS_MAX: u32 = 3;
 
@@ -75,7 +75,7 @@ async fn last(wiring: &Wiring) -> Result<u64, Fault> {
 
 /// Returns whether a reconciliation can have ended then; clocks of machines may differ a little.
 pub fn is_believed(ended_at_ms: u64, now_ms: u64) -> bool {
-    ended_at_ms <= now_ms.saturating_add(CLOCKS_APART_MS)
+    ended_at_ms <= now_ms.saturating_add(CLOCK_SKEW_MAX_MS)
 }
 
 /// Does a reconciliation, unless another process did it meanwhile; returns when it, or its window, ended.
@@ -108,9 +108,9 @@ async fn in_window(
         window.cancel();
         std::future::pending::<()>().await;
     };
-    let order = Order::default();
+    let order = ReconcileOrder::default();
     let reconciliation = tokio::select! {
-        reconciliation = run(wiring, &order, Until { cancel, window: Some((began_at_ms, &window)) }) => reconciliation?,
+        reconciliation = run(wiring, &order, EndSignals { cancel, window: Some((began_at_ms, &window)) }) => reconciliation?,
         () = closing => unreachable!("it never ends"),
     };
     match reconciliation {
@@ -222,10 +222,10 @@ mod tests {
         let now = ms("2026-11-21T18:30:00Z");
         assert!(is_believed(ms("2026-11-20T19:00:00Z"), now) && is_believed(now, now));
         assert!(
-            is_believed(now + CLOCKS_APART_MS, now),
+            is_believed(now + CLOCK_SKEW_MAX_MS, now),
             "clocks of several machines are never quite the same"
         );
-        assert!(!is_believed(now + CLOCKS_APART_MS + 1, now) && !is_believed(u64::MAX, now));
+        assert!(!is_believed(now + CLOCK_SKEW_MAX_MS + 1, now) && !is_believed(u64::MAX, now));
     }
 
     #[test]

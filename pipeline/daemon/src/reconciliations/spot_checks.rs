@@ -94,7 +94,7 @@ async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault
         stores: &stores,
         config: spot_checks,
         lane_wait: LaneWait::short(standstill(config, LATE)),
-        tell: &|told| publish_metrics(wiring, &source.name, &told),
+        on_event: &|event| publish_metrics(wiring, &source.name, &event),
     };
     spot_checks.run().await
 }
@@ -114,10 +114,10 @@ fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after
     }
 }
 
-fn publish_metrics(wiring: &Wiring, source: &str, told: &SpotCheckEvent<'_>) {
+fn publish_metrics(wiring: &Wiring, source: &str, event: &SpotCheckEvent<'_>) {
     let source = source.to_owned();
-    let &SpotCheckEvent::Looked { store, after, table, key, verdict } = told else {
-        if let SpotCheckEvent::Skipped(changes) = told {
+    let &SpotCheckEvent::Looked { store, after, table, key, verdict } = event else {
+        if let SpotCheckEvent::Skipped(changes) = event {
             counter!(names::SPOT_CHECK_SKIPPED, "source" => source).increment(*changes);
         }
         return;

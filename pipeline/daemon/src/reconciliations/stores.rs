@@ -18,7 +18,7 @@ use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Order;
+use super::ReconcileOrder;
 use super::columns::{self, COLUMNS};
 use crate::observe::lanes;
 use crate::pauses;
@@ -33,7 +33,7 @@ const POSITION_MESSAGES: u32 = 3;
 
 /// Returns the names of the requested stores in the order of work: a cache comes after the tables that it is filled
 /// from, and so do the columns that follow the coupon ledger.
-pub fn names(wiring: &Wiring, order: &Order) -> Result<Vec<String>, Fault> {
+pub fn names(wiring: &Wiring, order: &ReconcileOrder) -> Result<Vec<String>, Fault> {
     let config = wiring.config();
     let projections = config.projections.iter().map(|projection| projection.name.clone());
     let caches = config.caches.iter().map(|cache| format!("{CACHE}{}", cache.name));
@@ -132,7 +132,7 @@ async fn of_cache(
     let mut pace = AuditPace::new(pace);
     tokio::select! {
         ended = entries(&work, &mut pace, settings, (state, checkpoint)) => ended,
-        () = backpressure.look(&sides, &lanes, &settings.limits) => unreachable!("it never ends"),
+        () = backpressure.watch(&sides, &lanes, &settings.limits) => unreachable!("it never ends"),
     }
 }
 
@@ -195,7 +195,7 @@ pub async fn tables(
     let names = wiring.config().sources.iter().map(|source| &source.name);
     let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
     let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
-    let (shown, hidden) = reconcile::look_for_tables(&sources, before, &asked).await;
+    let (shown, hidden) = reconcile::find_hidden_tables(&sources, before, &asked).await;
     for hidden in hidden {
         let source = wiring.config().sources.iter().find(|source| source.name == hidden.source);
         let (database, table) = &hidden.place;

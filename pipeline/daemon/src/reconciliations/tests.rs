@@ -17,9 +17,9 @@ fn register(value: String) -> Register {
 fn a_window_is_over_unless_the_process_ends() {
     let cancel = CancellationToken::new();
     let window = cancel.child_token();
-    let scheduled = Until { cancel: &cancel, window: Some((7, &window)) };
-    let by_hand = Until { cancel: &cancel, window: None };
-    let of = |until: Until<'_>| (until.any().is_cancelled(), until.is_window_over());
+    let scheduled = EndSignals { cancel: &cancel, window: Some((7, &window)) };
+    let by_hand = EndSignals { cancel: &cancel, window: None };
+    let of = |until: EndSignals<'_>| (until.any().is_cancelled(), until.is_window_over());
     assert_eq!((of(scheduled), of(by_hand)), ((false, false), (false, false)));
     window.cancel();
     assert_eq!((of(scheduled), of(by_hand)), ((true, true), (false, false)));
@@ -30,38 +30,38 @@ fn a_window_is_over_unless_the_process_ends() {
 #[test]
 fn a_reconciliation_by_hand_takes_nothing_from_that_of_the_schedule_or_from_another_by_hand() {
     let config = Config::parse(CONFIG).unwrap();
-    let whole = Order::default();
-    let of_store = Order { stores: vec!["birthday".to_owned()], ..Order::default() };
-    let told = Order { mode: Some(Mode::Report), ..Order::default() };
-    let fast = Order { is_unthrottled: true, ..Order::default() };
-    let of = |order: &Order| (order.register(), order.is_whole(&config));
+    let whole = ReconcileOrder::default();
+    let of_store = ReconcileOrder { stores: vec!["birthday".to_owned()], ..ReconcileOrder::default() };
+    let reported = ReconcileOrder { mode: Some(Mode::Report), ..ReconcileOrder::default() };
+    let fast = ReconcileOrder { is_unthrottled: true, ..ReconcileOrder::default() };
+    let of = |order: &ReconcileOrder| (order.register(), order.is_whole(&config));
     assert_eq!(of(&whole), (SCHEDULED, true));
     assert_eq!(of(&fast), (BY_HAND, true), "it closes a window, and goes on with no other");
     assert_eq!(of(&of_store), (BY_HAND, false));
-    assert_eq!(of(&told), (BY_HAND, false));
+    assert_eq!(of(&reported), (BY_HAND, false));
 
     let cut_off = register(written(&begun(&of_store, "a layout".to_owned())));
     assert!(require_same(&cut_off, &of_store, "a layout").is_ok());
-    let refused = require_same(&cut_off, &told, "a layout").unwrap_err();
+    let refused = require_same(&cut_off, &reported, "a layout").unwrap_err();
     assert!(refused.to_string().contains("reconcile --now --store birthday"), "{refused}");
-    assert!(require_same(&cut_off, &told, "another layout").is_ok(), "nobody can go on with it");
-    assert!(require_same(&register(String::new()), &told, "a layout").is_ok());
+    assert!(require_same(&cut_off, &reported, "another layout").is_ok(), "nobody can go on with it");
+    assert!(require_same(&register(String::new()), &reported, "a layout").is_ok());
 }
 
 #[test]
 fn a_reconciliation_goes_on_as_the_same_only_and_from_what_is_whole() {
-    let order = Order { stores: vec!["birthday".to_owned()], ..Order::default() };
+    let order = ReconcileOrder { stores: vec!["birthday".to_owned()], ..ReconcileOrder::default() };
     let state = begun(&order, "a layout".to_owned());
-    let goes_on = |value: &str, order: &Order, layout: &str| {
+    let goes_on = |value: &str, order: &ReconcileOrder, layout: &str| {
         resumed(&register(value.to_owned()), order, layout).map(|state| state.id)
     };
     let whole = written(&state);
     assert_eq!(goes_on(&whole, &order, "a layout"), Some(state.id.clone()));
     assert_eq!(goes_on(&whole, &order, "another layout"), None);
     for other in [
-        Order::default(),
-        Order { mode: Some(Mode::Report), ..order.clone() },
-        Order { is_gate_open: true, ..order.clone() },
+        ReconcileOrder::default(),
+        ReconcileOrder { mode: Some(Mode::Report), ..order.clone() },
+        ReconcileOrder { is_gate_open: true, ..order.clone() },
     ] {
         assert_eq!(goes_on(&whole, &other, "a layout"), None, "{other:?}");
     }

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use anabranch_connectors::mysql::store::MysqlRows;
 use anabranch_connectors::search::SearchRows;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{DerivedRows, ForeignRow, ForeignRows, Sought};
-use anabranch_pipeline::records::{ChunkKey, Claimed, DerivedRow};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
+use anabranch_pipeline::records::{Claimed, DerivedRow, ScanCursor};
 use anabranch_schemas::shard::ShardId;
 
 /// The derived rows of a projection on either kind of server.
@@ -23,10 +23,10 @@ impl DerivedRows for DerivedStore {
         &self,
         table: u32,
         shards: RangeInclusive<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
         visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
+    ) -> Result<Option<ScanCursor>, Fault> {
         match self {
             Self::Mysql(rows) => rows.page(table, shards, after, limit, visit).await,
             Self::Search(rows) => rows.page(table, shards, after, limit, visit).await,
@@ -35,7 +35,7 @@ impl DerivedRows for DerivedStore {
 
     async fn rows(
         &self,
-        sought: &[Sought],
+        sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
         match self {
@@ -50,9 +50,9 @@ impl ForeignRows for DerivedStore {
         &self,
         table: u32,
         known: &BTreeSet<ShardId>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         limit: NonZeroUsize,
-    ) -> Result<(Vec<ForeignRow>, Option<ChunkKey>), Fault> {
+    ) -> Result<(Vec<ForeignRow>, Option<ScanCursor>), Fault> {
         match self {
             Self::Mysql(rows) => rows.foreign(table, known, after, limit).await,
             Self::Search(rows) => rows.foreign(table, known, after, limit).await,

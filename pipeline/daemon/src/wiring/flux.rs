@@ -7,7 +7,7 @@ use anabranch_connectors::mysql::store::SetupReport;
 use anabranch_pipeline::config::FluxConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{
-    FluxIssuer, FluxOrder, FluxSettings, Raised, SequenceState, raise, state,
+    FluxIssuer, FluxOrder, FluxSettings, RaiseOutcome, SequenceState, raise, state,
 };
 use anabranch_pipeline::records::RequestKey;
 use anabranch_schemas::flux::id::FluxId;
@@ -61,7 +61,7 @@ impl FluxIdentifiers {
     }
 
     /// Skips numbers of every counter, and accepts the server.
-    pub async fn raise(&self, skipped: u32) -> Result<Raised, Fault> {
+    pub async fn raise(&self, skipped: u32) -> Result<RaiseOutcome, Fault> {
         raise(self.wiring.log().await?, self.issuer.sequence(), self.config.region, skipped).await
     }
 

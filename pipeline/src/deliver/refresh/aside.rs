@@ -31,7 +31,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
         let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
         if let (true, Code::SourceTableUnkeyed, Some(shard)) =
-            (is_first, fault.code(), self.notes.shards.first())
+            (is_first, fault.code(), self.changes.shards.first())
         {
             tracing::warn!(
                 lane = %self.id, %fault,
@@ -44,7 +44,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.not_before = Instant::now() + pause;
         // A table that was dropped meanwhile is no longer listed.
         self.tables = None;
-        let shard = self.notes.shards.first().copied();
+        let shard = self.changes.shards.first().copied();
         if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
             && fault.class() != Class::Transient
             && let Some(step) = step_aside(refresh, shard, self.is_reread)

@@ -6,9 +6,9 @@ use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
-use super::notes::Notes;
+use super::changed_claims::ChangedClaims;
 use super::read::Read;
-use crate::records::{Cell, ChunkKey, Progress, Refresh, Scope, TableRefresh};
+use crate::records::{Cell, Progress, Refresh, ScanCursor, Scope, TableRefresh};
 
 /// Chunks that are thrown away in a row until a key that never stands still is left as it is.
 const REPEATED_MAX: u32 = 10;
@@ -23,7 +23,7 @@ pub(super) enum Work {
     /// Reads the rows of a table after a key.
     Chunk {
         table: TableIdentity<'static>,
-        after: Option<ChunkKey>,
+        after: Option<ScanCursor>,
         /// Low watermark of the table's first chunk; [`Lsn::ZERO`] if this is the first one.
         first: Lsn,
         /// The table was chosen because it waits to be read again; `None` if it was chosen before.
@@ -96,7 +96,7 @@ pub(super) struct Judged<'j> {
     pub(super) refresh: &'j Refresh,
     /// The lane's, with nothing uncommitted.
     pub(super) progress: &'j Progress,
-    pub(super) notes: &'j Notes,
+    pub(super) changes: &'j ChangedClaims,
     /// The key column of a derived row that is the key of its source row.
     pub(super) source_column: usize,
     /// Chunks that were thrown away in a row.
@@ -105,7 +105,7 @@ pub(super) struct Judged<'j> {
 
 impl Judged<'_> {
     pub(super) fn verdict(self, read: &Read) -> Verdict {
-        let Self { refresh, progress, notes, repeated, .. } = self;
+        let Self { refresh, progress, changes, repeated, .. } = self;
         let low = read.chunk.low;
         let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
@@ -114,13 +114,13 @@ impl Judged<'_> {
         match () {
             // Positions of another server cannot be compared with the watermark, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
-            () if read.found_at.min(low) < notes.floor || low < first => {
+            () if read.found_at.min(low) < changes.floor || low < first => {
                 Verdict::Again("the lane had read beyond the chunk's watermark")
             }
-            () if notes.shards.iter().any(is_owed) => {
+            () if changes.shards.iter().any(is_owed) => {
                 Verdict::Again("the table changed without row events since")
             }
-            () if notes.is_full() => Verdict::Again("too many keys have changed"),
+            () if changes.is_full() => Verdict::Again("too many keys have changed"),
             () if progress.position < read.chunk.high => Verdict::Wait,
             () if repeated < REPEATED_MAX && self.has_changed(read) => Verdict::Again("a key has changed"),
             () => Verdict::Write,
@@ -130,7 +130,7 @@ impl Judged<'_> {
     /// Whether one of the keys that were read has changed after the watermark.
     fn has_changed(self, Read { chunk, keys, .. }: &Read) -> bool {
         let Some(keys) = keys else { return false };
-        let changed = self.notes.changed(self.source_column, chunk.low);
+        let changed = self.changes.changed(self.source_column, chunk.low);
         keys.iter().any(|(shard, keys)| keys.iter().any(|key| changed.has(*shard, key)))
     }
 }

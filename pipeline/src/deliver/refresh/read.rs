@@ -11,7 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use crate::error::{Code, Fault};
 use crate::ports::RowSource;
 use crate::projections::key_of;
-use crate::records::{Cell, Chunk, ChunkKey, Condition};
+use crate::records::{Cell, Chunk, Condition, ScanCursor};
 
 /// The result of one read.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(super) async fn rows_where<S: RowSource>(
     source: &S,
     table: TableIdentity<'static>,
     condition: Condition,
-    after: Option<ChunkKey>,
+    after: Option<ScanCursor>,
     rows: NonZeroUsize,
     epoch: u16,
 ) -> Result<Read, Fault> {

@@ -45,7 +45,7 @@ fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> Deli
 fn taken(window: &mut LaneWindow, message: &Delivery) -> Result<Vec<u64>, Code> {
     let mut seen = Vec::new();
     window
-        .take(&lane(), message, |change, _| seen.push(change.lsn.position() / 16))
+        .add_message(&lane(), message, |change, _| seen.push(change.lsn.position() / 16))
         .map_err(|fault| fault.code())?;
     Ok(seen)
 }
@@ -73,19 +73,19 @@ fn only_what_lies_above_the_position_is_applied() {
     assert_eq!(taken(&mut window, &message(1, 0, &[8, 9, 10], 10)), Ok(vec![]));
     assert_eq!(taken(&mut window, &message(2, 10, &[11, 12], 12)), Ok(vec![11, 12]));
     assert_eq!(taken(&mut window, &message(3, 5, &[6, 7], 7)), Ok(vec![]));
-    let all = Taken { told: 7, applied: 2, behind: 5, overlapping: 0 };
-    assert_eq!((window.taken(), all.unaccounted()), (all, 0));
+    let all = ChangeCounts { announced: 7, applied: 2, passed: 5, overlapping: 0 };
+    assert_eq!((window.counts(), all.unaccounted()), (all, 0));
     assert_eq!(window.progress().position, lsn(12), "a position never goes back");
     assert_eq!(taken(&mut window, &message(4, 10, &[11, 12, 13], 13)), Ok(vec![13]));
-    assert_eq!(window.taken(), Taken { told: 10, applied: 3, behind: 5, overlapping: 2 });
+    assert_eq!(window.counts(), ChangeCounts { announced: 10, applied: 3, passed: 5, overlapping: 2 });
 }
 
 #[test]
 fn a_change_that_is_not_above_the_position_before_its_message_stops_the_lane() {
     let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
     assert_eq!(taken(&mut window, &message(1, 10, &[12, 10], 12)), Err(Code::LogOrderViolated));
-    let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
-    assert_eq!(taken(&mut behind, &message(1, 10, &[10], 12)), Err(Code::LogOrderViolated));
+    let mut later = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
+    assert_eq!(taken(&mut later, &message(1, 10, &[10], 12)), Err(Code::LogOrderViolated));
 }
 
 #[test]
@@ -96,10 +96,10 @@ fn a_message_with_fewer_or_more_changes_than_its_head_says_stops_the_lane() {
         let mut other = message(2, 11, &[12, 13], 13);
         other.envelope.changes = says;
         assert_eq!(taken(&mut window, &other), Err(Code::LogCountViolated), "{says} in its head");
-        assert_eq!(window.taken().unaccounted(), unaccounted);
+        assert_eq!(window.counts().unaccounted(), unaccounted);
         // The count is checked also where all of the message came before.
-        let mut behind = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
-        assert_eq!(taken(&mut behind, &other), Err(Code::LogCountViolated), "{says} in its head");
+        let mut later = LaneWindow::new(Progress { position: lsn(20), ..Progress::default() });
+        assert_eq!(taken(&mut later, &other), Err(Code::LogCountViolated), "{says} in its head");
     }
 }
 
@@ -117,9 +117,9 @@ fn a_window_with_many_withdrawals_is_full_before_it_has_a_row() {
     let withdraw =
         |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
     let changes = vec![20; WITHDRAWALS_MAX - 1];
-    window.take(&lane(), &message(1, 10, &changes, 10), withdraw).unwrap();
+    window.add_message(&lane(), &message(1, 10, &changes, 10), withdraw).unwrap();
     assert!(!window.is_full(1000));
-    window.take(&lane(), &message(2, 10, &[20], 10), withdraw).unwrap();
+    window.add_message(&lane(), &message(2, 10, &[20], 10), withdraw).unwrap();
     assert!(window.is_full(1000) && window.rows() == 0);
     window.keep_withdrawals_of(&BTreeSet::new());
     assert!(!window.is_full(1000) && window.has_moved());
@@ -135,7 +135,7 @@ fn a_damaged_payload_is_told_and_counts_for_nothing() {
     assert_eq!(taken(&mut window, &damaged), Err(Code::LogMessageCorrupt));
     // Its changes come by a direct feed.
     assert_eq!(taken(&mut window, &message(1, 0, &[1], 1)), Ok(vec![1]));
-    assert_eq!(window.taken().unaccounted(), 0);
+    assert_eq!(window.counts().unaccounted(), 0);
 }
 
 #[test]
@@ -148,16 +148,16 @@ fn an_epoch_is_noted_before_its_first_rows() {
         next.envelope.position = above;
         next
     };
-    window.take(&lane(), &next(&[]), |_, _| ()).unwrap();
-    assert!(window.note_of_epoch().is_none(), "there are no rows of it");
+    window.add_message(&lane(), &next(&[]), |_, _| ()).unwrap();
+    assert!(window.epoch_record().is_none(), "there are no rows of it");
     let mut window = LaneWindow::new(stored);
     let withdraw =
         |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
-    window.take(&lane(), &next(&[11]), withdraw).unwrap();
-    let note = window.note_of_epoch().expect("the first rows").progress;
+    window.add_message(&lane(), &next(&[11]), withdraw).unwrap();
+    let note = window.epoch_record().expect("the first rows").progress;
     assert_eq!((note.revision, note.position, note.highest_position), (5, old, above));
-    window.noted(note);
-    assert!(window.note_of_epoch().is_none());
+    window.epoch_recorded(note);
+    assert!(window.epoch_record().is_none());
     assert_eq!(window.flush().progress.revision, 6);
 }
 
@@ -175,9 +175,9 @@ fn what_was_applied_before_an_epoch_is_behind_no_chunk_that_is_older_than_its_fi
     assert_eq!(window.progress().highest_change, lsn(11));
     taken(&mut window, &of_epoch(12)).unwrap();
     assert_eq!(window.progress().highest_change, begins);
-    let mut behind = of_epoch(12);
-    (behind.envelope.previous, behind.envelope.position) = (begins, Lsn::new(2, 4, 320).unwrap());
-    taken(&mut window, &behind).unwrap();
+    let mut later = of_epoch(12);
+    (later.envelope.previous, later.envelope.position) = (begins, Lsn::new(2, 4, 320).unwrap());
+    taken(&mut window, &later).unwrap();
     assert_eq!(window.progress().highest_change, begins, "a position alone changes nothing");
 }
 

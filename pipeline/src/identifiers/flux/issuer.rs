@@ -40,7 +40,7 @@ pub struct FluxSettings {
 
 /// The rest of a leased range.
 #[derive(Debug)]
-struct Held {
+struct LeasedRange {
     next: u32,
     end: u32,
     /// Numbers of the last lease.
@@ -48,7 +48,7 @@ struct Held {
     leased_at: Instant,
 }
 
-impl Held {
+impl LeasedRange {
     /// Returns how many numbers the next lease is for.
     fn following(&self) -> u32 {
         let size = match self.leased_at.elapsed() {
@@ -67,7 +67,7 @@ pub struct FluxIssuer<S> {
     settings: FluxSettings,
     /// Numbers of a first lease, at least.
     range_min: u32,
-    held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<Held>>>>>,
+    held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<LeasedRange>>>>>,
 }
 
 impl<S: Sequence> FluxIssuer<S> {
@@ -98,9 +98,9 @@ impl<S: Sequence> FluxIssuer<S> {
     ) -> Result<Vec<FluxId>, Fault> {
         let template = self.template(order, today)?;
         let counter = Counter::of(&template);
-        let place = self.place(counter, today);
-        let mut held = place.lock().await;
-        let ranges = self.take(registers, counter, &mut held, order.count, false).await?;
+        let slot = self.slot(counter, today);
+        let mut held = slot.lock().await;
+        let ranges = self.take_numbers(registers, counter, &mut held, order.count, false).await?;
         drop(held);
         let numbers = ranges.into_iter().flatten();
         let identifiers = numbers.filter_map(|number| template.with_sequence(number)).collect();
@@ -142,17 +142,17 @@ impl<S: Sequence> FluxIssuer<S> {
     ) -> Result<GivenOnce, Fault> {
         let template = self.template(order, today)?;
         let counter = Counter::of(&template);
-        let place = self.place(counter, today);
+        let slot = self.slot(counter, today);
         // The numbers follow one another, so that the first one and the count describe them all.
-        let mut held = place.lock().await;
-        let [numbers, _] = self.take(registers, counter, &mut held, order.count, true).await?;
+        let mut held = slot.lock().await;
+        let [numbers, _] = self.take_numbers(registers, counter, &mut held, order.count, true).await?;
         drop(held);
         let first = template.with_sequence(numbers.start).unwrap_or(template);
         failpoints::reach("sequence-before-key").await;
         let stored = self.sequence.remember(key, &GivenOnce { first, count: order.count }).await?;
         failpoints::reach("sequence-after-key").await;
         match stored {
-            Remembered::Stands(given) => {
+            Remembered::Existing(given) => {
                 counter!(names::FLUX_IDENTIFIERS).increment(u64::from(order.count));
                 Ok(given)
             }
@@ -177,7 +177,7 @@ impl<S: Sequence> FluxIssuer<S> {
     }
 
     /// Returns the slot of a counter's range; it drops ranges of days that nobody can order any more.
-    fn place(&self, counter: Counter, today: Date) -> Arc<tokio::sync::Mutex<Option<Held>>> {
+    fn slot(&self, counter: Counter, today: Date) -> Arc<tokio::sync::Mutex<Option<LeasedRange>>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let is_near = |date: Date| today.until(date).is_ok_and(|span| span.get_days().abs() <= 10);
         if !held.contains_key(&counter) {
@@ -188,11 +188,11 @@ impl<S: Sequence> FluxIssuer<S> {
 
     /// Takes `count` numbers from the held range and the next one; with `in_a_row` all are in the first returned range.
     /// After a fault it has taken nothing.
-    async fn take(
+    async fn take_numbers(
         &self,
         registers: &impl Registers,
         counter: Counter,
-        held: &mut Option<Held>,
+        held: &mut Option<LeasedRange>,
         count: u32,
         in_a_row: bool,
     ) -> Result<[Range<u32>; 2], Fault> {
@@ -200,7 +200,7 @@ impl<S: Sequence> FluxIssuer<S> {
         let mut all = [rest.clone(), 0..0];
         if rest.len() < count as usize {
             let needed = if in_a_row { count } else { count - rest.len() as u32 };
-            let size = held.as_ref().map_or(self.range_min, Held::following);
+            let size = held.as_ref().map_or(self.range_min, LeasedRange::following);
             let lease = self.lease(registers, counter, needed, size.max(needed)).await?;
             gauge!(names::FLUX_USED).set(f64::from(lease.end()) / f64::from(SEQUENCES));
             all = match rest.end == lease.first {
@@ -209,7 +209,8 @@ impl<S: Sequence> FluxIssuer<S> {
                 false if in_a_row => [lease.first..lease.end(), 0..0],
                 false => [rest, lease.first..lease.end()],
             };
-            *held = Some(Held { next: lease.first, end: lease.end(), size, leased_at: Instant::now() });
+            *held =
+                Some(LeasedRange { next: lease.first, end: lease.end(), size, leased_at: Instant::now() });
         }
         let [first, second] = all;
         let split = first.end.min(first.start + count);

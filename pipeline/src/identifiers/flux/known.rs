@@ -1,8 +1,8 @@
 //! The numbers that are known outside of the counters' server: registers of the log, which only rise.
 //!
 //! The register of a ring holds, for its last days, the number below which everything may have been given out. A
-//! process raises it after each lease, before it uses the first number. [`seen`] is for code that meets an identifier
-//! elsewhere, as capture does in a row of a source: so a counter below such a row is refused by name, too.
+//! process raises it after each lease, before it uses the first number. [`record_seen`] is for code that meets an
+//! identifier elsewhere, as capture does in a row of a source: so a counter below such a row is refused by name, too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,9 +22,9 @@ pub(super) const ATTEMPTS: u32 = 16;
 
 /// The number below which everything may have been given out, by day.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Known(BTreeMap<Date, u32>);
+pub struct UsedBounds(BTreeMap<Date, u32>);
 
-impl Known {
+impl UsedBounds {
     pub fn of(&self, date: Date) -> u32 {
         self.0.get(&date).copied().unwrap_or(0)
     }
@@ -48,7 +48,7 @@ impl Known {
 }
 
 /// Writes `2026-11-26:5000 2026-11-27:9` and the like.
-impl fmt::Display for Known {
+impl fmt::Display for UsedBounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (date, number)) in self.0.iter().enumerate() {
             write!(f, "{}{date}:{number}", if place == 0 { "" } else { " " })?;
@@ -61,7 +61,7 @@ impl fmt::Display for Known {
 #[derive(Debug, PartialEq, Eq)]
 pub struct InvalidKnown;
 
-impl FromStr for Known {
+impl FromStr for UsedBounds {
     type Err = InvalidKnown;
 
     fn from_str(text: &str) -> Result<Self, InvalidKnown> {
@@ -81,7 +81,7 @@ pub(super) fn key(ring: Ring) -> String {
 }
 
 /// Reads the register of a ring; returns it as stored and as parsed.
-pub(super) async fn read(registers: &impl Registers, ring: Ring) -> Result<(Register, Known), Fault> {
+pub(super) async fn read(registers: &impl Registers, ring: Ring) -> Result<(Register, UsedBounds), Fault> {
     let key = key(ring);
     let register = registers.read(&key).await?;
     let known = register.value.parse().map_err(|InvalidKnown| {
@@ -116,7 +116,7 @@ async fn raise_once(registers: &impl Registers, ring: Ring, numbers: &[(Date, u3
 }
 
 /// Notes an identifier that exists somewhere, so that its counter does not give it out.
-pub async fn seen(registers: &impl Registers, id: &FluxId) -> Result<(), Fault> {
+pub async fn record_seen(registers: &impl Registers, id: &FluxId) -> Result<(), Fault> {
     let counter = Counter::of(id);
     raise(registers, counter.ring, &[(counter.date, id.parts().sequence + 1)]).await
 }
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn a_register_holds_the_last_days_and_never_a_lower_number() {
         let first = date(2026, 11, 26);
-        let mut known = Known::default();
-        assert_eq!("".parse(), Ok(Known::default()));
+        let mut known = UsedBounds::default();
+        assert_eq!("".parse(), Ok(UsedBounds::default()));
         for day in 0..40 {
             known = known.with(first.checked_add(day.days()).unwrap(), 5);
         }
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(known.to_string().parse(), Ok(known.clone()));
         assert!(known.to_string().len() < 400, "it fits a value of the bucket");
         for odd in ["2026-11-26", "2026-11-31:5", "2026-11-26:100000001", "2026-11-26:-1", "x:1"] {
-            assert_eq!(odd.parse::<Known>(), Err(InvalidKnown), "{odd}");
+            assert_eq!(odd.parse::<UsedBounds>(), Err(InvalidKnown), "{odd}");
         }
     }
 }

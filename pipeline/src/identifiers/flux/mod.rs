@@ -21,6 +21,6 @@ mod upkeep;
 mod wanted;
 
 pub use self::issuer::{FluxIssuer, FluxSettings};
-pub use self::known::{Known, seen};
-pub use self::upkeep::{Raised, SequenceState, raise, state};
+pub use self::known::{UsedBounds, record_seen};
+pub use self::upkeep::{RaiseOutcome, SequenceState, raise, state};
 pub use self::wanted::{FluxOrder, VERSION};

@@ -8,11 +8,11 @@ use jiff::ToSpan;
 use jiff::civil::Date;
 
 use super::issuer::{RAISE, accepted_server};
-use super::known::{self, Known, SERVER};
+use super::known::{self, SERVER, UsedBounds};
 use super::wanted::DAYS_BACK_MAX;
 use crate::error::{Code, Fault};
 use crate::ports::{Registers, Sequence};
-use crate::records::{SequenceServer, SequenceStanding};
+use crate::records::{SequenceServer, SequenceStatus};
 
 /// Faulty counters that are named one by one, at most.
 const NAMED_MAX: usize = 5;
@@ -20,15 +20,15 @@ const NAMED_MAX: usize = 5;
 /// All counters of a region, and the registers of their rings.
 #[derive(Debug)]
 pub struct SequenceState {
-    pub standing: SequenceStanding,
+    pub status: SequenceStatus,
     /// The accepted server of the numbers; empty before the first lease.
     pub accepted: String,
-    pub known: BTreeMap<Ring, Known>,
+    pub known: BTreeMap<Ring, UsedBounds>,
 }
 
 /// The result of a raise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Raised {
+pub struct RaiseOutcome {
     pub server: String,
     pub counters: usize,
     /// First day that identifiers can be ordered for; `last` is the last one.
@@ -48,35 +48,35 @@ pub async fn state(
     for ring in Ring::of_region(region) {
         known.insert(ring, known::read(registers, ring).await?.1);
     }
-    Ok(SequenceState { standing: sequence.standing().await?, accepted, known })
+    Ok(SequenceState { status: sequence.status().await?, accepted, known })
 }
 
 impl SequenceState {
     /// Returns how far a counter was leased; 0 before its day has come.
     pub fn next(&self, counter: Counter) -> u32 {
-        let row = self.standing.counters.iter().find(|(known, _)| *known == counter);
+        let row = self.status.counters.iter().find(|(known, _)| *known == counter);
         row.map_or(0, |(_, next)| *next)
     }
 
     /// Returns the counters below numbers that were given out, each with its number and the register's.
-    pub fn behind(&self) -> Vec<(Counter, u32, u32)> {
-        let rows: BTreeMap<Counter, u32> = self.standing.counters.iter().copied().collect();
-        let (first, last) = window(&self.standing.server);
-        let mut behind = Vec::new();
+    pub fn lagging_counters(&self) -> Vec<(Counter, u32, u32)> {
+        let rows: BTreeMap<Counter, u32> = self.status.counters.iter().copied().collect();
+        let (first, last) = window(&self.status.server);
+        let mut lagging = Vec::new();
         for (ring, known) in &self.known {
             for (date, number) in known.days().filter(|(date, _)| (first..=last).contains(date)) {
                 let next = rows.get(&ring.on(date)).copied().unwrap_or(0);
                 if next < number {
-                    behind.push((ring.on(date), next, number));
+                    lagging.push((ring.on(date), next, number));
                 }
             }
         }
-        behind
+        lagging
     }
 
     /// Returns the faults that keep the issuer from giving out identifiers.
     pub fn faults(&self) -> Vec<Fault> {
-        let found = &self.standing.server.name;
+        let found = &self.status.server.name;
         if !self.accepted.is_empty() && self.accepted != *found {
             let found = format!("it is {found}, and numbers were given out by {}", self.accepted);
             return vec![
@@ -85,7 +85,7 @@ impl SequenceState {
                     .remedy(RAISE),
             ];
         }
-        let behind = self.behind();
+        let lagging = self.lagging_counters();
         let fault = |(counter, next, number): &(Counter, u32, u32)| {
             let found = format!("its next number is {next}, and numbers up to {number} were given out");
             let needed = format!("at least {number}; the server was restored from an older copy");
@@ -94,10 +94,10 @@ impl SequenceState {
                 .remedy("anabranch --config FILE setup")
                 .then(RAISE)
         };
-        let mut faults: Vec<Fault> = behind.iter().take(NAMED_MAX).map(fault).collect();
-        if behind.len() > NAMED_MAX {
+        let mut faults: Vec<Fault> = lagging.iter().take(NAMED_MAX).map(fault).collect();
+        if lagging.len() > NAMED_MAX {
             let found =
-                format!("{} more counters are below numbers that were given out", behind.len() - NAMED_MAX);
+                format!("{} more counters are below numbers that were given out", lagging.len() - NAMED_MAX);
             faults.push(
                 Fault::new(Code::FluxSequenceBehind, "counters of flux.sequence_url", found).remedy(RAISE),
             );
@@ -120,16 +120,16 @@ pub async fn raise(
     sequence: &impl Sequence,
     region: Region,
     skipped: u32,
-) -> Result<Raised, Fault> {
+) -> Result<RaiseOutcome, Fault> {
     let state = state(registers, sequence, region).await?;
-    let rows: BTreeMap<Counter, u32> = state.standing.counters.iter().copied().collect();
-    let (first, last) = window(&state.standing.server);
-    let raised = |ring: Ring, known: &Known, date: Date| {
+    let rows: BTreeMap<Counter, u32> = state.status.counters.iter().copied().collect();
+    let (first, last) = window(&state.status.server);
+    let raised = |ring: Ring, known: &UsedBounds, date: Date| {
         let above = known.of(date).max(rows.get(&ring.on(date)).copied().unwrap_or(0));
         (date, above.saturating_add(skipped).min(SEQUENCES))
     };
     let days: Vec<Date> = first.series(1.day()).take_while(|date| *date <= last).collect();
-    let of_ring = |(ring, known): (&Ring, &Known)| {
+    let of_ring = |(ring, known): (&Ring, &UsedBounds)| {
         (*ring, days.iter().map(|date| raised(*ring, known, *date)).collect::<Vec<_>>())
     };
     let rings: Vec<(Ring, Vec<(Date, u32)>)> = state.known.iter().map(of_ring).collect();
@@ -142,12 +142,12 @@ pub async fn raise(
     for (ring, numbers) in &rings {
         known::raise(registers, *ring, numbers).await?;
     }
-    let server = state.standing.server.name;
+    let server = state.status.server.name;
     let register = registers.read(SERVER).await?;
     if register.value != server {
         registers.compare_and_set(SERVER, &register, server.clone()).await?;
     }
     // The register says which server is accepted now.
     let server = accepted_server(registers, sequence).await?;
-    Ok(Raised { server, counters: numbers.len(), first, last })
+    Ok(RaiseOutcome { server, counters: numbers.len(), first, last })
 }

@@ -4,7 +4,7 @@
 //! parent. The region is a setting: two installations with separate counters never make identifiers of one region.
 
 use anabranch_schemas::flux::id::{FluxId, Part, Parts, Region, Side};
-use anabranch_schemas::flux::placement::{Kind, Place};
+use anabranch_schemas::flux::placement::{Kind, StorageAddress};
 use jiff::ToSpan;
 use jiff::civil::Date;
 
@@ -74,7 +74,7 @@ impl FluxOrder {
         })
     }
 
-    fn place(&self, region: Region, date: Date) -> Result<Place, Fault> {
+    fn place(&self, region: Region, date: Date) -> Result<StorageAddress, Fault> {
         let (kind, name) = (self.kind, self.kind.name());
         let unfit = |found: String| {
             Fault::new(Code::FluxParentUnfit, name, found).needs(format!(
@@ -86,7 +86,7 @@ impl FluxOrder {
         match &self.parent {
             Some(parent) => {
                 // The fault of a rule that refuses the parent comes first.
-                let place = kind.place(parent).map_err(|error| unfit(error.to_string()))?;
+                let place = kind.address_below(parent).map_err(|error| unfit(error.to_string()))?;
                 if self.partition.is_some() || self.is_failed_over {
                     let given = if self.is_failed_over { "fail_over" } else { "partition" };
                     let found = format!("`{given}` was given beside `parent`, which decides it");
@@ -118,9 +118,9 @@ impl FluxOrder {
                         let found = "`fail_over` was given, and a withdrawal never fails over".to_owned();
                         Err(unfit(found).remedy("leave `fail_over` out"))
                     }
-                    (Kind::Withdrawal, false) => Ok(Place::of_withdrawal(partition)),
-                    (_, true) => Ok(Place::of_recharge(date, partition, Side::FailOver)),
-                    (_, false) => Ok(Place::of_recharge(date, partition, Side::Main)),
+                    (Kind::Withdrawal, false) => Ok(StorageAddress::of_withdrawal(partition)),
+                    (_, true) => Ok(StorageAddress::of_recharge(date, partition, Side::FailOver)),
+                    (_, false) => Ok(StorageAddress::of_recharge(date, partition, Side::Main)),
                 }
             }
         }
@@ -210,8 +210,8 @@ mod tests {
             (FluxOrder { version: 2, ..recharge(5) }, "digit 9 (data version) is 2"),
             (FluxOrder { partition: Some(100), ..recharge(5) }, "user partition"),
         ] {
-            let told = refused(&order);
-            assert!(told.contains(expected), "{told}");
+            let reported = refused(&order);
+            assert!(reported.contains(expected), "{reported}");
         }
     }
 

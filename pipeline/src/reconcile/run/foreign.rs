@@ -7,7 +7,7 @@ use futures::future::join_all;
 
 use super::Reconciliation;
 use crate::ports::{DerivedRows, Lanes, RowSource};
-use crate::reconcile::foreign::{Foreign, Unowned, shard_text, table_text};
+use crate::reconcile::foreign::{Foreign, UnownedRows, shard_text, table_text};
 use crate::reconcile::report::StoreReport;
 use crate::reconcile::scan::SourceTable;
 use crate::retry::again;
@@ -15,9 +15,9 @@ use crate::retry::again;
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
     /// Reports rows that belong to no table of a source. A table that was made since the reconciliation began is left
     /// to the next one.
-    pub(super) async fn tell_foreign(
+    pub(super) async fn report_foreign(
         &self,
-        mut unowned: Unowned,
+        mut unowned: UnownedRows,
         tables: &BTreeMap<ShardId, SourceTable>,
         report: &mut StoreReport,
     ) {

@@ -10,7 +10,7 @@ fn numbered(number: u64) -> ShardId {
 
 fn chunk(position: u64, rows: u64, next: Option<&[u8]>) -> Chunk {
     let low = Lsn::new(1, 7, position).unwrap();
-    let next = next.map(|key| ChunkKey(key.into()));
+    let next = next.map(|key| ScanCursor(key.into()));
     Chunk { low, high: low, server: Default::default(), payload: Default::default(), rows, next }
 }
 
@@ -24,17 +24,14 @@ fn keys() -> Scope {
 #[test]
 fn the_text_is_read_back() {
     let whole = Refresh::new(Scope::Source);
-    let begun = whole.behind_table(numbered(7)).behind_chunk(
-        numbered(9),
-        &chunk(320, 20, Some(&[0, 255, 16])),
-        false,
-    );
-    let read = begun.behind_chunk(numbered(9), &chunk(640, 3, None), false);
+    let begun =
+        whole.after_table(numbered(7)).after_chunk(numbered(9), &chunk(320, 20, Some(&[0, 255, 16])), false);
+    let read = begun.after_chunk(numbered(9), &chunk(640, 3, None), false);
     assert_eq!(begun.to_string(), "- 7 20 9 1:7:320 1 00ff10");
     assert_eq!(read.to_string(), "- 7 23 9 1:7:320 2 -");
     let keys = Refresh::new(keys());
     assert_eq!(keys.to_string(), "4=0,18446744073709551615;9=x37,x00ff202c - 0");
-    let found = Refresh::new(Scope::Where(Some(numbered(4)), condition())).behind_chunk(
+    let found = Refresh::new(Scope::Where(Some(numbered(4)), condition())).after_chunk(
         numbered(4),
         &chunk(320, 2, Some(&[1])),
         false,
@@ -48,10 +45,9 @@ fn the_text_is_read_back() {
     let empty_in_epoch = Refresh { empty_in_epoch: Some(FIRST_EPOCH), ..whole.clone() };
     let empty_begun = Refresh { empty_in_epoch: Some(FIRST_EPOCH), ..begun.clone() };
     assert_eq!(empty_begun.to_string(), "- 7 20 empty_in_epoch:1 9 1:7:320 1 00ff10");
-    let behind_keys = Refresh::with_every_table(Some(keys.clone()));
-    assert_eq!(behind_keys.to_string(), format!("{keys} every"));
-    for known in [whole, begun, read, table, keys, found, anywhere, empty_in_epoch, empty_begun, behind_keys]
-    {
+    let after_keys = Refresh::with_every_table(Some(keys.clone()));
+    assert_eq!(after_keys.to_string(), format!("{keys} every"));
+    for known in [whole, begun, read, table, keys, found, anywhere, empty_in_epoch, empty_begun, after_keys] {
         assert_eq!(known.to_string().parse(), Ok(known));
     }
     for text in [
@@ -87,9 +83,9 @@ fn condition() -> Condition {
 #[test]
 fn what_a_condition_finds_is_taken_a_chunk_at_a_time_and_swept_away_by_nothing() {
     let refresh = Refresh::new(Scope::Where(None, condition()));
-    let begun = refresh.behind_chunk(numbered(4), &chunk(320, 2, Some(&[1])), false);
+    let begun = refresh.after_chunk(numbered(4), &chunk(320, 2, Some(&[1])), false);
     assert!(begun.wants(numbered(4)) && begun.table.is_some());
-    let through = begun.behind_chunk(numbered(4), &chunk(640, 1, None), false);
+    let through = begun.after_chunk(numbered(4), &chunk(640, 1, None), false);
     assert_eq!((through.table, through.done, through.rows), (None, Some(numbered(4)), 3));
     assert!(!Refresh::new(Scope::Where(Some(numbered(4)), condition())).wants(numbered(5)));
 }
@@ -99,9 +95,9 @@ fn a_table_is_swept_unless_the_lane_had_no_rows_in_the_same_epoch() {
     let swept = Refresh::new(Scope::Source);
     let empty_in_epoch = |epoch| Refresh { empty_in_epoch: Some(epoch), ..Refresh::new(Scope::Source) };
     let is_through = |refresh: &Refresh, next| {
-        let behind = refresh.behind_chunk(numbered(4), &chunk(320, 2, next), false);
-        assert_eq!(behind.empty_in_epoch, refresh.empty_in_epoch);
-        behind.table.is_none() && behind.done == Some(numbered(4))
+        let later = refresh.after_chunk(numbered(4), &chunk(320, 2, next), false);
+        assert_eq!(later.empty_in_epoch, refresh.empty_in_epoch);
+        later.table.is_none() && later.done == Some(numbered(4))
     };
     assert!(is_through(&empty_in_epoch(FIRST_EPOCH), None));
     assert!(!is_through(&empty_in_epoch(FIRST_EPOCH), Some(&[1])));
@@ -117,8 +113,8 @@ fn keys_of_all_tables_are_taken_in_one_chunk() {
     };
     assert_eq!(left(&refresh), [(numbered(4), 2), (numbered(9), 2)]);
     // An earlier version took the keys table by table, and left this state.
-    assert_eq!(left(&refresh.behind_table(numbered(4))), [(numbered(9), 2)]);
-    let through = refresh.behind_chunk(numbered(4), &chunk(320, 3, None), false);
+    assert_eq!(left(&refresh.after_table(numbered(4))), [(numbered(9), 2)]);
+    let through = refresh.after_chunk(numbered(4), &chunk(320, 3, None), false);
     assert!(left(&through).is_empty());
     assert_eq!((through.rows, through.table), (3, None));
 }
@@ -138,38 +134,38 @@ fn so_many_keys_of_any_kind_fit_into_the_progress_row() {
 
 #[test]
 fn tables_that_are_through_are_not_wanted_again() {
-    let refresh = Refresh::new(Scope::Source).behind_table(numbered(7));
+    let refresh = Refresh::new(Scope::Source).after_table(numbered(7));
     assert_eq!([6, 7, 8].map(|number| refresh.wants(numbered(number))), [false, false, true]);
     let one = Refresh::new(Scope::Table(numbered(7)));
     assert_eq!([6, 7, 8].map(|number| one.wants(numbered(number))), [false, true, false]);
-    assert!(!one.behind_table(numbered(7)).wants(numbered(7)));
+    assert!(!one.after_table(numbered(7)).wants(numbered(7)));
 }
 
 #[test]
 fn tables_that_wait_are_read_out_of_turn_and_leave_the_turn_where_it_was() {
     let (at, first) = (Lsn::new(1, 7, 160).unwrap(), Lsn::new(1, 7, 320).unwrap());
     let whole = Refresh::with_reread(Some(Refresh::new(Scope::Source)), numbered(9), at);
-    let begun = whole.behind_chunk(numbered(9), &chunk(320, 2, None), true);
+    let begun = whole.after_chunk(numbered(9), &chunk(320, 2, None), true);
     assert_eq!(begun.to_string(), "- - 2 rereads:9@1:7:160 again:9 1:7:320 1 -");
     assert_eq!(begun.to_string().parse(), Ok(begun.clone()));
-    let swept = begun.behind_sweep(numbered(9), first);
+    let swept = begun.after_sweep(numbered(9), first);
     assert!(swept.rereads.is_empty() && swept.done.is_none() && swept.wants(numbered(4)));
     // The table waited no longer when its first chunk was written: its turn has not come either.
     let withdrawn =
-        whole.without_reread(numbered(9), at).behind_chunk(numbered(9), &chunk(320, 2, None), true);
-    assert!(withdrawn.behind_sweep(numbered(9), first).wants(numbered(4)));
+        whole.without_reread(numbered(9), at).after_chunk(numbered(9), &chunk(320, 2, None), true);
+    assert!(withdrawn.after_sweep(numbered(9), first).wants(numbered(4)));
 }
 
 #[test]
 fn a_table_waits_until_it_was_read_from_its_latest_change_on() {
     let at = |position| Lsn::new(1, 7, position).unwrap();
     let alone = Refresh::with_reread(None, numbered(9), at(320));
-    let read = alone.behind_chunk(numbered(9), &chunk(480, 2, None), true);
+    let read = alone.after_chunk(numbered(9), &chunk(480, 2, None), true);
     let changed = Refresh::with_reread(Some(read.clone()), numbered(9), at(640));
     assert_eq!(changed.table, None, "it begins with its first chunk again");
-    assert_eq!(read.behind_sweep(numbered(9), at(160)).rereads, read.rereads, "it was read too early");
+    assert_eq!(read.after_sweep(numbered(9), at(160)).rereads, read.rereads, "it was read too early");
     assert_eq!(alone.clone().without_reread(numbered(9), at(160)), alone, "it changed after the withdrawal");
-    assert_eq!(changed.behind_scope().map(|left| left.rereads), Some([(numbered(9), at(640))].into()));
+    assert_eq!(changed.after_scope().map(|left| left.rereads), Some([(numbered(9), at(640))].into()));
     let many = (0..=REREADS_MAX as u64)
         .fold(None, |refresh, table| Some(Refresh::with_reread(refresh, numbered(table), at(160))));
     assert_eq!(many, Some(Refresh::of_every_table()), "the progress row has no room for so many");
@@ -180,7 +176,7 @@ fn repairs_of_keys_are_kept_and_go_before_every_table() {
     let repair = Refresh::with_reread(Some(Refresh::new(keys())), numbered(4), Lsn::MAX);
     let every = Refresh::with_every_table(Some(repair));
     assert_eq!((&every.scope, every.rereads.is_empty(), every.reads_every_table()), (&keys(), true, true));
-    assert_eq!(every.behind_scope(), Some(Refresh::of_every_table()));
+    assert_eq!(every.after_scope(), Some(Refresh::of_every_table()));
     for read in [Scope::Source, Scope::Rereads, Scope::Table(numbered(4))] {
         let all = Refresh::with_every_table(Some(Refresh::new(read)));
         assert_eq!(all, Refresh::of_every_table(), "it is read with all others");

@@ -49,7 +49,7 @@ fn the_parts_are_the_31_digits_without_a_gap() {
 fn what_breaks_a_rule_is_told_with_its_digits_and_what_is_expected() {
     let full_width: String =
         EXAMPLE.chars().map(|digit| char::from_u32(digit as u32 + 0xFEE0).unwrap()).collect();
-    for (text, told) in [
+    for (text, reported) in [
         (String::new(), "it has 0 digits; expected: 31"),
         (EXAMPLE[1..].to_owned(), "it has 30 digits; expected: 31"),
         (format!("{EXAMPLE}0"), "it has 32 digits; expected: 31"),
@@ -73,7 +73,7 @@ fn what_breaks_a_rule_is_told_with_its_digits_and_what_is_expected() {
         (with(18, "98"), "digits 18 to 19 (month) are 98"),
     ] {
         let defect = text.parse::<FluxId>().unwrap_err().to_string();
-        assert!(defect.starts_with(told), "{text}: {defect}");
+        assert!(defect.starts_with(reported), "{text}: {defect}");
     }
     let bytes = [&EXAMPLE.as_bytes()[..30], &[0xff]].concat();
     assert_eq!(FluxId::parse(&bytes), Err(Defect::NotText { position: 31, found: 0xff }));

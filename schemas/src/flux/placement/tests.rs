@@ -7,8 +7,8 @@ fn id(tail: &str) -> FluxId {
     format!("2016060611031{tail}0000029904").parse().unwrap_or_else(|defect| panic!("{tail}: {defect}"))
 }
 
-fn place(side: u8, partition: u8, month: u8) -> Place {
-    Place {
+fn place(side: u8, partition: u8, month: u8) -> StorageAddress {
+    StorageAddress {
         side: if side == 0 { Side::Main } else { Side::FailOver },
         partition,
         month: if month == 99 { Month::No } else { Month::Of(month) },
@@ -22,9 +22,9 @@ const FAIL_OVER_NO_MONTH: &str = "00119942";
 const ATOM: &str = "10100005";
 
 /// Checks each parent with the place that follows, or `None` when it cannot be a parent.
-fn check(kind: Kind, table: [(&str, Option<Place>); 5]) {
+fn check(kind: Kind, table: [(&str, Option<StorageAddress>); 5]) {
     for (parent, expected) in table {
-        assert_eq!(kind.place(&id(parent)).ok(), expected, "{} below {parent}", kind.name());
+        assert_eq!(kind.address_below(&id(parent)).ok(), expected, "{} below {parent}", kind.name());
     }
 }
 
@@ -126,7 +126,7 @@ fn a_reversal_of_a_chargeback_follows_the_recharge_without_month() {
 
 #[test]
 fn a_withdrawal_has_the_user_partition_only() {
-    assert_eq!(Place::of_withdrawal(42), place(0, 42, 99));
+    assert_eq!(StorageAddress::of_withdrawal(42), place(0, 42, 99));
     check(
         Kind::Withdrawal,
         [MAIN_JANUARY, FAIL_OVER_JUNE, MAIN_NO_MONTH, FAIL_OVER_NO_MONTH, ATOM].map(|parent| (parent, None)),
@@ -150,39 +150,42 @@ fn an_atom_of_a_withdrawal_has_its_user_partition_only() {
 #[test]
 fn a_recharge_lies_in_the_month_of_its_date_on_either_side() {
     let date = jiff::civil::date(2016, 12, 31);
-    assert_eq!(Place::of_recharge(date, 7, Side::Main), place(0, 7, 11));
-    assert_eq!(Place::of_recharge(date, 7, Side::FailOver), place(1, 7, 11));
-    assert_eq!(Kind::Recharge.place(&id(MAIN_JANUARY)), Err(UnfitParent::FollowsNothing(Kind::Recharge)));
+    assert_eq!(StorageAddress::of_recharge(date, 7, Side::Main), place(0, 7, 11));
+    assert_eq!(StorageAddress::of_recharge(date, 7, Side::FailOver), place(1, 7, 11));
+    assert_eq!(
+        Kind::Recharge.address_below(&id(MAIN_JANUARY)),
+        Err(UnfitParent::FollowsNothing(Kind::Recharge))
+    );
 }
 
 #[test]
 fn captures_cancels_and_refunds_never_fail_over_by_themselves() {
     for (kind, tail) in [(Kind::Capture, "00310005"), (Kind::Cancel, "00310005"), (Kind::Refund, "00319905")]
     {
-        let told = kind.audit(&id(tail), Some(&id(MAIN_JANUARY))).unwrap();
-        assert_eq!(told, [Misplacement::FailedOverByItself { kind }]);
+        let misplacements = kind.audit(&id(tail), Some(&id(MAIN_JANUARY))).unwrap();
+        assert_eq!(misplacements, [Misplacement::FailedOverByItself { kind }]);
     }
     // A kind that only follows its parent is on the wrong side for another reason.
-    let told = Kind::Chargeback.audit(&id("10319905"), Some(&id(MAIN_JANUARY))).unwrap();
-    assert_eq!(told, [Misplacement::Side { expected: Side::Main, found: Side::FailOver }]);
+    let misplacements = Kind::Chargeback.audit(&id("10319905"), Some(&id(MAIN_JANUARY))).unwrap();
+    assert_eq!(misplacements, [Misplacement::Side { expected: Side::Main, found: Side::FailOver }]);
     // A refund in main whose recharge failed over is misplaced, too.
-    let told = Kind::Refund.audit(&id("00309942"), Some(&id(FAIL_OVER_JUNE))).unwrap();
-    assert_eq!(told, [Misplacement::Side { expected: Side::FailOver, found: Side::Main }]);
+    let misplacements = Kind::Refund.audit(&id("00309942"), Some(&id(FAIL_OVER_JUNE))).unwrap();
+    assert_eq!(misplacements, [Misplacement::Side { expected: Side::FailOver, found: Side::Main }]);
 }
 
 #[test]
 fn an_audit_names_every_digit_that_differs() {
-    let told = Kind::Refund.audit(&id("10310006"), Some(&id(MAIN_JANUARY))).unwrap();
-    let reasons: Vec<_> = told.iter().map(Misplacement::reason).collect();
+    let misplacements = Kind::Refund.audit(&id("10310006"), Some(&id(MAIN_JANUARY))).unwrap();
+    let reasons: Vec<_> = misplacements.iter().map(Misplacement::reason).collect();
     assert_eq!(reasons, ["level", "failed_over_by_itself", "partition", "month"]);
-    assert_eq!(told[3].to_string(), "digits 18 to 19 (month) are 00; expected: 99");
+    assert_eq!(misplacements[3].to_string(), "digits 18 to 19 (month) are 00; expected: 99");
 }
 
 #[test]
 fn a_document_whose_parent_is_not_known_is_compared_with_what_its_kind_alone_says() {
     let reasons = |kind: Kind, tail| {
-        let told = kind.audit(&id(tail), None).unwrap();
-        told.iter().map(Misplacement::reason).collect::<Vec<_>>()
+        let misplacements = kind.audit(&id(tail), None).unwrap();
+        misplacements.iter().map(Misplacement::reason).collect::<Vec<_>>()
     };
     assert_eq!(reasons(Kind::Recharge, "00110542"), Vec::<&str>::new());
     assert_eq!(reasons(Kind::Recharge, "00110042"), ["month"]);
@@ -197,7 +200,9 @@ fn a_document_whose_parent_is_not_known_is_compared_with_what_its_kind_alone_say
 fn what_a_rule_places_is_never_misplaced_by_it() {
     for kind in Kind::ALL {
         for parent in [MAIN_JANUARY, FAIL_OVER_JUNE, MAIN_NO_MONTH, FAIL_OVER_NO_MONTH] {
-            let Ok(Place { side, partition, month }) = kind.place(&id(parent)) else { continue };
+            let Ok(StorageAddress { side, partition, month }) = kind.address_below(&id(parent)) else {
+                continue;
+            };
             let parts =
                 crate::flux::id::Parts { side, partition, month, level: kind.level(), ..*id(parent).parts() };
             let child = FluxId::of(parts, parts.system).unwrap();

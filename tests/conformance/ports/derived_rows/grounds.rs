@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use anabranch_connectors::memory::{Keeping, MemoryRows, MemoryStore, MemoryTarget, Weather};
+use anabranch_connectors::memory::{MemoryRows, MemoryStore, MemoryTarget, StoreKind, Weather};
 use anabranch_connectors::mysql::store::{MysqlLane, MysqlRows};
 use anabranch_connectors::search::{SearchLane, SearchRows};
 use anabranch_pipeline::config::Config;
@@ -31,7 +31,7 @@ pub struct Twin(Projection, MemoryTarget);
 
 impl Twin {
     /// A projection that needs no server.
-    fn of(projection: &str, keeping: Keeping) -> Self {
+    fn of(projection: &str, store_kind: StoreKind) -> Self {
         let text = format!(
             "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n\
              [[entities]]\nentity = \"user\"\ntables = \"user_{{db}}.user_{{table}}\"\n\
@@ -39,10 +39,10 @@ impl Twin {
              [[sources]]\nname = \"source-a\"\nurl = \"mysql://u:p@127.0.0.1:2\"\n\
              [[targets]]\nname = \"target-a\"\nurl = \"{}\"\n\
              [[projections]]\nname = \"one\"\ntargets = [\"target-a\"]\nlanes = {LANES}\n{projection}\n",
-            if keeping == Keeping::Rows { "mysql://u:p@127.0.0.1:3" } else { "https://u:p@127.0.0.1:3" },
+            if store_kind == StoreKind::Rows { "mysql://u:p@127.0.0.1:3" } else { "https://u:p@127.0.0.1:3" },
         );
         let config = Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
-        Self(Projection::new(&config.projections[0]), MemoryTarget::new(Weather::calm(), keeping))
+        Self(Projection::new(&config.projections[0]), MemoryTarget::new(Weather::calm(), store_kind))
     }
 
     fn lane(&self, lane: u32) -> MemoryStore {
@@ -68,13 +68,13 @@ pub struct DocumentsTwin(Twin);
 
 /// The grounds of twins differ only in their projection.
 macro_rules! twins {
-    ($($ground:ident = $projection:literal, $keeping:ident;)+) => {$(
+    ($($ground:ident = $projection:literal, $store_kind:ident;)+) => {$(
         impl Ground for $ground {
             type Store = MemoryStore;
             type Rows = MemoryRows;
 
             async fn start() -> Self {
-                Self(Twin::of($projection, Keeping::$keeping))
+                Self(Twin::of($projection, StoreKind::$store_kind))
             }
 
             fn projection(&self) -> Projection {
@@ -106,10 +106,10 @@ impl BirthdayServer {
         Some(Self::of(StoreSite::further(kind).await?).await)
     }
 
-    async fn of(place: StoreSite) -> Self {
-        let place = StoreSite { lanes: LANES, ..place };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
+    async fn of(site: StoreSite) -> Self {
+        let site = StoreSite { lanes: LANES, ..site };
+        site.target("target-a").setup().await.unwrap();
+        Self(site)
     }
 }
 
@@ -139,9 +139,9 @@ impl Ground for MappingServer {
     type Rows = MysqlRows;
 
     async fn start() -> Self {
-        let place = StoreSite { mapping_tables: 2, ..StoreSite::new().await };
-        place.target("target-a").setup().await.unwrap();
-        Self(place)
+        let site = StoreSite { mapping_tables: 2, ..StoreSite::new().await };
+        site.target("target-a").setup().await.unwrap();
+        Self(site)
     }
 
     fn projection(&self) -> Projection {

@@ -15,7 +15,7 @@ use crate::derived::Rows;
 /// An index of devices in place of all tables: a row is the device `table.user`, its birthday the first code.
 pub struct Documents {
     projection: Projection,
-    place: crate::search::SearchSite,
+    site: crate::search::SearchSite,
 }
 
 /// A lane of documents that takes the flushes of a lane of tables.
@@ -56,8 +56,8 @@ impl LaneStore for AsDocuments {
         self.0.commit(&documents).await
     }
 
-    async fn may_stand(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
-        self.0.may_stand(shards).await
+    async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        self.0.shards_with_rows(shards).await
     }
 
     fn is_atomic(&self) -> bool {
@@ -69,12 +69,12 @@ impl Ground for Documents {
     type Store = AsDocuments;
 
     async fn start() -> Self {
-        let place = crate::search::SearchSite::new().await.ready().await;
-        Self { projection: Twin::start().await.projection, place }
+        let site = crate::search::SearchSite::new().await.ready().await;
+        Self { projection: Twin::start().await.projection, site }
     }
 
     async fn lane(&self) -> (AsDocuments, Progress) {
-        let (lane, progress) = self.place.lane("source-a", 0).await;
+        let (lane, progress) = self.site.lane("source-a", 0).await;
         (AsDocuments(lane), progress)
     }
 
@@ -93,6 +93,6 @@ impl Ground for Documents {
             let lsn = document["lsn"].as_u64().unwrap();
             ((name, shard, user.parse().unwrap()), (text(document, "imei1"), lsn, 0))
         };
-        self.place.documents().await.values().map(row).collect()
+        self.site.documents().await.values().map(row).collect()
     }
 }

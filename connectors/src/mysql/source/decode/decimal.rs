@@ -67,8 +67,8 @@ fn push_group(text: &mut String, rest: &mut &[u8], digits: u8) -> Result<(), Mal
         return Ok(());
     }
     let length = usize::from(GROUP_BYTES[usize::from(digits)]);
-    let (group, behind) = rest.split_at_checked(length).ok_or(Malformed("a DECIMAL is too short"))?;
-    *rest = behind;
+    let (group, tail) = rest.split_at_checked(length).ok_or(Malformed("a DECIMAL is too short"))?;
+    *rest = tail;
     let number = big(group);
     if number >= 10u64.pow(u32::from(digits)) {
         return Err(Malformed("a DECIMAL with impossible digits"));

@@ -216,17 +216,17 @@ impl Classifier<'_> {
                 if !self.tokens.any(|token| token.is("TO")) {
                     return Statement::Rollback;
                 }
-                let name = self.name_behind(&["SAVEPOINT"]);
+                let name = self.name_after(&["SAVEPOINT"]);
                 name.map_or_else(|| Statement::Unknown(verb), |name| Statement::RollbackTo(name.table))
             }
             "SAVEPOINT" => {
-                let name = self.name_behind(&[]);
+                let name = self.name_after(&[]);
                 name.map_or_else(|| Statement::Unknown(verb), |name| Statement::Savepoint(name.table))
             }
             "XA" => self.xa(),
             "DROP" => self.drop_statement(),
             "TRUNCATE" => {
-                let table = self.name_behind(&["TABLE"]);
+                let table = self.name_after(&["TABLE"]);
                 table.map_or_else(|| Statement::Unknown(verb), |table| Statement::Remove(vec![table]))
             }
             "CREATE" => self.create(),
@@ -253,7 +253,7 @@ impl Classifier<'_> {
     }
 
     /// `name` or `database.name`, after any of these keywords.
-    fn name_behind(&mut self, keywords: &[&str]) -> Option<TableName> {
+    fn name_after(&mut self, keywords: &[&str]) -> Option<TableName> {
         let mut token = self.tokens.next()?;
         while keywords.iter().any(|keyword| token.is(keyword)) {
             token = self.tokens.next()?;
@@ -278,7 +278,7 @@ impl Classifier<'_> {
         const IF_EXISTS: &[&str] = &["IF", "EXISTS"];
         let Some(kind) = self.tokens.next() else { return Statement::Harmless };
         if kind.is("DATABASE") || kind.is("SCHEMA") {
-            return match self.name_behind(IF_EXISTS) {
+            return match self.name_after(IF_EXISTS) {
                 Some(name) => Statement::DropDatabase(name.table),
                 None => Statement::Unknown("DROP DATABASE".to_owned()),
             };
@@ -289,7 +289,7 @@ impl Classifier<'_> {
         }
         let mut tables = Vec::new();
         loop {
-            match self.name_behind(IF_EXISTS) {
+            match self.name_after(IF_EXISTS) {
                 Some(table) => tables.push(table),
                 None => return Statement::Unknown("DROP TABLE".to_owned()),
             }
@@ -312,7 +312,7 @@ impl Classifier<'_> {
         if !is_database && !kind.is("TABLE") {
             return Statement::Harmless;
         }
-        let name = self.name_behind(IF_NOT_EXISTS);
+        let name = self.name_after(IF_NOT_EXISTS);
         let changes = if is_database { Vec::new() } else { alter::of_create(self.tokens.clone()) };
         match (name, is_database, replaces) {
             (None, ..) => Statement::Unknown("CREATE".to_owned()),
@@ -341,7 +341,7 @@ impl Classifier<'_> {
         if !kind.is_some_and(|kind| kind.is("TABLE")) {
             return Statement::Harmless;
         }
-        let Some(altered) = self.name_behind(&["IF", "EXISTS"]) else {
+        let Some(altered) = self.name_after(&["IF", "EXISTS"]) else {
             return Statement::Unknown("ALTER TABLE".to_owned());
         };
         changes.extend(alter::of_alter(self.tokens.clone()));
@@ -367,7 +367,7 @@ impl Classifier<'_> {
                     while self.tokens.clone().next() == Some(Token::Symbol(b'=')) {
                         self.tokens.next();
                     }
-                    if let Some(name) = self.name_behind(&["TO", "AS"]) {
+                    if let Some(name) = self.name_after(&["TO", "AS"]) {
                         moves.set(altered.clone(), false);
                         moves.set(name, true);
                     }
@@ -382,7 +382,7 @@ impl Classifier<'_> {
                 verb @ ("WITH" | "CONVERT" | "TO") if next.is("TABLE") => {
                     found = Some("ALTER TABLE … PARTITION");
                     let exists = verb != "CONVERT";
-                    self.name_behind(&["TABLE"]).into_iter().for_each(|name| moves.set(name, exists));
+                    self.name_after(&["TABLE"]).into_iter().for_each(|name| moves.set(name, exists));
                 }
                 _ => {}
             }
@@ -399,7 +399,7 @@ impl Classifier<'_> {
         let mut moves = Moves::default();
         // Old and new names in turn: what the old one held is under the new one.
         let mut exists = false;
-        while let Some(table) = self.name_behind(&["IF", "EXISTS", "TO", "WAIT", "NOWAIT"]) {
+        while let Some(table) = self.name_after(&["IF", "EXISTS", "TO", "WAIT", "NOWAIT"]) {
             moves.set(table, exists);
             exists = !exists;
             // Either `TO` or a comma; both lead to the next name, anything else ends the list or is a wait time.

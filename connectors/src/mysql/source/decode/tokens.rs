@@ -112,7 +112,7 @@ impl<'a> Tokens<'a> {
         self.rest = self.rest.get(bytes..).unwrap_or_default();
     }
 
-    fn skip_behind(&mut self, end: &[u8]) {
+    fn skip_past(&mut self, end: &[u8]) {
         let at = self.rest.windows(end.len()).position(|window| window == end);
         self.skip(at.map_or(self.rest.len(), |at| at + end.len()));
     }
@@ -127,14 +127,14 @@ impl<'a> Tokens<'a> {
         loop {
             match self.rest {
                 [byte, ..] if byte.is_ascii_whitespace() || *byte == 0 => self.skip(1),
-                [b'#', ..] => self.skip_behind(b"\n"),
+                [b'#', ..] => self.skip_past(b"\n"),
                 [b'-', b'-'] => self.skip(2),
-                [b'-', b'-', next, ..] if *next <= b' ' => self.skip_behind(b"\n"),
+                [b'-', b'-', next, ..] if *next <= b' ' => self.skip_past(b"\n"),
                 [b'/', b'*', b'!', ..] => self.enter_conditional(3),
                 [b'/', b'*', b'M', b'!', ..] => self.enter_conditional(4),
                 [b'/', b'*', ..] => {
                     self.skip(2);
-                    self.skip_behind(b"*/");
+                    self.skip_past(b"*/");
                 }
                 [b'*', b'/', ..] if self.in_conditional => {
                     self.in_conditional = false;

@@ -10,9 +10,9 @@
 //!
 //! No file here reads the binlog: that is `stream/`. Whole tables are read by `snapshot/`.
 
-mod behind;
 mod collations;
 mod estimate;
+mod gtid_check;
 mod head;
 mod instance;
 pub(super) mod inventory;

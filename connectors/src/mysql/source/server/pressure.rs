@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{Pressure, SourceConnector};
+use anabranch_pipeline::ports::{SourceConnector, SourcePressure};
 use mysql_async::Row;
 
 use super::session::{Version, literal, written_gtids};
@@ -29,7 +29,7 @@ impl MysqlSource {
         Ok(rows.first().and_then(|row| row.get::<Option<i64>, _>(0).flatten()) == Some(0))
     }
 
-    pub(in crate::mysql::source) async fn present_pressure(&self) -> Result<Pressure, Fault> {
+    pub(in crate::mysql::source) async fn present_pressure(&self) -> Result<SourcePressure, Fault> {
         let (replicas, lag) = match self.present_flavor().await? {
             Flavor::MariaDb => ("SHOW ALL SLAVES STATUS", "Seconds_Behind_Master"),
             Flavor::MySql => ("SHOW REPLICA STATUS", "Seconds_Behind_Source"),
@@ -43,7 +43,7 @@ impl MysqlSource {
             Err(fault) => (Vec::new(), Some(fault.to_string())),
         };
         let lag = |row: &Row| row.get::<Option<u64>, _>(lag).flatten();
-        Ok(Pressure {
+        Ok(SourcePressure {
             head: self.head().await?,
             running_threads: text.parse().unwrap_or(0),
             replica_lag: replica.iter().filter_map(lag).max().map(Duration::from_secs),

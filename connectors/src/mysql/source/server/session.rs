@@ -86,14 +86,14 @@ impl Version {
 
 /// The end of the binlog, and the groups before it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct End {
+pub struct BinlogEnd {
     pub file: String,
     pub position: u64,
     pub gtid_set: String,
 }
 
-impl From<End> for ResumePoint {
-    fn from(end: End) -> Self {
+impl From<BinlogEnd> for ResumePoint {
+    fn from(end: BinlogEnd) -> Self {
         Self { file: end.file, position: end.position, gtid_set: end.gtid_set, ..Self::default() }
     }
 }
@@ -188,14 +188,14 @@ impl Session {
     /// The present end of the binlog, always the end of a group, and what is before it. `None` where MySQL commits
     /// meanwhile: it says both one after the other, and a group that is being committed is before the end and not in
     /// the set yet.
-    pub async fn end(&mut self) -> Result<Option<End>, Fault> {
+    pub async fn end(&mut self) -> Result<Option<BinlogEnd>, Fault> {
         if self.version.flavor == Flavor::MariaDb {
-            return self.end_as_told().await.map(Some);
+            return self.reported_end().await.map(Some);
         }
         for _ in 0..QUIET_LOOKS {
-            let before = self.end_as_told().await?;
+            let before = self.reported_end().await?;
             let is_quiet = self.text(OWNED).await?.is_empty();
-            let end = self.end_as_told().await?;
+            let end = self.reported_end().await?;
             if is_quiet && (&before.file, before.position) == (&end.file, end.position) {
                 return Ok(Some(end));
             }
@@ -204,7 +204,7 @@ impl Session {
         Ok(None)
     }
 
-    async fn end_as_told(&mut self) -> Result<End, Fault> {
+    async fn reported_end(&mut self) -> Result<BinlogEnd, Fault> {
         let rows = self.rows(self.version.show_end().to_owned()).await?;
         let Some(row) = rows.first() else {
             return Err(binlog_off(&self.subject));
@@ -221,7 +221,7 @@ impl Session {
             }
             Flavor::MariaDb => self.gtid_at(&file, position).await?.unwrap_or_default(),
         };
-        Ok(End { file, position, gtid_set })
+        Ok(BinlogEnd { file, position, gtid_set })
     }
 
     /// The end of the binlog without its GTID set: one cheap query.

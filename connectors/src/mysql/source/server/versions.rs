@@ -71,8 +71,11 @@ mod tests {
         for text in ["12.0.1-MariaDB", "12.3.1-MariaDB-log", "9.8.0", "10.0.0"] {
             assert_eq!(says(text), (false, true), "{text}");
         }
-        let told = warning(Version::parse("12.3.1-MariaDB"), "12.3.1-MariaDB", "source a").unwrap();
-        assert!(told.contains("source a: version 12.3.1-MariaDB") && told.contains("11.8"), "{told}");
+        let reported = warning(Version::parse("12.3.1-MariaDB"), "12.3.1-MariaDB", "source a").unwrap();
+        assert!(
+            reported.contains("source a: version 12.3.1-MariaDB") && reported.contains("11.8"),
+            "{reported}"
+        );
     }
 
     #[test]

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Pressure, RowSource};
-use anabranch_pipeline::records::{Cell, Chunk, ChunkKey, Condition};
+use anabranch_pipeline::ports::{RowSource, SourcePressure};
+use anabranch_pipeline::records::{Cell, Chunk, Condition, ScanCursor};
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
 use anabranch_schemas::codec::decode_values;
@@ -33,7 +33,7 @@ use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 use self::plan::{Plan, show_definition, without_counter};
 use self::watermarks::{BinlogCoordinates, Dialect};
 use crate::mysql::connection::{quote_identifier, quote_table};
-use crate::mysql::keyset::behind;
+use crate::mysql::keyset::after_key;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::server::session::binlog_off;
 
@@ -51,7 +51,7 @@ const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 #[derive(Clone, Copy)]
 enum RowSelection<'w> {
     /// At most so many after a place, of those that a condition finds.
-    Behind(Option<&'w ChunkKey>, NonZeroUsize, Option<&'w Condition>),
+    After(Option<&'w ScanCursor>, NonZeroUsize, Option<&'w Condition>),
     /// Those whose first field is one of these.
     Keys(&'w [Cell]),
 }
@@ -60,35 +60,35 @@ impl RowSelection<'_> {
     /// What a plan is kept for, whether by chunks; conditions are too many.
     fn plan_of(&self, table: &TableIdentity<'_>) -> Option<(ShardId, bool)> {
         match self {
-            Self::Behind(.., None) => Some((table.shard, true)),
-            Self::Behind(.., Some(_)) => None,
+            Self::After(.., None) => Some((table.shard, true)),
+            Self::After(.., Some(_)) => None,
             Self::Keys(_) => Some((table.shard, false)),
         }
     }
 }
 
 /// One table of a reading.
-struct Part<'w> {
+struct TablePart<'w> {
     table: &'w TableIdentity<'static>,
     wanted: RowSelection<'w>,
     plan: Arc<Plan>,
 }
 
-impl Part<'_> {
+impl TablePart<'_> {
     fn read(&self) -> Option<(ShardId, bool)> {
         self.wanted.plan_of(self.table)
     }
 }
 
 /// What was read.
-struct Taken {
+struct TableRead {
     low: Lsn,
     high: Lsn,
     server: ServerIdentity,
     /// Nothing was left out for its size.
     is_whole: bool,
     /// The place of the last row.
-    last: Option<ChunkKey>,
+    last: Option<ScanCursor>,
 }
 
 impl RowSource for MysqlSource {
@@ -99,7 +99,7 @@ impl RowSource for MysqlSource {
         Ok(tables)
     }
 
-    async fn pressure(&self) -> Result<Pressure, Fault> {
+    async fn pressure(&self) -> Result<SourcePressure, Fault> {
         self.present_pressure().await
     }
 
@@ -114,22 +114,22 @@ impl RowSource for MysqlSource {
     async fn chunk(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.part(table, RowSelection::Behind(after, rows, None), rows, epoch).await
+        self.part(table, RowSelection::After(after, rows, None), rows, epoch).await
     }
 
     async fn page(
         &self,
         table: &TableIdentity<'static>,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
-    ) -> Result<Option<ChunkKey>, Fault> {
-        let wanted = RowSelection::Behind(after, rows, None);
-        let mut visiting = Visiting { visit, rows: 0 };
+    ) -> Result<Option<ScanCursor>, Fault> {
+        let wanted = RowSelection::After(after, rows, None);
+        let mut visiting = RowVisitor { visit, rows: 0 };
         let taken = self.read_at_watermark(&[(table, wanted)], FIRST_EPOCH, &mut visiting).await?;
         Ok(taken.last.filter(|_| visiting.rows == rows.get()))
     }
@@ -138,11 +138,11 @@ impl RowSource for MysqlSource {
         &self,
         table: &TableIdentity<'static>,
         condition: &Condition,
-        after: Option<&ChunkKey>,
+        after: Option<&ScanCursor>,
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
-        self.part(table, RowSelection::Behind(after, rows, Some(condition)), rows, epoch).await
+        self.part(table, RowSelection::After(after, rows, Some(condition)), rows, epoch).await
     }
 
     async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
@@ -175,7 +175,7 @@ impl MysqlSource {
         &self,
         wanted: &[(&TableIdentity<'static>, RowSelection<'_>)],
         epoch: u16,
-    ) -> Result<(Chunk, Taken), Fault> {
+    ) -> Result<(Chunk, TableRead), Fault> {
         let mut encoder = Encoder::default();
         let taken = self.read_at_watermark(wanted, epoch, &mut encoder).await?;
         let (low, high, server) = (taken.low, taken.high, taken.server.clone());
@@ -188,12 +188,12 @@ impl MysqlSource {
         wanted: &[(&TableIdentity<'static>, RowSelection<'_>)],
         epoch: u16,
         sink: &mut S,
-    ) -> Result<Taken, Fault> {
+    ) -> Result<TableRead, Fault> {
         let mut may_be_kept = true;
         loop {
             let mut connection = self.snapshots.connection().await?;
             let dialect = self.dialect(&mut connection).await?;
-            let low = match S::HAS_FRESHNESS_KEY {
+            let low = match S::NEEDS_POSITION {
                 // What is known of the server may be why it failed.
                 true => {
                     let low = self.low_watermark(&mut connection, dialect).await;
@@ -210,7 +210,7 @@ impl MysqlSource {
                     Some(plan) => plan,
                     None => Arc::new(self.plan(&mut connection, table, &wanted).await?),
                 };
-                parts.push(Part { table, wanted, plan });
+                parts.push(TablePart { table, wanted, plan });
             }
             match self.read_as_planned(&mut connection, (dialect, low), &parts, epoch, sink).await {
                 Ok(taken) => {
@@ -224,7 +224,7 @@ impl MysqlSource {
                 // Whatever it was, a table may have changed since its plan was made, or another server have come.
                 Err(fault) => {
                     self.plans.forget_dialect();
-                    parts.iter().filter_map(Part::read).for_each(|read| self.plans.forget(read));
+                    parts.iter().filter_map(TablePart::read).for_each(|read| self.plans.forget(read));
                     may_be_kept = false;
                     if !sink.begins_again() {
                         let found = "the table was altered after a part of this page was read";
@@ -235,10 +235,10 @@ impl MysqlSource {
         }
     }
 
-    fn keep_plans(&self, parts: &[Part<'_>]) {
+    fn keep_plans(&self, parts: &[TablePart<'_>]) {
         for part in parts {
             if let Some(read) = part.read() {
-                self.plans.keep(read, &part.plan);
+                self.plans.store(read, &part.plan);
             }
         }
     }
@@ -248,10 +248,10 @@ impl MysqlSource {
         &self,
         connection: &mut Conn,
         (dialect, low): (Dialect, Option<BinlogCoordinates>),
-        parts: &[Part<'_>],
+        parts: &[TablePart<'_>],
         epoch: u16,
         sink: &mut impl Sink,
-    ) -> Result<Taken, Fault> {
+    ) -> Result<TableRead, Fault> {
         let mut sql = format!(
             "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {}; {}; ",
             dialect.identity(),
@@ -265,7 +265,7 @@ impl MysqlSource {
         let head = async {
             results.collect::<Row>().await?;
             let server = results.collect::<(String, String)>().await?;
-            Ok((server, dialect.place(&mut results).await?))
+            Ok((server, dialect.snapshot_position(&mut results).await?))
         };
         let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
         let (version, id) = server.into_iter().next().unwrap_or_default();
@@ -279,10 +279,10 @@ impl MysqlSource {
         let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
         let low = low.map_or(Ok(high), at)?;
         let server = dialect.server(id);
-        let mut reading = RowCollector { low, sink, is_whole: true, last: None };
+        let mut collector = RowCollector { low, sink, is_whole: true, last: None };
         for part in parts {
             let body = async {
-                let are_understood = reading.read(part, &mut results).await?;
+                let are_understood = collector.read(part, &mut results).await?;
                 Ok((are_understood, results.collect::<(String, String)>().await?))
             };
             let (are_understood, definition) = self.snapshots.within(TIMEOUT, body).await?;
@@ -295,12 +295,12 @@ impl MysqlSource {
             }
         }
         self.snapshots.within(TIMEOUT, results.drop_result()).await?;
-        let RowCollector { is_whole, last, .. } = reading;
+        let RowCollector { is_whole, last, .. } = collector;
         let last = match (last, parts.last()) {
-            (Some(last), Some(part)) => Some(part.plan.place(&last).ok_or_else(|| odd(part.table))?),
+            (Some(last), Some(part)) => Some(part.plan.cursor_at(&last).ok_or_else(|| odd(part.table))?),
             _ => None,
         };
-        Ok(Taken { low, high, server, is_whole, last })
+        Ok(TableRead { low, high, server, is_whole, last })
     }
 
     /// What is captured of a table: an entity may have several patterns, each with names of its own.
@@ -326,14 +326,14 @@ fn odd(table: &TableIdentity<'_>) -> Fault {
 }
 
 /// The captured columns and the key of the rows that are wanted.
-fn select(part: &Part<'_>) -> Result<String, Fault> {
-    let Part { table, wanted, plan } = part;
+fn select(part: &TablePart<'_>) -> Result<String, Fault> {
+    let TablePart { table, wanted, plan } = part;
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
     let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
     let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
     let condition = match wanted {
-        RowSelection::Behind(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
-        RowSelection::Behind(Some(after), rows, _) => {
+        RowSelection::After(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
+        RowSelection::After(Some(after), rows, _) => {
             let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
             let values = values.ok_or_else(|| {
                 table_fault(
@@ -345,7 +345,7 @@ fn select(part: &Part<'_>) -> Result<String, Fault> {
             let literals = plan.key.iter().zip(&values);
             let literals: Vec<String> =
                 literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
-            format!("WHERE {} {}{}", behind(&key, &literals), only("AND"), order(rows))
+            format!("WHERE {} {}{}", after_key(&key, &literals), only("AND"), order(rows))
         }
         RowSelection::Keys(keys) => {
             let (column, name) = (&plan.key[0], &key[0]);
@@ -381,14 +381,14 @@ impl<S: Sink> RowCollector<'_, S> {
     /// Takes the rows of one table; whether each could be understood.
     async fn read(
         &mut self,
-        part: &Part<'_>,
+        part: &TablePart<'_>,
         rows: &mut QueryResult<'_, '_, TextProtocol>,
     ) -> Result<bool, mysql_async::Error> {
         let mut are_understood = true;
         while let Some(row) = rows.next().await? {
             self.is_whole &= self.sink.has_room();
             if self.is_whole && are_understood {
-                are_understood = self.take(part, &row).is_some();
+                are_understood = self.accept(part, &row).is_some();
                 self.last = Some(row);
             }
         }
@@ -396,10 +396,10 @@ impl<S: Sink> RowCollector<'_, S> {
     }
 
     /// Hands on the captured values.
-    fn take(&mut self, part: &Part<'_>, row: &Row) -> Option<()> {
+    fn accept(&mut self, part: &TablePart<'_>, row: &Row) -> Option<()> {
         let values = part.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
-        self.sink.take(self.low, part.table, &values);
+        self.sink.accept(self.low, part.table, &values);
         Some(())
     }
 }
@@ -407,9 +407,9 @@ impl<S: Sink> RowCollector<'_, S> {
 /// Where rows go.
 trait Sink: Send {
     /// Whether it needs to know where the rows stand.
-    const HAS_FRESHNESS_KEY: bool;
+    const NEEDS_POSITION: bool;
 
-    fn take(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
+    fn accept(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
 
     fn has_room(&self) -> bool;
 
@@ -418,9 +418,9 @@ trait Sink: Send {
 }
 
 impl Sink for Encoder {
-    const HAS_FRESHNESS_KEY: bool = true;
+    const NEEDS_POSITION: bool = true;
 
-    fn take(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
+    fn accept(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]) {
         self.insert(low, table, row);
     }
 
@@ -435,15 +435,15 @@ impl Sink for Encoder {
 }
 
 /// Hands rows on.
-struct Visiting<'v> {
+struct RowVisitor<'v> {
     visit: &'v mut (dyn FnMut(&[Value<'_>]) + Send),
     rows: usize,
 }
 
-impl Sink for Visiting<'_> {
-    const HAS_FRESHNESS_KEY: bool = false;
+impl Sink for RowVisitor<'_> {
+    const NEEDS_POSITION: bool = false;
 
-    fn take(&mut self, _low: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
+    fn accept(&mut self, _low: Lsn, _table: &TableIdentity<'static>, row: &[Value<'_>]) {
         self.rows += 1;
         (self.visit)(row);
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::records::ChunkKey;
+use anabranch_pipeline::records::ScanCursor;
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::encode_values;
 use anabranch_schemas::shard::ShardId;
@@ -38,7 +38,7 @@ impl Plans {
         self.plans().get(&read).cloned()
     }
 
-    pub(super) fn keep(&self, read: Read, plan: &Arc<Plan>) {
+    pub(super) fn store(&self, read: Read, plan: &Arc<Plan>) {
         let mut plans = self.plans();
         if plans.len() >= PLANS_MAX {
             plans.clear();
@@ -138,7 +138,7 @@ impl MysqlSource {
         });
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
         let is_key = |column: &&Described| match wanted {
-            RowSelection::Behind(..) => column.place.is_some(),
+            RowSelection::After(..) => column.place.is_some(),
             RowSelection::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
         };
         let mut parts: Vec<&Described> = known.iter().filter(is_key).collect();
@@ -148,8 +148,8 @@ impl MysqlSource {
         let key: Option<Vec<_>> = key.collect();
         let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
         let only = match wanted {
-            RowSelection::Behind(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
-            RowSelection::Behind(.., None) | RowSelection::Keys(_) => None,
+            RowSelection::After(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
+            RowSelection::After(.., None) | RowSelection::Keys(_) => None,
         };
         let ask = connection.query_first(show_definition(table));
         let definition: Option<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
@@ -178,10 +178,10 @@ impl Plan {
     }
 
     /// Where the next chunk begins; `None` when a value is not of its type.
-    pub(super) fn place(&self, last: &Row) -> Option<ChunkKey> {
+    pub(super) fn cursor_at(&self, last: &Row) -> Option<ScanCursor> {
         let values = self.key.iter().map(|column| column.kind.decode(last.as_ref(column.place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
-        Some(ChunkKey(encode_values(&values).into()))
+        Some(ScanCursor(encode_values(&values).into()))
     }
 }
 
@@ -201,7 +201,7 @@ pub(super) fn without_counter(definition: &str) -> String {
 fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &RowSelection<'_>) -> Fault {
     let fault = |found: String| table_fault(Code::SourceTableUnkeyed, table, found);
     match wanted {
-        RowSelection::Behind(..) => {
+        RowSelection::After(..) => {
             fault("it has no primary key of integers, text, bytes or dates".to_owned())
                 .needs("such a key, by which its rows are read a part at a time")
         }
@@ -225,7 +225,7 @@ fn describe(table: &TableIdentity<'_>, wanted: &RowSelection<'_>) -> String {
         format!("{} = {database} AND {} = {name}", names[0], names[1])
     };
     let (index, only) = match wanted {
-        RowSelection::Behind(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
+        RowSelection::After(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
         // Any that begins with the column will do.
         RowSelection::Keys(_) => ("MIN(INDEX_NAME)", "SEQ_IN_INDEX = 1 AND INDEX_TYPE = 'BTREE'"),
     };

@@ -73,7 +73,7 @@ impl Dialect {
     }
 
     /// The answer.
-    pub(super) async fn place(
+    pub(super) async fn snapshot_position(
         self,
         results: &mut QueryResult<'_, '_, TextProtocol>,
     ) -> Result<Option<BinlogCoordinates>, mysql_async::Error> {

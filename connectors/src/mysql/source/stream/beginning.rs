@@ -2,13 +2,13 @@
 
 use anabranch_schemas::lsn::Lsn;
 
-use super::follows::Follows;
+use super::follows::FailOverStart;
 use crate::mysql::source::decode::gtid::Gtids;
 use crate::mysql::source::decode::position::Position;
 
 /// Where a new reading stands before its first event.
 #[derive(Debug)]
-pub struct Beginning {
+pub struct StreamStart {
     pub position: Position,
     /// Groups before the position; `None` = as the file's first events say.
     pub gtids: Option<Gtids>,
@@ -19,12 +19,12 @@ pub struct Beginning {
     /// The server skips groups of a GTID set, so the first group says where the reading begins.
     pub is_by_gtid: bool,
     /// The first group of this file begins here (a start by GTID set behind 4 GiB, which positions do not tell).
-    pub entered_at: Option<(String, u64)>,
+    pub start_position: Option<(String, u64)>,
     /// Another server was read up to here.
-    pub follows: Option<Follows>,
+    pub follows: Option<FailOverStart>,
 }
 
-impl Beginning {
+impl StreamStart {
     /// A reading that goes on from none.
     pub fn fresh(position: Position, gtids: Option<Gtids>) -> Self {
         Self {
@@ -33,7 +33,7 @@ impl Beginning {
             sent: Lsn::ZERO,
             partial: None,
             is_by_gtid: false,
-            entered_at: None,
+            start_position: None,
             follows: None,
         }
     }

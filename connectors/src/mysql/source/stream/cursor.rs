@@ -17,7 +17,7 @@ pub struct Cursor {
     source: String,
     position: Position,
     /// The first group of this file begins here, and events before it have not said so.
-    entered_at: Option<(String, u64)>,
+    start_position: Option<(String, u64)>,
 }
 
 /// The position and the time of an event; its group's rows may get both.
@@ -29,8 +29,8 @@ pub struct Moment {
 }
 
 impl Cursor {
-    pub fn new(source: &str, position: Position, entered_at: Option<(String, u64)>) -> Self {
-        Self { source: source.to_owned(), position, entered_at }
+    pub fn new(source: &str, position: Position, start_position: Option<(String, u64)>) -> Self {
+        Self { source: source.to_owned(), position, start_position }
     }
 
     /// The name of the source that is read.
@@ -64,9 +64,9 @@ impl Cursor {
             _ => {
                 // The first events of the file come before, from where they are.
                 if matches!(class, Class::MariaDbGtid | Class::Rotate)
-                    && let Some((_, entered_at)) = self.entered_at.take()
+                    && let Some((_, start_position)) = self.start_position.take()
                 {
-                    self.position.end = entered_at;
+                    self.position.end = start_position;
                 }
                 self.position.advance(log_pos, header.event_size());
             }
@@ -80,7 +80,7 @@ impl Cursor {
 
     /// Moves to another file.
     pub fn enter(&mut self, file: String, end: u64) -> Result<(), Fault> {
-        self.entered_at.take_if(|(name, _)| *name != file);
+        self.start_position.take_if(|(name, _)| *name != file);
         self.position = Position::new(self.position.epoch, file, end.max(FILE_START))
             .map_err(|error| self.no_lsn(&error))?;
         Ok(())

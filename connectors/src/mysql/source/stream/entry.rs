@@ -3,9 +3,9 @@
 //! `resume.rs` decides the last of these.
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::Entry;
+use anabranch_pipeline::ports::BinlogStart;
 
-use super::beginning::Beginning;
+use super::beginning::StreamStart;
 use super::transport::Start;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::position::FILE_START;
@@ -16,16 +16,16 @@ impl MysqlSource {
     pub(in crate::mysql::source) async fn begin(
         &self,
         session: &mut Session,
-        entry: Entry,
+        entry: BinlogStart,
         epoch: u16,
-    ) -> Result<(Start, Beginning), Fault> {
+    ) -> Result<(Start, StreamStart), Fault> {
         match entry {
-            Entry::Earliest => {
+            BinlogStart::Earliest => {
                 let file = self.oldest(session).await?;
                 let position = self.position(epoch, &file, FILE_START)?;
-                Ok((Start::Position { file, position: FILE_START }, Beginning::fresh(position, None)))
+                Ok((Start::Position { file, position: FILE_START }, StreamStart::fresh(position, None)))
             }
-            Entry::Latest => {
+            BinlogStart::Latest => {
                 let Some(end) = session.end().await? else {
                     let executed = session.text("SELECT @@GLOBAL.gtid_executed").await?.replace('\n', "");
                     return self.behind_set(session, &executed, epoch).await;
@@ -34,11 +34,11 @@ impl MysqlSource {
                 let position = self.position(epoch, &end.file, end.position)?;
                 Ok((
                     Start::Position { file: end.file, position: end.position },
-                    Beginning::fresh(position, Some(gtids)),
+                    StreamStart::fresh(position, Some(gtids)),
                 ))
             }
-            Entry::Gtid(text) => self.behind_set(session, &text, epoch).await,
-            Entry::Resume { resume, position, server } => {
+            BinlogStart::Gtid(text) => self.behind_set(session, &text, epoch).await,
+            BinlogStart::Resume { resume, position, server } => {
                 self.resume(session, resume, position, &server, epoch).await
             }
         }
@@ -50,11 +50,13 @@ impl MysqlSource {
         session: &mut Session,
         text: &str,
         epoch: u16,
-    ) -> Result<(Start, Beginning), Fault> {
+    ) -> Result<(Start, StreamStart), Fault> {
         let file = self.oldest(session).await?;
         let position = self.position(epoch, &file, FILE_START)?;
-        let beginning =
-            Beginning { is_by_gtid: true, ..Beginning::fresh(position, Some(self.gtids(session, text)?)) };
+        let beginning = StreamStart {
+            is_by_gtid: true,
+            ..StreamStart::fresh(position, Some(self.gtids(session, text)?))
+        };
         Ok((Start::Gtids(self.gtids(session, text)?), beginning))
     }
 }

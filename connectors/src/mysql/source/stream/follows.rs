@@ -8,7 +8,7 @@ use crate::mysql::source::decode::gtid::{Gtid, Gtids};
 
 /// A reading that goes on from another server's.
 #[derive(Debug)]
-pub struct Follows {
+pub struct FailOverStart {
     pub before: ServerIdentity,
     pub present: ServerIdentity,
     /// Part of the group after those that were read whole was sent, and nobody said its GTID.
@@ -17,7 +17,7 @@ pub struct Follows {
     pub read: Option<Gtids>,
 }
 
-impl Follows {
+impl FailOverStart {
     /// Whether the group was read whole from the server before.
     pub fn has_read(&self, gtid: &Gtid) -> bool {
         self.read.as_ref().is_some_and(|read| read.has(gtid))

@@ -15,12 +15,12 @@ use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 
-use super::beginning::Beginning;
+use super::beginning::StreamStart;
 use super::cursor::{Cursor, Moment};
-use super::follows::Follows;
+use super::follows::FailOverStart;
 use super::group::Group;
 use super::pending::PendingRows;
-use super::withheld::{MEMORY_BYTES_MAX, Room, Withheld, WithholdError};
+use super::withheld::{MEMORY_BYTES_MAX, RowStorage, Withheld, WithholdError};
 use super::xa::Branches;
 use crate::mysql::source::decode::gtid::{Flavor, GroupStart, Gtid, Gtids};
 use crate::mysql::source::decode::xid::Xid;
@@ -114,7 +114,7 @@ pub struct GroupReader {
     /// GTID of the group of which a part was sent, and the rest was not.
     partial: Option<String>,
     is_by_gtid: bool,
-    follows: Option<Follows>,
+    follows: Option<FailOverStart>,
     /// A resume point was given to the batch: only then may positions be.
     has_entry: bool,
     group: Group,
@@ -131,7 +131,7 @@ pub struct GroupReader {
 
 impl GroupReader {
     /// Rows that have no room in memory go to `spill`.
-    pub fn new(flavor: Flavor, beginning: Beginning, spill: Spill) -> Self {
+    pub fn new(flavor: Flavor, beginning: StreamStart, spill: Spill) -> Self {
         Self {
             flavor,
             gtids: beginning.gtids,
@@ -365,9 +365,9 @@ impl GroupReader {
     }
 
     /// Where encoded rows of the open group may be.
-    fn room(&self) -> Room {
+    fn room(&self) -> RowStorage {
         let memory_bytes = MEMORY_BYTES_MAX.saturating_sub(self.branches.memory_bytes());
-        Room { memory_bytes, spill: self.spill.clone() }
+        RowStorage { memory_bytes, spill: self.spill.clone() }
     }
 
     /// Where reading starts again from a place between two groups: there, or before the oldest undecided branch. Then

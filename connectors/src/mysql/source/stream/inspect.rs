@@ -7,7 +7,7 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, ResumePoint};
 use mysql_async::binlog::events::Event;
 
-use super::beginning::Beginning;
+use super::beginning::StreamStart;
 use super::transport::Events;
 use super::{MysqlStream, Server};
 use crate::mysql::source::decode::compressed;
@@ -47,16 +47,16 @@ pub fn recorded<I: Iterator<Item = Event> + Send>(
     entities: &[EntityConfig],
 ) -> MysqlStream<Recording<I>> {
     let position = Position::new(FIRST_EPOCH, file.to_owned(), FILE_START);
-    let beginning = Beginning {
+    let beginning = StreamStart {
         position: position.expect("the name of a binlog file"),
         gtids: None,
         sent: Lsn::ZERO,
         partial: None,
         is_by_gtid: first_group.is_some(),
-        entered_at: first_group.map(|position| (file.to_owned(), position)),
+        start_position: first_group.map(|position| (file.to_owned(), position)),
         follows: None,
     };
-    reading(beginning, events.into_iter(), config, entities)
+    open_stream(beginning, events.into_iter(), config, entities)
 }
 
 /// A reading that goes on: events as a MariaDB server sends them from the resume point, of which what is not above
@@ -69,20 +69,20 @@ pub fn resumed<I: Iterator<Item = Event> + Send>(
     entities: &[EntityConfig],
 ) -> MysqlStream<Recording<I>> {
     let position = Position::new(FIRST_EPOCH, resume.file.clone(), resume.position);
-    let beginning = Beginning {
+    let beginning = StreamStart {
         position: position.expect("the name of a binlog file"),
         gtids: Gtids::parse(Flavor::MariaDb, &resume.gtid_set),
         sent,
         partial: resume.partial.clone(),
         is_by_gtid: false,
-        entered_at: None,
+        start_position: None,
         follows: None,
     };
-    reading(beginning, events.into_iter(), config, entities)
+    open_stream(beginning, events.into_iter(), config, entities)
 }
 
-fn reading<I: Iterator<Item = Event> + Send>(
-    beginning: Beginning,
+fn open_stream<I: Iterator<Item = Event> + Send>(
+    beginning: StreamStart,
     events: I,
     config: &SourceConfig,
     entities: &[EntityConfig],

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{BinlogPoint, ChangeSource, Entry, Located, SourceConnector};
+use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, ChangeSource, Located, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::{Lsn, ResumePoint, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
@@ -35,7 +35,7 @@ impl MysqlSource {
             BinlogPoint::Earliest => self.file_start(self.oldest(&mut session).await?, epoch)?,
             BinlogPoint::Latest => self.end_place(&mut session, epoch).await?,
             BinlogPoint::Lsn(lsn) => self.before(&mut session, lsn, epoch).await?,
-            BinlogPoint::Gtid(set) => self.behind(&mut session, set, epoch).await?,
+            BinlogPoint::Gtid(set) => self.point_after(&mut session, set, epoch).await?,
             BinlogPoint::Time { at_us } => {
                 let file = self.file_at(&mut session, at_us).await?;
                 self.file_start(file, epoch)?
@@ -95,7 +95,7 @@ impl MysqlSource {
 
     /// Where the first group after the set begins; without one the place is the end. Which of the two it is, is asked:
     /// a server that is slow must not look like one that has nothing more.
-    async fn behind(
+    async fn point_after(
         &self,
         session: &mut Session,
         set: String,
@@ -113,8 +113,9 @@ impl MysqlSource {
         let resume = match end {
             Some(end) if !session.has_more_than(&gtids).await? => end.into(),
             _ => {
-                let mut reading = self.open(Entry::Gtid(set), &Timeline::default(), REPLICA_SLOT).await?;
-                first_group(&mut reading).await.unwrap_or_else(|| {
+                let mut stream =
+                    self.open(BinlogStart::Gtid(set), &Timeline::default(), REPLICA_SLOT).await?;
+                first_group(&mut stream).await.unwrap_or_else(|| {
                     let found = format!("no transaction within {} s", FIRST_GROUP_TIMEOUT.as_secs());
                     Err(self
                         .fault(Code::SourceStalled, found)
@@ -170,12 +171,12 @@ impl MysqlSource {
 }
 
 /// Where the first group of a reading that was entered by GTID set begins; `None` when none came in time.
-async fn first_group(reading: &mut impl ChangeSource) -> Option<Result<ResumePoint, Fault>> {
+async fn first_group(stream: &mut impl ChangeSource) -> Option<Result<ResumePoint, Fault>> {
     let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
     let read = async {
         while batch.resume().file.is_empty() {
             batch.take();
-            reading.fill(&mut batch).await?;
+            stream.fill(&mut batch).await?;
         }
         Ok(batch.resume().clone())
     };
@@ -190,9 +191,9 @@ mod tests {
     use super::*;
 
     /// A server that looks for the place of a GTID set for so long.
-    struct Looking(Duration);
+    struct SlowSearch(Duration);
 
-    impl ChangeSource for Looking {
+    impl ChangeSource for SlowSearch {
         async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
             tokio::time::sleep(self.0).await;
             let resume = ResumePoint {
@@ -205,7 +206,7 @@ mod tests {
             Ok(Filled::Drained)
         }
 
-        fn entered_at(&self) -> Lsn {
+        fn start_position(&self) -> Lsn {
             unreachable!("it is not asked for")
         }
 
@@ -216,8 +217,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_looks_for_long_is_waited_for_and_no_place_is_guessed() {
-        let found = first_group(&mut Looking(Duration::from_secs(50))).await;
+        let found = first_group(&mut SlowSearch(Duration::from_secs(50))).await;
         assert_eq!(found.expect("in time").unwrap().position, 342);
-        assert!(first_group(&mut Looking(Duration::from_secs(70))).await.is_none());
+        assert!(first_group(&mut SlowSearch(Duration::from_secs(70))).await.is_none());
     }
 }

@@ -5,8 +5,8 @@
 //! their group (`group.rs`) has ended, and `xa.rs` those of branches. `group_reader.rs` decides where groups begin and
 //! end, and this file carries out what it answers. `statement.rs` does what statements ask for, `reread.rs` has tables
 //! read again, and `unseen.rs` and `last_warning.rs` warn. `entry.rs` and `resume.rs` decide where a reading begins
-//! (`beginning.rs`), `follows.rs` whether it may go on after another server's. `locate.rs` finds places of the past, and
-//! `inspect.rs` reads recordings, for tests.
+//! (`beginning.rs`), `follows.rs` whether it may go on after another server's. `locate.rs` finds places of the past,
+//! and `inspect.rs` reads recordings, for tests.
 //!
 //! The only places that wait are those of the transport, and what was taken from it is kept in the reading until its
 //! last row is in a batch, so a cancelled call loses nothing. Captured rows are withheld until their group has ended;
@@ -43,7 +43,7 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
 use mysql_async::binlog::events::Event;
 
-use self::beginning::Beginning;
+use self::beginning::StreamStart;
 use self::cursor::{Cursor, Moment};
 use self::group_reader::{Effect, GroupEvent, GroupReader};
 use self::last_warning::LastWarning;
@@ -93,7 +93,7 @@ impl<E: Events> MysqlStream<E> {
         config: &SourceConfig,
         server: Server,
         tables: CapturedTables,
-        beginning: Beginning,
+        beginning: StreamStart,
     ) -> Self {
         // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also
         // where it begins further on: at the end of another server, or after a file that was purged.
@@ -101,7 +101,7 @@ impl<E: Events> MysqlStream<E> {
             Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
             _ => beginning.sent,
         };
-        let cursor = Cursor::new(&config.name, beginning.position.clone(), beginning.entered_at.clone());
+        let cursor = Cursor::new(&config.name, beginning.position.clone(), beginning.start_position.clone());
         let spill = Spill::new(&config.spill_dir, &config.name);
         Self {
             events,
@@ -118,7 +118,7 @@ impl<E: Events> MysqlStream<E> {
     }
 
     /// Takes one event in. Its rows, if any, are withheld.
-    fn take(&mut self, event: Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
+    fn handle(&mut self, event: Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
         let header = event.header();
         let class = events::classify(header.event_type_raw());
         let is_inner = transport::is_inner(&event);
@@ -271,7 +271,7 @@ impl<E: Events> MysqlStream<E> {
         self.maps.has_rows(table_id);
         if rows::ends_statement(body) {
             for table in self.maps.statement_ended() {
-                self.unseen.note(&table);
+                self.unseen.record(&table);
             }
         }
         match self.maps.get(table_id) {
@@ -332,7 +332,7 @@ impl<E: Events> MysqlStream<E> {
             match self.events.next_now() {
                 None => return Ok(Filled::Drained),
                 Some(event) => {
-                    self.take(event.map_err(|fault| self.groups.refused(fault, &self.cursor))?, batch)?;
+                    self.handle(event.map_err(|fault| self.groups.refused(fault, &self.cursor))?, batch)?;
                 }
             }
         }
@@ -344,14 +344,14 @@ impl<E: Events> ChangeSource for MysqlStream<E> {
     async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
         if !self.groups.is_releasing() {
             let event = self.events.next().await;
-            self.take(event.map_err(|fault| self.groups.refused(fault, &self.cursor))?, batch)?;
+            self.handle(event.map_err(|fault| self.groups.refused(fault, &self.cursor))?, batch)?;
         }
         let filled = self.fill_now(batch);
         self.groups.settle(&self.cursor, batch);
         filled
     }
 
-    fn entered_at(&self) -> Lsn {
+    fn start_position(&self) -> Lsn {
         self.entered_lsn
     }
 

@@ -13,8 +13,8 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ReadEnd, ResumePoint, binlog_file_number};
 
-use super::beginning::Beginning;
-use super::follows::{Follows, begin_anew, diverged, name};
+use super::beginning::StreamStart;
+use super::follows::{FailOverStart, begin_anew, diverged, name};
 use super::transport::Start;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::gtid::{Flavor, Gtids};
@@ -30,7 +30,7 @@ impl MysqlSource {
         sent: Lsn,
         before: &ServerIdentity,
         epoch: u16,
-    ) -> Result<(Start, Beginning), Fault> {
+    ) -> Result<(Start, StreamStart), Fault> {
         let present = session.identity().await?;
         if present.flavor != before.flavor {
             return Err(self.changed(format!("the server is {}", name(&present)), before));
@@ -46,7 +46,7 @@ impl MysqlSource {
             true => self.go_on(session, resume, sent).await?,
             false => self.follow(session, resume, sent, before, epoch).await?,
         };
-        Ok((start, Beginning { partial, ..beginning }))
+        Ok((start, StreamStart { partial, ..beginning }))
     }
 
     /// On the same server.
@@ -55,7 +55,7 @@ impl MysqlSource {
         session: &mut Session,
         resume: ResumePoint,
         sent: Lsn,
-    ) -> Result<(Start, Beginning), Fault> {
+    ) -> Result<(Start, StreamStart), Fault> {
         let logs = session.binlogs().await?;
         let gtids = self.gtids(session, &resume.gtid_set)?;
         let is_file_start = is_file_start(&resume);
@@ -82,18 +82,18 @@ impl MysqlSource {
         }
         if is_far {
             // The GTID set names the same place.
-            let entered_at = Some((resume.file.clone(), resume.position));
+            let start_position = Some((resume.file.clone(), resume.position));
             let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
-            return Ok((Start::Gtids(gtids), Beginning { entered_at, ..beginning }));
+            return Ok((Start::Gtids(gtids), StreamStart { start_position, ..beginning }));
         }
-        let beginning = Beginning {
+        let beginning = StreamStart {
             position: self.position(sent.epoch(), &resume.file, resume.position)?,
             // At the start of a file its first events say which groups come before.
             gtids: (!is_file_start).then_some(gtids),
             sent,
             partial: None,
             is_by_gtid: false,
-            entered_at: None,
+            start_position: None,
             follows: None,
         };
         Ok((Start::Position { file: resume.file, position: resume.position }, beginning))
@@ -134,7 +134,7 @@ impl MysqlSource {
         gtids: Gtids,
         sent: Lsn,
         logs: &[(String, u64)],
-    ) -> Result<(Start, Beginning), Fault> {
+    ) -> Result<(Start, StreamStart), Fault> {
         let number = |file: &str| binlog_file_number(file).unwrap_or(0);
         let newest = logs.last().map_or(0, |(file, _)| number(file));
         // A file that is not there yet was not purged: the server began to count again.
@@ -162,7 +162,7 @@ impl MysqlSource {
         sent: Lsn,
         before: &ServerIdentity,
         epoch: u16,
-    ) -> Result<(Start, Beginning), Fault> {
+    ) -> Result<(Start, StreamStart), Fault> {
         let present = session.identity().await?;
         let gtids = self.gtids(session, &resume.gtid_set)?;
         if is_file_start(&resume) {
@@ -201,12 +201,12 @@ impl MysqlSource {
             gtid_set = %gtids,
             "another server has every transaction that was read: its binlog is read from here on"
         );
-        let follows = Some(Follows { before: before.clone(), present, has_open_group, read });
+        let follows = Some(FailOverStart { before: before.clone(), present, has_open_group, read });
         if let Some((start, beginning)) = self.at_quiet_end(session, &gtids, sent, epoch).await? {
-            return Ok((start, Beginning { follows, ..beginning }));
+            return Ok((start, StreamStart { follows, ..beginning }));
         }
         let beginning = self.by_gtids(session, &resume, sent, epoch).await?;
-        Ok((Start::Gtids(gtids), Beginning { follows, ..beginning }))
+        Ok((Start::Gtids(gtids), StreamStart { follows, ..beginning }))
     }
 
     /// The server's end, when it has nothing after the set. A start by GTID set would learn its place from the next
@@ -218,7 +218,7 @@ impl MysqlSource {
         gtids: &Gtids,
         sent: Lsn,
         epoch: u16,
-    ) -> Result<Option<(Start, Beginning)>, Fault> {
+    ) -> Result<Option<(Start, StreamStart)>, Fault> {
         let Some(end) = session.end().await? else { return Ok(None) };
         let there = self.gtids(session, &end.gtid_set)?;
         // MariaDB takes 4 bytes for a position.
@@ -226,13 +226,13 @@ impl MysqlSource {
         if is_far || !there.is(gtids) {
             return Ok(None);
         }
-        let beginning = Beginning {
+        let beginning = StreamStart {
             position: self.position(epoch, &end.file, end.position)?,
             gtids: Some(there),
             sent,
             partial: None,
             is_by_gtid: false,
-            entered_at: None,
+            start_position: None,
             follows: None,
         };
         Ok(Some((Start::Position { file: end.file, position: end.position }, beginning)))
@@ -244,15 +244,15 @@ impl MysqlSource {
         resume: &ResumePoint,
         sent: Lsn,
         epoch: u16,
-    ) -> Result<Beginning, Fault> {
+    ) -> Result<StreamStart, Fault> {
         let oldest = self.oldest(session).await?;
-        Ok(Beginning {
+        Ok(StreamStart {
             position: self.position(epoch, &oldest, FILE_START)?,
             gtids: Some(self.gtids(session, &resume.gtid_set)?),
             sent,
             partial: None,
             is_by_gtid: true,
-            entered_at: None,
+            start_position: None,
             follows: None,
         })
     }
@@ -318,7 +318,7 @@ async fn holds_at(session: &mut Session, gtids: &Gtids, file: &str, position: u6
             None => Ok(false),
         },
         Flavor::MySql => {
-            Ok(session.has_groups(gtids).await? && session.may_be_behind(gtids, file, position).await?)
+            Ok(session.has_groups(gtids).await? && session.may_be_after(gtids, file, position).await?)
         }
     }
 }

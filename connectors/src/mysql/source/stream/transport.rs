@@ -223,8 +223,8 @@ pub fn rotation(event: &Event) -> Option<(String, u64)> {
     let (position, name) = event.data().split_first_chunk::<8>()?;
     let mut name = name;
     if let Some((shorter, checksum)) = name.split_last_chunk::<CHECKSUM_BYTES>() {
-        let behind = event.bytes().split_last_chunk::<CHECKSUM_BYTES>();
-        if behind.is_some_and(|(covered, _)| crc32fast::hash(covered) == u32::from_le_bytes(*checksum)) {
+        let tail = event.bytes().split_last_chunk::<CHECKSUM_BYTES>();
+        if tail.is_some_and(|(covered, _)| crc32fast::hash(covered) == u32::from_le_bytes(*checksum)) {
             name = shorter;
         }
     }

@@ -21,7 +21,7 @@ pub(super) struct Unseen {
 }
 
 impl Unseen {
-    pub(super) fn note(&mut self, table: &Arc<MappedTable>) {
+    pub(super) fn record(&mut self, table: &Arc<MappedTable>) {
         self.tables.push(Arc::clone(table));
     }
 

@@ -77,7 +77,7 @@ impl From<Problem> for WithholdError {
 
 /// Where the encoded rows of a group may be.
 #[derive(Debug)]
-pub struct Room {
+pub struct RowStorage {
     /// What they may take in memory.
     pub memory_bytes: usize,
     /// Where the others go.
@@ -166,7 +166,7 @@ impl Withheld {
             Chunk::File { offset, length } => {
                 let file = self.file.as_ref().expect("a chunk in the file was written to it");
                 let bytes = file.read_at(*length, *offset);
-                bytes.map(Cow::Owned).map_err(|error| WithholdError::File(file.place(), error))
+                bytes.map(Cow::Owned).map_err(|error| WithholdError::File(file.location(), error))
             }
         }
     }
@@ -182,7 +182,7 @@ impl Withheld {
         &mut self,
         lsn: Lsn,
         table: &TableIdentity<'static>,
-        room: &Room,
+        room: &RowStorage,
     ) -> Result<(), WithholdError> {
         self.encode(room)?;
         let mut builder = new_chunk();
@@ -220,7 +220,7 @@ impl Withheld {
     }
 
     /// Encodes what is queued; a savepoint always stands between two chunks.
-    pub fn encode(&mut self, room: &Room) -> Result<(), WithholdError> {
+    pub fn encode(&mut self, room: &RowStorage) -> Result<(), WithholdError> {
         let mut builder = new_chunk();
         let mut savepoint = 0;
         self.queue_bytes = 0;
@@ -244,7 +244,7 @@ impl Withheld {
         &mut self,
         index: usize,
         builder: &mut BatchBuilder,
-        room: &Room,
+        room: &RowStorage,
     ) -> Result<(), WithholdError> {
         if self.savepoints[index].queued > 0 {
             self.store(builder, room)?;
@@ -255,7 +255,7 @@ impl Withheld {
         Ok(())
     }
 
-    fn store(&mut self, builder: &mut BatchBuilder, room: &Room) -> Result<(), WithholdError> {
+    fn store(&mut self, builder: &mut BatchBuilder, room: &RowStorage) -> Result<(), WithholdError> {
         self.unchanged += builder.take_unchanged();
         if builder.is_empty() {
             return Ok(());
@@ -267,7 +267,7 @@ impl Withheld {
             self.chunks.push_back(Chunk::Memory(bytes.as_ref().into()));
             return Ok(());
         }
-        let failed = |error| WithholdError::File(room.spill.place(), error);
+        let failed = |error| WithholdError::File(room.spill.location(), error);
         let file = match &mut self.file {
             Some(file) => file,
             None => self.file.insert(room.spill.make_file().map_err(failed)?),

@@ -38,10 +38,15 @@ fn mutation(user_id: u64, lsn: u64, value: Option<&[u8]>) -> Mutation {
 
 fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String> {
     let head = ["START TRANSACTION".to_owned()];
-    let withdrawn: Vec<Occupied> =
-        flush.withdrawals.iter().map(|(shard, _)| Occupied { table: 0, shard: *shard }).collect();
-    let layout =
-        FlushLayout { tables: &[table()], owned: &[0], outbox: None, standing: &[], withdrawn: &withdrawn };
+    let withdrawn: Vec<OccupiedTable> =
+        flush.withdrawals.iter().map(|(shard, _)| OccupiedTable { table: 0, shard: *shard }).collect();
+    let layout = FlushLayout {
+        tables: &[table()],
+        owned: &[0],
+        outbox: None,
+        stored_versions: &[],
+        withdrawn: &withdrawn,
+    };
     packets(&head, flush, layout, TextLimits { statement_rows, packet_bytes })
 }
 
@@ -78,9 +83,14 @@ fn a_table_is_left_before_the_next_one_is_written() {
         flush.push(Mutation { table, ..mutation(2, 6, Some(b"01-01")) });
         flush.push(Mutation { table, ..mutation(1, 5, None) });
     }
-    let withdrawn = [0, 1].map(|table| Occupied { table, shard: shard() });
-    let layout =
-        FlushLayout { tables: &tables, owned: &[0, 1], outbox: None, standing: &[], withdrawn: &withdrawn };
+    let withdrawn = [0, 1].map(|table| OccupiedTable { table, shard: shard() });
+    let layout = FlushLayout {
+        tables: &tables,
+        owned: &[0, 1],
+        outbox: None,
+        stored_versions: &[],
+        withdrawn: &withdrawn,
+    };
     let limits = TextLimits { statement_rows: 1000, packet_bytes: 1 << 20 };
     let written = packets(&[], &flush, layout, limits).join(";");
     let of = |statement: &str| if statement.contains("`next`") { 1 } else { 0 };

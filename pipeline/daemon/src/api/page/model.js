@@ -10,7 +10,7 @@ const STATE_LEVELS = {
   behind: "busy", paused: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
   none: "good", waiting: "good", midnight: "good", noon: "good", "catch-up": "good", closed: "good",
   unknown: "unsure", passed: "unsure",
-  unreachable: "bad", retrying: "bad", stopped: "bad", apart: "bad",
+  unreachable: "bad", retrying: "bad", stopped: "bad", incomparable: "bad",
 };
 /** A busy lane lags by less than the first; when it lags by more than the second, a person waits for it. */
 const LAG_GOOD_SECONDS = 5;
@@ -150,7 +150,7 @@ function doubt(past) {
 const SAID = {
   stopped: "has stopped and waits for an operator", retrying: "fails and is tried again",
   unreachable: "cannot be reached",
-  apart: "does not fit its log any more", passed: "is not known to be current, so lookups bypass it",
+  incomparable: "does not fit its log any more", passed: "is not known to be current, so lookups bypass it",
   unknown: "is not known yet", behind: "is far behind", serving: "holds rejected documents",
   waiting: "has dead letters", midnight: "has dead letters", noon: "has dead letters", "catch-up": "has dead letters",
   closed: "has dead letters",

@@ -68,7 +68,7 @@ pub(super) async fn run(
 }
 
 /// Facts of the servers about a user on a day.
-struct Known<'a> {
+struct KnownUser<'a> {
     programme: &'a Programme,
     day: Date,
     run: Option<&'a DayRun>,
@@ -86,7 +86,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     let (ledger, cohort) = (wiring.coupon_ledger().await?, coupons::cohort(wiring)?);
     let key = RunKey { programme: programme.name.clone(), day };
     let of_user = |ledger: &mut UsersLedger| ledger.users.get(&user).cloned();
-    let Some(known) = ledger.of_users(&key, &[user], of_user).await? else { return Ok(Vec::new()) };
+    let Some(known) = ledger.with_users(&key, &[user], of_user).await? else { return Ok(Vec::new()) };
     let rules = known.run.as_ref().map_or(programme, |run| &run.rules);
     let celebrations = celebrated(day, &rules.calendars, rules.leap_day);
     let mut tables = Vec::new();
@@ -96,9 +96,9 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
         tables.extend(rows.iter().find(|row| row.user == user).map(|_| celebration.birthday));
     }
     let claims: Vec<_> = known.claims.values().flatten().copied().collect();
-    let sources = wiring.coupon_sources()?.look(&[(user, claims)]).await?.into_iter().next().flatten();
+    let sources = wiring.coupon_sources()?.read_rows(&[(user, claims)]).await?.into_iter().next().flatten();
     let is_held = is_held(&cohort, &known, day).await?;
-    let known = Known {
+    let known = KnownUser {
         programme,
         day,
         run: known.run.as_deref(),
@@ -115,12 +115,12 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
 async fn is_held(cohort: &DayTables, user: &UserLedger, day: Date) -> Result<bool, Fault> {
     let reconciled = cohort.reconciled().await?;
     let Some(run) = user.run.as_ref().filter(|run| !run.is_closed) else { return Ok(false) };
-    let Some(unproven) = run.held(day, user.now, reconciled.as_ref()) else { return Ok(false) };
+    let Some(unproven) = run.unproven_tables(day, user.now, reconciled.as_ref()) else { return Ok(false) };
     let mut claims = user.claims.values().flatten().peekable();
     Ok(claims.peek().is_some() && claims.all(|shard| unproven.contains(shard)))
 }
 
-impl Known<'_> {
+impl KnownUser<'_> {
     fn sentences(&self) -> Vec<String> {
         let mut all = vec![self.answer()];
         all.extend(self.of_sources());

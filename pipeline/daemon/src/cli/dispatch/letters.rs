@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use anabranch_coupons::letters::{self, Decision, LeftAlone};
+use anabranch_coupons::dead_letters::{self, Decision, LeftAlone};
 use anabranch_coupons::ports::{Ledger, WorkQueue};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
@@ -41,19 +41,19 @@ enum Command {
         json: bool,
     },
     /// Send letters again; one of unknown outcome is asked for by its key first
-    Requeue(Chosen),
+    Requeue(LetterSelection),
     /// End letters: the coupon system or a person has found out whether the coupon was given
     Drop {
         #[command(flatten)]
-        chosen: Chosen,
+        chosen: LetterSelection,
         /// Outcome that was found out
         #[arg(long, value_enum)]
-        outcome: Found,
+        outcome: FoundOutcome,
     },
 }
 
 #[derive(Debug, Args)]
-struct Chosen {
+struct LetterSelection {
     /// Keys as `list` shows them
     #[arg(required_unless_present = "all")]
     keys: Vec<String>,
@@ -66,7 +66,7 @@ struct Chosen {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Found {
+enum FoundOutcome {
     /// The user has the coupon
     Given,
     /// The user has none, and gets none for this occurrence on this day
@@ -142,7 +142,7 @@ pub(super) async fn run(
     }
 }
 
-impl Chosen {
+impl LetterSelection {
     /// Returns the chosen letters; refuses a key that names no letter before anything is done.
     fn of(&self, all: Vec<(CouponKey, LedgerRow)>) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
         if self.all {
@@ -160,7 +160,7 @@ impl Chosen {
 async fn letters(ledger: &CouponLedger, programme: &Arc<str>) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
     let mut all: Vec<(CouponKey, LedgerRow)> = Vec::new();
     loop {
-        let page = ledger.letters(programme, all.last().map(|(key, _)| key), PAGE).await?;
+        let page = ledger.dead_letters(programme, all.last().map(|(key, _)| key), PAGE).await?;
         if page.is_empty() || all.len() >= LETTERS_MAX {
             return Ok(all);
         }
@@ -183,7 +183,7 @@ async fn requeue(
             _ = output::line(&format!("{} would be sent again", text(&key)));
             continue;
         }
-        let sent = of_user(ledger, &key, &row, |user| letters::requeue(user, &key, memory)).await?;
+        let sent = of_user(ledger, &key, &row, |user| dead_letters::requeue(user, &key, memory)).await?;
         match sent {
             Ok(candidate) => {
                 queue.publish(&[Message::of(candidate)]).await?;
@@ -201,12 +201,12 @@ async fn requeue(
 async fn end(
     ledger: &CouponLedger,
     chosen: Vec<(CouponKey, LedgerRow)>,
-    outcome: Found,
+    outcome: FoundOutcome,
     is_rehearsal: bool,
 ) -> Result<Exit, Fault> {
     let (decision, said) = match outcome {
-        Found::Given => (Decision::Given, "as given"),
-        Found::NotGiven => (Decision::NotGiven, "as not given"),
+        FoundOutcome::Given => (Decision::Given, "as given"),
+        FoundOutcome::NotGiven => (Decision::NotGiven, "as not given"),
     };
     let mut exit = Exit::Success;
     for (key, row) in chosen {
@@ -214,7 +214,7 @@ async fn end(
             _ = output::line(&format!("{} would end {said}", text(&key)));
             continue;
         }
-        match of_user(ledger, &key, &row, |user| letters::end(user, &key, decision)).await? {
+        match of_user(ledger, &key, &row, |user| dead_letters::end(user, &key, decision)).await? {
             Ok(()) => _ = output::line(&format!("{} ends {said}", text(&key))),
             Err(why) => {
                 exit = Exit::Definite;
@@ -234,15 +234,15 @@ async fn of_user<T: Send>(
 ) -> Result<Result<T, LeftAlone>, Fault> {
     let run = RunKey { programme: key.programme.clone(), day: row.day };
     let decide = |ledger: &mut UsersLedger| {
-        let user = ledger.users.get_mut(&key.user).ok_or(LeftAlone::NoLetter)?;
+        let user = ledger.users.get_mut(&key.user).ok_or(LeftAlone::NoDeadLetter)?;
         decide(user)
     };
-    ledger.of_users(&run, &[key.user], decide).await
+    ledger.with_users(&run, &[key.user], decide).await
 }
 
 fn left_alone(key: &CouponKey, why: LeftAlone) -> String {
     let why = match why {
-        LeftAlone::NoLetter => "it is not a dead letter any more",
+        LeftAlone::NoDeadLetter => "it is not a dead letter any more",
         LeftAlone::NeedsDecision => {
             "the coupon system has forgotten its key, so a person must find out whether the coupon was given: \
              dispatch letters drop --outcome given|not-given"

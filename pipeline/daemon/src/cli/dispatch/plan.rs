@@ -68,7 +68,7 @@ pub(super) async fn run(
             .zip(starts_at)
             .is_some_and(|(at, starts_at)| at + programme.reconciliation_age >= starts_at);
         let key = RunKey { programme: programme.name.clone(), day };
-        let found = ledger.of_run(&key, &[], |l| l.run.clone()).await?;
+        let found = ledger.with_run(&key, &[], |l| l.run.clone()).await?;
         views.push(PlanView {
             programme: programme.name.to_string(),
             day: day.to_string(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{Candidate, LAST_WORD, Member, RunKey};
-use anabranch_coupons::restored::{self, Given};
+use anabranch_coupons::restored::{self, GivenCoupon};
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::Occurrence;
 use clap::Args;
@@ -97,11 +97,11 @@ fn page(file: &PathBuf) -> Result<Page, Fault> {
     })
 }
 
-fn given(programme: &Programme, gift: &Gift) -> Option<Given> {
+fn given(programme: &Programme, gift: &Gift) -> Option<GivenCoupon> {
     let occurrence: Occurrence = gift.occurrence.parse().ok()?;
     let given_at = Timestamp::from_millisecond(gift.given_at_ms).ok()?;
     let day = day_of(given_at.to_zoned(programme.time_zone.clone()).date(), occurrence)?;
-    Some(Given {
+    Some(GivenCoupon {
         candidate: Candidate {
             run: RunKey { programme: programme.name.clone(), day },
             member: Member { user: gift.user.parse().ok()?, calendar: occurrence.calendar },

@@ -80,7 +80,7 @@ pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 
 impl StatusView {
     fn of(state: &SequenceState) -> Self {
-        let standing = &state.standing;
+        let status = &state.status;
         let counter = |(Counter { date, ring }, next): &(Counter, u32)| CounterView {
             date: date.to_string(),
             region: ring.region(),
@@ -88,13 +88,13 @@ impl StatusView {
             partition: ring.partition(),
             next: *next,
         };
-        let mut counters: Vec<CounterView> = standing.counters.iter().map(counter).collect();
+        let mut counters: Vec<CounterView> = status.counters.iter().map(counter).collect();
         counters.sort_by(|one, two| two.date.cmp(&one.date).then(two.next.cmp(&one.next)));
         Self {
-            server: standing.server.name.clone(),
+            server: status.server.name.clone(),
             accepted_server: state.accepted.clone(),
-            today: standing.server.today.to_string(),
-            request_keys: standing.keys,
+            today: status.server.today.to_string(),
+            request_keys: status.keys,
             counters,
         }
     }

@@ -18,7 +18,7 @@ fn ended(words: &[&str]) -> Result<(), Code> {
     let line = Line::try_parse_from([&["flux"], words].concat()).unwrap_or_else(|error| panic!("{error}"));
     let answer = match &line.arguments.command {
         Command::Explain(arguments) => explain(arguments),
-        Command::Place(arguments) => place(arguments),
+        Command::Place(arguments) => placement(arguments),
         Command::Next(_) | Command::Sequence(_) => panic!("they ask servers"),
     };
     match answer {
@@ -34,8 +34,8 @@ fn an_identifier_is_explained_part_by_part() {
     assert_eq!(values, ["20160606", "1", "1", "031", "1", "03", "0", "99", "05", "24", "00029904"]);
     assert_eq!(part_view(&id, Part::Partition).meaning, "database 0, table 05");
     assert_eq!(part_view(&id, Part::Version).digits, "9");
-    let told = odd(&id, None);
-    assert!(told.iter().any(|text| text.contains("reserved digits are 24")), "{told:?}");
+    let view = odd(&id, None);
+    assert!(view.iter().any(|text| text.contains("reserved digits are 24")), "{view:?}");
     let kinds: Vec<_> = rules(&id, None).into_iter().map(|rule| rule.kind).collect();
     assert_eq!(
         kinds,
@@ -92,10 +92,13 @@ fn a_defect_is_told_by_digits_found_and_needed() {
 #[test]
 fn what_is_printed_names_database_table_and_rule() {
     let names = Names::default();
-    let mut told =
-        Told::of(&names, Level::Composite, Kind::Refund.place(&FAILED_OVER.parse().unwrap()).unwrap());
-    told.rules = vec![Kind::Refund.into()];
-    let text = told.text();
+    let mut view = IdentifierView::of(
+        &names,
+        Level::Composite,
+        Kind::Refund.address_below(&FAILED_OVER.parse().unwrap()).unwrap(),
+    );
+    view.rules = vec![Kind::Refund.into()];
+    let text = view.text();
     for line in
         ["side        fail-over", "month       99", "database    flux_00_0", "table       composite_05_99"]
     {

@@ -64,13 +64,16 @@ fn years_are_a_table_of_each_store() {
 fn every_fault_of_a_file_is_told_by_its_field() {
     let text =
         FLUX.replace("databases = 10\n", "databases = -1\n").replace("row_bytes = 2_000", "row_size = 2_000");
-    let told: Vec<String> = read("plan x", &text).unwrap_err().iter().map(ToString::to_string).collect();
+    let reported: Vec<String> = read("plan x", &text).unwrap_err().iter().map(ToString::to_string).collect();
     assert_eq!(
-        told[0],
+        reported[0],
         "[plan-invalid] plan x, [flux] databases: its value is -1; needed: a whole number from 1 to 10^15"
     );
-    assert!(told[1].starts_with("[plan-invalid] plan x, [flux] row_bytes: the field is absent"), "{told:?}");
-    assert!(told[2].starts_with("[plan-invalid] plan x, [flux] row_size: no such field"), "{told:?}");
-    let told = read("plan x", "[flux]\ndatabases = \n").unwrap_err()[0].to_string();
-    assert!(told.starts_with("[plan-invalid] plan x: line 2 is not TOML"), "{told}");
+    assert!(
+        reported[1].starts_with("[plan-invalid] plan x, [flux] row_bytes: the field is absent"),
+        "{reported:?}"
+    );
+    assert!(reported[2].starts_with("[plan-invalid] plan x, [flux] row_size: no such field"), "{reported:?}");
+    let reported = read("plan x", "[flux]\ndatabases = \n").unwrap_err()[0].to_string();
+    assert!(reported.starts_with("[plan-invalid] plan x: line 2 is not TOML"), "{reported}");
 }

@@ -1,8 +1,8 @@
 //! A plan as it is shown: numbers with their texts, formulas, notes and claims.
 
-use anabranch_schemas::capacity::claim::{Claim, Verdict};
+use anabranch_schemas::capacity::claim::{ClaimVerdict, DocumentClaim};
 use anabranch_schemas::capacity::growth::{Year, grow};
-use anabranch_schemas::capacity::plan::{Judged, Plan, System};
+use anabranch_schemas::capacity::plan::{JudgedFigure, Plan, System};
 use anabranch_schemas::capacity::sheet::{Figure, Store, Unit};
 use anabranch_schemas::capacity::term::Amount;
 use serde::Serialize;
@@ -93,7 +93,7 @@ impl PlanView {
 
 impl SystemView {
     fn of(system: &System, years: Option<u32>) -> Self {
-        let figures = system.figures.iter().map(|Judged { figure, claims }| FigureView {
+        let figures = system.figures.iter().map(|JudgedFigure { figure, claims }| FigureView {
             claims: claims.iter().map(|(claim, verdict)| ClaimView::of(claim, *verdict)).collect(),
             ..FigureView::of(figure)
         });
@@ -124,7 +124,7 @@ impl FigureView {
 }
 
 impl ClaimView {
-    fn of(claim: &Claim, verdict: Verdict) -> Self {
+    fn of(claim: &DocumentClaim, verdict: ClaimVerdict) -> Self {
         Self {
             document: claim.document.clone(),
             line: claim.line,

@@ -14,7 +14,7 @@ fn position() -> Position {
 /// A reading that knows the groups before it.
 fn reader(sent: Lsn) -> GroupReader {
     let gtids = Some(Gtids::empty(Flavor::MariaDb));
-    let beginning = Beginning { sent, ..Beginning::fresh(position(), gtids) };
+    let beginning = StreamStart { sent, ..StreamStart::fresh(position(), gtids) };
     GroupReader::new(Flavor::MariaDb, beginning, Spill::new(&std::env::temp_dir(), "source-a"))
 }
 

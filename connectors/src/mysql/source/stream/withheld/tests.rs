@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
-use anabranch_pipeline::ports::Entry;
+use anabranch_pipeline::ports::BinlogStart;
 use anabranch_schemas::change::{Entity, Value};
 use anabranch_schemas::shard::TablePattern;
 use proptest::prelude::*;
@@ -44,7 +44,7 @@ impl Ground {
             url: ServerUrl::try_from("mysql://u:p@127.0.0.1:3306".to_owned()).unwrap(),
             ca_file: None::<PathBuf>,
             replica_server_id: NonZeroU32::MIN,
-            start: Entry::Earliest,
+            start: BinlogStart::Earliest,
             generation: 0,
             entities: vec![Entity::User],
             replica: None,
@@ -125,7 +125,7 @@ proptest! {
         let ground = Ground::new();
         let folder = tempfile::tempdir().unwrap();
         let spill = Spill::new(folder.path(), "source-a");
-        let room = Room { memory_bytes: memory_left, spill };
+        let room = RowStorage { memory_bytes: memory_left, spill };
         let mut rows = Withheld::default();
         let mut expected: Vec<(Lsn, u64)> = Vec::new();
         let mut savepoints: Vec<(String, usize)> = Vec::new();

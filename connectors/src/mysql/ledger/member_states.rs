@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use anabranch_coupons::records::{CouponKey, LedgerRow, Member, RefusedDay, RunKey, Standing, part};
+use anabranch_coupons::records::{CouponKey, LedgerRow, Member, MemberState, RefusedDay, RunKey, part};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
 use mysql_async::Row;
 
 use super::cells::{
-    Cells, LEDGER_COLUMNS, behind, calendar_number, date_literal, name_literal, of_run_and_users,
+    Cells, LEDGER_COLUMNS, calendar_number, date_literal, members_after, name_literal, of_run_and_users,
     programme_literal,
 };
 use super::tables::Tables;
@@ -23,7 +23,7 @@ pub(super) type Page = BTreeMap<Member, Option<Vec<ShardId>>>;
 /// There are few of the latter, so a limit would never end their scan; the last member of a full page ends it.
 pub(super) fn read_members(tables: &Tables, run: &RunKey, after: Option<Member>, limit: usize) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
-    let after = behind(after);
+    let after = members_after(after);
     let calendar = "(l.`occurrence` LIKE 'lunar%')";
     let strangers = tables.ledger.iter().map(|ledger| {
         let from = after.replace("`calendar`", calendar).replace("`user_id`", "l.`user_id`");
@@ -98,7 +98,7 @@ pub(super) fn read(tables: &Tables, run: &RunKey, page: &Page) -> String {
 }
 
 /// Joins the members of a page with their rows and refusals.
-pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Option<Vec<Standing>> {
+pub(super) fn member_states(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Option<Vec<MemberState>> {
     let (mut rows, mut refusals) = (BTreeMap::new(), BTreeMap::new());
     let mut sets = sets.into_iter();
     while let (Some(ledger), Some(refused)) = (sets.next(), sets.next()) {
@@ -112,9 +112,9 @@ pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Optio
             refusals.insert(member, RefusedDay { wave: cells.parsed()?, reason: cells.reason()? });
         }
     }
-    let standing = |(member, shards): (&Member, &Option<Vec<ShardId>>)| {
+    let member_state = |(member, shards): (&Member, &Option<Vec<ShardId>>)| {
         let occurrence = Occurrence::of(member.calendar, run.day)?;
-        Some(Standing {
+        Some(MemberState {
             member: *member,
             is_member: shards.is_some(),
             shards: shards.clone().unwrap_or_default(),
@@ -122,7 +122,7 @@ pub(super) fn standings(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> Optio
             refused: refusals.remove(member),
         })
     };
-    page.iter().map(standing).collect()
+    page.iter().map(member_state).collect()
 }
 
 /// Selects the next open letters: joins them with the ledger tables of all parts, one of which has the row.
@@ -159,7 +159,7 @@ pub(super) fn read_letters(
     parts.join(" UNION ALL ")
 }
 
-pub(super) fn letters(
+pub(super) fn dead_letters(
     programme: &Arc<str>,
     sets: Vec<Vec<Row>>,
     limit: usize,

@@ -11,7 +11,7 @@ use super::session::{Session, column_text};
 use crate::mysql::source::decode::gtid::{Flavor, Gtids};
 
 /// An event as the server lists it.
-struct Listed {
+struct ListedEvent {
     position: u64,
     kind: String,
     info: String,
@@ -19,7 +19,7 @@ struct Listed {
 
 impl Session {
     /// MySQL; of a file that is kept, and is that long.
-    pub async fn may_be_behind(&mut self, gtids: &Gtids, file: &str, position: u64) -> Result<bool, Fault> {
+    pub async fn may_be_after(&mut self, gtids: &Gtids, file: &str, position: u64) -> Result<bool, Fault> {
         let found = match self.events(file, &format!("FROM {position} LIMIT 1")).await {
             // Also said of a file that was purged meanwhile.
             Err(fault) if fault.code() == Code::BinlogEventCorrupt => {
@@ -40,12 +40,12 @@ impl Session {
         }
     }
 
-    async fn events(&mut self, file: &str, which: &str) -> Result<Vec<Listed>, Fault> {
+    async fn events(&mut self, file: &str, which: &str) -> Result<Vec<ListedEvent>, Fault> {
         let file = file.replace(['\'', '\\'], "");
         let rows = self.rows(format!("SHOW BINLOG EVENTS IN '{file}' {which}")).await?;
         Ok(rows
             .iter()
-            .map(|row| Listed {
+            .map(|row| ListedEvent {
                 position: column_text(row, 1).and_then(|text| text.parse().ok()).unwrap_or(0),
                 kind: column_text(row, 2).unwrap_or_default(),
                 info: column_text(row, 5).unwrap_or_default(),

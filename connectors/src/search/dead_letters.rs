@@ -89,7 +89,7 @@ impl DeadLetters {
         removed.iter().for_each(|(id, _)| _ = self.0.remove(id));
     }
 
-    pub(super) fn note(&mut self, index: &str, rejected: &[Rejected]) {
+    pub(super) fn record(&mut self, index: &str, rejected: &[Rejected]) {
         self.0.extend(rejected.iter().map(|one| (letter_id(index, &one.id), one.lsn)));
     }
 }

@@ -34,7 +34,7 @@ pub struct HiddenTable {
 
 /// Returns the tables that sources show, and the tables of `before` that they no longer show. Tables of entities that
 /// are not in `asked` stay as they were.
-pub async fn look<S: RowSource>(
+pub async fn find_hidden_tables<S: RowSource>(
     sources: &BTreeMap<String, Arc<S>>,
     before: &VisibleTables,
     asked: &BTreeSet<Entity>,
@@ -109,8 +109,8 @@ mod tests {
 
     use super::*;
     use crate::error::Fault;
-    use crate::ports::Pressure;
-    use crate::records::{Cell, Chunk, ChunkKey, Condition};
+    use crate::ports::SourcePressure;
+    use crate::records::{Cell, Chunk, Condition, ScanCursor};
 
     /// A source that shows these tables and answers for every other one with this code.
     struct Listing(Vec<TableIdentity<'static>>, Code);
@@ -120,14 +120,14 @@ mod tests {
             Ok(self.0.clone())
         }
 
-        async fn pressure(&self) -> Result<Pressure, Fault> {
+        async fn pressure(&self) -> Result<SourcePressure, Fault> {
             unreachable!("nobody asks")
         }
 
         async fn chunk(
             &self,
             _: &TableIdentity<'static>,
-            _: Option<&ChunkKey>,
+            _: Option<&ScanCursor>,
             _: NonZeroUsize,
             _: u16,
         ) -> Result<Chunk, Fault> {
@@ -145,10 +145,10 @@ mod tests {
         async fn page(
             &self,
             _: &TableIdentity<'static>,
-            _: Option<&ChunkKey>,
+            _: Option<&ScanCursor>,
             _: NonZeroUsize,
             _: &mut (dyn FnMut(&[Value<'_>]) + Send),
-        ) -> Result<Option<ChunkKey>, Fault> {
+        ) -> Result<Option<ScanCursor>, Fault> {
             unreachable!("nobody asks")
         }
 
@@ -156,7 +156,7 @@ mod tests {
             &self,
             _: &TableIdentity<'static>,
             _: &Condition,
-            _: Option<&ChunkKey>,
+            _: Option<&ScanCursor>,
             _: NonZeroUsize,
             _: u16,
         ) -> Result<Chunk, Fault> {
@@ -185,7 +185,7 @@ mod tests {
         others: Code,
     ) -> (VisibleTables, Vec<HiddenTable>) {
         let sources = [("a".to_owned(), Arc::new(Listing(tables(names), others)))].into();
-        look(&sources, before, &[Entity::User].into()).await
+        find_hidden_tables(&sources, before, &[Entity::User].into()).await
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@
 
 /// Relation of a snapshot to the binlog.
 #[derive(Debug, Clone, Copy)]
-pub struct Sight {
+pub struct SnapshotView {
     /// Newest groups in the binlog that the snapshot does not show yet, as while their commits wait for a replica's
     /// acknowledgement.
     pub unseen: usize,

@@ -11,7 +11,7 @@ use super::epochs::Epochs;
 use crate::config::Limits;
 use crate::deliver::refresh_command;
 use crate::error::{Code, Fault};
-use crate::ports::{Entry, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
+use crate::ports::{BinlogStart, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
 use crate::records::Progress;
 
 /// The inputs of one reader.
@@ -23,7 +23,7 @@ pub struct Capture<'a, S, L, M> {
     /// The registers, which hold the epochs.
     pub registers: &'a M,
     /// Entry at which the reader begins when neither the stream nor a lane has a position.
-    pub start: &'a Entry,
+    pub start: &'a BinlogStart,
     pub limits: &'a Limits,
 }
 
@@ -33,9 +33,9 @@ pub(super) fn refresh_all(source: &str, fault: Fault) -> Fault {
 }
 
 /// An open source and its entry, and what the stream must tell lanes of it.
-pub(super) struct Entered<S> {
+pub(super) struct OpenedSource<S> {
     pub(super) source: S,
-    pub(super) entry: Entry,
+    pub(super) entry: BinlogStart,
     /// The source's history begins at the entry.
     pub(super) origin: bool,
     /// The stream's end tells lanes where the stream continues; otherwise the reader appends a message at once.
@@ -47,7 +47,7 @@ pub(super) struct Entered<S> {
 /// A stream that lost its newest messages may end where the binlog is purged already:
 /// - If a lane was further, the stream continues from the furthest one as if it were lost. The binlog feeds the others.
 /// - If no lane was, and all of them read their tables again, the stream continues from the oldest binlog that exists.
-pub(super) async fn enter<
+pub(super) async fn open_source<
     S: SourceConnector,
     L,
     M: Registers,
@@ -57,32 +57,32 @@ pub(super) async fn enter<
     epochs: &mut Epochs<'_, M>,
     end: Option<&LogEntry>,
     lanes: &impl Fn() -> P,
-) -> Result<Entered<S::Source>, Fault> {
+) -> Result<OpenedSource<S::Source>, Fault> {
     let end = end.map(|end| &end.envelope);
     end.iter().for_each(|end| epochs.learn_of_stream(end));
     // Without the stream or the register, only the lanes know where the source was read, and which epochs were used.
     let asked = match end.is_some() && epochs.is_registered() {
         true => None,
-        false => Some(ask(lanes, epochs).await?),
+        false => Some(lane_progress(lanes, epochs).await?),
     };
-    let Some(told) = Told::of(epochs, end, asked.as_deref()) else {
+    let Some(planned) = BeginningStart::of(epochs, end, asked.as_deref()) else {
         let lanes = asked.unwrap_or_default();
         let (entry, origin) = entry_without_log(&present(&lanes, epochs.number()), capture.start);
         return match open(capture, epochs, &entry).await {
-            Ok(source) => Ok(Entered { source, entry, origin, is_announced: false }),
+            Ok(source) => Ok(OpenedSource { source, entry, origin, is_announced: false }),
             Err(fault) if !origin => at_earliest(capture, epochs, &lanes, fault).await,
             Err(fault) => Err(fault),
         };
     };
-    let Told { position, entry, is_announced } = told;
+    let BeginningStart { position, entry, is_announced } = planned;
     let fault = match open(capture, epochs, &entry).await {
-        Ok(source) => return Ok(Entered { source, entry, origin: false, is_announced }),
+        Ok(source) => return Ok(OpenedSource { source, entry, origin: false, is_announced }),
         Err(fault) if fault.code() == Code::BinlogPurged => fault,
         Err(fault) => return Err(fault),
     };
     let known = match asked {
         Some(known) => known,
-        None => ask(lanes, epochs).await?,
+        None => lane_progress(lanes, epochs).await?,
     };
     let present = present(&known, epochs.number());
     let Some(lane) = furthest(&present).filter(|lane| lane.position > position) else {
@@ -94,20 +94,20 @@ pub(super) async fn enter<
     );
     let entry = resume_at(&lane.resume, lane.position, &lane.server);
     match open(capture, epochs, &entry).await {
-        Ok(source) => Ok(Entered { source, entry, origin: false, is_announced }),
+        Ok(source) => Ok(OpenedSource { source, entry, origin: false, is_announced }),
         Err(fault) => at_earliest(capture, epochs, &known, fault).await,
     }
 }
 
 /// A point of the latest beginning from which the stream continues.
-struct Told {
+struct BeginningStart {
     position: Lsn,
-    entry: Entry,
+    entry: BinlogStart,
     /// The stream's end reports the point; otherwise lanes learn of it by the next message.
     is_announced: bool,
 }
 
-impl Told {
+impl BeginningStart {
     /// Returns the stream's end, if it is of the latest beginning; otherwise that beginning's own point, if no lane
     /// that was asked is further.
     fn of<M: Registers>(
@@ -134,8 +134,10 @@ pub(super) fn reached<M: Registers>(
     epochs: &Epochs<'_, M>,
     end: Option<&Envelope>,
     lanes: &[Progress],
-) -> Option<(Lsn, Entry)> {
-    if let Some(Told { position, entry, .. }) = Told::of(epochs, end, end.is_none().then_some(lanes)) {
+) -> Option<(Lsn, BinlogStart)> {
+    if let Some(BeginningStart { position, entry, .. }) =
+        BeginningStart::of(epochs, end, end.is_none().then_some(lanes))
+    {
         return Some((position, entry));
     }
     let present = present(lanes, epochs.number());
@@ -155,11 +157,11 @@ async fn at_earliest<S: SourceConnector, L, M: Registers>(
     epochs: &Epochs<'_, M>,
     lanes: &[Progress],
     fault: Fault,
-) -> Result<Entered<S::Source>, Fault> {
+) -> Result<OpenedSource<S::Source>, Fault> {
     if fault.code() != Code::BinlogPurged {
         return Err(fault);
     }
-    anew(capture, epochs, lanes, Entry::Earliest, fault).await
+    anew(capture, epochs, lanes, BinlogStart::Earliest, fault).await
 }
 
 /// Enters at `entry` and skips the unreadable part before it, once every lane reads its tables again.
@@ -167,9 +169,9 @@ pub(super) async fn anew<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
     lanes: &[Progress],
-    entry: Entry,
+    entry: BinlogStart,
     fault: Fault,
-) -> Result<Entered<S::Source>, Fault> {
+) -> Result<OpenedSource<S::Source>, Fault> {
     if !present(lanes, epochs.number()).iter().all(Progress::may_begin_anew) {
         return Err(refresh_all(capture.source, fault));
     }
@@ -179,19 +181,19 @@ pub(super) async fn anew<S: SourceConnector, L, M: Registers>(
         "the stream continues from this entry: every lane reads its tables again"
     );
     let source = open(capture, epochs, &entry).await?;
-    Ok(Entered { source, entry, origin: false, is_announced: false })
+    Ok(OpenedSource { source, entry, origin: false, is_announced: false })
 }
 
 async fn open<S: SourceConnector, L, M: Registers>(
     capture: &Capture<'_, S, L, M>,
     epochs: &Epochs<'_, M>,
-    entry: &Entry,
+    entry: &BinlogStart,
 ) -> Result<S::Source, Fault> {
     capture.connector.open(entry.clone(), epochs.latest(), READER_REPLICA_SLOT).await
 }
 
 /// Returns the progress of all lanes, and learns the epochs that it names.
-pub(super) async fn ask<M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
+pub(super) async fn lane_progress<M: Registers, P: Future<Output = Result<Vec<Progress>, Fault>>>(
     lanes: &impl Fn() -> P,
     epochs: &mut Epochs<'_, M>,
 ) -> Result<Vec<Progress>, Fault> {
@@ -205,15 +207,15 @@ fn furthest(lanes: &[Progress]) -> Option<&Progress> {
     lanes.iter().max_by_key(|progress| progress.position).filter(|progress| progress.position > Lsn::ZERO)
 }
 
-pub(super) fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> Entry {
-    Entry::Resume { resume: resume.clone(), position, server: server.clone() }
+pub(super) fn resume_at(resume: &ResumePoint, position: Lsn, server: &ServerIdentity) -> BinlogStart {
+    BinlogStart::Resume { resume: resume.clone(), position, server: server.clone() }
 }
 
 /// Returns the entry for an empty stream, and whether the source's history begins there.
 ///
 /// If no lane has progress, this is a first start. Otherwise the log was lost, and the stream continues from the
 /// furthest lane; the others are fed from the binlog until they are there.
-fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
+fn entry_without_log(lanes: &[Progress], start: &BinlogStart) -> (BinlogStart, bool) {
     match furthest(lanes) {
         Some(progress) => {
             tracing::warn!(
@@ -227,12 +229,12 @@ fn entry_without_log(lanes: &[Progress], start: &Entry) -> (Entry, bool) {
     }
 }
 
-pub(super) fn entry_name(entry: &Entry) -> &'static str {
+pub(super) fn entry_name(entry: &BinlogStart) -> &'static str {
     match entry {
-        Entry::Earliest => "earliest",
-        Entry::Latest => "latest",
-        Entry::Gtid(_) => "gtid",
-        Entry::Resume { .. } => "resume",
+        BinlogStart::Earliest => "earliest",
+        BinlogStart::Latest => "latest",
+        BinlogStart::Gtid(_) => "gtid",
+        BinlogStart::Resume { .. } => "resume",
     }
 }
 
@@ -246,15 +248,18 @@ mod tests {
 
     #[test]
     fn an_empty_stream_without_progress_is_a_first_start() {
-        assert_eq!(entry_without_log(&[Progress::default()], &Entry::Latest), (Entry::Latest, true));
-        assert_eq!(entry_without_log(&[], &Entry::Earliest), (Entry::Earliest, true));
+        assert_eq!(
+            entry_without_log(&[Progress::default()], &BinlogStart::Latest),
+            (BinlogStart::Latest, true)
+        );
+        assert_eq!(entry_without_log(&[], &BinlogStart::Earliest), (BinlogStart::Earliest, true));
     }
 
     #[test]
     fn an_empty_stream_with_progress_is_a_lost_log_and_goes_on_from_the_lane_that_is_furthest() {
         let lanes = [progress(320), progress(160), Progress::default()];
-        let (entry, origin) = entry_without_log(&lanes, &Entry::Earliest);
-        let Entry::Resume { position, .. } = entry else { panic!("must resume") };
+        let (entry, origin) = entry_without_log(&lanes, &BinlogStart::Earliest);
+        let BinlogStart::Resume { position, .. } = entry else { panic!("must resume") };
         assert_eq!((position, origin), (Lsn::new(1, 1, 320).unwrap(), false));
     }
 }

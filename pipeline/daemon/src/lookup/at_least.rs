@@ -35,17 +35,17 @@ const SOURCE_INTERVAL: Duration = Duration::from_millis(100);
 const SHOWN_CHARACTERS_MAX: usize = 300;
 
 /// Time of a query of a source, and the GTID set of its answer; `None` = no answer in time.
-type Asked = (Instant, Option<String>);
-type Known = Arc<BTreeMap<LaneId, Progress>>;
+type GtidAnswer = (Instant, Option<String>);
+type LaneProgress = Arc<BTreeMap<LaneId, Progress>>;
 
 /// Positions of the mapping lanes.
 pub(super) struct PassedPositions {
     wiring: Wiring,
     lanes: Vec<LaneId>,
     /// Start of the last read of progress, and its result.
-    last: Mutex<Option<(Instant, Known)>>,
+    last: Mutex<Option<(Instant, LaneProgress)>>,
     /// Last answer of each source. It is locked while the source is asked.
-    sources: HashMap<String, Mutex<Option<Asked>>>,
+    sources: HashMap<String, Mutex<Option<GtidAnswer>>>,
 }
 
 impl PassedPositions {
@@ -56,10 +56,10 @@ impl PassedPositions {
         Self { wiring: wiring.clone(), lanes, last: Mutex::default(), sources }
     }
 
-    pub(super) async fn wait(&self, place: &AtLeast) -> Result<(), Refusal> {
-        let lanes: Vec<&LaneId> = self.lanes.iter().filter(|lane| lane.source == place.source).collect();
+    pub(super) async fn wait(&self, at_least: &AtLeast) -> Result<(), Refusal> {
+        let lanes: Vec<&LaneId> = self.lanes.iter().filter(|lane| lane.source == at_least.source).collect();
         if lanes.is_empty() {
-            let found = format!("at_least names source `{}`, which no mapping lane reads", place.source);
+            let found = format!("at_least names source `{}`, which no mapping lane reads", at_least.source);
             return Err(Refusal::Malformed(found));
         }
         let deadline = Instant::now() + WAIT_MAX;
@@ -69,37 +69,37 @@ impl PassedPositions {
             && let Ok(known) = tokio::time::timeout_at(deadline, self.progress()).await
         {
             let known = known?;
-            let mut behind = None;
+            let mut lagging = None;
             for lane in &lanes {
                 let progress = known.get(*lane);
-                if !has_passed(progress, &place.at)? {
-                    behind = Some((*lane, progress.cloned()));
+                if !has_passed(progress, &at_least.at)? {
+                    lagging = Some((*lane, progress.cloned()));
                 }
             }
-            if behind.is_none() {
+            if lagging.is_none() {
                 return Ok(());
             }
-            last = behind;
+            last = lagging;
             sleep(POLL_INTERVAL).await;
         }
-        Err(Refusal::Behind(self.missing(place, last).await))
+        Err(Refusal::Behind(self.missing(at_least, last).await))
     }
 
     /// Returns the answer to a request that waited in vain: the lagging lane, as it was seen last.
-    async fn missing(&self, place: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
-        let wanted = format!("{} of source {} was asked for", place.said, place.source);
+    async fn missing(&self, at_least: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
+        let wanted = format!("{} of source {} was asked for", at_least.said, at_least.source);
         let Some((lane, progress)) = last else {
             return format!("{wanted}; the positions of the lanes are not known");
         };
-        let stands = stands(progress.as_ref(), place);
-        let mut text = format!("{wanted}; lane {lane} {stands}");
-        if let (At::Gtids(gtids), Some(progress)) = (&place.at, progress) {
-            let given_out = self.given_out(&place.source).await;
+        let lane_state = describe_lane(progress.as_ref(), at_least);
+        let mut text = format!("{wanted}; lane {lane} {lane_state}");
+        if let (At::Gtids(gtids), Some(progress)) = (&at_least.at, progress) {
+            let given_out = self.given_out(&at_least.source).await;
             let has = |set: &String| holds_gtids(&progress.server.flavor, set, gtids);
             text.push_str(&match given_out.as_ref().map(|set| (set, has(set))) {
                 Some((_, Some(true))) => "; the source has given it out".to_owned(),
                 Some((set, Some(false))) => {
-                    format!("; the source has not given it out: it is at GTID {}", shown(set))
+                    format!("; the source has not given it out: it is at GTID {}", shortened(set))
                 }
                 Some((_, None)) | None => {
                     "; the source did not answer whether it has given it out".to_owned()
@@ -124,7 +124,7 @@ impl PassedPositions {
     }
 
     /// Returns the progress of every lane that has begun; it is at most [`POLL_INTERVAL`] old.
-    async fn progress(&self) -> Result<Known, Fault> {
+    async fn progress(&self) -> Result<LaneProgress, Fault> {
         let mut last = self.last.lock().await;
         if let Some((began, known)) = &*last
             && began.elapsed() < POLL_INTERVAL
@@ -145,23 +145,23 @@ impl PassedPositions {
 }
 
 /// Returns a lane's position, in the notation of the request as far as it goes.
-fn stands(progress: Option<&Progress>, place: &AtLeast) -> String {
+fn describe_lane(progress: Option<&Progress>, at_least: &AtLeast) -> String {
     let Some(progress) = progress.filter(|progress| progress.position != Lsn::ZERO) else {
         return "has not begun".to_owned();
     };
     let position = progress.position;
-    match &place.at {
+    match &at_least.at {
         At::Lsn(_) => format!("is at {position}"),
         At::File { .. } => {
-            let name = place.said.rsplit_once('.').map_or("binlog", |(name, _)| name);
+            let name = at_least.said.rsplit_once('.').map_or("binlog", |(name, _)| name);
             format!("is at {name}.{:06}:{} ({position})", position.file_number(), position.position())
         }
-        At::Gtids(_) => format!("is at GTID {} ({position})", shown(progress.resume.read_gtids())),
+        At::Gtids(_) => format!("is at GTID {} ({position})", shortened(progress.resume.read_gtids())),
     }
 }
 
 /// Returns a GTID set on one line, cut to [`SHOWN_CHARACTERS_MAX`] characters.
-fn shown(set: &str) -> String {
+fn shortened(set: &str) -> String {
     let set: String = set.split_whitespace().collect();
     match set.char_indices().nth(SHOWN_CHARACTERS_MAX) {
         Some((end, _)) => format!("{}…", &set[..end]),
@@ -203,7 +203,7 @@ mod tests {
             resume: ResumePoint { gtid_set: "0-1-42,\n1-1-7".to_owned(), ..ResumePoint::default() },
             ..Progress::default()
         };
-        let said = |text: &str, progress| stands(progress, &format!("a:{text}").parse().unwrap());
+        let said = |text: &str, progress| describe_lane(progress, &format!("a:{text}").parse().unwrap());
         for (text, expected) in [
             ("2:8:4", "is at 2:7:4096"),
             ("mariadb-bin.000008:4", "is at mariadb-bin.000007:4096 (2:7:4096)"),
@@ -213,8 +213,8 @@ mod tests {
         }
         assert_eq!(said("0-1-43", None), "has not begun");
         assert_eq!(said("0-1-43", Some(&Progress::default())), "has not begun");
-        assert_eq!(shown(&"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9,".repeat(100)).chars().count(), 301);
-        assert_eq!(shown(""), "none");
+        assert_eq!(shortened(&"3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9,".repeat(100)).chars().count(), 301);
+        assert_eq!(shortened(""), "none");
     }
 
     #[test]
@@ -253,7 +253,7 @@ mod tests {
         for (text, expected) in [("0-1-42", true), ("0-1-50", true), ("0-1-51", false), ("1-1-1", false)] {
             assert_eq!(has_passed(Some(&progress), &at(text)).unwrap(), expected, "{text}");
         }
-        let said = stands(Some(&progress), &"a:0-1-51".parse().unwrap());
+        let said = describe_lane(Some(&progress), &"a:0-1-51".parse().unwrap());
         assert_eq!(said, "is at GTID 0-1-50 (2:7:4096)");
     }
 }

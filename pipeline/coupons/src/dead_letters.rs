@@ -21,7 +21,7 @@ pub enum Decision {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftAlone {
     /// The row is no dead letter.
-    NoLetter,
+    NoDeadLetter,
     /// The coupon system has forgotten the key: a decision is needed, not a retry.
     NeedsDecision,
 }
@@ -33,8 +33,8 @@ pub fn requeue(
     memory: SignedDuration,
 ) -> Result<Candidate, LeftAlone> {
     let now = ledger.now;
-    let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
-    let RowState::Failed(outcome) = row.state else { return Err(LeftAlone::NoLetter) };
+    let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoDeadLetter)?;
+    let RowState::Failed(outcome) = row.state else { return Err(LeftAlone::NoDeadLetter) };
     row.state = match outcome {
         FailedOutcome::NothingGiven => RowState::Refused(Reason::OtherDay),
         FailedOutcome::Unknown { first_called_at } if now < first_called_at + memory => {
@@ -52,8 +52,8 @@ pub fn requeue(
 
 /// Records a person's finding about a dead letter.
 pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
-    let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoLetter)?;
-    let RowState::Failed(_) = row.state else { return Err(LeftAlone::NoLetter) };
+    let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoDeadLetter)?;
+    let RowState::Failed(_) = row.state else { return Err(LeftAlone::NoDeadLetter) };
     match decision {
         Decision::NotGiven => row.state = RowState::Failed(FailedOutcome::NothingGiven),
         Decision::Given => {

@@ -12,7 +12,7 @@ const NOTES_MAX: usize = 200_000;
 
 /// Claims of some tables that changed since a chunk of them began to be read, each with its last position.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct ChangedClaims {
     /// The lane's epoch; positions of another epoch are incomparable.
     pub epoch: u16,
     pub shards: BTreeSet<ShardId>,
@@ -35,12 +35,12 @@ impl Changed<'_> {
     }
 }
 
-impl Notes {
+impl ChangedClaims {
     pub(super) fn new(epoch: u16, shards: BTreeSet<ShardId>, floor: Lsn) -> Self {
         Self { epoch, shards, floor, ..Self::default() }
     }
 
-    pub(super) fn note(&mut self, flush: &Flush) {
+    pub(super) fn record(&mut self, flush: &Flush) {
         for (shard, lsn) in flush.withdrawals.iter().filter(|(shard, _)| self.shards.contains(shard)) {
             let withdrawn = self.withdrawn.entry(*shard).or_default();
             *withdrawn = (*withdrawn).max(*lsn);
