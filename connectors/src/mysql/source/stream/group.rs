@@ -1,16 +1,16 @@
-//! The group (transaction) that is being read: what its events so far say about it.
+//! State of the group (transaction) that is being read, from its events so far.
 
 use crate::mysql::source::decode::gtid::{Flavor, GroupStart, Gtid};
 
-/// State of the group; the default is "between groups".
+/// State of a group; the default is "between groups".
 #[derive(Debug, Default)]
 pub struct Group {
     gtid: Option<Gtid>,
     is_open: bool,
-    /// It ends with a commit, not with its first statement.
+    /// The group ends with a commit, not with its first statement.
     is_transaction: bool,
     is_xa_branch: bool,
-    /// Where its first event begins in the file.
+    /// Offset in the file at which the group's first event begins.
     start: u64,
     committed_at_us: u64,
 }
@@ -28,7 +28,7 @@ impl Group {
         }
     }
 
-    /// A BEGIN statement.
+    /// Takes in a BEGIN statement.
     pub fn begin_transaction(&mut self) {
         self.is_open = true;
         self.is_transaction = true;
@@ -55,7 +55,7 @@ impl Group {
         self.start
     }
 
-    /// The time that the group's GTID event gave, else that of its last event.
+    /// Returns the time of the group's GTID event, or of its last event if the former has none.
     pub fn committed_at_us(&self, last_event_seconds: u32) -> u64 {
         if self.committed_at_us > 0 {
             self.committed_at_us

@@ -1,11 +1,11 @@
-//! Where groups begin, end and are decided; only then their rows are released into batches.
+//! Decides where groups begin and end and whether they commit; releases their rows into batches only after that.
 //!
-//! A [`GroupReader`] is a machine: it is told what an event says of groups, and answers what is to be done. It knows no
-//! connection and no table map, and waits for nothing; only withheld rows that have no room in memory reach a disk.
-//! The stream carries out what it answers.
+//! A [`GroupReader`] is a state machine: it takes a [`GroupEvent`] and returns an [`Effect`], which the stream carries
+//! out. It knows no connection and no table map, and does not wait; it writes to disk only withheld rows that do not
+//! fit in memory.
 //!
-//! An ordinary group's rows leave at their own positions, so that a large one is sent, and resumed, in parts. Those of
-//! an XA branch leave at the position of `XA COMMIT`; until then reading resumes before the branch.
+//! An ordinary group's rows leave at their own positions, so that a large group is sent, and resumed, in parts. Rows of
+//! an XA branch leave at the position of `XA COMMIT`; until then the resume point stays before the branch.
 
 use std::collections::BTreeSet;
 
@@ -27,16 +27,16 @@ use crate::mysql::source::decode::xid::Xid;
 use crate::mysql::source::server::tables::CapturedTables;
 use crate::spill::Spill;
 
-/// What an event says of groups.
+/// The meaning of a binlog event for groups.
 #[derive(Debug)]
 pub enum GroupEvent {
-    /// A reading stands at a place between two groups.
+    /// The stream is at a position between two groups.
     Between,
-    /// A new file begins. A group that was open in the old one was cut off by a crash of the server and never happened.
+    /// A new file begins. If a group was open in the old file, a crash of the server cut it off, so it never committed.
     NewFile,
-    /// The groups before this place; `None` = the event does not say them.
+    /// The groups before this position; `None` = the event does not list them.
     Before(Option<Gtids>),
-    /// The first event of a group, and its bytes.
+    /// The first event of a group, with its size in bytes.
     Begin {
         start: GroupStart,
         event_bytes: u32,
@@ -47,7 +47,7 @@ pub enum GroupEvent {
     Payload,
     Savepoint(String),
     RollBackTo(String),
-    /// A statement is a group of its own, unless it is in a transaction.
+    /// A logged statement; outside of a transaction it is a group of its own.
     Statement,
     Commit,
     RollBack,
@@ -57,80 +57,80 @@ pub enum GroupEvent {
         xid: Xid,
         is_one_phase: bool,
     },
-    /// `XA COMMIT` and `XA ROLLBACK`.
+    /// `XA COMMIT` or `XA ROLLBACK` decides a branch.
     Decide {
         xid: Xid,
         is_commit: bool,
     },
-    /// A branch was committed whose rows were not read: these tables are read again in their place.
+    /// The source committed a branch whose rows the stream did not read: these tables are read again instead.
     DecideUnread(Vec<TableIdentity<'static>>),
 }
 
-/// What is to be done after an event.
+/// The action that the stream owes after an event.
 #[derive(Debug)]
 #[must_use]
 pub enum Effect {
     Nothing,
-    /// Reading may resume here: at this position of the present file everything before is complete.
+    /// Reading may resume here: everything before this position of the present file is complete.
     Enter {
         resume: ResumePoint,
         position: u64,
     },
     /// A group has ended: [`GroupReader::release`] is due.
     Release,
-    /// Rows of these tables are undone to a savepoint that is not in the log.
+    /// A rollback to a savepoint that is not in the log undid rows of these tables.
     Undone(BTreeSet<ShardId>),
-    /// A branch is committed whose rows were not read. [`GroupEvent::DecideUnread`] is due.
+    /// The source committed a branch whose rows the stream did not read. [`GroupEvent::DecideUnread`] is due.
     Unread(Xid),
 }
 
-/// A group that has ended and whose rows are on their way into batches.
+/// A group that has ended, with its rows that are not in a batch yet.
 #[derive(Debug)]
 struct Release {
     rows: Withheld,
-    /// The position that all rows get; `None` = their own.
+    /// The position that all rows get; `None` = each row keeps its own.
     at: Option<Lsn>,
-    /// The group's last event.
+    /// Position of the group's last event.
     end: Lsn,
     gtid: Option<Gtid>,
     committed_at_us: u64,
 }
 
-/// A place between groups after the last one whose rows are all in a batch, not yet given to it as a resume point:
-/// writing its GTID set as text for every group of a busy source would cost more than decoding its rows.
+/// A position between groups, after the last group whose rows are all in a batch. The batch gets it as a resume point
+/// later: writing its GTID set as text for every group of a busy source would cost more than decoding its rows.
 #[derive(Debug, Default)]
 struct GroupEnd {
     position: u64,
-    /// Commit time of the last group; 0 = there was none since, or its time is unknown.
+    /// Commit time of the last group; 0 = there was no group since, or its time is unknown.
     committed_at_us: u64,
 }
 
-/// The groups of one reading.
+/// The groups of one stream.
 #[derive(Debug)]
 pub struct GroupReader {
     flavor: Flavor,
     gtids: Option<Gtids>,
     sent: Lsn,
-    /// GTID of the group of which a part was sent, and the rest was not.
+    /// GTID of the group that was sent in part.
     partial: Option<String>,
     is_by_gtid: bool,
     follows: Option<FailOverStart>,
-    /// A resume point was given to the batch: only then may positions be.
+    /// The batch has a resume point: it may get positions only after one.
     has_entry: bool,
     group: Group,
-    /// Events so far of the compressed transaction that is being read.
+    /// Number of events so far of the compressed transaction that is being read.
     payload: Option<u64>,
     /// Rows of the open group.
     withheld: Withheld,
     spill: Spill,
     branches: Branches,
-    /// The last group has ended, and not all of its rows are in a batch.
+    /// The group that ended last, while some of its rows are not in a batch.
     releasing: Option<Release>,
     ended: Option<GroupEnd>,
 }
 
 impl GroupReader {
-    /// Rows that have no room in memory go to `spill`.
+    /// Creates the groups of a new stream; rows that do not fit in memory go to `spill`.
     pub fn new(flavor: Flavor, beginning: StreamStart, spill: Spill) -> Self {
         Self {
             flavor,
@@ -150,14 +150,14 @@ impl GroupReader {
         }
     }
 
-    /// Takes in what an event says. `at` is its place.
+    /// Takes in one event, which ends at `at`, and returns its effect.
     pub fn on(&mut self, event: GroupEvent, moment: Moment, at: &Cursor) -> Result<Effect, Fault> {
         match event {
             GroupEvent::Between => return Ok(self.enter(at)),
             GroupEvent::NewFile => {
                 self.group = Group::default();
                 self.withheld = Withheld::default();
-                // So that a quiet source does not resume from a file that is purged meanwhile.
+                // Otherwise a quiet source could resume from a file that was purged meanwhile.
                 return Ok(self.enter(at));
             }
             GroupEvent::Before(gtids) => {
@@ -194,7 +194,7 @@ impl GroupReader {
         Ok(Effect::Nothing)
     }
 
-    /// Counts an event within a compressed transaction, or checks that the one before it was whole.
+    /// Counts an event within a compressed transaction, or checks that the transaction before the event was whole.
     pub fn check_payload(&mut self, is_inner: bool, at: &Cursor) -> Result<(), Fault> {
         match (&mut self.payload, is_inner) {
             (Some(events), true) => *events += 1,
@@ -206,27 +206,28 @@ impl GroupReader {
         Ok(())
     }
 
-    /// Whether the groups before the present place are known.
+    /// Whether the groups before the present position are known.
     pub fn knows_gtids(&self) -> bool {
         self.gtids.is_some()
     }
 
-    /// Whether what stands at this position was not sent before.
+    /// Whether changes at this position were not sent before.
     pub fn is_new(&self, lsn: Lsn) -> bool {
         lsn > self.sent
     }
 
-    /// Whether rows at this position are wanted: a branch may be decided above what was sent, wherever its rows stand.
+    /// Whether the stream keeps rows at this position. It keeps all rows of a branch, whose decision may be above
+    /// `sent`.
     pub fn wants(&self, lsn: Lsn) -> bool {
         self.is_new(lsn) || self.group.is_xa_branch()
     }
 
-    /// Whether rows of a group that has ended are still to be released.
+    /// Whether a group that has ended has rows that are not released yet.
     pub fn is_releasing(&self) -> bool {
         self.releasing.is_some()
     }
 
-    /// Moves the resume point to a place between groups; `false` within one, or when no batch has a resume point yet.
+    /// Moves the resume point to `position`; returns `false` within a group, or while no batch has a resume point.
     pub fn pass(&mut self, position: u64) -> bool {
         let is_between_groups = !self.group.is_open() && self.releasing.is_none();
         if !is_between_groups || !self.has_entry {
@@ -241,18 +242,18 @@ impl GroupReader {
         if self.withheld.push(rows) { self.encode(at) } else { Ok(()) }
     }
 
-    /// The open group removes what this table claims.
+    /// Withholds a withdrawal of this table in the open group.
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>, at: &Cursor) -> Result<(), Fault> {
         let room = self.room();
         self.withheld.withdraw(lsn, table, &room).map_err(|error| cannot_withhold(error, at))
     }
 
-    /// The table is to be read again at the end of the open group.
+    /// Notes that the table is read again at the end of the open group.
     pub fn reread(&mut self, table: TableIdentity<'static>) {
         self.withheld.reread(table);
     }
 
-    /// What a fault of the connection means: a server that refuses the set of another one has not its transactions.
+    /// Translates a fault of the connection: a server that refuses the GTID set of another one lacks its transactions.
     pub fn refused(&self, fault: Fault, at: &Cursor) -> Fault {
         match &self.follows {
             Some(follows) => follows.refused(fault, at),
@@ -260,7 +261,7 @@ impl GroupReader {
         }
     }
 
-    /// The place between two groups is a resume point when the groups before it are known.
+    /// Makes the present position a resume point if the groups before it are known.
     fn enter(&mut self, at: &Cursor) -> Effect {
         if self.gtids.is_none() || self.is_by_gtid && !self.has_entry {
             return Effect::Nothing;
@@ -287,7 +288,7 @@ impl GroupReader {
         Ok(Effect::Enter { resume: self.resume_point(position, at), position })
     }
 
-    /// A server that does not log the savepoint does not say which rows are undone.
+    /// Rolls back to a savepoint. If the server did not log it, no event says which rows are undone.
     fn roll_back_to(&mut self, savepoint: &str, at: &Cursor) -> Result<Effect, Fault> {
         if self.withheld.rollback_to(savepoint) || self.withheld.is_empty() {
             return Ok(Effect::Nothing);
@@ -351,7 +352,8 @@ impl GroupReader {
         Ok(())
     }
 
-    /// Gives the last place between groups to the batch: before a batch is handed out, and before the file changes.
+    /// Gives the batch the last position between groups. The stream calls it before it returns a batch and before the
+    /// file changes.
     pub fn settle(&mut self, at: &Cursor, batch: &mut BatchBuilder) {
         if let Some(ended) = self.ended.take() {
             batch.group_complete(self.resume_point(ended.position, at), ended.committed_at_us);
@@ -364,14 +366,14 @@ impl GroupReader {
         self.withheld.encode(&room).map_err(|error| cannot_withhold(error, at))
     }
 
-    /// Where encoded rows of the open group may be.
+    /// Returns the room for encoded rows of the open group.
     fn room(&self) -> RowStorage {
         let memory_bytes = MEMORY_BYTES_MAX.saturating_sub(self.branches.memory_bytes());
         RowStorage { memory_bytes, spill: self.spill.clone() }
     }
 
-    /// Where reading starts again from a place between two groups: there, or before the oldest undecided branch. Then
-    /// the point says too where what was read ends.
+    /// Returns the resume point for a position between two groups: there, or before the oldest undecided branch. In the
+    /// second case the point also has the end of the groups that were read.
     fn resume_point(&self, position: u64, at: &Cursor) -> ResumePoint {
         let place = self.place(position, at);
         let partial = self.partial.clone();
@@ -381,7 +383,7 @@ impl GroupReader {
         ResumePoint { read_end, partial, ..oldest.clone() }
     }
 
-    /// A place in the present file after the groups read so far.
+    /// Returns a position of the present file, with the groups read so far, as a resume point.
     fn place(&self, position: u64, at: &Cursor) -> ResumePoint {
         let gtid_set = self.gtids.as_ref().map(ToString::to_string).unwrap_or_default();
         ResumePoint { file: at.file().to_owned(), position, gtid_set, ..ResumePoint::default() }

@@ -1,17 +1,16 @@
-//! An open reading of one binlog: events become changes in a batch, in commit order.
+//! An open stream of one binlog: it turns events into changes in a batch, in commit order.
 //!
-//! In reading order: `transport.rs` brings events, and this file takes them. `cursor.rs` is their place, `maps.rs` with
-//! `alteration.rs` the tables that they are about. `pending.rs` makes rows into changes; `withheld.rs` keeps them until
-//! their group (`group.rs`) has ended, and `xa.rs` those of branches. `group_reader.rs` decides where groups begin and
-//! end, and this file carries out what it answers. `statement.rs` does what statements ask for, `reread.rs` has tables
-//! read again, and `unseen.rs` and `last_warning.rs` warn. `entry.rs` and `resume.rs` decide where a reading begins
-//! (`beginning.rs`), `follows.rs` whether it may go on after another server's. `locate.rs` finds places of the past,
-//! and `inspect.rs` reads recordings, for tests.
+//! In the order of the flow: `transport.rs` brings events, and this file takes them. `cursor.rs` holds their position;
+//! `maps.rs` and `alteration.rs` hold their tables. `pending.rs` makes rows into changes; `withheld.rs` keeps them
+//! until their group (`group.rs`) has ended, and `xa.rs` keeps those of branches. `group_reader.rs` decides where
+//! groups begin and end, and this file carries out its effects. `statement.rs` carries out statements, `reread.rs` has
+//! tables read again, and `unseen.rs` and `last_warning.rs` warn. `entry.rs` and `resume.rs` decide where a stream
+//! starts (`beginning.rs`); `follows.rs` decides whether it may continue another server's. `locate.rs` finds past
+//! positions, and `inspect.rs` reads recordings, for tests.
 //!
-//! The only places that wait are those of the transport, and what was taken from it is kept in the reading until its
-//! last row is in a batch, so a cancelled call loses nothing. Captured rows are withheld until their group has ended;
-//! then they are released, and go on in the next batch when one is full. `decode/` reads bytes, and `server/` asks
-//! questions. What happens to a batch is not known here.
+//! Only the transport waits. The stream keeps an event until its last row is in a batch, so a cancelled call loses
+//! nothing. It withholds captured rows until their group has ended; then it releases them, into the next batch when one
+//! is full. `decode/` reads bytes, and `server/` queries the server. No file here knows what happens to a batch.
 
 mod alteration;
 mod beginning;
@@ -61,10 +60,10 @@ use crate::mysql::source::decode::xid::Xid;
 use crate::mysql::source::server::tables::CapturedTables;
 use crate::spill::Spill;
 
-/// Events of other tables can arrive faster than anybody waits: after so many the caller gets its turn.
+/// Events of other tables can arrive without a pause: after so many `fill` returns to its caller.
 const EVENTS_PER_FILL_MAX: usize = 16_384;
 
-/// What a reading knows of its server.
+/// Properties of the server that a stream reads.
 #[derive(Debug)]
 pub struct Server {
     pub identity: ServerIdentity,
@@ -73,7 +72,7 @@ pub struct Server {
     pub collations: Collations,
 }
 
-/// An open reading of a MySQL or MariaDB binlog.
+/// An open stream of a MySQL or MariaDB binlog.
 pub struct MysqlStream<E = Transport> {
     events: E,
     server: ServerIdentity,
@@ -95,8 +94,9 @@ impl<E: Events> MysqlStream<E> {
         tables: CapturedTables,
         beginning: StreamStart,
     ) -> Self {
-        // A start by GTID set learns its place from the first group only. What goes on links to what was sent, also
-        // where it begins further on: at the end of another server, or after a file that was purged.
+        // A start by GTID set learns its position from the first group only. A stream that resumes links to the
+        // position that was sent, also where it starts further on: at the end of another server, or after a file that
+        // was purged.
         let entered_lsn = match beginning.position.lsn() {
             Ok(lsn) if !beginning.is_by_gtid && beginning.sent == Lsn::ZERO => lsn,
             _ => beginning.sent,
@@ -117,7 +117,7 @@ impl<E: Events> MysqlStream<E> {
         }
     }
 
-    /// Takes one event in. Its rows, if any, are withheld.
+    /// Handles one event; withholds its rows, if any.
     fn handle(&mut self, event: Event, batch: &mut BatchBuilder) -> Result<(), Fault> {
         let header = event.header();
         let class = events::classify(header.event_type_raw());
@@ -129,16 +129,16 @@ impl<E: Events> MysqlStream<E> {
         let moment = Moment { lsn: self.cursor.lsn()?, seconds: header.timestamp() };
         self.apply(class, event, moment, batch)?;
         self.unseen.hand_over(self.cursor.source(), self.groups.is_new(moment.lsn), batch);
-        // Within a group the position moves with its captured rows only, and those leave when it has ended; between
-        // groups the resume point moves with it. So a position above the resume point says that rows after it were
-        // sent.
+        // Within a group the position moves with captured rows only, and those leave when the group has ended. Between
+        // groups the resume point moves with the position. So a position above the resume point says that rows after
+        // the point were sent.
         if header.log_pos() != 0 && self.groups.pass(self.cursor.end()) {
             batch.event_complete(moment.lsn);
         }
         Ok(())
     }
 
-    /// Tells the groups what an event says of them, and does what follows from it.
+    /// Passes an event to the groups, and carries out its effect.
     fn on(&mut self, event: GroupEvent, moment: Moment, batch: &mut BatchBuilder) -> Result<(), Fault> {
         match self.groups.on(event, moment, &self.cursor)? {
             Effect::Nothing => Ok(()),
@@ -223,7 +223,7 @@ impl<E: Events> MysqlStream<E> {
         }
     }
 
-    /// What the first events of a file say of the groups before it.
+    /// Takes in the groups before a file, as its first events list them.
     fn groups_before(
         &mut self,
         gtids: Result<Option<Gtids>, Malformed>,
@@ -246,14 +246,14 @@ impl<E: Events> MysqlStream<E> {
         self.on(GroupEvent::Begin { start, event_bytes }, moment, batch)
     }
 
-    /// The file that is read, or a new one.
+    /// Moves to the file that a Rotate event names: the present one or a new one.
     fn rotate(&mut self, event: &Event, moment: Moment, batch: &mut BatchBuilder) -> Result<(), Fault> {
         let rotation = transport::rotation(event);
         let (file, end) = rotation.ok_or_else(|| self.cursor.corrupt("a Rotate event cannot be read"))?;
         self.groups.settle(&self.cursor, batch);
         let is_artificial = cursor::is_artificial(&event.header());
         if file == self.cursor.file() && is_artificial {
-            // The first event of a reading says where it begins.
+            // The first event of a stream says where it starts.
             self.cursor.reach(end);
             return self.on(GroupEvent::Between, moment, batch);
         }
@@ -265,7 +265,7 @@ impl<E: Events> MysqlStream<E> {
         self.on(GroupEvent::NewFile, moment, batch)
     }
 
-    /// The captured table of a rows event; `None` for other tables.
+    /// Returns the captured table of a rows event; `None` for other tables.
     fn captured(&mut self, body: &[u8]) -> Result<Option<Arc<MappedTable>>, Fault> {
         let table_id = rows::table_id(body).map_err(|error| self.cursor.malformed(error))?;
         self.maps.has_rows(table_id);
@@ -300,7 +300,7 @@ impl<E: Events> MysqlStream<E> {
         lsn: Lsn,
     ) -> Result<(), Fault> {
         let Some(table) = self.captured(event.data())? else { return Ok(()) };
-        // Whatever was sent: the record at the group's end depends on the group alone.
+        // Also for rows that were sent before: the record at the group's end depends on the group alone.
         if let Some(fault) = table.unfit() {
             return self.read_again(&table.table, fault, lsn);
         }
@@ -322,7 +322,7 @@ impl<E: Events> MysqlStream<E> {
         problem.into_fault(|found| self.cursor.corrupt(found))
     }
 
-    /// Takes what has arrived, until the batch is full.
+    /// Takes events that have arrived, until the batch is full.
     fn fill_now(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
         for _ in 0..EVENTS_PER_FILL_MAX {
             self.groups.release(&self.tables, &self.cursor, batch)?;

@@ -1,9 +1,9 @@
-//! Statements that were to write a captured table and have no rows of it: a foreign key may have changed rows there.
+//! Statements that opened a captured table for writing and logged no rows of it: a foreign key may have changed rows.
 //!
 //! A server opens the tables that a foreign key may change (`CASCADE`, `SET NULL`) as it opens those that a statement
-//! names, so their maps are in the binlog; what InnoDB then changes is not. A hint and no error: such a statement need
-//! not have changed a row, and one whose trigger or join writes a captured table, but found nothing there, looks the
-//! same.
+//! names, so the binlog has their maps; it has no rows of InnoDB's changes there. This is a hint and no error: such a
+//! statement need not have changed a row. A statement whose trigger or join writes a captured table, but found no row
+//! there, looks the same.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use anabranch_pipeline::records::BatchBuilder;
 use super::last_warning::LastWarning;
 use super::maps::MappedTable;
 
-/// What one reading has met.
+/// Such tables of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
-    /// Belongs to the event that was taken last.
+    /// Tables of the event that was taken last.
     tables: Vec<Arc<MappedTable>>,
     last_warning: LastWarning,
 }
@@ -25,7 +25,7 @@ impl Unseen {
         self.tables.push(Arc::clone(table));
     }
 
-    /// Counts what the last event has ended, unless it is read again, and tells of one a minute.
+    /// Counts the tables of the last event if it is new; logs a warning about one of them at most once a minute.
     pub(super) fn hand_over(&mut self, source: &str, is_new: bool, batch: &mut BatchBuilder) {
         let Some(table) = self.tables.first().filter(|_| is_new) else { return self.tables.clear() };
         batch.pass_unseen(self.tables.len() as u64);

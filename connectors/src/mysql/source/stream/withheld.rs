@@ -1,10 +1,10 @@
 //! Captured rows of a group whose outcome is not known yet, in order.
 //!
-//! A server logs a group with its rows although it was rolled back when the session also made a temporary table, rolls
-//! back to savepoints by statement, and decides an XA branch in another group; nothing before the end tells (measured,
-//! MariaDB 10.11). So rows are kept until then: as the events themselves while they are few, then encoded, in memory
-//! and beyond a bound in an unnamed temporary file (`spill.rs`). Only captured columns are encoded, so nothing else
-//! reaches the disk.
+//! A server logs the rows of a group that it rolled back if the session also made a temporary table. It rolls back to
+//! savepoints by statement, and decides an XA branch in another group. No event before the end shows the outcome
+//! (measured, MariaDB 10.11). So rows are kept until then: as the events themselves while they are few, then encoded,
+//! in memory, and beyond a bound in an unnamed temporary file (`spill.rs`). Only captured columns are encoded, so no
+//! other column reaches the disk.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -24,11 +24,11 @@ use crate::mysql::source::decode::wire::Malformed;
 use crate::mysql::source::server::tables::CapturedTables;
 use crate::spill::{Spill, SpillFile};
 
-/// Events kept as they are: a usual transaction is never encoded twice.
+/// Bytes of events kept as they are: a usual transaction is never encoded twice.
 const QUEUE_BYTES_MAX: usize = 1 << 20;
-/// A batch grows beyond its limit by at most one chunk.
+/// Bytes of a chunk of encoded rows: a batch grows beyond its limit by at most one chunk.
 const CHUNK_BYTES: usize = 8 * 1024;
-/// Encoded rows of all undecided groups of one reading that stay in memory; about a million small rows.
+/// Bytes in memory of encoded rows of all undecided groups of one stream; about a million small rows.
 pub const MEMORY_BYTES_MAX: usize = 24 << 20;
 
 /// Why rows could not be kept or brought back.
@@ -38,7 +38,7 @@ pub enum WithholdError {
     Malformed(Malformed),
     #[error("{0}")]
     Stop(Fault),
-    /// Where, and what is free there.
+    /// The folder, and the free space there.
     #[error("the temporary file of withheld rows cannot be written or read in {0}")]
     File(String, #[source] io::Error),
     #[error("withheld rows in the temporary file differ from those that were written")]
@@ -46,7 +46,7 @@ pub enum WithholdError {
 }
 
 impl WithholdError {
-    /// `at` makes a fault at the present position.
+    /// Makes a fault of the error; `at` makes one at the present position.
     pub fn into_fault(self, at: impl FnOnce(Code, String) -> Fault) -> Fault {
         let text = self.to_string();
         match self {
@@ -75,12 +75,12 @@ impl From<Problem> for WithholdError {
     }
 }
 
-/// Where the encoded rows of a group may be.
+/// The room for the encoded rows of a group.
 #[derive(Debug)]
 pub struct RowStorage {
-    /// What they may take in memory.
+    /// Bytes that they may take in memory.
     pub memory_bytes: usize,
-    /// Where the others go.
+    /// Folder of the file for the other rows.
     pub(crate) spill: Spill,
 }
 
@@ -104,7 +104,7 @@ pub struct Withheld {
     chunks: VecDeque<Chunk>,
     queue: VecDeque<PendingRows>,
     queue_bytes: usize,
-    /// Updates without effect among what was encoded.
+    /// Number of updates without effect among the encoded events.
     unchanged: u64,
     savepoints: Vec<Savepoint>,
     memory_bytes: usize,
@@ -112,8 +112,8 @@ pub struct Withheld {
     file_bytes: u64,
     /// Position of the change released last.
     released: Option<Lsn>,
-    /// Tables of which the group changed rows as row events do not show. Rows that they do show are left out: one would
-    /// have the version of the first chunk that is read, so no sweep would reach it.
+    /// Tables that are read again because the group changed rows without row events. Their rows in row events are left
+    /// out: such a row would get the version of the first chunk that is read, so no sweep would reach it.
     rereads: BTreeMap<(Entity, ShardId), TableIdentity<'static>>,
 }
 
@@ -122,18 +122,18 @@ impl Withheld {
         self.chunks.is_empty() && self.queue.is_empty()
     }
 
-    /// Encoded rows that are in memory.
+    /// Bytes of encoded rows in memory.
     pub fn memory_bytes(&self) -> usize {
         self.memory_bytes
     }
 
-    /// The table is to be read again at the end of the group, whether or not the group or a part of it is rolled back:
-    /// a table without transactions keeps what was done to it.
+    /// Notes that the table is read again at the end of the group, also if the group or a part of it is rolled back: a
+    /// table without transactions keeps its changes.
     pub fn reread(&mut self, table: TableIdentity<'static>) {
         self.rereads.entry((table.entity, table.shard)).or_insert(table);
     }
 
-    /// A group that was rolled back: its rows never were.
+    /// Drops the rows of a group that was rolled back; keeps the tables to read again.
     #[must_use]
     pub fn rolled_back(self) -> Self {
         Self { rereads: self.rereads, ..Self::default() }
@@ -147,7 +147,7 @@ impl Withheld {
         [table.shard, every].iter().any(|shard| self.rereads.contains_key(&(table.entity, *shard)))
     }
 
-    /// The shards of which it has rows.
+    /// Returns the shards of its rows.
     pub fn shards(&self) -> Result<BTreeSet<ShardId>, WithholdError> {
         let mut shards: BTreeSet<ShardId> = self.queue.iter().map(|rows| rows.table().shard).collect();
         for chunk in &self.chunks {
@@ -171,7 +171,7 @@ impl Withheld {
         }
     }
 
-    /// Whether the queue is now so long that [`Self::encode`] is due.
+    /// Adds rows to the queue; returns whether [`Self::encode`] is due because the queue is too long.
     pub fn push(&mut self, rows: PendingRows) -> bool {
         self.queue_bytes += rows.bytes();
         self.queue.push_back(rows);
@@ -190,7 +190,7 @@ impl Withheld {
         self.store(&mut builder, room)
     }
 
-    /// A savepoint of the same name replaces the older one.
+    /// Sets a savepoint, which replaces an older one of the same name.
     pub fn set_savepoint(&mut self, name: &str) {
         let name = name.to_lowercase();
         self.savepoints.retain(|savepoint| savepoint.name != name);
@@ -198,7 +198,7 @@ impl Withheld {
         self.savepoints.push(Savepoint { name, chunks, queued, unchanged: self.unchanged });
     }
 
-    /// Drops what came after the savepoint; `false` when there is none of this name.
+    /// Drops the rows after the savepoint; returns `false` if no savepoint has this name.
     pub fn rollback_to(&mut self, name: &str) -> bool {
         let name = name.to_lowercase();
         let Some(index) = self.savepoints.iter().position(|savepoint| savepoint.name == name) else {
@@ -210,7 +210,7 @@ impl Withheld {
         for chunk in self.chunks.drain(chunks..) {
             match chunk {
                 Chunk::Memory(bytes) => self.memory_bytes -= bytes.len(),
-                // In the file chunks stand in their order.
+                // The file stores chunks in their order.
                 Chunk::File { offset, .. } => self.file_bytes = self.file_bytes.min(offset),
             }
         }
@@ -219,7 +219,7 @@ impl Withheld {
         true
     }
 
-    /// Encodes what is queued; a savepoint always stands between two chunks.
+    /// Encodes the queued events; a savepoint is always between two chunks.
     pub fn encode(&mut self, room: &RowStorage) -> Result<(), WithholdError> {
         let mut builder = new_chunk();
         let mut savepoint = 0;
@@ -239,7 +239,7 @@ impl Withheld {
         self.store(&mut builder, room)
     }
 
-    /// Moves a savepoint from between queued events to between chunks; one that is there already stays.
+    /// Moves a savepoint from between queued events to between chunks, if it is not there already.
     fn place_savepoint(
         &mut self,
         index: usize,
@@ -263,7 +263,7 @@ impl Withheld {
         let bytes = builder.take().payload;
         if self.file.is_none() && self.memory_bytes + bytes.len() <= room.memory_bytes {
             self.memory_bytes += bytes.len();
-            // Copied, because a buffer that grew may be twice as large as its content.
+            // The bytes are copied, because a buffer that grew may be twice as large as its content.
             self.chunks.push_back(Chunk::Memory(bytes.as_ref().into()));
             return Ok(());
         }
@@ -278,14 +278,14 @@ impl Withheld {
         Ok(())
     }
 
-    /// Adds rows to the batch until it is full; whether none is left.
+    /// Adds rows to the batch until it is full; returns whether no row is left.
     ///
-    /// A position is complete when the rows of another one begin, or the group has ended: the events of a compressed
-    /// transaction of MySQL have one position, and those of a transaction of MariaDB 11.4 or later have none, so all
-    /// of them get that of the event before them.
+    /// A position is complete when the rows of another one begin, or the group has ended. All events of a compressed
+    /// transaction of MySQL have one position. Those of a transaction of MariaDB 11.4 or later have none, so they get
+    /// the position of the event before them.
     ///
-    /// With `at` every row gets that position (an XA branch, all of it encoded); without it each keeps its own, and
-    /// those not above `sent` are dropped. What is to be read again comes last, at the group's end.
+    /// With `at` every row gets that position (an XA branch, all of it encoded). Without it each row keeps its own
+    /// position, and rows not above `sent` are dropped. Tables to read again come last, at the group's end.
     pub fn release(
         &mut self,
         at: Option<Lsn>,
@@ -356,7 +356,7 @@ impl Withheld {
                 self.queue.push_front(rows);
                 return Ok(false);
             }
-            // The end of the group completes what comes last.
+            // The end of the group completes the last position.
             if self.queue.front().is_some_and(|next| next.lsn() != lsn) {
                 batch.event_complete(lsn);
             }

@@ -1,7 +1,7 @@
-//! XA branches that were prepared and are not decided yet.
+//! XA branches that are prepared and undecided.
 //!
-//! A branch's rows stand in the binlog in the group that prepares it; `XA COMMIT` or `XA ROLLBACK` is a later group,
-//! possibly days later. Until then the branch is kept here, and reading resumes before the oldest one.
+//! The binlog has a branch's rows in the group that prepares it; `XA COMMIT` or `XA ROLLBACK` is a later group,
+//! possibly days later. Until then the branch is kept here, and the resume point stays before the oldest one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,23 +26,23 @@ pub struct Branches {
 }
 
 impl Branches {
-    /// `begins`: the start of the branch's group. The rows must be encoded.
+    /// Keeps a branch, whose group begins at `begins`. The rows must be encoded.
     pub fn prepare(&mut self, xid: Xid, begins: ResumePoint, rows: Withheld) {
-        // A server has one branch of a name: an older one did not survive there.
+        // A server has one branch of a name: an older one does not exist there any more.
         self.decide(&xid);
         self.numbers.insert(xid.clone(), self.next);
         self.by_number.insert(self.next, Branch { xid, begins, rows });
         self.next += 1;
     }
 
-    /// The rows of a branch that is decided; `None` when it was never read.
+    /// Removes a decided branch and returns its rows; `None` if its rows were not read.
     pub fn decide(&mut self, xid: &Xid) -> Option<Withheld> {
         let branch = self.by_number.remove(&self.numbers.remove(xid)?)?;
         debug_assert_eq!(branch.xid, *xid);
         Some(branch.rows)
     }
 
-    /// Where the oldest undecided branch begins.
+    /// Returns the start of the oldest undecided branch.
     pub fn oldest(&self) -> Option<&ResumePoint> {
         self.by_number.values().next().map(|branch| &branch.begins)
     }
