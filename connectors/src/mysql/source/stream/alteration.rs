@@ -1,9 +1,9 @@
 //! Judges whether a statement about a captured table changes captured values, or how they are logged, without row
 //! events.
 //!
-//! A statement says what a column becomes and not what it was: that is known of tables whose rows were read since the
-//! reading began, and of tables that were made or emptied since then, which have no values to change. Of other tables
-//! only what changes no value whatever the column was passes.
+//! A statement names the new type of a column, not the old one. The old type is known of tables whose rows were read
+//! since the stream began. Tables that were made or emptied since then have no values to change. In other tables an
+//! alteration passes only if it keeps every value whatever the type was.
 
 use std::collections::HashMap;
 
@@ -22,19 +22,19 @@ pub struct Shape {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Made or emptied, and no rows since.
+    /// The table was made or emptied, and no rows came since.
     is_empty: bool,
     shape: Option<Shape>,
-    /// Captured names that columns lost, and the names that those columns have now.
+    /// Captured names that columns lost, with the present names of those columns.
     renamed: Vec<(String, String)>,
 }
 
-/// What is known of captured tables.
+/// Known shapes of the captured tables.
 #[derive(Debug, Default)]
 pub struct Shapes(HashMap<ShardId, Known>);
 
 impl Shapes {
-    /// A table map introduced rows.
+    /// Takes in the shape from a table map, which announces rows.
     pub fn saw(&mut self, shard: ShardId, shape: Option<Shape>) {
         let known = self.0.entry(shard).or_default();
         known.is_empty = false;
@@ -44,13 +44,13 @@ impl Shapes {
         }
     }
 
-    /// A table was made, unless it was there.
+    /// Takes in a `CREATE TABLE`, after which the table is empty unless it existed.
     pub fn made(&mut self, shard: ShardId) {
         let known = self.0.entry(shard).or_default();
         known.is_empty |= known.shape.is_none();
     }
 
-    /// A table has no rows any more.
+    /// Takes in that a table has no rows any more.
     pub fn emptied(&mut self, shard: ShardId) {
         self.0.insert(shard, Known { is_empty: true, ..Known::default() });
     }
@@ -59,7 +59,7 @@ impl Shapes {
         self.0.remove(&shard);
     }
 
-    /// What row events do not show of these changes of a table; `None` when they show all.
+    /// Describes a change of the table that row events do not show; `None` if they show all.
     pub fn judge(&mut self, table: &CapturedTable, changes: &[TableChange]) -> Option<String> {
         let known = self.0.entry(table.identity.shard).or_default();
         if let Some(swapped) = swapped(known, table, changes) {
@@ -69,7 +69,7 @@ impl Shapes {
     }
 }
 
-/// A captured name that one statement takes from a column and gives to another, in whatever order it says so.
+/// Finds a captured name that one statement takes from a column and gives to another, in whatever order.
 fn swapped(known: &Known, table: &CapturedTable, changes: &[TableChange]) -> Option<String> {
     if known.is_empty {
         return None;
@@ -128,7 +128,7 @@ fn another_type(column: &str, to: &ColumnType) -> String {
     format!("column {column} has another type ({}{})", to.name, character_set.unwrap_or_default())
 }
 
-/// A captured name may go and come back; it may not come from another column than the one that had it.
+/// Follows a rename. A captured name may go and come back, but only to the column that had it.
 fn rename(known: &mut Known, table: &CapturedTable, from: &str, to: &str) -> Option<String> {
     let is_captured = |name: &str| table.columns.iter().any(|column| column.eq_ignore_ascii_case(name));
     if is_captured(to) {
@@ -148,7 +148,7 @@ fn rename(known: &mut Known, table: &CapturedTable, from: &str, to: &str) -> Opt
     None
 }
 
-/// Types whose values are bytes as they are. BINARY is none: it is filled up with zeros.
+/// Types whose values are stored byte for byte. BINARY is not one: it is filled up with zeros.
 const TEXT: &[&str] = &[
     "char",
     "character",
@@ -187,9 +187,9 @@ const INTEGER: &[&str] = &[
 enum Kind {
     Text,
     Integer,
-    /// A date, with a time or without.
+    /// A date, with or without a time.
     Day,
-    /// The server shows it in the time zone of the session.
+    /// A point in time, which the server shows in the time zone of the session.
     Instant,
     Other,
 }
@@ -216,8 +216,7 @@ impl Kind {
     }
 }
 
-/// Tells whether every value stays what it was, as row events would have shown it. `old` is `None` when it is not
-/// known.
+/// Whether every value stays the same, as row events would have shown it. `old` is `None` when it is not known.
 fn keeps_values(entity: Entity, field: usize, old: Option<Format>, to: &ColumnType) -> bool {
     let is_date = entity.fields().get(field).is_some_and(|field| *field == "birthday");
     match (old.map(Kind::of), Kind::named(&to.name)) {
@@ -225,7 +224,7 @@ fn keeps_values(entity: Entity, field: usize, old: Option<Format>, to: &ColumnTy
         (Some(Kind::Integer), Kind::Text | Kind::Integer) => true,
         (Some(Kind::Day), Kind::Day | Kind::Text) | (Some(Kind::Instant), Kind::Instant) => true,
         (Some(_), _) => false,
-        // An integer or text before, whatever it was.
+        // The column was an integer or text before.
         (None, Kind::Text) => !is_date && to.character_set.is_none(),
         (None, Kind::Integer) => !is_date,
         (None, _) => false,

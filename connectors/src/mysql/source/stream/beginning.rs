@@ -1,4 +1,4 @@
-//! Where a reading begins, once it is decided: `entry.rs` and `resume.rs` decide it.
+//! The start of a binlog stream, as `entry.rs` and `resume.rs` decide it.
 
 use anabranch_schemas::lsn::Lsn;
 
@@ -6,26 +6,26 @@ use super::follows::FailOverStart;
 use crate::mysql::source::decode::gtid::Gtids;
 use crate::mysql::source::decode::position::Position;
 
-/// Where a new reading stands before its first event.
+/// State of a new stream before its first event.
 #[derive(Debug)]
 pub struct StreamStart {
     pub position: Position,
-    /// Groups before the position; `None` = as the file's first events say.
+    /// Groups before the position; `None` = the file's first events list them.
     pub gtids: Option<Gtids>,
-    /// Events not above it were sent before.
+    /// Position up to which events were sent before.
     pub sent: Lsn,
-    /// GTID of a group of which a part was sent before.
+    /// GTID of a group that was sent in part before.
     pub partial: Option<String>,
-    /// The server skips groups of a GTID set, so the first group says where the reading begins.
+    /// The server skips the groups of a GTID set, so the position of the first group it sends is the start.
     pub is_by_gtid: bool,
-    /// The first group of this file begins here (a start by GTID set behind 4 GiB, which positions do not tell).
+    /// File and offset of the first group (a start by GTID set after 4 GiB, where events do not give positions).
     pub start_position: Option<(String, u64)>,
-    /// Another server was read up to here.
+    /// The other server that was read up to here, if any.
     pub follows: Option<FailOverStart>,
 }
 
 impl StreamStart {
-    /// A reading that goes on from none.
+    /// Returns a start that continues no earlier stream.
     pub fn fresh(position: Position, gtids: Option<Gtids>) -> Self {
         Self {
             position,

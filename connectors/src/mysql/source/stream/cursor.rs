@@ -1,4 +1,4 @@
-//! Where a reading stands in the binlog: how events move that place, its position, and the faults that name it.
+//! The position of a stream in the binlog: how events move it, and the faults that name it.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
@@ -11,20 +11,20 @@ use crate::mysql::source::decode::wire::Malformed;
 const HEARTBEATS: [u8; 2] = [27, 41];
 const ARTIFICIAL: u16 = 0x20;
 
-/// The place of the event that was taken last.
+/// The position of the event that was taken last.
 #[derive(Debug)]
 pub struct Cursor {
     source: String,
     position: Position,
-    /// The first group of this file begins here, and events before it have not said so.
+    /// File and offset of the first group, until an event has given its position.
     start_position: Option<(String, u64)>,
 }
 
-/// The position and the time of an event; its group's rows may get both.
+/// Position and time of an event; the rows of its group may get both.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     pub lsn: Lsn,
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: u32,
 }
 
@@ -46,7 +46,7 @@ impl Cursor {
         self.position.file_number
     }
 
-    /// Where the last event ends in the file.
+    /// Offset in the file at which the last event ends.
     pub fn end(&self) -> u64 {
         self.position.end
     }
@@ -54,7 +54,7 @@ impl Cursor {
     pub fn advance(&mut self, class: Class, header: &BinlogEventHeader) {
         let log_pos = header.log_pos();
         match class {
-            // Sent again, with their own old position, when a reading starts in the middle of a file.
+            // The server sends these again, with their old positions, when a stream starts in the middle of a file.
             Class::FormatDescription | Class::MariaDbGtidList | Class::MySqlPreviousGtids => {
                 self.reach(u64::from(log_pos));
             }
@@ -62,7 +62,7 @@ impl Cursor {
             _ if is_unplaced(header) => self.position.pass(header.event_size()),
             _ if is_artificial(header) => {}
             _ => {
-                // The first events of the file come before, from where they are.
+                // Events at the head of the file come before it, with their own positions.
                 if matches!(class, Class::MariaDbGtid | Class::Rotate)
                     && let Some((_, start_position)) = self.start_position.take()
                 {
@@ -73,7 +73,7 @@ impl Cursor {
         }
     }
 
-    /// Moves to a place of the same file, unless that lies before the present one.
+    /// Moves to an offset of the same file, unless it is before the present one.
     pub fn reach(&mut self, end: u64) {
         self.position.end = self.position.end.max(end);
     }
@@ -90,7 +90,7 @@ impl Cursor {
         self.position.lsn().map_err(|error| self.no_lsn(&error))
     }
 
-    /// The position of another place of the present file.
+    /// Returns the position of another offset of the present file.
     pub fn lsn_at(&self, position: u64) -> Result<Lsn, Fault> {
         position::lsn(self.position.epoch, &self.position.file, position).map_err(|error| self.no_lsn(&error))
     }
@@ -100,7 +100,7 @@ impl Cursor {
             .needs("binlog files with numbers up to 1048575 and positions up to 64 GiB")
     }
 
-    /// A fault at the present position.
+    /// Makes a fault at the present position.
     pub fn fault(&self, code: Code, found: impl Into<String>) -> Fault {
         let subject = format!("source {} at {}:{}", self.source, self.position.file, self.position.end);
         Fault::new(code, subject, found)
@@ -115,12 +115,12 @@ impl Cursor {
     }
 }
 
-/// Made by the dump thread, not read from the file.
+/// Whether the dump thread made the event, instead of reading it from the file.
 pub fn is_artificial(header: &BinlogEventHeader) -> bool {
     header.log_pos() == 0 || header.flags_raw() & ARTIFICIAL != 0
 }
 
-/// Read from the file, where it stands without its position: within a transaction MariaDB 11.4 and later write none.
+/// Whether the event is in the file without its position: MariaDB 11.4 and later write none within a transaction.
 fn is_unplaced(header: &BinlogEventHeader) -> bool {
     header.log_pos() == 0 && header.flags_raw() & ARTIFICIAL == 0
 }

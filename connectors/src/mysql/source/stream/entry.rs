@@ -1,6 +1,6 @@
-//! Where a source is entered: at an end of its binlog, behind a set of groups, or where another reading stopped.
+//! Decides where a stream starts: at an end of the binlog, after a set of groups, or where an earlier stream stopped.
 //!
-//! `resume.rs` decides the last of these.
+//! `resume.rs` handles the last case.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::BinlogStart;
@@ -12,7 +12,7 @@ use crate::mysql::source::decode::position::FILE_START;
 use crate::mysql::source::server::session::Session;
 
 impl MysqlSource {
-    /// What to ask the server for, and where that is.
+    /// Returns the request to the server, and the start of the stream.
     pub(in crate::mysql::source) async fn begin(
         &self,
         session: &mut Session,
@@ -44,7 +44,7 @@ impl MysqlSource {
         }
     }
 
-    /// After a set of groups, wherever that is.
+    /// Starts after a set of groups, at a position that the server finds.
     async fn behind_set(
         &self,
         session: &mut Session,

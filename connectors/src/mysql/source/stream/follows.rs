@@ -1,4 +1,4 @@
-//! A reading that goes on where the reading of another server stopped, and how it learns that it must not.
+//! A stream that continues another server's, and how it learns that it must not.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -6,14 +6,14 @@ use anabranch_schemas::envelope::ServerIdentity;
 use super::cursor::Cursor;
 use crate::mysql::source::decode::gtid::{Gtid, Gtids};
 
-/// A reading that goes on from another server's.
+/// The start of a stream that continues another server's.
 #[derive(Debug)]
 pub struct FailOverStart {
     pub before: ServerIdentity,
     pub present: ServerIdentity,
-    /// Part of the group after those that were read whole was sent, and nobody said its GTID.
+    /// The group after those that were read whole was sent in part, and its GTID is not known.
     pub has_open_group: bool,
-    /// The groups that were read whole and come again; `None` = none comes again.
+    /// The groups that were read whole and come again; `None` = no group comes again.
     pub read: Option<Gtids>,
 }
 
@@ -23,8 +23,8 @@ impl FailOverStart {
         self.read.as_ref().is_some_and(|read| read.has(gtid))
     }
 
-    /// The first group after those that were read whole: it must not have begun here when an open group is to come
-    /// again. `gtids` are those before it.
+    /// Checks the first group after those that were read whole. If an open group must come again, the present server
+    /// must not have begun another in its place. `gtids` are the groups before `first`.
     pub fn check(&self, gtids: Option<&Gtids>, first: &Gtid, at: &Cursor) -> Result<(), Fault> {
         let is_continued = gtids.is_some_and(|gtids| gtids.are_continued_by(first));
         if !self.has_open_group || !first.is_by(&self.present) || is_continued {
@@ -34,7 +34,7 @@ impl FailOverStart {
         Err(diverged(at.fault(Code::SourceDiverged, found), &self.before, at.source()))
     }
 
-    /// What a fault of the connection means: a server that refuses the set of another one has not its transactions.
+    /// Translates a fault of the connection: a server that refuses the GTID set of another one lacks its transactions.
     pub fn refused(&self, fault: Fault, at: &Cursor) -> Fault {
         if fault.code() != Code::BinlogGtidUnknown {
             return fault;
@@ -51,7 +51,7 @@ pub(super) fn diverged(fault: Fault, before: &ServerIdentity, source: &str) -> F
         .remedy(format!("set the source's `url` to a server that has them; else {}", begin_anew(source)))
 }
 
-/// What reads the tables again and goes on at the server's end.
+/// Returns the command that reads the tables again and continues at the server's end.
 pub(super) fn begin_anew(source: &str) -> String {
     format!("`anabranch --config FILE begin-anew --source {source}`")
 }

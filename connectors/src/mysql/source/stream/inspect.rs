@@ -1,4 +1,4 @@
-//! QueryBounds without a server, and one rows event decoded outside of a reading: for tests.
+//! Streams without a server, and single rows events decoded without a stream: for tests.
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
@@ -19,10 +19,10 @@ use crate::mysql::source::decode::table_map::TableMap;
 use crate::mysql::source::decode::wire::{Malformed, Reader};
 use crate::mysql::source::server::tables::CapturedTables;
 
-/// Those of a MariaDB server that recordings have.
+/// Collations of the MariaDB server that made the recordings.
 const COLLATIONS: [(u64, &str); 4] = [(8, "latin1"), (45, "utf8mb4"), (63, "binary"), (224, "utf8mb4")];
 
-/// Events that were recorded; after the last one the connection breaks.
+/// Recorded events; after the last one the connection breaks.
 #[derive(Debug)]
 pub struct Recording<I>(I);
 
@@ -37,8 +37,8 @@ impl<I: Iterator<Item = Event> + Send> Events for Recording<I> {
     }
 }
 
-/// A reading of events as a MariaDB server sends them from the start of this file; with `first_group`, as it sends them
-/// after a GTID set, whose first group begins there.
+/// Opens a stream of events as a MariaDB server sends them from the start of this file. With `first_group` it sends
+/// them after a GTID set, and the first group begins at that offset.
 pub fn recorded<I: Iterator<Item = Event> + Send>(
     file: &str,
     first_group: Option<u64>,
@@ -59,8 +59,8 @@ pub fn recorded<I: Iterator<Item = Event> + Send>(
     open_stream(beginning, events.into_iter(), config, entities)
 }
 
-/// A reading that goes on: events as a MariaDB server sends them from the resume point, of which what is not above
-/// `sent` was read before.
+/// Opens a stream that resumes: events as a MariaDB server sends them from the resume point. Those not above `sent`
+/// were read before.
 pub fn resumed<I: Iterator<Item = Event> + Send>(
     resume: &ResumePoint,
     sent: Lsn,
@@ -104,7 +104,7 @@ pub struct RowImages {
     pub after: Option<Row<'static>>,
 }
 
-/// Names of the columns of a TABLE_MAP event (`binlog_row_metadata=FULL`).
+/// Returns the column names of a TABLE_MAP event (`binlog_row_metadata=FULL`).
 pub fn column_names(table_map: &[u8]) -> Result<Vec<String>, Malformed> {
     let columns = TableMap::read(table_map)?.columns(Flavor::MariaDb)?;
     let names = columns.iter().map(|column| {
@@ -114,8 +114,8 @@ pub fn column_names(table_map: &[u8]) -> Result<Vec<String>, Malformed> {
     names.collect()
 }
 
-/// Decodes all rows of an event of this type (bodies without header and checksum), with these columns in this order,
-/// by the code that captures.
+/// Decodes these columns, in this order, of all rows of an event (bodies without header and checksum), by the code that
+/// captures.
 pub fn decode_rows(
     table_map: &[u8],
     event_type: u8,
@@ -184,7 +184,7 @@ mod tests {
         let body = update();
         for length in 0..body.len() {
             let result = decode_rows(&sample(), 24, &body[..length], &names());
-            // A cut between two rows leaves a whole event; so does one before the first.
+            // A cut between two rows leaves a whole event; so does a cut before the first.
             let between_rows = length == 11 || length == 24;
             assert_eq!(result.is_ok(), between_rows, "cut at {length}: {result:?}");
         }

@@ -1,5 +1,5 @@
-//! When a reading last warned of something that can come with every transaction: a statement that is repeated fills no
-//! log.
+//! The time of the last warning about an event that can come with every transaction, so that a repeated statement does
+//! not flood the log.
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! Where in the binlog a place of the past lies: for a lane that is to begin again there.
+//! Finds a past point in the binlog, for a lane that is to begin again there.
 //!
-//! A position and a time lead to the start of a binlog file: what lies between is read and passed over. Only a GTID
-//! set leads into the middle, to the start of the first group after it.
+//! A position and a time lead to the start of a binlog file: the lane reads and skips the events in between. Only a
+//! GTID set leads into the middle, to the start of the first group after it.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::mysql::source::decode::events::{self, Class};
 use crate::mysql::source::decode::position::FILE_START;
 use crate::mysql::source::server::session::Session;
 
-/// A server looks through a whole file for the place of a GTID set; one that is huge is read from the disk.
+/// A server searches a whole file for a GTID set; it reads a huge one from the disk.
 const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
-/// Apart from readers and lanes, whose readings a question must not end.
+/// Replica slot of these queries, so that they end no stream of a reader or a lane.
 const REPLICA_SLOT: u32 = 1 << 16;
 
 impl MysqlSource {
@@ -58,7 +58,7 @@ impl MysqlSource {
         Ok((end.into(), position))
     }
 
-    /// The start of a file; its first events say which GTIDs come before.
+    /// Returns the start of a file; its first events list the GTIDs before it.
     fn file_start(&self, file: String, epoch: u16) -> Result<(ResumePoint, Lsn), Fault> {
         let position = self.lsn(epoch, &file, FILE_START)?;
         Ok((ResumePoint { file, position: FILE_START, ..ResumePoint::default() }, position))
@@ -88,13 +88,13 @@ impl MysqlSource {
             return Err(self.fault(Code::BinlogPurged, found).needs("a position within its file"));
         }
         let (resume, start) = self.file_start(file.clone(), epoch)?;
-        // Its own changes are wanted too.
+        // The changes at `lsn` itself are wanted too.
         let below = Lsn::from_u64(lsn.as_u64() - 1).unwrap_or(start);
         Ok((resume, below.max(start)))
     }
 
-    /// Where the first group after the set begins; without one the place is the end. Which of the two it is, is asked:
-    /// a server that is slow must not look like one that has nothing more.
+    /// Returns the start of the first group after the set, or the end of the binlog if there is no such group. A query
+    /// decides which: a slow server must not look like one without more groups.
     async fn point_after(
         &self,
         session: &mut Session,
@@ -108,7 +108,7 @@ impl MysqlSource {
                 .fault(Code::BinlogGtidUnknown, found)
                 .needs("a GTID set that this server wrote"));
         }
-        // In front of the question: what is written in between then lies after the place.
+        // The end is asked for first: a group that is written before the next query then comes after it.
         let end = session.end().await?;
         let resume = match end {
             Some(end) if !session.has_more_than(&gtids).await? => end.into(),
@@ -128,7 +128,7 @@ impl MysqlSource {
         Ok((resume, position))
     }
 
-    /// The newest file that was begun before the time.
+    /// Returns the newest file that was begun at or before the time.
     async fn file_at(&self, session: &mut Session, at_us: u64) -> Result<String, Fault> {
         let logs = session.binlogs().await?;
         let (mut low, mut high) = (0, logs.len());
@@ -152,7 +152,7 @@ impl MysqlSource {
         }
     }
 
-    /// When a file was begun: the time of its first event, in whole seconds.
+    /// Returns when a file was begun: the time of its first event, in whole seconds.
     async fn begun_at_us(&self, session: &Session, file: &str) -> Result<u64, Fault> {
         let options = async_options(&self.config.url, self.config.ca_file.as_deref());
         let start = Start::Position { file: file.to_owned(), position: FILE_START };
@@ -170,7 +170,7 @@ impl MysqlSource {
     }
 }
 
-/// Where the first group of a reading that was entered by GTID set begins; `None` when none came in time.
+/// Returns the start of the first group of a stream that started by GTID set; `None` when no group came in time.
 async fn first_group(stream: &mut impl ChangeSource) -> Option<Result<ResumePoint, Fault>> {
     let mut batch = BatchBuilder::new(1, Lsn::ZERO, ResumePoint::default());
     let read = async {
@@ -190,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that looks for the place of a GTID set for so long.
+    /// A server that searches for a GTID set for so long.
     struct SlowSearch(Duration);
 
     impl ChangeSource for SlowSearch {

@@ -1,9 +1,8 @@
 //! Table maps by table id: the plan of each captured table, and which ids belong to other tables.
 //!
-//! Servers send a table's maps again in every statement, before its rows; an equal one is recognised and not read
-//! again. So maps are a cache between statements, and a reader holds a bounded number of them: a server that
-//! opens its tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one
-//! file.
+//! Servers send a table's map again in every statement, before its rows; an equal one is recognised and not parsed
+//! again. So maps are a cache between statements, and a stream holds a bounded number of them: a server that opens its
+//! tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,14 +18,14 @@ use crate::mysql::source::decode::table_map::TableMap;
 use crate::mysql::source::decode::wire::Malformed;
 use crate::mysql::source::server::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
 
-/// Maps kept for later statements: those of captured tables are a kilobyte or two each, others hold names only. The
-/// statement that is read keeps all of its own, since any of its rows may refer to any of them.
+/// Maps kept for later statements: a captured table's takes a kilobyte or two, another's holds names only. Maps of the
+/// present statement are all kept, since any of its rows may refer to any of them.
 const MAPS_MAX: usize = 16_384;
 
-/// Captured tables of a statement that are looked at for rows of theirs.
+/// Captured tables of one statement that are checked for rows, at most.
 const WITHOUT_ROWS_MAX: usize = 256;
 
-/// A captured table with the shape that the binlog gives it now.
+/// A captured table with its present shape in the binlog.
 #[derive(Debug)]
 pub struct MappedTable {
     pub table: Arc<CapturedTable>,
@@ -43,7 +42,7 @@ enum Mismatch {
 
 #[derive(Debug)]
 struct Entry {
-    /// What makes a map equal: of other tables only their names.
+    /// Bytes by which an equal map is recognised; of tables that are not captured, only the names.
     known: Box<[u8]>,
     table: Option<Arc<MappedTable>>,
 }
@@ -54,11 +53,11 @@ pub struct TableMaps {
     flavor: Flavor,
     collations: Collations,
     entries: HashMap<u64, Entry, foldhash::fast::RandomState>,
-    /// A map of the present statement has come, and not yet the end of its rows.
+    /// A map of the present statement has come, but not yet the end of its rows.
     is_in_statement: bool,
-    /// Captured tables of the present statement of which no rows have come.
+    /// Ids of captured tables of the present statement without rows so far.
     without_rows: Vec<u64>,
-    /// Kept when maps are forgotten.
+    /// Shapes of captured tables, which outlive their maps.
     pub shapes: Shapes,
 }
 
@@ -85,7 +84,7 @@ impl From<Malformed> for Problem {
 }
 
 impl TableMaps {
-    /// `collations`: those that the server knows.
+    /// Creates an empty cache; `collations` are those that the server knows.
     pub fn new(flavor: Flavor, collations: Collations) -> Self {
         Self {
             flavor,
@@ -119,7 +118,7 @@ impl TableMaps {
         let names = (std::str::from_utf8(map.database), std::str::from_utf8(map.table));
         let captured = match names {
             (Ok(database), Ok(table)) => tables.resolve(database, table).map_err(Problem::Stop)?,
-            // Captured names are text.
+            // Names of captured tables are UTF-8.
             _ => None,
         };
         let table = match captured {
@@ -174,25 +173,25 @@ impl TableMaps {
         }
     }
 
-    /// Rows of this table have come in the present statement.
+    /// Notes that rows of this table have come in the present statement.
     pub fn has_rows(&mut self, table_id: u64) {
         self.without_rows.retain(|id| *id != table_id);
     }
 
-    /// The present statement has no more rows: the next one sends its own maps. The captured tables that it was to
-    /// write and of which it has no rows: a foreign key may have changed them.
+    /// Ends the present statement: the next one sends its own maps. Returns the captured tables that it opened for
+    /// writing and has no rows of: a foreign key may have changed them.
     pub fn statement_ended(&mut self) -> Vec<Arc<MappedTable>> {
         self.is_in_statement = false;
         let of_id = |id| self.entries.get(&id).and_then(|entry| entry.table.clone());
         std::mem::take(&mut self.without_rows).into_iter().filter_map(of_id).collect()
     }
 
-    /// `None`: no such map. `Some(None)`: a table that is not captured.
+    /// Returns the table of a map; `None` = no such map, `Some(None)` = a table that is not captured.
     pub fn get(&self, table_id: u64) -> Option<&Option<Arc<MappedTable>>> {
         self.entries.get(&table_id).map(|entry| &entry.table)
     }
 
-    /// A table has no rows any more: those that come are introduced again.
+    /// Forgets the maps of a table that was emptied: new rows come with a map again.
     pub fn emptied(&mut self, shard: ShardId) {
         self.entries.retain(|_, entry| {
             entry.table.as_ref().is_none_or(|mapped| mapped.table.identity.shard != shard)
@@ -212,12 +211,13 @@ impl MappedTable {
         format!("table {}.{}", self.table.identity.database, self.table.identity.table)
     }
 
-    /// Why the table does not fit any more. A setting of the server is no reason: it concerns every table.
+    /// Why the table's shape does not fit; `None` if it does, or if a setting of the server is wrong, as that concerns
+    /// every table.
     pub fn unfit(&self) -> Option<Fault> {
         self.plan().err().filter(|fault| fault.code() == Code::SourceSchemaChanged)
     }
 
-    /// The plan, or why there is none.
+    /// Returns the plan, or the fault that says why there is none.
     pub fn plan(&self) -> Result<&Plan, Fault> {
         let mismatch = match &self.plan {
             Ok(plan) => return Ok(plan),

@@ -1,8 +1,8 @@
-//! A rows event of a captured table on its way into batches, or chunks: it may need more than one.
+//! A rows event of a captured table on its way into batches or chunks: it may need more than one.
 //!
-//! This is the one place where rows are made into changes. An update without effect ends here, before anything is
-//! encoded. One that moves its row in the key by which chunks are read becomes a delete and an insert: a lane leaves
-//! alone what an update leaves as it was, and a row that left the part that a chunk reads is in no chunk.
+//! Only this file makes rows into changes. An update without effect ends here, before it is encoded. An update that
+//! moves its row in the key by which chunks are read becomes a delete and an insert: a lane skips values that an update
+//! keeps, and a row that left the part that a chunk reads is in no chunk.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use super::maps::{MappedTable, Problem};
 use crate::mysql::source::decode::rows::{Effect, Kind, RowsEvent, Update};
 use crate::mysql::source::decode::wire::{Malformed, Reader};
 
-/// An event beside its body: a generous guess.
+/// Bytes of an event besides its body: a generous guess.
 const OVERHEAD_BYTES: usize = 512;
 
-/// The bytes of a rows event: its own, or inflated ones.
+/// The bytes of a rows event, as they came or inflated.
 #[derive(Debug)]
 pub enum RowsBody {
     Event(Box<Event>),
@@ -60,7 +60,7 @@ pub struct PendingRows {
 }
 
 impl PendingRows {
-    /// Checks the frame: as many columns as the table map has, and every captured one in the row images.
+    /// Checks the frame: it has as many columns as the table map, and row images have every captured one.
     pub fn new(
         table: Arc<MappedTable>,
         kind: Kind,
@@ -83,7 +83,7 @@ impl PendingRows {
         Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn })
     }
 
-    /// What it holds in memory.
+    /// Returns about how many bytes it holds in memory.
     pub fn bytes(&self) -> usize {
         OVERHEAD_BYTES + self.body.bytes().len()
     }
@@ -96,7 +96,7 @@ impl PendingRows {
         self.lsn
     }
 
-    /// Adds rows until the batch is full; whether none is left.
+    /// Adds rows until the batch is full; returns whether no row is left.
     pub fn drain(&mut self, batch: &mut BatchBuilder) -> Result<bool, Problem> {
         let plan = self.table.plan().map_err(Problem::Stop)?;
         let event = RowsEvent::read(self.body.bytes(), self.kind, self.has_extra_data)?;

@@ -1,7 +1,7 @@
-//! Tables whose rows changed as row events do not show: the reading says which, and each lane reads them again.
+//! Tables whose rows changed without row events: the stream records them, and each lane reads them again.
 //!
-//! The record stands at the end of the group and depends on nothing but the group, so that a reading which begins
-//! again says the same.
+//! The record is at the end of the group and depends on the group alone, so a stream that reads the group again makes
+//! the same one.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ use crate::mysql::source::decode::xid::Xid;
 use crate::mysql::source::server::tables::CapturedTable;
 
 impl<E: Events> MysqlStream<E> {
-    /// Has a table read again for the reason that `fault` says, or stops with it where the configuration wants that.
+    /// Has a table read again for the reason in `fault`; returns the fault if the configuration stops the source
+    /// instead.
     pub(super) fn read_again(&mut self, table: &CapturedTable, fault: Fault, lsn: Lsn) -> Result<(), Fault> {
         self.note_reread(fault, table.unseen_changes == UnseenChanges::Stop, lsn)?;
         if table.unseen_changes == UnseenChanges::Reread {
@@ -26,7 +27,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// The same of every captured table: what changed is not known.
+    /// Has every captured table read again, as it is not known which rows changed.
     pub(super) fn read_every_table_again(&mut self, fault: Fault, lsn: Lsn) -> Result<(), Fault> {
         for table in self.every_table(fault, lsn)? {
             self.groups.reread(table);
@@ -34,7 +35,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// Has tables read again of which rows are undone, and nothing says which rows.
+    /// Has tables read again if rows of theirs are undone and the binlog does not show which.
     pub(super) fn read_undone_again(&mut self, shards: BTreeSet<ShardId>, lsn: Lsn) -> Result<(), Fault> {
         for shard in shards {
             let Some(table) = self.tables.shared(shard) else { continue };
@@ -46,7 +47,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// What is read again in place of a branch that is committed and whose rows this reading has not seen.
+    /// Returns the tables to read again in place of a committed branch whose rows this stream has not read.
     pub(super) fn read_in_place_of(
         &mut self,
         xid: &Xid,
@@ -68,7 +69,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(self.tables.entities().map(|entity| TableIdentity::every(entity.entity)).collect())
     }
 
-    /// What was sent before is neither logged nor stopped at again.
+    /// Logs the fault, or returns it if `stops`; does neither for a group that was sent before.
     fn note_reread(&mut self, fault: Fault, stops: bool, lsn: Lsn) -> Result<(), Fault> {
         if !self.groups.is_new(lsn) {
             return Ok(());

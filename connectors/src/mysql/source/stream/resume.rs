@@ -1,13 +1,13 @@
-//! Whether a server can be read on where another reading stopped, and from where.
+//! Decides whether a server's binlog can be read on from where an earlier stream stopped, and from which point.
 //!
-//! The same server must hold our last groups at the place where we left them; a file that was purged is no harm while
-//! the groups behind ours are in others. Another server is followed when its binlog has all our groups: by GTID set, in
+//! The same server must hold our last groups at the position where we left them; if that file was purged, the groups
+//! after ours must be in other files. Another server is followed when its binlog has all our groups: by GTID set, in
 //! the next epoch.
 //!
-//! Our groups are all of which something is in the log. An undecided XA branch keeps the resume point before it, and
-//! what was read after the point is in the log all the same: up to the read end, where the point has one. A group that
-//! was sent in part is sent again whole, so it must be there too. Messages of earlier builds do not name it; but it was
-//! the next one, so a first group that begins there tells that it is lost.
+//! Our groups are all that the log has at least in part. An undecided XA branch keeps the resume point before it; the
+//! log also has the groups after that point, up to the read end, where the point has one. A group that was sent in part
+//! is sent again whole, so the server must have it too. Messages of earlier builds do not name such a group. It was the
+//! next one, so it is lost if another server began a group of its own in its place.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -22,7 +22,7 @@ use crate::mysql::source::decode::position::{self, FILE_START, PositionError};
 use crate::mysql::source::server::session::Session;
 
 impl MysqlSource {
-    /// `epoch`: the one in which the present server is read.
+    /// Returns where to resume. The present server is read in `epoch`.
     pub(super) async fn resume(
         &self,
         session: &mut Session,
@@ -49,7 +49,7 @@ impl MysqlSource {
         Ok((start, StreamStart { partial, ..beginning }))
     }
 
-    /// On the same server.
+    /// Resumes on the same server.
     async fn go_on(
         &self,
         session: &mut Session,
@@ -81,7 +81,7 @@ impl MysqlSource {
             return Err(self.reset(&resume.file, resume.position));
         }
         if is_far {
-            // The GTID set names the same place.
+            // The GTID set names the same position.
             let start_position = Some((resume.file.clone(), resume.position));
             let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
             return Ok((Start::Gtids(gtids), StreamStart { start_position, ..beginning }));
@@ -99,7 +99,7 @@ impl MysqlSource {
         Ok((Start::Position { file: resume.file, position: resume.position }, beginning))
     }
 
-    /// Whether the same server still has, where it was read, what was read after the resume point.
+    /// Whether the same server still has the groups that were read after the resume point, at the same positions.
     async fn holds_read(
         &self,
         session: &mut Session,
@@ -111,7 +111,7 @@ impl MysqlSource {
         match logs.iter().find(|(file, _)| number(file) == read_end.file_number) {
             Some((_, size)) if *size < read_end.position => Ok(false),
             Some((file, _)) => holds_at(session, &gtids, file, read_end.position).await,
-            // A file that is not there yet was not purged.
+            // A file that does not exist yet was not purged.
             None => {
                 let newest = logs.last().map_or(0, |(file, _)| number(file));
                 Ok(read_end.file_number <= newest && session.has_groups(&gtids).await?)
@@ -119,7 +119,7 @@ impl MysqlSource {
         }
     }
 
-    /// Whether the server has the group of which a part was sent.
+    /// Whether the server has the group that was sent in part; `true` if there is none.
     async fn holds_partial(&self, session: &mut Session, resume: &ResumePoint) -> Result<bool, Fault> {
         match &resume.partial {
             Some(gtid) => session.has_groups(&self.gtids(session, gtid)?).await,
@@ -137,7 +137,7 @@ impl MysqlSource {
     ) -> Result<(Start, StreamStart), Fault> {
         let number = |file: &str| binlog_file_number(file).unwrap_or(0);
         let newest = logs.last().map_or(0, |(file, _)| number(file));
-        // A file that is not there yet was not purged: the server began to count again.
+        // A file that does not exist yet was not purged: the server began to count again.
         if number(&resume.file) > newest || !session.has_groups(&gtids).await? {
             return Err(self.reset(&resume.file, resume.position));
         }
@@ -154,7 +154,7 @@ impl MysqlSource {
         Ok((Start::Gtids(gtids), beginning))
     }
 
-    /// On another server, or on this one again after another was read.
+    /// Resumes on another server, or on this one again after another was read.
     async fn follow(
         &self,
         session: &mut Session,
@@ -209,9 +209,8 @@ impl MysqlSource {
         Ok((Start::Gtids(gtids), StreamStart { follows, ..beginning }))
     }
 
-    /// The server's end, when it has nothing after the set. A start by GTID set would learn its place from the next
-    /// group only; this one tells it at once, so that lanes see where the present server is read, however quiet that
-    /// is.
+    /// Returns the server's end, if it has no group after the set. A start by GTID set would learn its position from
+    /// the next group only. With this one lanes see at once where the present server is read, however quiet it is.
     async fn at_quiet_end(
         &self,
         session: &mut Session,
@@ -306,13 +305,13 @@ impl MysqlSource {
     }
 }
 
-/// Whether a place of a kept file, which is that long, is behind these groups.
+/// Whether a position of a kept file, which is that long, is after these groups.
 async fn holds_at(session: &mut Session, gtids: &Gtids, file: &str, position: u64) -> Result<bool, Fault> {
     match session.version.flavor {
         // MariaDB takes 4 bytes for a position.
         Flavor::MariaDb if position > u64::from(u32::MAX) => session.has_groups(gtids).await,
         Flavor::MariaDb => match session.gtid_at(file, position).await? {
-            // A domain that we hold must stand where we left it; a start by GTID set may know fewer domains.
+            // A domain of ours must be where we left it; a start by GTID set may know fewer domains.
             Some(there) => Ok(Gtids::parse(Flavor::MariaDb, &there)
                 .is_some_and(|there| gtids.domains().all(|gtid| there.domains().any(|other| other == gtid)))),
             None => Ok(false),
@@ -323,7 +322,7 @@ async fn holds_at(session: &mut Session, gtids: &Gtids, file: &str, position: u6
     }
 }
 
-/// Where the whole groups end that were read.
+/// Returns the end of the groups that were read whole.
 fn read_to(resume: &ResumePoint, epoch: u16) -> Result<Lsn, PositionError> {
     match &resume.read_end {
         Some(end) => Ok(Lsn::new(epoch, end.file_number, end.position)?),
@@ -331,7 +330,7 @@ fn read_to(resume: &ResumePoint, epoch: u16) -> Result<Lsn, PositionError> {
     }
 }
 
-/// The start of a file, whose first events say which groups come before.
+/// Whether the point is the start of a file, whose first events list the groups before it.
 fn is_file_start(resume: &ResumePoint) -> bool {
     resume.position == FILE_START && resume.gtid_set.is_empty()
 }

@@ -1,4 +1,4 @@
-//! What the reading does with a logged statement: end a group, withdraw tables, have them read again, or stop.
+//! Carries out a logged statement: it ends a group, withdraws tables, has them read again, or stops the source.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::mysql::source::decode::events::Class;
 use crate::mysql::source::decode::query::{self, MovedTable, Query, Statement, TableChange, TableName};
 use crate::mysql::source::server::tables::CapturedTable;
 
-/// EXECUTE_LOAD_QUERY: file id, two offsets, how duplicates are handled.
+/// Bytes of EXECUTE_LOAD_QUERY before the statement: file id, two offsets, how duplicates are handled.
 const LOAD_HEADER_BYTES: usize = 13;
 
 impl<E: Events> MysqlStream<E> {
@@ -40,7 +40,7 @@ impl<E: Events> MysqlStream<E> {
         };
         match statement {
             Statement::Begin => return self.on(GroupEvent::BeginTransaction, moment, batch),
-            // `XA END` comes after the rows, in a branch already.
+            // `XA END` comes after the rows, when the group is a branch already.
             Statement::XaBranch => return self.on(GroupEvent::BeginXaBranch, moment, batch),
             Statement::Commit => return self.on(GroupEvent::Commit, moment, batch),
             Statement::Rollback => return self.on(GroupEvent::RollBack, moment, batch),
@@ -90,13 +90,13 @@ impl<E: Events> MysqlStream<E> {
         self.on(GroupEvent::Statement, moment, batch)
     }
 
-    /// The captured table of a name, as the server would find it.
+    /// Returns the captured table that the server finds by this name.
     fn find(&mut self, name: &TableName) -> Result<Option<Arc<CapturedTable>>, Fault> {
         let (database, table) = (self.stored(&name.database), self.stored(&name.table));
         self.tables.resolve(&database, &table)
     }
 
-    /// A name as the server stores it.
+    /// Returns the name as the server stores it.
     fn stored<'n>(&self, name: &'n str) -> Cow<'n, str> {
         if self.has_lower_case_names { name.to_lowercase().into() } else { name.into() }
     }
@@ -130,11 +130,11 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// Rows came to tables, or went, without row events. What stands under a name that is gone is withdrawn.
+    /// Handles rows that came to tables, or went, without row events. A table whose name is gone is withdrawn.
     fn moved(&mut self, tables: &[MovedTable], how: &str, lsn: Lsn) -> Result<(), Fault> {
         for MovedTable { name, exists } in tables {
             let Some(table) = self.find(name)? else { continue };
-            // Its columns may be those of another table now.
+            // The name may now belong to a table with other columns.
             self.maps.shapes.forget(table.identity.shard);
             let found = format!("{how} of captured table {}.{}", name.database, name.table);
             let fault = self
@@ -150,7 +150,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// Changes of a captured table that row events do not show, or after which they show something else.
+    /// Handles an alteration of a captured table that row events do not show, or that changes what they show later.
     fn altered(
         &mut self,
         name: &TableName,
@@ -201,7 +201,7 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
-    /// Without keeping the name: candidates from the text of a statement are mostly columns.
+    /// Whether a name is captured. The name is not kept: candidates from the text of a statement are mostly columns.
     fn is_captured(&self, name: &TableName) -> bool {
         self.tables.is_captured(&self.stored(&name.database), &self.stored(&name.table))
     }

@@ -1,9 +1,9 @@
-//! One binlog connection: `mysql_async`'s stream, and around it what it does not do itself.
+//! One binlog connection: `mysql_async`'s stream, with checks that the library lacks.
 //!
-//! Each event's CRC32 is checked; silence longer than two heartbeats is an error; the first error ends the stream
-//! (the library would go on after it); a panic of the library on malformed bytes is an error too. Packets become
-//! events in `connectors/mysql-common`, which keeps nothing of them. Known limit: the library allocates what a
-//! compressed transaction of MySQL claims to hold, before anything here can look at it.
+//! It checks each event's CRC32; silence longer than two heartbeats is an error; the first error ends the stream (the
+//! library would continue after it); a panic of the library on malformed bytes is an error too.
+//! `connectors/mysql-common` makes packets into events and keeps none of them. Known limit: the library allocates the
+//! size that a compressed transaction of MySQL claims, before any check here.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use crate::mysql::error::{Side, from_async};
 use crate::mysql::source::decode::compressed::EVENT_BYTES_MAX;
 use crate::mysql::source::decode::gtid::{Flavor, Gtids};
 
-/// Connecting, logging in and asking for the binlog must not take longer.
+/// Limit for connecting, logging in and the request for the binlog.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// While the log is full nobody reads: the server must not give up after its own minute.
+/// While the log is full the stream reads no event: the server must not end it after its own minute.
 const NET_WRITE_TIMEOUT_SECONDS: u32 = 24 * 3600;
-/// MariaDB: this client reads GTID events.
+/// Tells MariaDB that this client reads GTID events.
 const MARIADB_CAPABILITY_GTID: u32 = 4;
 const CHECKSUM_BYTES: usize = 4;
 
-/// Where the server is asked to begin.
+/// The point at which the server is asked to begin.
 #[derive(Debug)]
 pub enum Start {
     Position {
@@ -39,12 +39,12 @@ pub enum Start {
     Gtids(Gtids),
 }
 
-/// Where a reading gets its events.
+/// The origin of a stream's events: a server or a recording.
 pub trait Events: Send {
-    /// The next event. Cancel safe. After an error there is nothing more.
+    /// Waits for the next event. Cancel safe. After an error no event comes any more.
     fn next(&mut self) -> impl Future<Output = Result<Event, Fault>> + Send;
 
-    /// The next event if it has arrived.
+    /// Returns the next event if it has arrived.
     fn next_now(&mut self) -> Option<Result<Event, Fault>>;
 }
 
@@ -54,9 +54,9 @@ pub struct Transport {
     subject: String,
     silence_limit: Duration,
     silent_until: Instant,
-    /// Events have arrived since `silent_until` was set: the clock is read when somebody waits, not for each event.
+    /// Events have arrived since `silent_until` was set. `next` reads the clock when it waits, not for each event.
     has_arrived: bool,
-    /// The limit was extended once since the last event, for a caller who did not ask for a long time.
+    /// The limit was extended once since the last event, because the caller had not called `next` for a long time.
     is_extended: bool,
     has_ended: bool,
 }
@@ -196,7 +196,7 @@ async fn request(
     }
 }
 
-/// Whether an event is part of a compressed transaction: those carry no checksum.
+/// Whether an event is part of a compressed transaction: such events carry no checksum.
 pub fn is_inner(event: &Event) -> bool {
     !event.footer().get_checksum_enabled()
 }
@@ -215,10 +215,10 @@ fn verify(event: &Event) -> Result<(), &'static str> {
     }
 }
 
-/// The file name and position of a Rotate event.
+/// Returns the file name and position of a Rotate event.
 ///
 /// Before the first format description the library does not know that a checksum follows, so the four bytes of
-/// MariaDB's stand after the name; they are cut off when they are the checksum of what precedes them.
+/// MariaDB's are after the name. They are cut off if they are the checksum of the bytes before them.
 pub fn rotation(event: &Event) -> Option<(String, u64)> {
     let (position, name) = event.data().split_first_chunk::<8>()?;
     let mut name = name;
@@ -232,10 +232,10 @@ pub fn rotation(event: &Event) -> Option<(String, u64)> {
     Some((name.to_owned(), u64::from_le_bytes(*position)))
 }
 
-/// The fault for an error of the stream; error 1236 has many meanings, told apart by its text.
+/// Makes a fault of an error of the stream; error 1236 has many meanings, which its text distinguishes.
 fn fault(subject: &str, error: mysql_async::Error) -> Fault {
     const REFUSED: u16 = 1236;
-    // MariaDB's number for a reading that ends because another with its server id began; MySQL answers 1236.
+    // MariaDB's error for a replica whose server id another one took over; MySQL answers 1236.
     const SAME_SERVER_ID: u16 = 4052;
     let (code, found) = match &error {
         mysql_async::Error::Server(server) if server.code == REFUSED => refusal(&server.message),
@@ -253,7 +253,7 @@ fn fault(subject: &str, error: mysql_async::Error) -> Fault {
     }
 }
 
-/// Code and finding of a reading whose server id another reading took.
+/// Code and finding for a stream whose server id another replica took over.
 const TAKEN_SERVER_ID: (Code, &str) = (Code::SourceUnreachable, "another replica has this server id");
 
 fn refusal(message: &str) -> (Code, &'static str) {

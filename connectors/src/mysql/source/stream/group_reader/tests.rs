@@ -11,14 +11,14 @@ fn position() -> Position {
     Position::new(1, "binlog.000001".to_owned(), FILE_START).unwrap()
 }
 
-/// A reading that knows the groups before it.
+/// A reader that knows the groups before its start.
 fn reader(sent: Lsn) -> GroupReader {
     let gtids = Some(Gtids::empty(Flavor::MariaDb));
     let beginning = StreamStart { sent, ..StreamStart::fresh(position(), gtids) };
     GroupReader::new(Flavor::MariaDb, beginning, Spill::new(&std::env::temp_dir(), "source-a"))
 }
 
-/// The place of an event that ends there.
+/// Returns the cursor after an event that ends at `end`.
 fn at(end: u64) -> Cursor {
     let mut cursor = Cursor::new("source-a", position(), None);
     cursor.reach(end);
@@ -31,7 +31,7 @@ fn on(groups: &mut GroupReader, event: GroupEvent, end: u64) -> Effect {
     groups.on(event, moment, &at).unwrap()
 }
 
-/// A transaction of MariaDB with this number.
+/// Begins a transaction of MariaDB with this sequence number.
 fn begin(sequence: u64) -> GroupEvent {
     let body = [&sequence.to_le_bytes()[..], &[0; 5]].concat();
     let start = gtid::read_mariadb_gtid(1, &body).unwrap();
@@ -42,13 +42,13 @@ fn batch() -> BatchBuilder {
     BatchBuilder::new(1 << 20, Lsn::ZERO, ResumePoint::default())
 }
 
-/// Three rows of an event that ends there.
+/// Pushes three rows of an event that ends at `end`.
 fn push(groups: &mut GroupReader, ground: &Ground, end: u64) {
     let at = at(end);
     groups.push(ground.event(at.lsn().unwrap(), 0, 3), &at).unwrap();
 }
 
-/// Takes the end of a group in, and says how many changes it brings and where reading resumes then.
+/// Takes in the end of a group; returns the number of its changes and the resume point after it.
 fn end(groups: &mut GroupReader, ground: &Ground, event: GroupEvent, end: u64) -> (u32, ResumePoint) {
     let effect = on(groups, event, end);
     assert!(matches!(effect, Effect::Release), "{effect:?}");

@@ -74,7 +74,7 @@ fn lsn(number: u64) -> Lsn {
     Lsn::new(1, 1, number * 16).unwrap()
 }
 
-/// Everything that a release yields, with the position of each batch.
+/// Releases everything; returns the changes of all batches.
 fn released(mut rows: Withheld, at: Option<Lsn>, sent: Lsn, ground: &Ground) -> Vec<(Lsn, u64)> {
     let mut batch = BatchBuilder::new(512, sent, ResumePoint::default());
     let mut all: Vec<(Lsn, u64)> = Vec::new();
@@ -87,7 +87,7 @@ fn released(mut rows: Withheld, at: Option<Lsn>, sent: Lsn, ground: &Ground) -> 
             let Value::UInt(id) = after[0] else { panic!("a number") };
             all.push((change.lsn, id));
         }
-        // What is not above the batch's position must be in it or in one before.
+        // A change not above the batch's position must be in this batch or an earlier one.
         if at.is_none() {
             assert!(all.last().is_none_or(|(lsn, _)| taken.position <= *lsn), "{}", taken.position);
         }
@@ -160,7 +160,7 @@ proptest! {
         let at = decided.then(|| lsn(1000));
         let sent = lsn(sent);
         match at {
-            // The rows of a branch are encoded, and all count, wherever they stand.
+            // The rows of a branch are encoded, and all of them count, whatever their positions.
             Some(at) => {
                 rows.encode(&room).unwrap();
                 expected.iter_mut().for_each(|(lsn, _)| *lsn = at);
