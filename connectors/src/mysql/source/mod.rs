@@ -1,13 +1,13 @@
-//! A MySQL/MariaDB server as a source of changes, in four rooms:
+//! A MySQL/MariaDB server as a source of changes, in four folders:
 //!
-//! - `decode/` makes values of bytes: events, rows, statements and sets of GTIDs. It does no I/O.
-//! - `server/` asks a server small questions and many at once, and says which of its tables are captured.
-//! - `stream/` reads the binlog: events become changes in a batch.
-//! - `snapshot/` reads tables as they are.
+//! - `decode/` decodes bytes into values: events, rows, statements and sets of GTIDs. It does no I/O.
+//! - `server/` sends small queries, and decides which tables of a server are captured.
+//! - `stream/` reads the binlog: it makes events into changes in a batch.
+//! - `snapshot/` reads the present rows of tables.
 //!
-//! Arrows run one way: `decode ← server ← stream` and `decode ← server ← snapshot`. Streams and snapshots do not know
-//! one another. This file has the source that they share and its port. What happens to changes afterwards is not known
-//! here.
+//! Dependencies run one way: `decode ← server ← stream` and `decode ← server ← snapshot`. Streams and snapshots do not
+//! know each other. This file has the source that they share and its port. No file here knows what happens to changes
+//! afterwards.
 
 mod decode;
 mod server;
@@ -42,29 +42,29 @@ use super::connection::async_options;
 use super::error::Side;
 use super::pool::Pool;
 
-/// A source as configured; connections are made when they are needed.
+/// A source as configured; it connects when a method needs a connection.
 pub struct MysqlSource {
     config: SourceConfig,
     entities: Vec<EntityConfig>,
     heartbeat: Duration,
     address: Address,
-    /// Kept open between calls of `head`.
+    /// Session kept open between calls of `head`.
     head: Mutex<Option<Session>>,
-    /// For lookups.
+    /// Connections for lookups.
     questions: Pool,
-    /// For chunks of rows.
+    /// Connections for chunks of rows.
     snapshots: Pool,
     plans: snapshot::plan::Plans,
 }
 
-/// Questions of lookups at once: the source has other work.
+/// Connections for lookups at once: the source has other work.
 const QUESTIONS: usize = 4;
-/// Chunks and pages at once: the lanes of two projections, or of one beside a reconciliation.
+/// Connections for chunks and pages at once: for the lanes of two projections, or of one and a reconciliation.
 const SNAPSHOTS: usize = 4;
 
 impl MysqlSource {
-    /// `entities` are all configured ones; `config` says which of them this source has. The server sends a heartbeat
-    /// after `heartbeat` of silence, and is stalled after two.
+    /// Creates the source. `entities` are all configured ones; `config` names those of this source. The server sends a
+    /// heartbeat after `heartbeat` of silence, and counts as stalled after twice that time.
     pub fn new(config: &SourceConfig, entities: &[EntityConfig], heartbeat: Duration) -> Self {
         let address = Address::of(config);
         let (side, ca_file) = ((Side::Source, address.subject.clone()), config.ca_file.as_deref());
@@ -84,7 +84,7 @@ impl MysqlSource {
         Fault::new(code, self.address.subject.as_str(), found)
     }
 
-    /// What the server knows a reading by.
+    /// Returns the server id by which the source knows this replica slot.
     fn replica_server_id(&self, replica_slot: u32) -> u32 {
         self.config.replica_server_id.get().saturating_add(replica_slot)
     }
@@ -108,7 +108,7 @@ impl MysqlSource {
 }
 
 impl MysqlSource {
-    /// What is no fault and yet should be known, each in a sentence.
+    /// Returns conditions that are no fault but that an operator should know, each in a sentence.
     pub async fn warnings(&self) -> Vec<String> {
         preflight::warnings(&self.config, &self.entities).await
     }

@@ -6,7 +6,7 @@ use super::session::{Session, Version, column_text};
 use crate::mysql::source::decode::character_sets::Collations;
 use crate::mysql::source::decode::gtid::Flavor;
 
-/// Earlier ones list all collations, with numbers, in `COLLATIONS`; this one has some there without a number.
+/// First MariaDB version in which some collations have no number in `COLLATIONS`; earlier ones list all there.
 const MARIADB_WITH_CONTEXTUAL: (u32, u32, u32) = (10, 10, 0);
 
 impl Session {

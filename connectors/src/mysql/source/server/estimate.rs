@@ -1,4 +1,4 @@
-//! How large the captured tables are, about: what the server reckons, without reading them.
+//! Estimates the sizes of the captured tables from the server's statistics, without reading the tables.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use super::session::{Session, column_text, literal};
 use crate::mysql::source::MysqlSource;
 
 impl MysqlSource {
-    /// Every captured table that exists, with about as many rows as it has.
+    /// Returns every captured table that exists, with its approximate number of rows.
     pub async fn estimated_rows(&self) -> Result<Vec<(TableIdentity<'static>, u64)>, Fault> {
         let tables = self.captured_tables().await?;
         let databases: BTreeSet<&str> = tables.iter().map(|table| &*table.identity.database).collect();

@@ -1,9 +1,9 @@
-//! Whether what stands at a place of MySQL's binlog speaks against a set of groups before it.
+//! Checks whether the event at a position of MySQL's binlog contradicts a set of groups before it.
 //!
-//! MariaDB is asked for the GTIDs at a place. MySQL has no such question; that it has all the groups says little, as a
-//! server that was reset numbers its new ones as the old. But there what begins at the place is hardly ever a group, or
-//! one that the set has. What only may be missing from the set is no proof: `gtid_purged` names groups that no file
-//! has.
+//! MariaDB reports the GTIDs at a position; MySQL has no such query. That MySQL has all the groups proves little: a
+//! server that was reset numbers its new groups like the old ones. But on such a server the position is hardly ever the
+//! start of a group, unless of one that the set has. Groups that the set only lacks prove nothing: `gtid_purged` names
+//! groups that no file has.
 
 use anabranch_pipeline::error::{Code, Fault};
 
@@ -18,10 +18,10 @@ struct ListedEvent {
 }
 
 impl Session {
-    /// MySQL; of a file that is kept, and is that long.
+    /// Whether the position can be the one after these groups (MySQL). The file must be kept and at least that long.
     pub async fn may_be_after(&mut self, gtids: &Gtids, file: &str, position: u64) -> Result<bool, Fault> {
         let found = match self.events(file, &format!("FROM {position} LIMIT 1")).await {
-            // Also said of a file that was purged meanwhile.
+            // The server answers so also for a file that was purged meanwhile.
             Err(fault) if fault.code() == Code::BinlogEventCorrupt => {
                 let is_kept = self.binlogs().await?.iter().any(|(name, _)| name == file);
                 return if is_kept { Ok(false) } else { Err(self.purged_meanwhile(file)) };
@@ -30,12 +30,12 @@ impl Session {
         };
         let Some(event) = found.first() else { return Ok(true) };
         match event.kind.as_str() {
-            // None begins there, and it shows the next one.
+            // No event begins there: the server shows the next one.
             _ if event.position != position => Ok(false),
             kind if kind.starts_with("Gtid") => Ok(next(&event.info).is_some_and(|next| !gtids.hold(&next))),
             "Rotate" | "Stop" => Ok(true),
             "Format_desc" | "Previous_gtids" => self.may_be_before(gtids, file).await,
-            // The middle of a group.
+            // Any other event is in the middle of a group.
             _ => Ok(false),
         }
     }
@@ -53,10 +53,11 @@ impl Session {
             .collect())
     }
 
-    /// Whether the last group that the server numbered itself is the same in this set and before a file.
+    /// Whether the set and the groups before a file agree on the last group that the server itself numbered, as far as
+    /// both have one.
     async fn may_be_before(&mut self, gtids: &Gtids, file: &str) -> Result<bool, Fault> {
         let server = self.identity().await?;
-        // Its format, and the groups before it.
+        // The first two events are the file's format and the groups before it.
         let found = self.events(file, "LIMIT 2").await?;
         let before = found.iter().find(|event| event.kind == "Previous_gtids");
         let before = before.and_then(|event| Gtids::parse(Flavor::MySql, &event.info.replace('\n', "")));
@@ -74,7 +75,7 @@ impl Session {
     }
 }
 
-/// The group of `SET @@SESSION.GTID_NEXT= 'uuid:tag:7'`.
+/// Reads the group of `SET @@SESSION.GTID_NEXT= 'uuid:tag:7'`.
 fn next(info: &str) -> Option<Gtids> {
     Gtids::parse(Flavor::MySql, info.split('\'').nth(1)?)
 }

@@ -1,5 +1,4 @@
-//! Where the binlog of a server begins and ends now. The end is asked for again and again, on one connection that is
-//! kept.
+//! Asks where the binlog of a server begins and ends now. One connection is kept for the end, which is polled.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -8,8 +7,8 @@ use super::session::{Session, binlog_off};
 use crate::mysql::source::MysqlSource;
 
 impl MysqlSource {
-    /// The kept connection, or a new one. It is put back after an answer only, so that a cancelled or failed question
-    /// never leaves a half-used one behind.
+    /// Returns the kept connection, or a new one. The caller puts it back only after an answer, so that a cancelled or
+    /// failed query never leaves one half-used.
     pub(super) async fn taken_out(&self, kept: &mut Option<Session>) -> Result<Session, Fault> {
         match kept.take() {
             Some(session) => Ok(session),
@@ -17,7 +16,7 @@ impl MysqlSource {
         }
     }
 
-    /// The GTIDs of the binlog up to its present end, in the server's own notation.
+    /// Returns the GTIDs of the binlog up to its present end, in the server's own notation.
     pub async fn written_gtids(&self) -> Result<String, Fault> {
         let mut kept = self.head.lock().await;
         let mut session = self.taken_out(&mut kept).await?;
@@ -26,8 +25,8 @@ impl MysqlSource {
         Ok(gtid_set)
     }
 
-    /// The end of the binlog, and the server's clock beside it: microseconds since the Unix epoch. Commit times are
-    /// of this clock.
+    /// Returns the end of the binlog, and the server's clock in microseconds since the Unix epoch. Commit times are of
+    /// this clock.
     pub async fn head_and_clock(&self) -> Result<(Lsn, u64), Fault> {
         let mut kept = self.head.lock().await;
         let mut session = self.taken_out(&mut kept).await?;
@@ -38,7 +37,7 @@ impl MysqlSource {
         Ok((self.lsn(FIRST_EPOCH, &file, position)?, clock_us))
     }
 
-    /// The oldest file of the binlog.
+    /// Returns the oldest file of the binlog.
     pub(in crate::mysql::source) async fn oldest(&self, session: &mut Session) -> Result<String, Fault> {
         let logs = session.binlogs().await?;
         logs.into_iter().next().map(|(name, _)| name).ok_or_else(|| binlog_off(&self.address.subject))

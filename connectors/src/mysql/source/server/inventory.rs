@@ -1,4 +1,4 @@
-//! Rows of captured tables by their key, as the source has them now: for lookups, not for capture.
+//! Looks up present rows of captured tables by key: for lookups, not for capture.
 
 use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::Value;
@@ -11,8 +11,8 @@ use crate::mysql::source::MysqlSource;
 pub type TextRow = Vec<Option<Vec<u8>>>;
 
 impl MysqlSource {
-    /// The rows whose first field is exactly one of these texts. A key that is not plain (letters, digits, `-`, `_`) is
-    /// not looked for.
+    /// Returns the rows whose first field is exactly one of these texts. It skips a key that is not plain (letters,
+    /// digits, `-`, `_`).
     pub async fn rows_by_key(&self, table: &CapturedTable, keys: &[&[u8]]) -> Result<Vec<TextRow>, Fault> {
         let literals: Vec<String> = keys.iter().filter_map(|key| literal(key)).collect();
         if literals.is_empty() {
@@ -28,7 +28,7 @@ impl MysqlSource {
         for row in rows {
             let values: Option<TextRow> = row.unwrap().into_iter().map(text).collect();
             let values = values.ok_or_else(|| self.fault(Code::Internal, "an answer that is not text"))?;
-            // A collation, or a number's other spellings, may find more.
+            // A collation, or another spelling of a number, may match more rows.
             if values.first().is_some_and(|key| keys.iter().any(|wanted| key.as_deref() == Some(*wanted))) {
                 found.push(values);
             }
@@ -37,7 +37,8 @@ impl MysqlSource {
     }
 }
 
-/// A text literal takes the column's collation, and is made a number where the column is one: the index serves both.
+/// Makes a text literal of a plain key. The server gives it the column's collation, or makes it a number for a number
+/// column, so that the index serves both.
 fn literal(key: &[u8]) -> Option<String> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     let text = std::str::from_utf8(key).ok().filter(|text| text.as_bytes().iter().all(is_plain))?;

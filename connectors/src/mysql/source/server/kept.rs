@@ -1,4 +1,4 @@
-//! What a source still has of its binlog, how long it keeps it, and until when its certificate is valid.
+//! Asks a source which binlog files it has, how long it keeps them, and until when its certificate is valid.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use anabranch_pipeline::error::Fault;
 use super::session::{Session, column_text};
 use crate::mysql::source::MysqlSource;
 
-/// The server's own words: of its binlog, and of its certificate.
+/// The server's answers about its binlog and its certificate.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BinlogKept {
     /// Names and sizes of the files, oldest first.
     pub files: Vec<(String, u64)>,
-    /// A file is purged when its last change is older; `None` = files are not purged by age.
+    /// Age of a file's last change after which it is purged; `None` = files are not purged by age.
     pub purged_after: Option<Duration>,
     /// End of the server's certificate, as OpenSSL writes it; `None` on a connection without TLS.
     pub certificate_ends: Option<String>,
@@ -23,7 +23,7 @@ const EXPIRY: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name \
 pub(in crate::mysql) const CERTIFICATE: &str = "SHOW SESSION STATUS LIKE 'Ssl_server_not_after'";
 
 impl MysqlSource {
-    /// Asked on the connection that is kept for the head.
+    /// Asks the server, on the connection that is kept for `head`.
     pub async fn binlog_kept(&self) -> Result<BinlogKept, Fault> {
         let mut kept = self.head.lock().await;
         let mut session = self.taken_out(&mut kept).await?;
@@ -42,7 +42,7 @@ async fn named(session: &mut Session, sql: &str) -> Result<Vec<(String, String)>
     Ok(rows.iter().map(|row| (text(row, 0).to_lowercase(), text(row, 1))).collect())
 }
 
-/// The time after which files are purged; zero seconds and a purge that is switched off mean never.
+/// Returns the time after which files are purged; `None` for zero seconds and for a purge that is off.
 fn purged_after(variables: &[(String, String)]) -> Option<Duration> {
     let value = |name: &str| variables.iter().find(|(known, _)| known == name).map(|(_, value)| value);
     if value("binlog_expire_logs_auto_purge").is_some_and(|value| value == "OFF") {

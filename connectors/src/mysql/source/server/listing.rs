@@ -1,4 +1,4 @@
-//! The captured tables that a server has now.
+//! Lists the captured tables that a server has now.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::tables::{CapturedTable, CapturedTables};
 use crate::mysql::source::MysqlSource;
 
 impl MysqlSource {
-    /// Every captured table that exists.
+    /// Returns every captured table that exists.
     pub async fn captured_tables(&self) -> Result<Vec<Arc<CapturedTable>>, Fault> {
         let mut session = Session::open(&self.address).await?;
         let tables = self.list_tables(&mut session).await?;
@@ -17,7 +17,7 @@ impl MysqlSource {
         Ok(tables.all().cloned().collect())
     }
 
-    /// The captured tables, those that exist now already known.
+    /// Returns the captured tables, with those that exist now already known.
     pub(in crate::mysql::source) async fn list_tables(
         &self,
         session: &mut Session,
@@ -28,7 +28,7 @@ impl MysqlSource {
             .map(|entity| (entity.tables.database_like(), entity.tables.table_like()))
             .collect();
         for (database, table) in patterns {
-            // Before the tables: a database that is new between the two answers counts as not listed.
+            // Databases are listed before tables: one that is new between the two answers counts as not listed.
             for name in session.databases_like(&database).await? {
                 tables.add_database(name);
             }

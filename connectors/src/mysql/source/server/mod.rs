@@ -1,14 +1,14 @@
-//! Questions to a server, and what is captured of it, in reading order:
+//! Queries a server and decides which of its tables are captured. In the order to read:
 //!
-//! - `session.rs` is the connection with the small questions; `behind.rs` and `collations.rs` ask two larger ones.
-//! - `tables.rs` says which tables are captured, and `listing.rs` lists those that exist.
-//! - `preflight.rs`, with `preflight_tables.rs` and `versions.rs`, checks all that capture depends on.
-//! - `head.rs` asks where the binlog begins and ends, `kept.rs` how long it is kept, and `pressure.rs` how busy the
-//!   server is.
-//! - `inventory.rs` looks rows up by key, `estimate.rs` asks how large tables are, and `instance.rs` which server this
-//!   is. `survey.rs` looks at a server before anything is configured.
+//! - `session.rs` is the connection with small queries; `gtid_check.rs` and `collations.rs` have two larger ones.
+//! - `tables.rs` decides which tables are captured, and `listing.rs` lists those that exist.
+//! - `preflight.rs`, with `preflight_tables.rs` and `versions.rs`, checks every condition of capture.
+//! - `head.rs` asks where the binlog begins and ends, `kept.rs` how long the server keeps it, and `pressure.rs` how
+//!   busy the server is.
+//! - `inventory.rs` looks up rows by key, `estimate.rs` asks for the sizes of tables, and `instance.rs` identifies the
+//!   server. `survey.rs` examines a server before an operator configures it.
 //!
-//! No file here reads the binlog: that is `stream/`. Whole tables are read by `snapshot/`.
+//! No file here reads the binlog, as `stream/` does, or whole tables, as `snapshot/` does.
 
 mod collations;
 mod estimate;

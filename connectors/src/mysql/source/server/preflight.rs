@@ -1,7 +1,7 @@
-//! Everything that capture depends on, asked before the first byte; each failed check is one fault.
+//! Checks every condition of capture before the first byte is read; each failed check is one fault.
 //!
-//! Privileges are judged by what works, not by reading grants: a binlog file that does not exist is asked for, under a
-//! replica id that no reader uses. Tables and columns come from two queries, however many tables there are.
+//! A check of a privilege uses it instead of reading grants: it requests a binlog file that does not exist, under a
+//! server id that no reader uses. Two queries return tables and columns, however many tables there are.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -20,9 +20,9 @@ use crate::mysql::error::{Side, from_async};
 use crate::mysql::source::decode::gtid::Flavor;
 
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// No server numbers its binlogs under this name.
+/// Name of a binlog file that no server has.
 const PROBE_FILE: &[u8] = b"anabranch-preflight.000000";
-/// Readers' ids are below it unless somebody chose otherwise; a probe must not take a reader's id.
+/// Bit that makes a probe's server id differ from readers' ids, which are below it unless an operator chose otherwise.
 const PROBE_ID_BIT: u32 = 1 << 31;
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('log_bin', 'binlog_format', \
     'binlog_row_image', 'binlog_row_metadata', 'binlog_row_value_options', 'gtid_mode', 'expire_logs_days', \
@@ -68,7 +68,7 @@ async fn variables(session: &mut Session) -> Result<HashMap<String, String>, Fau
     Ok(rows.iter().filter_map(|row| Some((column_text(row, 0)?, column_text(row, 1)?))).collect())
 }
 
-/// The account as GRANT wants it: `'user'@'host'`.
+/// Returns the account as GRANT takes it: `'user'@'host'`.
 async fn account(session: &mut Session) -> Result<String, Fault> {
     let account = session.text("SELECT CURRENT_USER()").await?;
     let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
@@ -123,8 +123,8 @@ fn check_settings(
     }
 }
 
-/// What is no fault and yet should be known, each in a sentence; empty while the server cannot be asked, which is a
-/// fault.
+/// Returns conditions that are no fault but that an operator should know, each in a sentence; returns none while the
+/// server does not answer, which is a fault.
 pub async fn warnings(config: &SourceConfig, entities: &[EntityConfig]) -> Vec<String> {
     let Ok(mut session) = Session::open(&Address::of(config)).await else { return Vec::new() };
     let mut warnings = Vec::new();
@@ -148,7 +148,7 @@ fn retention_warning(
 ) -> Option<String> {
     const SECONDS_PER_DAY: f64 = 24.0 * 3600.0;
     let number = |name| variables.get(name).and_then(|value| value.parse::<f64>().ok());
-    // No limit: binlogs are kept until somebody purges them.
+    // Zero is no limit: the server keeps binlogs until an operator purges them.
     let kept = number("binlog_expire_logs_seconds")
         .filter(|seconds| *seconds > 0.0)
         .or_else(|| number("expire_logs_days").map(|days| days * SECONDS_PER_DAY))
@@ -162,7 +162,7 @@ fn retention_warning(
     })
 }
 
-/// Listing binlogs is needed for start, lag and purge checks.
+/// Checks that the account may list binlogs, which start, lag and purge checks need.
 async fn monitor_fault(session: &mut Session, account: &str) -> Option<Fault> {
     let failed = match session.end_position().await {
         Err(fault) => Some(fault),
@@ -183,11 +183,11 @@ async fn monitor_fault(session: &mut Session, account: &str) -> Option<Fault> {
     )
 }
 
-/// What a replica applies is in its binlog only when it is told to log it.
+/// Checks that a replica logs the changes that it applies.
 async fn replica_fault(session: &mut Session, variables: &HashMap<String, String>) -> Option<Fault> {
     let is_off = |name: &&str| variables.get(*name).is_some_and(|value| value == "OFF");
     let name = ["log_replica_updates", "log_slave_updates"].into_iter().find(is_off)?;
-    // Who may not ask is told by another check.
+    // Another check reports an account that may not ask.
     if !session.is_replica().await.ok()? {
         return None;
     }
@@ -198,7 +198,8 @@ async fn replica_fault(session: &mut Session, variables: &HashMap<String, String
     Some(Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("ON").remedy(remedy))
 }
 
-/// Asks for a binlog file that does not exist: "no such file" comes only to those who may ask.
+/// Requests a binlog file that does not exist: a server answers "no such file" only to an account that may read
+/// binlogs.
 async fn replication_fault(config: &SourceConfig, subject: &str, account: &str) -> Option<Fault> {
     let unreachable =
         || Fault::new(Code::SourceUnreachable, subject, "no answer to the request for the binlog");

@@ -1,5 +1,5 @@
-//! The captured tables as `information_schema` shows them: one fault for each kind of problem, with the first table
-//! that has it and how many more do.
+//! Checks the captured tables in `information_schema`: one fault for each kind of problem, with the first table that
+//! has it and the number of others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -14,7 +14,7 @@ use super::tables::{CapturedTables, accepted_types, accepts_data_type};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
 
-/// What a foreign key may do to rows of its child.
+/// Actions of a foreign key that change rows of its child.
 const ACTIVE: &str = "'CASCADE', 'SET NULL', 'SET DEFAULT'";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ struct Column {
     name: String,
     data_type: String,
     character_set: Option<String>,
-    /// MariaDB stores its values compressed, and writes them so into the binlog.
+    /// MariaDB stores its values compressed, and also logs them compressed.
     is_compressed: bool,
     may_select: bool,
 }
@@ -58,7 +58,7 @@ pub async fn check(
     let kinds = kinds(session, &entities).await?;
     let transactional = transactional(session).await?;
     let columns = columns(session, &entities).await?;
-    // One pattern of an entity is enough on a source: its history may lie on another.
+    // One pattern of an entity that matches is enough on a source: another may match only on a source with its history.
     let is_there =
         |entity: &EntityConfig| kinds.keys().any(|name| entity.tables.matches(&name.0, &name.1).is_some());
     let present: HashSet<_> = entities.iter().filter(|e| is_there(e)).map(|e| e.entity).collect();
@@ -113,7 +113,7 @@ fn column_problem(entity: &EntityConfig, field: usize, name: &str, known: &[Colu
     (!column.may_select).then_some(Problem::SelectDenied)
 }
 
-/// A condition for `information_schema` that holds for every captured table, and for some more.
+/// Returns a condition for `information_schema` that holds for every captured table, and possibly for some others.
 fn condition(entities: &[EntityConfig]) -> String {
     let each: Vec<_> = entities
         .iter()
@@ -179,9 +179,9 @@ async fn columns(
     Ok(columns)
 }
 
-/// Databases whose changes the server keeps out of its binlog.
+/// Finds a captured database whose changes the server keeps out of its binlog.
 async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Option<Fault> {
-    // Who may not ask is told by another check.
+    // Another check reports an account that may not ask.
     let (only, not) = session.binlog_filters().await.ok()?;
     let is_left_out = |database: &str| {
         let lists = |list: &[String]| list.iter().any(|name| name == database);
@@ -196,8 +196,8 @@ async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Opti
     ))
 }
 
-/// A foreign key that changes rows of a captured table does so without row events. Their parents' rows may change
-/// rarely, so it is no fault.
+/// Finds a foreign key that changes rows of a captured table, which it does without row events. It is no fault, since
+/// the parent's rows may change rarely.
 pub async fn cascade_warning(
     session: &mut Session,
     entities: &[EntityConfig],

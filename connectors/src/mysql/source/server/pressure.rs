@@ -1,4 +1,4 @@
-//! How busy a server is that whole tables are read from, and how far it is.
+//! Asks how busy a server is from which whole tables are read, and how far it has replicated.
 
 use std::time::Duration;
 
@@ -11,15 +11,14 @@ use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::gtid::Flavor;
 
 impl MysqlSource {
-    /// What is in its binlog.
+    /// Returns the GTIDs of its binlog.
     pub(in crate::mysql::source) async fn present_end(&self) -> Result<String, Fault> {
         let ask = written_gtids(self.present_flavor().await?);
         let rows = self.questions.rows(ask.to_owned()).await?;
         Ok(rows.into_iter().next().and_then(|row| row.get(0)).unwrap_or_default())
     }
 
-    /// Whether the replica has applied everything up to `end`. It is false for a server that replicates nothing any
-    /// more.
+    /// Whether the replica has applied everything up to `end`; `false` for a server that replicates no more.
     pub(in crate::mysql::source) async fn reaches(&self, end: &str) -> Result<bool, Fault> {
         let wait = match self.present_flavor().await? {
             Flavor::MariaDb => "MASTER_GTID_WAIT",
@@ -51,7 +50,7 @@ impl MysqlSource {
         })
     }
 
-    /// It may be another one than before.
+    /// Asks for the flavor each time, as the address may lead to another server than before.
     async fn present_flavor(&self) -> Result<Flavor, Fault> {
         let rows = self.questions.rows("SELECT @@version".to_owned()).await?;
         let version: String = rows.first().and_then(|row| row.get(0)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Small queries to a source through `sqlx`: who the server is, where its binlog begins and ends.
+//! Small queries to a source through `sqlx`, such as its identity and the start and end of its binlog.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,14 +17,14 @@ use crate::mysql::source::decode::gtid::{Flavor, Gtids, OWNED, mariadb_state, ow
 use crate::mysql::source::decode::position::FILE_START;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Asking where the binlog ends must be quick: a server that hangs is unreachable.
+/// Limit of one query: they are all quick, so a server that does not answer is unreachable.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often MySQL is looked at to find a moment in which it commits nothing.
+/// Attempts to find a moment in which MySQL commits nothing.
 const QUIET_LOOKS: u32 = 10;
 const QUIET_PAUSE: Duration = Duration::from_millis(10);
 
-/// How to reach a source, and its name in messages.
+/// The address of a source, and its name in messages.
 #[derive(Debug, Clone)]
 pub struct Address {
     pub url: ServerUrl,
@@ -43,7 +43,7 @@ impl Address {
     }
 }
 
-/// A connection for queries, and what the server said about itself.
+/// A connection for queries, with the server's version.
 pub struct Session {
     connection: MySqlConnection,
     subject: String,
@@ -51,14 +51,14 @@ pub struct Session {
     pub version_text: String,
 }
 
-/// Which server, and its version of three numbers.
+/// Kind of server, and its version of three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
     pub flavor: Flavor,
     pub number: (u32, u32, u32),
 }
 
-/// The question for the GTIDs that are in the binlog, or were before it was purged.
+/// Returns the query for the GTIDs that are in the binlog, or were before it was purged.
 pub fn written_gtids(flavor: Flavor) -> &'static str {
     match flavor {
         Flavor::MariaDb => "SELECT @@gtid_binlog_pos",
@@ -67,7 +67,7 @@ pub fn written_gtids(flavor: Flavor) -> &'static str {
 }
 
 impl Version {
-    /// As `@@version` says it: `10.11.14-MariaDB-log`, `9.7.4`.
+    /// Reads a value of `@@version`: `10.11.14-MariaDB-log`, `9.7.4`.
     pub fn parse(text: &str) -> Self {
         let flavor = if text.contains("MariaDB") { Flavor::MariaDb } else { Flavor::MySql };
         let mut numbers = text.split(['.', '-', '+']).map(|part| part.parse().unwrap_or(0));
@@ -75,7 +75,7 @@ impl Version {
         Self { flavor, number: (next(), next(), next()) }
     }
 
-    /// The statement that shows where the binlog ends.
+    /// Returns the statement that shows where the binlog ends.
     pub fn show_end(self) -> &'static str {
         match self.flavor {
             Flavor::MySql if self.number >= (8, 4, 0) => "SHOW BINARY LOG STATUS",
@@ -125,7 +125,7 @@ impl Session {
             version: Version { flavor: Flavor::MySql, number: (0, 0, 0) },
             version_text: String::new(),
         };
-        // So that `\` escapes in LIKE, and no answer comes from an old snapshot, whatever the server's defaults are.
+        // This makes `\` escape in LIKE, and no answer come from an old snapshot, whatever the server's defaults are.
         session.rows("SET SESSION sql_mode = '', autocommit = 1".to_owned()).await?;
         session.version_text = session.text("SELECT @@version").await?;
         session.version = Version::parse(&session.version_text);
@@ -136,7 +136,7 @@ impl Session {
         &self.subject
     }
 
-    /// All rows of a query in the text protocol.
+    /// Returns all rows of a query in the text protocol.
     pub async fn rows(&mut self, sql: String) -> Result<Vec<MySqlRow>, Fault> {
         let query = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).fetch_all(&mut self.connection);
         tokio::time::timeout(QUERY_TIMEOUT, query)
@@ -145,7 +145,7 @@ impl Session {
             .map_err(|error| from_sqlx(Side::Source, &self.subject, error))
     }
 
-    /// The first column of the first row as text; empty for NULL and for no row.
+    /// Returns the first column of the first row as text; empty for NULL and for no row.
     pub async fn text(&mut self, sql: &str) -> Result<String, Fault> {
         Ok(self.optional_text(sql).await?.unwrap_or_default())
     }
@@ -163,7 +163,7 @@ impl Session {
         Ok(ServerIdentity { flavor: self.version.flavor.as_str().to_owned(), id })
     }
 
-    /// The answer to [`written_gtids`].
+    /// Returns the answer to [`written_gtids`].
     pub async fn written_gtids(&mut self) -> Result<String, Fault> {
         self.text(written_gtids(self.version.flavor)).await
     }
@@ -173,7 +173,7 @@ impl Session {
         Ok(self.text("SELECT CAST(@@lower_case_table_names AS CHAR)").await? != "0")
     }
 
-    /// Names and sizes of the binlog files, oldest first.
+    /// Returns names and sizes of the binlog files, oldest first.
     pub async fn binlogs(&mut self) -> Result<Vec<(String, u64)>, Fault> {
         let rows = self.rows("SHOW BINARY LOGS".to_owned()).await?;
         Ok(rows
@@ -185,9 +185,9 @@ impl Session {
             .collect())
     }
 
-    /// The present end of the binlog, always the end of a group, and what is before it. `None` where MySQL commits
-    /// meanwhile: it says both one after the other, and a group that is being committed is before the end and not in
-    /// the set yet.
+    /// Returns the present end of the binlog, always the end of a group, with the GTIDs before it. `None` if MySQL
+    /// commits all the while: it reports position and set one after the other, and a group that is being committed is
+    /// before the end and not in the set yet.
     pub async fn end(&mut self) -> Result<Option<BinlogEnd>, Fault> {
         if self.version.flavor == Flavor::MariaDb {
             return self.reported_end().await.map(Some);
@@ -213,7 +213,7 @@ impl Session {
         let position = column_text(row, 1).and_then(|text| text.parse().ok()).unwrap_or(0);
         let gtid_set = match self.version.flavor {
             Flavor::MySql => column_text(row, 4).unwrap_or_default().replace('\n', ""),
-            // Neither its GTIDs nor the binlog after it could be asked for.
+            // The server could report neither the GTIDs there nor the binlog after it.
             Flavor::MariaDb if position > u64::from(u32::MAX) => {
                 let found = format!("its binlog ends at {file}:{position}, beyond 4 GiB");
                 return Err(Fault::new(Code::SourceUnreachable, self.subject.as_str(), found)
@@ -224,7 +224,7 @@ impl Session {
         Ok(BinlogEnd { file, position, gtid_set })
     }
 
-    /// The end of the binlog without its GTID set: one cheap query.
+    /// Returns the end of the binlog without its GTID set, by one cheap query.
     pub async fn end_position(&mut self) -> Result<(String, u64), Fault> {
         let rows = self.rows(self.version.show_end().to_owned()).await?;
         let row = rows.first().ok_or_else(|| binlog_off(&self.subject))?;
@@ -232,7 +232,7 @@ impl Session {
         Ok((column_text(row, 0).unwrap_or_default(), position))
     }
 
-    /// `binlog_do_db` and `binlog_ignore_db`: databases that alone are in the binlog, and those that are not.
+    /// Returns `binlog_do_db` and `binlog_ignore_db`: the only databases in the binlog, and those left out of it.
     pub async fn binlog_filters(&mut self) -> Result<(Vec<String>, Vec<String>), Fault> {
         let rows = self.rows(self.version.show_end().to_owned()).await?;
         let list = |index| {
@@ -242,7 +242,7 @@ impl Session {
         Ok((list(2), list(3)))
     }
 
-    /// The server applies, or has applied, changes of another server.
+    /// Whether the server applies, or has applied, changes of another server.
     pub async fn is_replica(&mut self) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => Ok(!self.text("SELECT @@GLOBAL.gtid_slave_pos").await?.is_empty()),
@@ -250,14 +250,14 @@ impl Session {
         }
     }
 
-    /// MariaDB: the GTIDs before a position; `None` when no group ends there.
+    /// Returns the GTIDs before a position (MariaDB); `None` when no group ends there.
     pub async fn gtid_at(&mut self, file: &str, position: u64) -> Result<Option<String>, Fault> {
         let file = file.replace(['\'', '\\'], "");
         self.optional_text(&format!("SELECT BINLOG_GTID_POS('{file}', {position})")).await
     }
 
-    /// Whether this server's binlog has had all these groups. MariaDB: the last one of each domain, by the server that
-    /// it says wrote it.
+    /// Whether this server's binlog has had all these groups. On MariaDB the last group of each domain decides, with
+    /// the server that wrote it.
     pub async fn has_groups(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => {
@@ -267,7 +267,8 @@ impl Session {
                 }))
             }
             Flavor::MySql => {
-                // What replicas are sent may wait for an acknowledgement, and is executed after it only.
+                // A group that replicas were sent may wait for an acknowledgement; it counts as executed only after
+                // that.
                 let committing = self.text(OWNED).await?;
                 let missing = format!("SELECT GTID_SUBTRACT('{gtids}', @@GLOBAL.gtid_executed)");
                 let missing = self.text(&missing).await?.replace('\n', "");
@@ -287,7 +288,7 @@ impl Session {
         }
     }
 
-    /// Whether there are groups beyond these, in any domain.
+    /// Whether the server has groups beyond these, in any domain.
     pub async fn has_more_than(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => {
@@ -301,7 +302,7 @@ impl Session {
         }
     }
 
-    /// Whether the kept binlog files hold every group after these. `oldest` is the oldest file.
+    /// Whether the kept binlog files hold every group after these. `oldest` is the oldest of the files.
     pub async fn keeps_all_behind(&mut self, gtids: &Gtids, oldest: &str) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => {
@@ -317,13 +318,13 @@ impl Session {
         }
     }
 
-    /// How many XA branches are prepared and wait for their decision; `None` when the account may not ask (MySQL, which
-    /// answers as if the branches were broken) or the question failed: nothing depends on it.
+    /// Returns the number of undecided XA branches. `None` if the account may not ask (MySQL then answers as if the
+    /// branches were broken) or the query failed: nothing depends on it.
     pub async fn undecided_branches(&mut self) -> Option<usize> {
         self.rows("XA RECOVER".to_owned()).await.ok().map(|rows| rows.len())
     }
 
-    /// Databases with names like this, as the account sees them.
+    /// Returns databases with names like this, as far as the account sees them.
     pub async fn databases_like(&mut self, database: &str) -> Result<Vec<String>, Fault> {
         let sql = format!(
             "SELECT SCHEMA_NAME FROM information_schema.SCHEMATA WHERE SCHEMA_NAME LIKE {}",
@@ -332,7 +333,7 @@ impl Session {
         Ok(self.rows(sql).await?.iter().filter_map(|row| column_text(row, 0)).collect())
     }
 
-    /// Databases and names of tables with names like these, as the account sees them.
+    /// Returns databases and names of tables with names like these, as far as the account sees them.
     pub async fn tables_like(&mut self, database: &str, table: &str) -> Result<Vec<(String, String)>, Fault> {
         let sql = format!(
             "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES \
@@ -345,18 +346,18 @@ impl Session {
     }
 
     pub async fn close(self) {
-        // The answers are in; a failed good-bye changes nothing.
+        // All answers have arrived; a failed close changes nothing.
         let _ = self.connection.close().await;
     }
 }
 
-/// A column of a text-protocol answer, whatever its type.
+/// Returns a column of a text-protocol answer, whatever its type; `None` for NULL.
 pub fn column_text(row: &MySqlRow, index: usize) -> Option<String> {
     let bytes = row.try_get_unchecked::<Option<Vec<u8>>, _>(index).ok().flatten()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A string literal that means these bytes in any SQL mode.
+/// Returns a string literal that means this text in any SQL mode.
 pub fn literal(text: &str) -> String {
     let mut sql = String::new();
     crate::mysql::connection::push_bytes(&mut sql, text.as_bytes());
@@ -369,10 +370,10 @@ pub fn binlog_off(subject: &str) -> Fault {
         .remedy("start the server with --log-bin (in its configuration file: log_bin = binlog)")
 }
 
-/// Connection errors with what an operator needs to hear about TLS.
+/// Makes a fault of a connection error, with advice about TLS for the operator.
 fn connect_fault(address: &Address, error: sqlx::Error) -> Fault {
     let subject = address.subject.as_str();
-    // The fault of a certificate says already what is needed.
+    // The fault of a certificate names the remedy already.
     let is_account = matches!(error, sqlx::Error::Database(_));
     let fault = from_sqlx(Side::Source, subject, error);
     match fault.code() {

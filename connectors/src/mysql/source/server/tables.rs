@@ -1,4 +1,4 @@
-//! Which tables of a source are captured, under which shard id, and what their captured columns may be.
+//! Decides which tables of a source are captured, under which shard ids, and with which column types.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,18 +16,18 @@ pub struct CapturedTable {
     pub identity: TableIdentity<'static>,
     /// Physical names of the captured columns, in the order of [`Entity::fields`].
     pub columns: Arc<[String]>,
-    /// What a reading does about changes of its rows that row events do not show.
+    /// What a stream does when its rows change without row events.
     pub unseen_changes: UnseenChanges,
 }
 
-/// The captured tables seen so far; a table is looked up by name and kept.
+/// The captured tables seen so far, which a lookup by name adds.
 #[derive(Debug)]
 pub struct CapturedTables {
     source: String,
     generation: u32,
     entities: Vec<(EntityConfig, Arc<[String]>)>,
     known: HashMap<ShardId, Arc<CapturedTable>>,
-    /// Databases whose tables are all known: listed when the reading began, or created since.
+    /// Databases whose tables are all known: listed when the stream opened, or created since.
     databases: HashSet<String>,
 }
 
@@ -51,12 +51,13 @@ impl CapturedTables {
         self.entities.iter().map(|(entity, _)| entity)
     }
 
-    /// Whether a name is captured, without keeping it.
+    /// Whether a name is captured; does not keep the name.
     pub fn is_captured(&self, database: &str, table: &str) -> bool {
         self.entities.iter().any(|(entity, _)| entity.tables.matches(database, table).is_some())
     }
 
-    /// The captured table of this name. Two tables with one shard id are refused: their claims would mix.
+    /// Returns the captured table of this name, `None` for another. Two tables with one shard id are refused: their
+    /// claims would mix.
     pub fn resolve(&mut self, database: &str, table: &str) -> Result<Option<Arc<CapturedTable>>, Fault> {
         let Some((entity, columns)) =
             self.entities.iter().find(|(entity, _)| entity.tables.matches(database, table).is_some())
@@ -91,35 +92,35 @@ impl CapturedTables {
         Ok(Some(Arc::clone(known)))
     }
 
-    /// A table that was resolved before.
+    /// Returns a table that was resolved before.
     pub fn by_shard(&self, shard: ShardId) -> Option<&CapturedTable> {
         self.known.get(&shard).map(Arc::as_ref)
     }
 
-    /// The same, to keep.
+    /// Returns a shared handle of a table that was resolved before.
     pub fn shared(&self, shard: ShardId) -> Option<Arc<CapturedTable>> {
         self.known.get(&shard).cloned()
     }
 
-    /// Every table of this database is known, or will be when it is created.
+    /// Notes that every table of this database is known, or will be when it is created.
     pub fn add_database(&mut self, database: String) {
         if self.entities.iter().any(|(entity, _)| is_of(entity, &database)) {
             self.databases.insert(database);
         }
     }
 
-    /// All tables seen so far.
+    /// Returns all tables seen so far.
     pub fn all(&self) -> impl Iterator<Item = &Arc<CapturedTable>> {
         self.known.values()
     }
 
-    /// The shards of all tables seen so far.
+    /// Returns the shards of all tables seen so far.
     pub fn shards(&self) -> impl Iterator<Item = ShardId> {
         self.known.keys().copied()
     }
 
-    /// Every captured table that `DROP DATABASE` removes: those seen, and those the sharding rule puts there (a table
-    /// dropped before this reading began was never seen). `None` when they cannot be listed.
+    /// Returns every captured table that `DROP DATABASE` removes: those seen, and those that the sharding rule puts
+    /// there (the stream never saw a table that was dropped before it opened). `None` when they cannot be listed.
     pub fn in_database(&mut self, database: &str) -> Result<Option<Vec<Arc<CapturedTable>>>, Fault> {
         let mut names: Vec<String> = Vec::new();
         for (entity, _) in &self.entities {
@@ -146,12 +147,12 @@ impl CapturedTables {
     }
 }
 
-/// Whether captured tables of the entity can lie in this database.
+/// Whether captured tables of the entity can be in this database.
 fn is_of(entity: &EntityConfig, database: &str) -> bool {
     entity.tables.matches(database, &entity.tables.names(0, 0).1).is_some()
 }
 
-/// Whether a column of this format has text: unless its collation says that it holds bytes.
+/// Whether a column of this format has text, unless its collation says that it holds bytes.
 pub fn is_text(format: Format) -> bool {
     matches!(format, Format::Text { .. } | Format::Blob { .. })
 }
@@ -179,7 +180,7 @@ pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
     }
 }
 
-/// What [`accepts`] accepts, for messages.
+/// Describes, for messages, the types that [`accepts`] accepts.
 pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
     match (entity, field) {
         (Entity::User, 0) | (Entity::SerialCode, _) => "an integer or text type",
@@ -188,7 +189,7 @@ pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
     }
 }
 
-/// Whether a field can be captured from a column that `information_schema` describes so.
+/// Whether a field can be captured from a column of this type in `information_schema`.
 pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool {
     const TEXT: &[&str] = &["char", "varchar", "tinytext", "text", "mediumtext", "longtext"];
     const INTEGER: &[&str] = &["tinyint", "smallint", "mediumint", "int", "bigint"];

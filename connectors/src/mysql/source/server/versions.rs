@@ -1,4 +1,4 @@
-//! Which versions of a source are read, and which of them were run.
+//! Decides which versions of a server can be a source, and which of them the tests ran on.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use anabranch_pipeline::error::{Code, Fault};
 use super::session::Version;
 use crate::mysql::source::decode::gtid::Flavor;
 
-/// From these on a binlog has full row metadata, and MySQL a GTID until its transaction is seen.
+/// Oldest versions with full row metadata in the binlog; MySQL also owns a GTID until its transaction is visible.
 const OLDEST_MARIADB: (u32, u32, u32) = (10, 6, 0);
 const OLDEST_MYSQL: (u32, u32, u32) = (8, 0, 30);
-/// The newest series that the tests ran on; a later one may log what is not known here.
+/// Newest series that the tests ran on; a later one may log changes in a form unknown here.
 const NEWEST_MARIADB: (u32, u32) = (11, 8);
 const NEWEST_MYSQL: (u32, u32) = (9, 7);
 
-/// A server that is too old.
+/// Returns the fault of a server that is too old.
 pub fn fault(version: Version, text: &str, subject: &str) -> Option<Fault> {
     let (oldest, needed) = match version.flavor {
         Flavor::MariaDb => (OLDEST_MARIADB, "MariaDB 10.6 or newer"),
@@ -25,7 +25,7 @@ pub fn fault(version: Version, text: &str, subject: &str) -> Option<Fault> {
     })
 }
 
-/// MariaDB from 12.3 on can keep its binlog in InnoDB, in files of another format.
+/// Returns the fault of a MariaDB server (12.3 or later) that keeps its binlog in InnoDB, in files of another format.
 pub fn storage_fault(subject: &str, variables: &HashMap<String, String>) -> Option<Fault> {
     let engine =
         variables.get("binlog_storage_engine").filter(|engine| engine.eq_ignore_ascii_case("innodb"))?;
@@ -34,7 +34,7 @@ pub fn storage_fault(subject: &str, variables: &HashMap<String, String>) -> Opti
     Some(fault.remedy("remove binlog_storage_engine from the server's configuration and restart it"))
 }
 
-/// A server that is newer than those that were run.
+/// Returns the warning for a server that is newer than those that the tests ran on.
 pub fn warning(version: Version, text: &str, subject: &str) -> Option<String> {
     let (newest, run) = match version.flavor {
         Flavor::MariaDb => (NEWEST_MARIADB, "MariaDB 10.11 and 11.8"),

@@ -74,7 +74,7 @@ fn lsn(number: u64) -> Lsn {
     Lsn::new(1, 1, number * 16).unwrap()
 }
 
-/// Releases everything; returns the changes of all batches.
+/// Releases everything; returns position and id of each change.
 fn released(mut rows: Withheld, at: Option<Lsn>, sent: Lsn, ground: &Ground) -> Vec<(Lsn, u64)> {
     let mut batch = BatchBuilder::new(512, sent, ResumePoint::default());
     let mut all: Vec<(Lsn, u64)> = Vec::new();
