@@ -1,4 +1,5 @@
-//! The coupon ledger in memory: the simulated coupon year uses it, `conformance` compares it with real servers.
+//! The coupon ledger in memory. `tests/coupon_year` simulates a year on it; `conformance` runs the same tests on it and
+//! on real servers. The port [`Ledger`] states the contract of each method.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -16,14 +17,16 @@ use jiff::civil::Date;
 
 use super::lock;
 
-/// Content of the ledger's server; a test may restore all of it from a copy.
+/// Content of the ledger's server. A test copies it and restores it, as an operator restores a backup.
 #[derive(Debug, Clone)]
 pub struct LedgerState {
     pub rows: BTreeMap<CouponKey, LedgerRow>,
     pub refusals: BTreeMap<(Arc<str>, u64, Date, Calendar), RefusedDay>,
     pub runs: BTreeMap<RunKey, DayRun>,
     pub members: BTreeMap<RunKey, BTreeMap<Member, Vec<ShardId>>>,
+    /// First day of each programme that has no run.
     pub next: BTreeMap<Arc<str>, Date>,
+    /// Rule for 29 February by programme and year.
     pub leap_days: BTreeMap<(Arc<str>, i16), LeapDayRule>,
     pub tokens: LedgerTokens,
 }
@@ -42,6 +45,8 @@ impl LedgerState {
         }
     }
 
+    /// Lets `decide` read all that the ledger has of these users in the run's programme, and change rows, refusals and
+    /// tokens. Rows can only be added or replaced; refusals can also be removed.
     pub fn with_users<T>(
         &mut self,
         now: Timestamp,
@@ -57,7 +62,8 @@ impl LedgerState {
         result
     }
 
-    /// Changes rows and tokens alone, see [`LedgerState::with_users`].
+    /// Works as [`LedgerState::with_users`] does, but `decide` sees only rows and tokens. Refusals that it adds are
+    /// stored; existing ones stay.
     pub fn with_rows<T>(
         &mut self,
         now: Timestamp,
@@ -76,7 +82,7 @@ impl LedgerState {
         result
     }
 
-    /// Changes rows if all of them are as expected; returns whether it did.
+    /// Changes all rows if each is stored as its `before`; returns whether it did.
     pub fn replace_rows(&mut self, run: &RunKey, rows: &[RowChange]) -> bool {
         let key = |row: &RowChange| {
             let (user, occurrence) = (row.user, row.occurrence);
@@ -89,7 +95,7 @@ impl LedgerState {
         stand
     }
 
-    /// Returns the ledger of some users.
+    /// Returns all that the ledger has of these users in the run's programme.
     pub fn users(&self, now: Timestamp, run: &RunKey, users: &[u64]) -> UsersLedger {
         let known = self.runs.get(run).cloned().map(Arc::new);
         let of_user = |user: &u64| (*user, self.user(now, run, known.clone(), *user));
@@ -124,6 +130,8 @@ impl LedgerState {
         }
     }
 
+    /// Lets `decide` change a run and add members. `decide` gets, in `present`, the `offered` members that the cohort
+    /// already has; only members that it puts into `added` are stored.
     pub fn with_run<T>(
         &mut self,
         now: Timestamp,
@@ -153,6 +161,7 @@ impl LedgerState {
         result
     }
 
+    /// Lets `decide` read a programme and begin runs; an existing run stays as it is.
     pub fn with_programme<T>(
         &mut self,
         now: Timestamp,
@@ -179,7 +188,7 @@ impl LedgerState {
         result
     }
 
-    /// Returns the members of a run and the users with a row of the day, with their standings.
+    /// Returns the states of the run's members, and of users who are not members but have a row of the day.
     pub fn member_states(&self, key: &RunKey) -> Vec<MemberState> {
         let empty = BTreeMap::new();
         let members = self.members.get(key).unwrap_or(&empty);
@@ -201,7 +210,7 @@ impl LedgerState {
         all.into_iter().filter_map(member_state).collect()
     }
 
-    /// Returns the dead letters of a programme after a key.
+    /// Returns at most `limit` dead letters of a programme after a key: failed rows, about which a person decides.
     pub fn dead_letters(
         &self,
         programme: &Arc<str>,
@@ -216,7 +225,7 @@ impl LedgerState {
     }
 }
 
-/// A separate ledger; clones share it.
+/// A ledger behind a lock; its clones share it.
 #[derive(Debug, Clone)]
 pub struct MemoryLedger(Arc<Mutex<LedgerState>>);
 
@@ -225,12 +234,12 @@ impl MemoryLedger {
         Self(Arc::new(Mutex::new(LedgerState::new(first))))
     }
 
-    /// Returns a copy of its content.
+    /// Returns a copy of the ledger's content.
     pub fn copy(&self) -> LedgerState {
         lock(&self.0).clone()
     }
 
-    /// Replaces its content, as a restore from a backup does.
+    /// Replaces the ledger's content, as a restore from a backup does.
     pub fn restore(&self, state: LedgerState) {
         *lock(&self.0) = state;
     }

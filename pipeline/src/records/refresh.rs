@@ -1,8 +1,9 @@
 //! State of a lane's refresh: a part of its progress, so each step is stored in one transaction with its rows.
 //!
-//! Tables are taken in the order of their shard ids, each by chunks in the order of its primary key; after the last
-//! chunk comes the sweep. The stored state is always the end of a step, so the process that runs the lane next begins
-//! the next one.
+//! A lane reads tables in the order of their shard ids, and each table by chunks in the order of its primary key. After
+//! the last chunk of a table comes its sweep. Tables that changed without row events (`rereads`) are read out of turn,
+//! before the others. A refresh by keys or by a condition is a *repair*. The state is stored at the end of each step,
+//! so another process continues with the next step.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,11 +15,11 @@ use anabranch_schemas::shard::ShardId;
 
 use super::{Cell, Chunk, Comparison, Condition, ScanCursor};
 
-/// Keys of one request, at most: they are stored in the progress row, which has 64 KiB for them.
+/// Keys of one request, at most. They are stored in the progress row, which has 64 KiB for them.
 pub const KEYS_MAX: usize = 256;
 
-/// Tables that may wait to be read again, at most, as each takes some 40 bytes of the progress row. Beyond that all
-/// tables of the source are read.
+/// Entries of `rereads`, at most, as each takes some 40 bytes of the progress row. When there would be more, all tables
+/// of the source are read instead.
 const REREADS_MAX: usize = 1_000;
 
 /// The rows that a refresh reads.
@@ -26,13 +27,14 @@ const REREADS_MAX: usize = 1_000;
 pub enum Scope {
     /// Every captured table of the projection's entity.
     Source,
-    /// Only the tables that wait to be read again.
+    /// Only the tables in `rereads`.
     Rereads,
     Table(ShardId),
-    /// The rows of these keys, in the form of derived keys. Afterwards only their claims remain; for a table that does
-    /// not exist, none.
+    /// The rows with these keys, written as in derived rows: user ids or uuids. Of all stored claims of these keys,
+    /// exactly those remain that the rows make now; for a table that does not exist, none.
     Keys(BTreeMap<ShardId, Vec<Cell>>),
-    /// The rows that a condition finds, in one table or in all; afterwards only their claims remain, as with keys.
+    /// The rows with the keys that a condition finds, in one table or in all (`None`). The claims of these keys are
+    /// replaced as for `Keys`.
     Where(Option<ShardId>, Condition),
 }
 
@@ -59,32 +61,33 @@ impl Scope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refresh {
     pub scope: Scope,
-    /// The last finished table; all tables before it are finished too.
+    /// The last table that was finished in its turn; all tables with lower shard ids are finished too.
     pub done: Option<ShardId>,
     /// The table that is being read.
     pub table: Option<TableRefresh>,
     /// Source rows that were read.
     pub rows: u64,
-    /// Epoch in which the refresh began in a lane without rows. As long as that epoch lasts, all stored rows came by
-    /// the feed or by chunks, so no table needs a sweep.
+    /// The epoch in which the refresh began, if the lane had no rows then; otherwise `None`. All rows of such a lane
+    /// came from its feed or from chunks, so tables need no sweep while the epoch lasts.
     pub empty_in_epoch: Option<u16>,
-    /// Tables of which rows changed in a way that row events do not show, each with the position at or after which it
-    /// is to be read. An entry ends when the table was read and swept from a first watermark at or above that position.
+    /// Tables whose rows changed in a way that row events do not show, each with the position at or after which it is
+    /// to be read. An entry is removed when the table was read and swept and its first watermark was not below that
+    /// position.
     pub rereads: BTreeMap<ShardId, Lsn>,
-    /// Every table is to be read once the repairs of this scope are finished.
+    /// Whether every table is to be read after this refresh, which is a repair.
     pub every_waits: bool,
 }
 
-/// A table of which at least one chunk is written.
+/// A table that is being read: at least one chunk of it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableRefresh {
     pub shard: ShardId,
-    /// Watermark of the first chunk: the sweep withdraws older claims of the shard.
+    /// Low watermark of the first chunk. The sweep removes claims of the shard with lower versions.
     pub first: Lsn,
     pub chunks: u64,
-    /// Key after which the next chunk begins; `None` = all chunks are written, and the sweep is due.
+    /// Primary key after which the next chunk begins; `None` = all chunks are written, and the sweep is due.
     pub after: Option<ScanCursor>,
-    /// The table is read because it waited among the rereads, before the tables whose turn it is.
+    /// Whether the table is read out of turn, because it was in `rereads` when it was chosen.
     pub is_reread: bool,
 }
 
@@ -101,13 +104,13 @@ impl Refresh {
         }
     }
 
-    /// Returns a refresh of every table; it includes the tables that wait by themselves.
+    /// Returns a refresh of every table. Its `rereads` are empty, since it reads those tables too.
     pub fn of_every_table() -> Self {
         Self::new(Scope::Source)
     }
 
-    /// Returns a lane's refresh when every table is to be read. Repairs of single keys are kept and go first, from
-    /// their beginning; finished and waiting tables are dropped.
+    /// Returns the refresh of a lane that must read every table; `refresh` is its present one. A repair goes first,
+    /// from its beginning. `done`, `table` and `rereads` are cleared, as every table is read anew.
     pub fn with_every_table(refresh: Option<Self>) -> Self {
         match refresh {
             Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },
@@ -115,12 +118,12 @@ impl Refresh {
         }
     }
 
-    /// Whether every table is to be read, now or after repairs.
+    /// Whether every table is to be read, now or after a repair.
     pub(crate) fn reads_every_table(&self) -> bool {
         self.scope == Scope::Source || self.every_waits
     }
 
-    /// Returns a lane's refresh when one more table is to be read at or after a position.
+    /// Returns the refresh of a lane that must also read a table at or after a position; `refresh` is its present one.
     pub fn with_reread(refresh: Option<Self>, shard: ShardId, at: Lsn) -> Self {
         let mut refresh = refresh.unwrap_or_else(|| Self::new(Scope::Rereads));
         let waits = refresh.rereads.entry(shard).or_default();
@@ -128,13 +131,14 @@ impl Refresh {
         if refresh.rereads.len() > REREADS_MAX {
             return Self::with_every_table(Some(refresh));
         }
-        // Stored rows came by the feed or by chunks, and the source may have lost them since without a row event.
+        // The source may have lost rows without a row event, so even a lane that had no rows must sweep.
         refresh.empty_in_epoch = None;
         refresh.table.take_if(|table| table.shard == shard && table.first < at);
         refresh
     }
 
-    /// Returns the refresh after a table lost all rows at `at`: the table waits no longer for changes up to there.
+    /// Returns the refresh without this entry of `rereads`, unless the entry's position is above `at`. At `at` the
+    /// table lost all rows, or was read.
     pub(crate) fn without_reread(mut self, shard: ShardId, at: Lsn) -> Self {
         if self.rereads.get(&shard).is_some_and(|waits| *waits <= at) {
             self.rereads.remove(&shard);
@@ -142,7 +146,7 @@ impl Refresh {
         self
     }
 
-    /// Returns the refresh that follows once the scope is finished, for the tables that wait; `None` if no table does.
+    /// Returns the refresh that follows this one, of every table or of `rereads`; `None` if no table waits.
     pub(crate) fn after_scope(&self) -> Option<Self> {
         if self.every_waits {
             return Some(Self::of_every_table());
@@ -151,7 +155,7 @@ impl Refresh {
         (!rereads.is_empty()).then(|| Self { rereads, ..Self::new(Scope::Rereads) })
     }
 
-    /// Whether the tables that wait to be read again are read now. Repairs of single keys go first.
+    /// Whether this refresh also reads the tables in `rereads`. A repair does not: they wait until it is finished.
     pub(crate) fn reads_rereads(&self) -> bool {
         match self.scope {
             Scope::Source | Scope::Rereads | Scope::Table(_) => true,
@@ -159,7 +163,7 @@ impl Refresh {
         }
     }
 
-    /// Whether the scope includes this table and the table is not finished.
+    /// Whether the scope includes this table and its turn is not over. An entry in `rereads` alone does not count.
     pub(crate) fn wants(&self, shard: ShardId) -> bool {
         let is_meant = match &self.scope {
             Scope::Source => true,
@@ -171,7 +175,7 @@ impl Refresh {
         is_meant && self.done.is_none_or(|done| done < shard)
     }
 
-    /// Returns the keys that are not finished, by table; `None` for another scope. One chunk has all of them.
+    /// Returns the keys that are still to be read, by table; `None` for another scope. One chunk has all of them.
     pub(crate) fn keys(&self) -> Option<impl Iterator<Item = (ShardId, &[Cell])>> {
         let Scope::Keys(keys) = &self.scope else { return None };
         let left = keys.iter().filter(|(shard, _)| self.wants(**shard));
@@ -185,7 +189,7 @@ impl Refresh {
     }
 
     /// Returns the refresh after one more chunk of a table; keys have one chunk. For a first chunk, `is_reread` says
-    /// whether the table was chosen because it waited, for it may wait no longer.
+    /// whether the table was chosen because it was in `rereads`: its entry may be gone by now.
     pub(crate) fn after_chunk(&self, shard: ShardId, chunk: &Chunk, is_reread: bool) -> Self {
         let read = Self { rows: self.rows + chunk.rows, ..self.clone() };
         let has_ended = match self.scope {
@@ -207,14 +211,15 @@ impl Refresh {
         Self { table: Some(table), ..read }
     }
 
-    /// Returns the refresh after a table. A table that was read out of its turn leaves the turn where it was.
+    /// Returns the refresh after a table that is finished or given up. If it was read out of turn, `done` stays as it
+    /// was.
     pub(crate) fn after_table(&self, shard: ShardId) -> Self {
         let is_reread = self.table.as_ref().is_some_and(|table| table.is_reread);
         let done = if is_reread { self.done } else { Some(shard) };
         Self { done, table: None, ..self.clone() }
     }
 
-    /// Returns the refresh after the sweep of a table that was read from this first watermark on.
+    /// Returns the refresh after the sweep of a table whose first chunk had this low watermark.
     pub(crate) fn after_sweep(&self, shard: ShardId, first: Lsn) -> Self {
         self.after_table(shard).without_reread(shard, first)
     }
@@ -232,8 +237,9 @@ const IS_REREAD: &str = "again:";
 /// - `rereads:4713@1:7:160,4714@1:7:480`: tables that wait to be read again.
 /// - `4712 1:7:320 3 00ff`: the table being read, its first watermark, chunks and key; `again:4713 …` if it waited.
 ///
-/// The scope is all tables (`-`), `rereads` alone, a table, keys of tables (`4711=7,9;4712=x3766`), or a condition on
-/// all tables or one, each comparison in hexadecimal digits (`4711?6964203d202737`).
+/// The scope is all tables (`-`), `rereads` alone, a table, keys of tables, or a condition on all tables or one. Keys
+/// are numbers, or `x` and bytes in hexadecimal digits (`4711=7,9;4712=x3766`). Comparisons are texts in such digits,
+/// with `&` between them: `4711?6964203d20273727` is `id = '7'` in table 4711.
 impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());

@@ -1,7 +1,8 @@
-//! Leases of a counter of payment documents' identifiers, and the reasons for which it refuses one.
+//! Number ranges for the identifiers of payment documents: a counter leases each range to one process, for ever. The
+//! leases of tasks, which expire, are something else.
 //!
-//! [`Lease::of`] is the whole decision. The in-memory sequence uses it directly; a server decides by the condition of
-//! one UPDATE, and uses it to say why that UPDATE changed nothing.
+//! [`Lease::of`] is the whole decision. The in-memory sequence calls it for each lease. The MySQL sequence decides by
+//! the condition of one UPDATE; it calls [`Lease::of`] to find out why an UPDATE changed nothing.
 
 use std::fmt;
 
@@ -10,21 +11,22 @@ use anabranch_schemas::flux::id::{FluxId, SEQUENCES};
 use jiff::civil::Date;
 use sha2::{Digest, Sha256};
 
-/// Days before the server's own date that a counter serves. Requests may go back seven days, and the date of a daemon
-/// in another time zone may differ by a day or two.
+/// Days by which a counter's date may lie before the server's own date, at most. Requests may go back seven days, and
+/// the date of a daemon in another time zone may differ by a day or two.
 pub const DAYS_BEFORE_MAX: i32 = 9;
-/// Days after the server's own date that a counter serves.
+/// Days by which a counter's date may lie after the server's own date, at most.
 pub const DAYS_BEHIND_MAX: i32 = 2;
 
 /// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseRequest {
     pub counter: Counter,
-    /// Name of the server that gave out the numbers before, see [`crate::ports::Sequence::server`].
+    /// Name of the server that must answer, see [`crate::ports::Sequence::server`]: it leased the numbers before, or a
+    /// person accepted it.
     pub server: String,
-    /// All numbers below this one are known to be leased.
+    /// All numbers below this one are leased, as a register of the log says.
     pub known: u32,
-    /// Fewest numbers that are of use.
+    /// Numbers that the counter must have left; with fewer it refuses.
     pub least: u32,
     /// Numbers that are wanted, at least `least`.
     pub wanted: u32,
@@ -37,12 +39,12 @@ pub struct Lease {
     pub count: u32,
 }
 
-/// A row of a counter.
+/// A stored row, which counts for one day after another, see [`Counter::slot`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterRow {
     /// The day for which the row counts now.
     pub date: Date,
-    /// Every number below it was leased.
+    /// The next number to lease; every number below it was leased.
     pub next: u32,
 }
 
@@ -71,24 +73,26 @@ pub enum LeaseRefusal {
     Overtaken {
         by: Date,
     },
-    /// Numbers above the counter are known to be leased.
+    /// The counter's next number is below [`LeaseRequest::known`]: its server was restored from an older copy.
     Behind {
         next: u32,
     },
+    /// The counter has fewer than [`LeaseRequest::least`] numbers left.
     Exhausted {
         next: u32,
     },
 }
 
 impl LeaseRequest {
-    /// Returns the lease of a counter that is at this number.
+    /// Returns the lease of a counter whose next number is this one.
     pub fn leased_at(&self, next: u32) -> Lease {
         Lease { first: next, count: self.wanted.min(SEQUENCES - next) }
     }
 }
 
 impl Lease {
-    /// Returns the lease that the row gives; then the row is at [`Lease::end`] of the day of the request.
+    /// Returns the lease that the row gives, or why it gives none. The caller then stores the request's date and
+    /// [`Lease::end`], as next number, in the row.
     pub fn of(
         request: &LeaseRequest,
         server: &SequenceServer,
@@ -115,7 +119,7 @@ impl Lease {
         Ok(request.leased_at(next))
     }
 
-    /// Returns the number after the last one.
+    /// Returns the number after the last leased one.
     pub fn end(self) -> u32 {
         self.first + self.count
     }
@@ -141,7 +145,7 @@ impl RequestKey {
     }
 }
 
-/// Identifiers that were given out with a key; they follow one another.
+/// Identifiers that were given out with a request key. Their sequences are consecutive numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GivenOnce {
     pub first: FluxId,
@@ -149,7 +153,8 @@ pub struct GivenOnce {
 }
 
 impl GivenOnce {
-    /// Returns all of the identifiers. `None` when the last one has more than eight digits: none such is stored.
+    /// Returns all of the identifiers. `None` when a sequence would have more than eight digits; no process stores such
+    /// identifiers.
     pub fn identifiers(&self) -> Option<Vec<FluxId>> {
         let first = self.first.parts().sequence;
         (0..self.count).map(|place| self.first.with_sequence(first.checked_add(place)?)).collect()
@@ -161,7 +166,7 @@ impl GivenOnce {
 pub enum Remembered {
     /// The identifiers that are stored with the key now: those that were to be stored, or those of an earlier call.
     Existing(GivenOnce),
-    /// As many keys are stored as may be, and the oldest are not old enough.
+    /// As many keys are stored as the settings allow, and the oldest are too young to be removed.
     Full,
 }
 
@@ -171,7 +176,7 @@ pub struct SequenceStatus {
     pub server: SequenceServer,
     /// Each counter that was used, with its next number.
     pub counters: Vec<(Counter, u32)>,
-    /// Request keys that are kept, at most.
+    /// Upper bound of the number of request keys that are stored now.
     pub keys: u64,
 }
 

@@ -38,12 +38,12 @@ impl fmt::Display for Amount {
     }
 }
 
-/// Writes a number with commas between thousands and at most two decimals.
+/// Writes a number with commas between thousands and at most two decimals; from 1e18 on, as a power of ten.
 fn grouped(number: f64) -> String {
     if number.abs() >= 1e18 {
         return format!("{number:.3e}");
     }
-    // 547.5 ÷ 100 is a little less than 5.475 as a float, and is printed as 5.48.
+    // As a float, 547.5 ÷ 100 is a little less than 5.475. The nudge rounds it to 5.48, as on paper.
     let nudged = if number.abs() < 1e6 { number.abs() + 1e-9 } else { number.abs() };
     let text = format!("{nudged:.DECIMALS$}");
     let (whole, decimals) = text.split_once('.').unwrap_or((&text, ""));
@@ -68,7 +68,7 @@ pub fn bytes(amount: Amount) -> String {
     format!("{} {name}", amount.scaled(size))
 }
 
-/// The binding strength of a formula's text, so that parentheses appear only where they are needed.
+/// How strongly the outermost operator of a formula binds, so that parentheses appear only where they are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Binding {
     Sum,
@@ -85,7 +85,8 @@ pub struct Term {
 }
 
 impl Term {
-    /// Returns an amount with its name, whose first word is in the plural: `512 tables in each`, `1 table in each`.
+    /// Returns an amount with its name. The first word of `name` is a plural, which loses its `s` after 1: `512 tables
+    /// in each`, `1 table in each`.
     pub fn named(amount: Amount, name: &str) -> Self {
         let (first, rest) = name.split_at(name.find(' ').unwrap_or(name.len()));
         let first = if amount == Amount::of(1.0) { first.trim_end_matches('s') } else { first };
@@ -96,7 +97,7 @@ impl Term {
         Self::named(Amount::of(number), name)
     }
 
-    /// Returns the same amount under another text, such as one in a unit.
+    /// Returns a term whose formula is this text, such as the amount in a unit.
     pub fn written(amount: Amount, text: String) -> Self {
         Self { amount, text, binding: Binding::Name }
     }
@@ -105,6 +106,7 @@ impl Term {
         &self.text
     }
 
+    /// Returns the text as an operand: in parentheses if it binds less strongly than `binding`.
     fn within(&self, binding: Binding) -> String {
         match self.binding < binding {
             true => format!("({})", self.text),
@@ -121,6 +123,7 @@ impl Term {
         }
     }
 
+    /// Returns the quotient. For ranges, its low end is the low end of `self` divided by the high end of `other`.
     pub fn per(&self, other: &Self) -> Self {
         let (one, two) = (self.amount, other.amount);
         Self {
@@ -167,7 +170,8 @@ impl Term {
         }
     }
 
-    /// Returns the content of each part when whole things are dealt out evenly: some parts have one less than others.
+    /// Rounds a quotient down and up to a range: 3.66 tables a database, dealt out whole, are 3 in some databases and 4
+    /// in the others.
     pub fn dealt(&self) -> Self {
         let amount = Amount { low: self.amount.low.floor(), high: self.amount.high.ceil() };
         Self { amount, text: format!("{}, in whole numbers", self.text), binding: Binding::Sum }

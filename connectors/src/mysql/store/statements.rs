@@ -1,8 +1,9 @@
 //! The text of a flush: multi-row statements, cut into packets that the server accepts.
 //!
-//! Numbers and `x'…'` literals mean the same in any SQL mode and character set, and statements of varying shape cost
-//! nothing to prepare. The order is fixed: table by table its withdrawals, deletes and upserts, with rising keys. So
-//! two lanes that write the same tables reach them in one order, and none waits for a table that it has left.
+//! Numbers and `x'…'` literals mean the same in any SQL mode and character set. The shape of statements varies with
+//! their rows, so none is prepared. The order is fixed: table by table its withdrawals, lowered versions, deletes and
+//! upserts, then the outbox. Deletes and upserts have rising keys. So two lanes that write the same tables lock them in
+//! one order, and no flush returns to a table that it has left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,32 +19,35 @@ use super::replace::Undoing;
 use super::withdraw;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
-/// Rows in a DELETE by a list of conditions: the server weighs each `OR` as a range, which costs three times as much a
-/// row at 1000 rows as at 60.
+/// Rows in a DELETE by a list of conditions, at most. The server's optimiser examines each `OR` as a range: a row costs
+/// three times as much at 1000 rows as at 60.
 const DELETE_ROWS_MAX: usize = 60;
-/// Rows in a DELETE by a join with a list of keys: a lookup of a key costs the server a quarter of a condition (MariaDB
-/// 10.11: 9 µs of CPU a row instead of 35 µs).
+/// Rows in a DELETE by a join with a list of keys, at most. A lookup of a key costs the server a quarter of a condition
+/// (MariaDB 10.11: 9 µs of CPU a row instead of 35 µs).
 const JOINED_DELETE_ROWS_MAX: usize = 300;
-/// For fewer rows the join costs more than conditions do (MariaDB 10.11, CPU a statement: 75 and 135 µs for one row,
-/// 187 and 173 µs for eight).
+/// Fewest rows for which a DELETE uses the join. For one row conditions cost less, from about eight rows on the join
+/// does (MariaDB 10.11, CPU a statement, conditions and join: 75 and 135 µs for one row, 187 and 173 µs for eight).
 const JOINED_DELETE_ROWS_MIN: usize = 8;
 
-/// Shards whose rows one DELETE withdraws: `DROP DATABASE` withdraws all of them at one version, and a statement costs
-/// more than the few rows that it finds of each.
+/// Shards whose rows one DELETE withdraws, at most. `DROP DATABASE` withdraws all its shards at one version. A
+/// statement for each shard would cost more than the few rows that it finds.
 const WITHDRAWN_SHARDS_MAX: usize = 100;
 
 /// Limits of the text.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TextLimits {
     pub(super) statement_rows: usize,
-    /// A packet exceeds this only by a single row that is longer.
+    /// Bytes of a packet, at most. A packet exceeds them only if it is one longer statement, such as one with a very
+    /// long row.
     pub(super) packet_bytes: usize,
 }
 
-/// Returns the statements of a flush after `head`, as packets of statements separated by semicolons.
+/// Returns `head` and then the statements of a flush as packets: queries of several statements, separated by
+/// semicolons.
 ///
-/// Withdrawals are one DELETE for each table that has rows of the shards, all in the flush's transaction. A shard of a
-/// million users keeps it open for some ten seconds, and progress moves only afterwards.
+/// Each table that has rows of withdrawn shards gets a DELETE for each version, of up to [`WITHDRAWN_SHARDS_MAX`]
+/// shards. All are in the flush's transaction. A shard of a million users keeps the transaction open for some ten
+/// seconds, and progress is visible only after its commit.
 pub(super) fn packets(
     head: &[String],
     flush: &Flush,
@@ -68,7 +72,7 @@ pub(super) fn packets(
         let table = &tables[index as usize].derived;
         let mut shards_of = BTreeMap::<Lsn, Vec<ShardId>>::new();
         for OccupiedTable { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
-            // A found row of a shard that this flush does not withdraw stays.
+            // Rows of a shard that this flush does not withdraw stay.
             if let Some(lsn) = versions.get(shard) {
                 shards_of.entry(*lsn).or_default().push(*shard);
             }
@@ -78,6 +82,7 @@ pub(super) fn packets(
                 withdrawal(&mut packets, table, outbox, &withdrawn_up_to(*lsn, shards));
             }
         }
+        // A replacement lowers stored versions that are too high, so that the deletes and upserts after it apply.
         for (_, statement) in part_of(&lowers, |(table, _)| *table, index) {
             packets.push(statement);
         }
@@ -89,7 +94,7 @@ pub(super) fn packets(
     packets.finish()
 }
 
-/// Returns the condition for the rows of shards that are not above a version.
+/// Returns the condition for the rows of these shards whose version is at most `lsn`.
 fn withdrawn_up_to(lsn: Lsn, shards: &[ShardId]) -> String {
     let mut condition = String::from("`shard_id` IN (");
     for (place, shard) in shards.iter().enumerate() {
@@ -107,14 +112,16 @@ fn part_of<T>(sorted: &[T], table_of: impl Fn(&T) -> u32, table: u32) -> &[T] {
     &sorted[first..end]
 }
 
-/// Begins a DELETE that reads only rows that an index finds. Otherwise the server would read every row of a small
-/// table, and wait for those that another source's lane has locked. Only a DELETE of several tables takes a hint on
-/// both servers (MariaDB 10.11, CPU a statement: 31 in place of 24 µs for one row, 96 in place of 75 µs for four).
+/// Returns the head of a DELETE that finds its rows by this index. Otherwise the server would read every row of a small
+/// table, and wait for those that another source's lane has locked. Only the multi-table form of DELETE takes an index
+/// hint on both MariaDB and MySQL. The hint costs CPU (MariaDB 10.11, a statement: 31 in place of 24 µs for one row, 96
+/// in place of 75 µs for four).
 fn delete_by(table: &str, index: &str) -> String {
     format!("DELETE {table} FROM {table} FORCE INDEX ({})", quote_identifier(index))
 }
 
-/// Deletes the rows that a condition finds; stores their values in the outbox first, if there is a cache.
+/// Adds the DELETE of the rows that a condition finds. If there is a cache, adds before it the statement that stores
+/// the rows' values in the outbox.
 fn withdrawal(packets: &mut Packets, table: &DerivedTable, outbox: Option<&OutboxText>, condition: &str) {
     let name = quote_table(&table.database, &table.table);
     if let Some(outbox) = outbox {
@@ -186,9 +193,10 @@ fn multi_row<'m, 'f: 'm, T: RowsText>(
     packets.push(&statement);
 }
 
-/// Whether a list of such cells compares with a column as the cell itself does. Signed numbers make a list of signed
-/// numbers; larger numbers among them turn it into decimals. Bytes are binary text, as key columns of text are; with
-/// another collation the list would be compared in that collation.
+/// Whether a key column compares with a column of the joined list, made of such cells, as it does with one literal. The
+/// server gives the list's column one type for all its literals. Numbers in the signed range make it signed; a larger
+/// one would turn it into decimals. Bytes make it binary text, as key columns of text are. If those had another
+/// collation, the server would compare in that collation.
 fn is_joinable(cell: &Cell) -> bool {
     match cell {
         Cell::UInt(number) => i64::try_from(*number).is_ok(),
@@ -197,17 +205,19 @@ fn is_joinable(cell: &Cell) -> bool {
     }
 }
 
-/// Deletes rows by a join with a list of their whole keys, in the list's order, each only up to its own version.
+/// Deletes rows by a join with a list of their whole keys, in the list's order. A row is deleted only if its stored
+/// version is at most that of its mutation.
 struct JoinedDeleteText<'t> {
     table: &'t DerivedTable,
-    /// A key of such rows, which shows the types of the columns.
+    /// The key of one of the rows, which shows the types of the list's columns.
     key: &'t [Cell],
 }
 
 impl RowsText for JoinedDeleteText<'_> {
     const SEPARATOR: &'static str = " UNION ALL ";
 
-    /// Begins the list with a part without rows, which names the columns.
+    /// Begins the list with a SELECT that returns no row and names the columns: shard `s`, key `k0` and following,
+    /// version `v`.
     fn head(&self) -> String {
         let typed = |cell: &Cell| if matches!(cell, Cell::Bytes(_)) { "x''" } else { "0" };
         let keys: String = self
@@ -245,7 +255,8 @@ impl RowsText for JoinedDeleteText<'_> {
     }
 }
 
-/// Deletes rows by conditions on their whole key, each only up to its own version.
+/// Deletes rows by conditions on their whole key. A row is deleted only if its stored version is at most that of its
+/// mutation.
 struct DeleteText<'t> {
     table: &'t DerivedTable,
 }

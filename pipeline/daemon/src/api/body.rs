@@ -1,4 +1,4 @@
-//! Bodies of requests: one JSON object, read key by key, so that errors are reported in words of this API.
+//! Bodies of requests: one JSON object, read key by key, so that errors are in words of this API and not of the parser.
 
 use anabranch_pipeline::error::Code;
 use axum::Json;
@@ -11,18 +11,19 @@ use super::SEE_DESCRIPTION;
 use super::guard::too_large;
 use super::problem::Problem;
 
-/// Length to which a key of a client is cut when an answer names it.
+/// Characters of an unknown JSON key that the answer repeats, at most.
 const KEY_CHARACTERS_MAX: usize = 40;
 
-/// A type that can be read from the keys of a body.
+/// A type that is built from the keys of a body.
 pub trait FromFields: Sized {
-    /// All keys that the body may have.
+    /// All keys that the body may have; any other key is an error.
     const KEYS: &'static [&'static str];
 
     fn from_fields(fields: &mut Fields) -> Result<Self, Problem>;
 }
 
-/// The keys of a body that were not read yet. `null` counts as absent.
+/// The keys of a body that were not read yet. Each method takes one key with its value: `None` if the key is absent or
+/// `null`, an error if the value has another type.
 #[derive(Debug)]
 pub struct Fields(Map<String, Value>);
 
@@ -68,7 +69,7 @@ impl Fields {
     }
 }
 
-/// Returns the value of a key that a body must have.
+/// Returns the value of a key that a body must have; a problem if it is absent.
 pub fn required<T>(key: &str, value: Option<T>) -> Result<T, Problem> {
     value.ok_or_else(|| wrong(format!("`{key}` is missing")))
 }
@@ -114,7 +115,8 @@ impl<T: FromFields, S: Send + Sync> FromRequest<S> for Body<T> {
     }
 }
 
-/// Keeps the text of the rejection, which names line and column.
+/// Makes a problem of an unreadable body. Except for a body that is too large, it has the text of the rejection, which
+/// names line and column.
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Self {
         let (code, remedy) = match &rejection {

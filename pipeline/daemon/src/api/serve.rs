@@ -1,8 +1,8 @@
-//! Serves connections within bounds: how many at once, and the time that a client has for the head of a request.
+//! Serves connections within bounds: their number, the time for the head of a request, and the time that a write waits.
 //!
-//! All connections share the descriptors of the process. A client that may open any number of connections, or keep one
-//! open without a request, would take them from sources, log and targets. Beyond the bound, connections wait in the
-//! kernel's queue. `guard.rs` bounds single requests.
+//! All connections share the file descriptors of the process. Without bounds, a client with many or idle connections
+//! could use them up, and the daemon could not connect to sources, log and targets. Further connections wait in the
+//! kernel's queue. `guard.rs` bounds single requests, and the time for a body.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::unread::WriteBound;
 
-/// Twice the requests that are answered at once, so that probes and scrapes find room beside them.
+/// Connections at once: twice the requests that `guard.rs` lets in, so that probes and scrapes find room beside them.
 const CONNECTIONS_MAX: u32 = 512;
-/// Time for the head of a request, which is one packet or a few; an idle connection ends after it too.
+/// Time for the request line and headers, which are one packet or a few; an idle connection ends after it too.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 /// Time for a body: enough for 64 KiB over a slow line, and short enough to leave the answer its time.
 const BODY_TIME_MAX: Duration = Duration::from_secs(5);
-/// Time that a write may wait: a client that takes nothing for so long reads no more.
+/// Time that a write may wait: a client that takes no bytes for so long has stopped reading its answer.
 const WRITE_TIME_MAX: Duration = Duration::from_secs(10);
 /// Pause before the next try when the process or machine has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -34,6 +34,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 pub(super) struct ConnectionBounds {
     pub connections: u32,
     pub head_time: Duration,
+    /// Time for a body, which `guard.rs` enforces.
     pub body_time: Duration,
 }
 
@@ -43,7 +44,7 @@ impl Default for ConnectionBounds {
     }
 }
 
-/// Serves until `cancel`, then finishes the requests that are being answered.
+/// Serves until `cancel`; then accepts no more, and returns when every connection has ended after its present request.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -54,7 +55,7 @@ pub(super) async fn serve(
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(bounds.head_time);
     loop {
-        // A place is taken before a connection is accepted, so that no descriptor is held without a place.
+        // The permit is taken before the connection is accepted, so no descriptor is held without a permit.
         let accepted = async {
             let place = room.clone().acquire_owned().await.expect("nobody closes it");
             (place, accept(&listener).await)
@@ -70,7 +71,7 @@ pub(super) async fn serve(
         tokio::spawn(async move {
             let _place = place;
             let mut connection = std::pin::pin!(connection);
-            // A client that breaks off or is too slow is no fault of the daemon's.
+            // The result is ignored: a client that breaks off or is too slow is no fault of the daemon's.
             _ = tokio::select! {
                 ended = connection.as_mut() => ended,
                 () = cancel.cancelled() => {
@@ -84,7 +85,7 @@ pub(super) async fn serve(
     _ = room.acquire_many(bounds.connections).await;
 }
 
-/// Accepts the next connection; waits while an error prevents it.
+/// Accepts the next connection. Retries at once if a single connection failed, otherwise after [`ACCEPT_PAUSE`].
 async fn accept(listener: &TcpListener) -> TcpStream {
     loop {
         match listener.accept().await {
@@ -98,6 +99,7 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
+/// Whether an error concerns only the connection that was to be accepted, and not the listener.
 fn of_one_connection(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::ConnectionRefused | ErrorKind::ConnectionAborted | ErrorKind::ConnectionReset)
 }

@@ -1,8 +1,9 @@
-//! The past reconciliations and those under way, as a page shows them: read on request, and kept for a while.
+//! The past reconciliations and those under way, for the API and the live page. This process reads them on request, and
+//! keeps them in memory.
 //!
-//! One query of the servers answers all requests within [`FRESH`]. A report that was read is kept as its figures. The
-//! whole list is read again after [`VERIFIED_FOR`], so that a report that was changed meanwhile loses its seal here
-//! too.
+//! One read of history and registers answers all requests within [`FRESH`]. Of a report only its figures are kept. New
+//! reports are added to the list. After [`VERIFIED_FOR`] the whole list is read again, so a report that someone changed
+//! in the history appears as `broken` here too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,17 +24,18 @@ use crate::wiring::Wiring;
 
 /// Past reconciliations that are kept, at most: a year of daily ones, and some by hand.
 const KEPT_MAX: u64 = 500;
-/// Reports that are read at once; each may have a megabyte.
+/// Reports that one query reads, at most; each may have a megabyte.
 const READ_AT_ONCE: usize = 20;
-/// Time for which the list counts as fresh; reconciliations take minutes at least.
+/// Time for which the list answers requests without a read; reconciliations take minutes at least.
 const FRESH: Duration = Duration::from_secs(5);
+/// Time after which the whole list is read, and every seal checked, again.
 const VERIFIED_FOR: Duration = Duration::from_secs(120);
 /// Time that a request waits for servers that do not answer.
 const WAIT_MAX: Duration = Duration::from_secs(4);
 /// Reasons of one store, at most; `anabranch reconcile show` has them all.
 const REASONS_MAX: usize = 20;
 
-/// One store of a reconciliation, in figures.
+/// The figures of one store, which is a projection or a cache; [`StoreReport`] explains them.
 #[derive(Debug, Clone, Serialize)]
 pub struct StoreEntry {
     store: String,
@@ -85,14 +87,17 @@ impl From<&StoreReport> for StoreEntry {
 pub struct HistoryEntry {
     pub number: u64,
     id: String,
-    /// `None` when another version wrote the report in another form.
+    /// `None` when another version wrote the report in another form. Then `mode` and `is_whole` are `None` too, and
+    /// `stores` is empty.
     begun_at_ms: Option<u64>,
     ended_at_ms: u64,
     verdict: Outcome,
-    /// `whole`, `broken` (it differs from the signed report) or `unlinked` (the one before it is gone, or another than
-    /// when it was signed).
+    /// `whole`, `broken` (the record differs from the signed one, or another key signed it) or `unlinked` (the record
+    /// before it is gone, or differs from the one at the time of signing). `is_whole` is about the extent, not about
+    /// the seal.
     seal: &'static str,
     mode: Option<Mode>,
+    /// Whether it compared every store, as configured.
     is_whole: Option<bool>,
     stores: Vec<StoreEntry>,
 }
@@ -123,7 +128,7 @@ impl HistoryEntry {
     }
 }
 
-/// A reconciliation that is not over.
+/// A reconciliation that is not over; [`RunningReconciliation`] explains the fields.
 #[derive(Debug, Clone, Serialize)]
 pub struct Progress {
     id: String,
@@ -156,7 +161,7 @@ impl From<RunningReconciliation> for Progress {
     }
 }
 
-/// The list as it was read, and when.
+/// The list as it was read last, with the times of its reads.
 #[derive(Debug, Default)]
 pub struct BookSnapshot {
     pub entries: BTreeMap<u64, HistoryEntry>,
@@ -165,7 +170,9 @@ pub struct BookSnapshot {
     /// Code of the failure of the last read; `None` = it succeeded.
     pub code: Option<Code>,
     pub is_signed: bool,
+    /// Time of the last attempt to read, also of a failed one.
     looked_at: Option<Instant>,
+    /// Time of the last read of the whole list.
     verified_at: Option<Instant>,
 }
 
@@ -179,7 +186,8 @@ impl ReconciliationBook {
         Self(Arc::new((wiring.clone(), Mutex::new(BookSnapshot { is_signed, ..BookSnapshot::default() }))))
     }
 
-    /// Returns the list, at most [`FRESH`] old when the servers answer; else the last list, with the failure.
+    /// Returns the list, at most [`FRESH`] old; if it cannot be read within [`WAIT_MAX`], the last list with the code
+    /// of the failure. Other requests wait while one reads, or holds the returned guard.
     pub async fn read(&self) -> MutexGuard<'_, BookSnapshot> {
         let (wiring, kept) = &*self.0;
         let mut kept = kept.lock().await;
@@ -216,7 +224,8 @@ async fn read_history(wiring: &Wiring, kept: &mut BookSnapshot) -> Result<(), Fa
     Ok(())
 }
 
-/// Returns the entries after this number. The one of this number is read too, since the next one is sealed over it.
+/// Returns the entries after this number. It reads the record of this number too, because the signature of the next one
+/// covers it.
 async fn entries(
     wiring: &Wiring,
     history: &impl History,

@@ -1,4 +1,5 @@
-//! The derived rows of a projection, whichever kind of server has them.
+//! Derived rows as a reconciliation reads them, from a MySQL or MariaDB target or from OpenSearch. Lanes write them
+//! through `LaneStore`.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -11,7 +12,8 @@ use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, Foreig
 use anabranch_pipeline::records::{Claimed, DerivedRow, ScanCursor};
 use anabranch_schemas::shard::ShardId;
 
-/// The derived rows of a projection on either kind of server.
+/// A projection's derived rows on one target. A reconciliation only reads them; foreign rows, which belong to no known
+/// shard table, can also be removed here.
 #[derive(Debug)]
 pub enum DerivedStore {
     Mysql(MysqlRows),

@@ -1,7 +1,9 @@
-//! `dispatch`: the days of coupon programmes. It prints plan, state, signed reports and dead letters of a day, says why
-//! a user gets a coupon or none, and does a pass by hand.
+//! `dispatch`: the days of coupon programmes. It prints plan, state and signed reports of a day, handles dead letters,
+//! and says why a user gets a coupon or none. After a restore of the ledger, it takes in the coupon system's statement.
 //!
-//! A run by hand is the dispatcher's own pass, so it begins or continues the same days as the schedule.
+//! `dispatch run DAY` does one pass of the dispatcher, as the schedule does: the pass handles every day that has come
+//! and is not closed. `DAY` only selects the day that is printed afterwards. Everywhere else a *run* is the ledger's
+//! record of a day, [`DayRun`].
 
 mod explain;
 mod letters;
@@ -93,7 +95,7 @@ fn refused(subject: impl Into<String>, found: impl Into<String>) -> Fault {
     Fault::new(Code::DispatchRefused, subject, found)
 }
 
-/// A programme's day in JSON.
+/// The day of one programme, as it is printed.
 #[derive(Debug, Serialize)]
 struct ProgrammeDay {
     programme: String,
@@ -113,7 +115,7 @@ async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> R
     Ok(Exit::Success)
 }
 
-/// Returns a day as the ledger has it now; a fault if it has no run.
+/// Returns a day with the counts that the ledger has now; a fault if the day has no run.
 async fn day_now(wiring: &Wiring, programme: &Programme, day: Date) -> Result<DayView, Fault> {
     let key = RunKey { programme: programme.name.clone(), day };
     let found = coupons::count(&wiring.coupon_ledger().await?, &key).await?;
@@ -139,7 +141,7 @@ fn print(shown: &[ProgrammeDay], json: bool) {
     shown.iter().for_each(|day| _ = output::line(&text(&day.programme, &day.view)));
 }
 
-/// Returns a day in one line.
+/// Returns a day as text: one line with its counts, then a line for each reason, delay or defect that there is.
 pub(super) fn text(programme: &str, view: &DayView) -> String {
     let Some(day) = &view.day else { return format!("{programme}: no day has begun") };
     let phase = match view.phase() {
@@ -244,7 +246,7 @@ fn report_text(signed: &Signed) -> String {
     lines.join("\n")
 }
 
-/// Returns the present phase of a run in words.
+/// Returns the present phase of a run as the end of a sentence about the run.
 fn phase_of(run: &DayRun) -> &'static str {
     match run.frozen {
         _ if run.is_closed => "is closed",
