@@ -1,19 +1,20 @@
-//! Character sets of captured text: which ones are refused, and which one a collation in a table map belongs to.
+//! Character sets of captured text: which ones are refused, and which one belongs to a collation in a table map.
 //!
-//! `information_schema` gives a column's character set by its name, a table map gives its collation by a number that
-//! only the server's own list explains: MariaDB has more than a thousand, and new versions add some. This file does
-//! not ask for that list.
+//! `information_schema` gives a column's character set by name. A table map gives its collation by a number that only
+//! the server's own list explains: MariaDB has more than a thousand, and new versions add some. `server/collations.rs`
+//! queries that list.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-/// Bytes that are no text: BINARY, VARBINARY and BLOB, and in row events UUID, INET4, INET6 and VECTOR too.
+/// Character set of bytes that are no text: BINARY, VARBINARY and BLOB, and in row events UUID, INET4, INET6 and VECTOR
+/// too.
 const BINARY: &str = "binary";
-/// Columns that have one of these are not captured. In all but the first, an ASCII character has more than one byte.
+/// Character sets that are not captured. In all but the first, an ASCII character has more than one byte.
 const REFUSED: &[&str] = &[BINARY, "ucs2", "utf16", "utf16le", "utf32"];
-/// What a captured column needs in place of a refused one.
+/// Text for messages: the need of a captured column instead of a refused character set.
 pub const NEEDED: &str = "a character set in which digits are ASCII bytes";
 
 /// Whether text in this character set (in lower case) cannot be captured.
@@ -21,7 +22,7 @@ pub fn is_refused(character_set: &str) -> bool {
     REFUSED.contains(&character_set)
 }
 
-/// Why the text of a column cannot be captured.
+/// The reason why the text of a column cannot be captured.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum Unfit {
     #[error("holds bytes that are not text (BINARY, VARBINARY, BLOB, UUID, INET4 or INET6)")]
@@ -37,7 +38,7 @@ pub enum Unfit {
 pub struct Collations(HashMap<u64, Arc<str>>);
 
 impl Collations {
-    /// Why text with this collation cannot be captured; `None` when it can.
+    /// Returns why text with this collation cannot be captured; `None` if it can.
     pub fn unfit(&self, collation: u64) -> Option<Unfit> {
         match self.0.get(&collation) {
             None => Some(Unfit::Unknown(collation)),

@@ -1,7 +1,7 @@
-//! One column as a table map describes it: how long its cells are, and what they mean.
+//! The format of a column in a table map: the length of its cells, and how to decode them.
 //!
-//! Every type of MySQL and MariaDB can be stepped over; those that a row can carry as a [`Value`] can be decoded.
-//! Compressed columns, geometry and vectors are stepped over only.
+//! Every type of MySQL and MariaDB can be skipped; those that a row can carry as a [`Value`] can be decoded. Compressed
+//! columns, geometry and vectors can only be skipped.
 
 use std::borrow::Cow;
 
@@ -47,7 +47,7 @@ pub enum Format {
     },
     Year,
     Date,
-    /// Fraction: decimals of a second, 0 to 6.
+    /// A time with `decimals` of a second, 0 to 6, as in the next two.
     Time {
         decimals: u8,
     },
@@ -57,17 +57,17 @@ pub enum Format {
     Timestamp {
         decimals: u8,
     },
-    /// The forms before MySQL 5.6, kept by tables that were never rebuilt.
+    /// A form before MySQL 5.6, as the next two: tables that were never rebuilt keep it.
     OldTime,
     OldDateTime,
     OldTimestamp,
-    /// Stepped over, never decoded: geometry, vector, compressed columns.
+    /// A type that is skipped, never decoded: geometry, vector, compressed columns.
     Opaque {
         prefix: u8,
     },
 }
 
-/// How to get from the start of a cell to the next one.
+/// The way from the start of a cell to the next one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     Fixed(u8),
@@ -157,12 +157,12 @@ impl Format {
                 Self::Opaque { prefix: blob_prefix(byte()?)? }
             }
             code::STRING | code::ENUM | code::SET => Self::string(byte()?, byte()?)?,
-            // DECIMAL before MySQL 5.0; multi-valued indexes (243); anything newer than this build.
+            // These are DECIMAL before MySQL 5.0, multi-valued indexes (243) and types newer than this build.
             _ => return Err(Malformed("a column type that this build does not know")),
         })
     }
 
-    /// CHAR, BINARY, ENUM and SET share a type; the real one and the length are folded into two bytes.
+    /// Resolves the type that CHAR, BINARY, ENUM and SET share; its two bytes hold the real type and the length.
     fn string(first: u8, second: u8) -> Result<Self, Malformed> {
         let bytes_are =
             |limit: u8| only(second, (1..=limit).contains(&second), "impossible length of an ENUM or SET");
@@ -210,7 +210,7 @@ impl Format {
             type_code,
             code::TINY | code::SHORT | code::INT24 | code::LONG | code::LONG_LONG | code::FLOAT | code::DOUBLE
                 | code::DECIMAL | code::NEW_DECIMAL
-                // YEAR too, on both servers.
+                // Both servers count YEAR, too.
                 | code::YEAR
         )
     }
@@ -219,7 +219,7 @@ impl Format {
     pub fn has_collation(self, type_code: u8, flavor: Flavor) -> bool {
         match self {
             Self::Text { .. } | Self::Blob { .. } => true,
-            // Compressed columns, vectors, and geometry on MariaDB only.
+            // Compressed columns and vectors have one; geometry has one on MariaDB only.
             Self::Opaque { .. } => type_code != code::GEOMETRY || flavor == Flavor::MariaDb,
             _ => false,
         }
@@ -290,7 +290,7 @@ fn fraction_bytes(decimals: u8) -> u8 {
     decimals.div_ceil(2)
 }
 
-/// The fraction is stored in hundredths, ten-thousandths or millionths, by its length.
+/// Decodes a fraction, which is stored in hundredths, ten-thousandths or millionths by its length.
 fn fraction_microseconds(bytes: &[u8], decimals: u8) -> i64 {
     big(bytes) as i64 * fraction_scale(decimals)
 }
@@ -303,7 +303,7 @@ fn fraction_scale(decimals: u8) -> i64 {
     }
 }
 
-/// TIME: an offset binary number of the whole cell, so that fraction and sign go together.
+/// Decodes a TIME: the whole cell is one offset binary number, so fraction and sign go together.
 fn time(cell: &[u8], decimals: u8) -> i64 {
     let fraction_bits = 8 * u32::from(fraction_bytes(decimals));
     let packed = big(cell) as i64 - (1 << (23 + fraction_bits));
@@ -330,7 +330,7 @@ fn date_time<'a>(cell: &[u8], decimals: u8) -> Value<'a> {
     }
 }
 
-/// `hhmmss` as a signed decimal number.
+/// Decodes `hhmmss` in a signed decimal number, into microseconds.
 fn old_time(cell: &[u8]) -> i64 {
     let packed = (little(cell) << 40) as i64 >> 40;
     let magnitude = packed.abs();
@@ -338,7 +338,7 @@ fn old_time(cell: &[u8]) -> i64 {
     seconds * 1_000_000 * packed.signum()
 }
 
-/// `yyyymmddhhmmss` as a decimal number.
+/// Decodes `yyyymmddhhmmss` in a decimal number.
 fn old_date_time<'a>(cell: &[u8]) -> Value<'a> {
     let packed = little(cell);
     let (date, clock) = (packed / 1_000_000, packed % 1_000_000);

@@ -1,6 +1,6 @@
 //! MariaDB's compressed events (`log_bin_compress`): a header with the length, then a zlib stream.
 //!
-//! The claimed length is checked before anything is allocated, and the stream must yield exactly that much.
+//! `inflate` checks the claimed length before it allocates, and the stream must yield exactly that many bytes.
 
 use std::io::Read as _;
 
@@ -8,16 +8,16 @@ use flate2::read::ZlibDecoder;
 
 use super::wire::{Malformed, Reader, big};
 
-/// The largest event that the protocol allows.
+/// Bytes of the largest event that the protocol allows.
 pub const EVENT_BYTES_MAX: usize = 1 << 30;
-/// Memory is taken step by step: a claimed length alone costs no more than this.
+/// Bytes that a claimed length alone makes `inflate` allocate, at most: the rest is allocated as bytes come.
 const FIRST_BYTES: usize = 1 << 20;
 
 const COMPRESSED: u8 = 0x80;
 const ALGORITHM: u8 = 0x70;
 const LENGTH_BYTES: u8 = 0x07;
 
-/// Inflates what follows the uncompressed start of a compressed event.
+/// Inflates the bytes after the uncompressed start of a compressed event.
 pub fn inflate(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut reader = Reader::new(bytes);
     let head = reader.u8()?;

@@ -15,7 +15,7 @@ pub fn is_valid(precision: u8, scale: u8) -> bool {
     (1..=PRECISION_MAX).contains(&precision) && scale <= SCALE_MAX && scale <= precision
 }
 
-/// Length of a cell.
+/// Returns the length of a cell in bytes.
 pub fn length_bytes(precision: u8, scale: u8) -> u8 {
     part_bytes(precision - scale) + part_bytes(scale)
 }
@@ -24,7 +24,7 @@ fn part_bytes(digits: u8) -> u8 {
     digits / DIGITS_PER_GROUP * 4 + GROUP_BYTES[usize::from(digits % DIGITS_PER_GROUP)]
 }
 
-/// The text as SQL prints it: `-12.30` for DECIMAL(10,2).
+/// Returns the text as SQL prints it: `-12.30` for DECIMAL(10,2).
 pub fn to_text(cell: &[u8], precision: u8, scale: u8) -> Result<String, Malformed> {
     let mut bytes = [0u8; 32];
     let bytes = bytes.get_mut(..cell.len()).ok_or(Malformed("a DECIMAL is too long"))?;
@@ -42,7 +42,7 @@ pub fn to_text(cell: &[u8], precision: u8, scale: u8) -> Result<String, Malforme
     let whole_digits = precision - scale;
     let start = text.len();
     let mut rest = &*bytes;
-    // The short group of the whole part comes first, that of the fraction last.
+    // The short group of the whole part comes first, the one of the fraction last.
     push_group(&mut text, &mut rest, whole_digits % DIGITS_PER_GROUP)?;
     for _ in 0..whole_digits / DIGITS_PER_GROUP {
         push_group(&mut text, &mut rest, DIGITS_PER_GROUP)?;

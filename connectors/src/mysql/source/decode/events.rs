@@ -5,11 +5,11 @@
 
 use super::rows::Kind;
 
-/// What an event type is to us.
+/// The meaning of an event type for the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     Query,
-    /// `LOAD DATA` by text: a Query with a longer header.
+    /// `LOAD DATA` logged as text: a Query with a longer header.
     LoadQuery,
     Xid,
     XaPrepare,
@@ -18,7 +18,7 @@ pub enum Class {
     TableMap,
     Rows {
         kind: Kind,
-        /// Version 2 of the event: with extra data.
+        /// The event is of version 2, with extra data.
         has_extra_data: bool,
         is_compressed: bool,
     },
@@ -34,9 +34,9 @@ pub enum Class {
     AnonymousGtid,
     /// A whole compressed transaction; its events follow.
     TransactionPayload,
-    /// Says only that the server lives, or what other events already say.
+    /// Carries no change: the server is alive, or other events say the same.
     Harmless,
-    /// The server itself says that events are missing.
+    /// The server reports that events are missing.
     Incident,
     Unknown,
 }

@@ -1,8 +1,9 @@
-//! GTID sets of both servers: read from text and from control events, grown group by group, written back as text.
+//! GTID sets of both servers: parsed from text and control events, extended group by group, printed as text.
 //!
 //! `mysql_cdc` does the arithmetic (`GtidList`, `GtidSet`) and reads MariaDB's lists of GTIDs. Its parsers index
-//! without checking and know no tags, so text and lengths are checked here first and a tagged set is kept as one
-//! `GtidSet` a tag. Events that begin a group are read here: its parser is made anew for each.
+//! without checks and know no tags, so this file checks text and lengths first and keeps a tagged set as one `GtidSet`
+//! for each tag. It also reads the events that begin a group, since the library's parser is created anew for each
+//! event.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,12 +27,12 @@ use super::wire::{Malformed, Reader, little};
 
 const UUID_BYTES: usize = 16;
 const UUID_TEXT_BYTES: usize = 36;
-/// MySQL: flags, uuid, number, type code of the logical clock, two clock values.
+/// End of the clock values in MySQL's GTID event: after flags, uuid, number, type code of the clock, two values.
 const GTID_CLOCK_END: usize = 1 + UUID_BYTES + 8 + 1 + 16;
 const COMMIT_TIME_BYTES: usize = 7;
 const MARIADB_GTID_LIST: u8 = 163;
 
-/// Which of the two servers wrote a binlog.
+/// The kind of server that wrote a binlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flavor {
     MariaDb,
@@ -79,11 +80,11 @@ impl fmt::Display for Gtid {
     }
 }
 
-/// Every group so far.
+/// A set of groups.
 #[derive(Debug)]
 pub enum Gtids {
     MariaDb(GtidList),
-    /// By tag; the empty tag is an untagged GTID.
+    /// Sets by tag; the empty tag is for untagged GTIDs.
     MySql(BTreeMap<String, GtidSet>),
 }
 
@@ -95,7 +96,7 @@ impl Gtids {
         }
     }
 
-    /// Reads the server's own notation; `None` when it is not one.
+    /// Parses the server's own notation; `None` when the text is not in it.
     pub fn parse(flavor: Flavor, text: &str) -> Option<Self> {
         let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
         match flavor {
@@ -118,7 +119,7 @@ impl Gtids {
         }
     }
 
-    /// Adds a group that is complete.
+    /// Adds a complete group.
     pub fn append(&mut self, gtid: Gtid) {
         match (self, gtid) {
             (Self::MariaDb(list), Gtid::MariaDb(gtid)) => {
@@ -126,7 +127,7 @@ impl Gtids {
             }
             (Self::MySql(sets), Gtid::MySql { uuid, tag, number }) => {
                 let set = sets.entry(tag).or_insert_with(GtidSet::new);
-                // It fails only for a uuid other than the key it is stored under.
+                // `add_gtid` fails only for a uuid other than the key of the set.
                 let _ = set.add_gtid(MySqlGtid::new(Uuid::new(uuid), number));
             }
             // A stream's flavor is fixed when it opens: no other pair can meet.
@@ -149,7 +150,7 @@ impl Gtids {
         }
     }
 
-    /// Whether the group is the next one that the same server wrote after the last one here.
+    /// Whether the group is the one that the same server wrote directly after the last one here.
     pub fn are_continued_by(&self, next: &Gtid) -> bool {
         match (self, next) {
             (Self::MariaDb(_), Gtid::MariaDb(next)) => self
@@ -189,7 +190,7 @@ impl Gtids {
         self.hold(other) && other.hold(self)
     }
 
-    /// The set as MySQL's replication request wants it: one entry for each uuid and tag.
+    /// Returns the set for MySQL's replication request: one entry for each uuid and tag.
     pub fn sids(&self) -> Vec<Sid<'static>> {
         let Self::MySql(sets) = self else { return Vec::new() };
         let parts = sets
@@ -198,7 +199,7 @@ impl Gtids {
         parts.filter_map(|part| Sid::from_str(&part).ok()).collect()
     }
 
-    /// MySQL: the last number that this server gave, without a tag.
+    /// Returns the last untagged number of this server (MySQL).
     pub fn last_of(&self, uuid: &str) -> Option<u64> {
         let Self::MySql(sets) = self else { return None };
         let mut of_servers = sets.get("")?.uuid_sets.iter();
@@ -206,7 +207,7 @@ impl Gtids {
         set.intervals.last().map(|interval| interval.end)
     }
 
-    /// MariaDB: the last sequence of each domain.
+    /// Returns domain, server and sequence of the last group of each domain (MariaDB).
     pub fn domains(&self) -> impl Iterator<Item = (u32, u32, u64)> {
         let gtids = match self {
             Self::MariaDb(list) => list.gtids.as_slice(),
@@ -217,7 +218,7 @@ impl Gtids {
 }
 
 /// Whether the set, in the notation of a server of this flavor, holds every group of `wanted`; `None` when one of them
-/// is no such set.
+/// is not in that notation.
 pub fn holds_gtids(flavor: &str, set: &str, wanted: &str) -> Option<bool> {
     let flavor = [Flavor::MariaDb, Flavor::MySql].into_iter().find(|known| known.as_str() == flavor)?;
     Some(Gtids::parse(flavor, set)?.hold(&Gtids::parse(flavor, wanted)?))
@@ -239,7 +240,7 @@ impl fmt::Display for Gtids {
     }
 }
 
-/// MariaDB's `domain-server-sequence,…`, in which a domain may stand several times; what has another form is left out.
+/// Parses MariaDB's `domain-server-sequence,…`, in which a domain may occur several times; skips parts of another form.
 pub fn mariadb_state(text: &str) -> Vec<(u32, u32, u64)> {
     let gtid = |part: &str| {
         let mut numbers = part.trim().splitn(3, '-');
@@ -248,12 +249,12 @@ pub fn mariadb_state(text: &str) -> Vec<(u32, u32, u64)> {
     text.split(',').filter_map(gtid).collect()
 }
 
-/// MySQL: transactions that are being committed, or have their GTID already and will be, see [`owned`].
+/// Query for MySQL's transactions that are being committed, or that have their GTID before a commit, see [`owned`].
 pub const OWNED: &str = "SELECT @@GLOBAL.gtid_owned";
 
-/// The GTIDs of `uuid:23#7:25#9uuid:tag:4#7`: transactions, each with the thread that has it. The server (9.7) puts
-/// nothing between the number of a thread and the next uuid; only uuids have hyphens, four of them, the first behind 8
-/// digits.
+/// Parses the GTIDs of `uuid:23#7:25#9uuid:tag:4#7`: transactions, each with the thread that owns it. The server (9.7)
+/// puts no separator between a thread's number and the next uuid; only uuids have hyphens, four of them, the first
+/// after 8 digits.
 pub fn owned(list: &str) -> impl Iterator<Item = String> {
     let hyphens = list.match_indices('-').map(|(at, _)| at).step_by(4);
     let starts: Vec<usize> = hyphens.map(|at| at.saturating_sub(8)).chain([list.len()]).collect();
@@ -280,7 +281,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `uuid:1-9:tag:1:4-5`: intervals before the first tag are untagged.
+/// Parses `uuid:1-9:tag:1:4-5`: intervals before the first tag are untagged.
 fn read_mysql_part(part: &str, sets: &mut BTreeMap<String, GtidSet>) -> Option<()> {
     let mut fields = part.split(':').map(str::trim);
     let uuid_text = fields.next()?.to_ascii_lowercase();
@@ -317,19 +318,19 @@ fn read_mysql_part(part: &str, sets: &mut BTreeMap<String, GtidSet>) -> Option<(
     Some(())
 }
 
-/// A group's id and what its event says about the group.
+/// The start of a group, as its GTID event describes it.
 #[derive(Debug)]
 pub struct GroupStart {
     pub gtid: Gtid,
-    /// MariaDB: one statement without BEGIN and COMMIT.
+    /// The group is one statement without BEGIN and COMMIT (MariaDB).
     pub is_standalone: bool,
-    /// MariaDB: rows of an XA branch that is not decided yet.
+    /// The group has the rows of an undecided XA branch (MariaDB).
     pub is_prepared_xa: bool,
-    /// MySQL: when it was committed; 0 = unknown.
+    /// Commit time (MySQL); 0 = unknown.
     pub committed_at_us: u64,
 }
 
-/// MariaDB's GTID event.
+/// Reads MariaDB's GTID event.
 pub fn read_mariadb_gtid(server_id: u32, body: &[u8]) -> Result<GroupStart, Malformed> {
     const STANDALONE: u8 = 1;
     const PREPARED_XA: u8 = 64;
@@ -343,8 +344,8 @@ pub fn read_mariadb_gtid(server_id: u32, body: &[u8]) -> Result<GroupStart, Malf
     })
 }
 
-/// MariaDB's list of GTIDs at the start of a file; `None` for the artificial forms with flags, which say something
-/// else.
+/// Reads MariaDB's list of GTIDs at the start of a file; `None` for the artificial forms with flags, which have another
+/// meaning.
 pub fn read_mariadb_gtid_list(body: &[u8]) -> Result<Option<Gtids>, Malformed> {
     const COUNT_MASK: u64 = (1 << 28) - 1;
     let count_and_flags = Reader::new(body).little(4)?;
@@ -356,7 +357,7 @@ pub fn read_mariadb_gtid_list(body: &[u8]) -> Result<Option<Gtids>, Malformed> {
     }
     match EventParser::new().parse_event(&header(MARIADB_GTID_LIST, 0), body) {
         Ok(BinlogEvent::MariaDbGtidListEvent(event)) => {
-            // A domain may stand several times, one for each server id; the last is the newest.
+            // A domain may occur several times, once for each server id; the last entry is the newest.
             let mut list = GtidList::new();
             for gtid in event.gtid_list.gtids {
                 list.add_gtid(gtid);
@@ -367,7 +368,7 @@ pub fn read_mariadb_gtid_list(body: &[u8]) -> Result<Option<Gtids>, Malformed> {
     }
 }
 
-/// MySQL's GTID event (untagged).
+/// Reads MySQL's GTID event (untagged).
 pub fn read_mysql_gtid(body: &[u8]) -> Result<GroupStart, Malformed> {
     const ORIGINAL_TIME_FOLLOWS: u64 = 1 << 55;
     let mut reader = Reader::new(body);
@@ -383,7 +384,7 @@ pub fn read_mysql_gtid(body: &[u8]) -> Result<GroupStart, Malformed> {
     })
 }
 
-/// MySQL's GTID event of a group whose GTID has a tag.
+/// Reads MySQL's GTID event of a group whose GTID has a tag.
 pub fn read_mysql_tagged_gtid(event: &Event) -> Result<GroupStart, Malformed> {
     let read = std::panic::catch_unwind(|| event.read_event::<GtidEvent>());
     let Ok(Ok(read)) = read else { return Err(Malformed("a tagged GTID event cannot be read")) };
@@ -399,7 +400,7 @@ pub fn read_mysql_tagged_gtid(event: &Event) -> Result<GroupStart, Malformed> {
     })
 }
 
-/// MySQL's set of GTIDs before a file. The highest byte of the count says whether entries have tags.
+/// Reads MySQL's set of GTIDs before a file. The highest byte of the count says whether entries have tags.
 pub fn read_mysql_previous(body: &[u8]) -> Result<Gtids, Malformed> {
     let mut reader = Reader::new(body);
     let count = reader.little(8)?;
@@ -412,7 +413,7 @@ pub fn read_mysql_previous(body: &[u8]) -> Result<Gtids, Malformed> {
             reader.take(UUID_BYTES)?.try_into().map_err(|_| Malformed("a GTID set without uuid"))?;
         let mut tag = String::new();
         if is_tagged {
-            // A variable-length number; tags have at most 32 letters, so one byte, shifted by one.
+            // The length is a variable-length number; tags have at most 32 letters, so it is one byte, shifted by one.
             let length = usize::from(reader.u8()? >> 1);
             tag = String::from_utf8(reader.take(length)?.to_vec())
                 .map_err(|_| Malformed("a tag is not text"))?;
@@ -432,7 +433,7 @@ pub fn read_mysql_previous(body: &[u8]) -> Result<Gtids, Malformed> {
     Ok(Gtids::MySql(sets))
 }
 
-/// What `mysql_cdc`'s parser wants to know of an event whose checksum is already cut off.
+/// Makes the header that `mysql_cdc`'s parser needs, for an event whose checksum is cut off already.
 fn header(event_type: u8, server_id: u32) -> EventHeader {
     EventHeader {
         timestamp: 0,

@@ -1,14 +1,14 @@
-//! Bytes of a binlog as values, in reading order:
+//! Decodes bytes of a binlog into values. In the order to read:
 //!
 //! - `wire.rs` reads forward through bytes, and `compressed.rs` inflates them.
 //! - `events.rs` lists the types of events.
-//! - `position.rs` is a place in the binlog, `gtid.rs` a set of groups, and `xid.rs` the name of an XA branch.
-//! - `table_map.rs` has the columns of a table. `column.rs`, with `decimal.rs`, reads one value, `runs.rs` steps over
-//!   several, and `rows.rs` reads whole rows. `character_sets.rs` tells text from bytes.
-//! - `tokens.rs` cuts a statement into words, and `query.rs` says what it means for tables.
+//! - `position.rs` has a position in the binlog, `gtid.rs` a set of groups, and `xid.rs` the name of an XA branch.
+//! - `table_map.rs` has the columns of a table. `column.rs`, with `decimal.rs`, decodes one value, `runs.rs` compares
+//!   runs of cells, and `rows.rs` reads whole rows. `character_sets.rs` distinguishes text from bytes.
+//! - `tokens.rs` splits a statement into words, and `query.rs` finds its meaning for tables.
 //!
-//! Nothing here waits, asks a server or knows the other rooms. Which tables are captured, `server/` says; what follows
-//! from an event, `stream/` decides.
+//! No file here waits, queries a server or knows the other folders. `server/` decides which tables are captured, and
+//! `stream/` what follows from an event.
 
 pub(super) mod character_sets;
 pub(super) mod column;

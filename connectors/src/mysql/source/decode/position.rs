@@ -1,12 +1,12 @@
-//! Where a reading stands in the binlog: file, unwrapped position, and the Lsn that follows from them.
+//! A position in the binlog: file, unwrapped offset, and the `Lsn` of both.
 //!
-//! An event's header has four bytes for its end position, so it wraps in files beyond 4 GiB; the true position follows
-//! from the one before. The caller says the epoch.
+//! An event's header has four bytes for its end position, so it wraps in files beyond 4 GiB; the true one follows from
+//! the event before. The caller gives the epoch.
 
 use anabranch_schemas::lsn::{InvalidBinlogName, Lsn, LsnOutOfRange, binlog_file_number};
 use thiserror::Error;
 
-/// A binlog file begins with four magic bytes.
+/// Offset of a file's first event: a binlog file begins with four magic bytes.
 pub const FILE_START: u64 = 4;
 
 /// Why a position has no Lsn.
@@ -18,20 +18,20 @@ pub enum PositionError {
     Range(#[from] LsnOutOfRange),
 }
 
-/// The Lsn of a place in a binlog file.
+/// Returns the `Lsn` of an offset in a binlog file.
 pub fn lsn(epoch: u16, file: &str, position: u64) -> Result<Lsn, PositionError> {
     Ok(Lsn::new(epoch, binlog_file_number(file)?, position)?)
 }
 
-/// A place in the binlog that moves forward.
+/// A position in the binlog that moves forward.
 #[derive(Debug, Clone)]
 pub struct Position {
     pub epoch: u16,
     pub file: String,
     pub file_number: u32,
-    /// End of the last event that told it.
+    /// End of the last event that had a position.
     pub end: u64,
-    /// At least so many bytes stand after it, in events that did not.
+    /// Bytes of the later events without a position: the true end is at least so far after `end`.
     unplaced_bytes: u64,
 }
 
@@ -41,7 +41,7 @@ impl Position {
         Ok(Self { epoch, file, file_number, end, unplaced_bytes: 0 })
     }
 
-    /// An event of `size` bytes ends at `log_pos`, of which only the lower four bytes are known.
+    /// Moves to the end of an event of `size` bytes; `log_pos` has only the lower four bytes of the end.
     pub fn advance(&mut self, log_pos: u32, size: u32) {
         const WRAP: u64 = 1 << 32;
         let at_least = self.end + std::mem::take(&mut self.unplaced_bytes) + u64::from(size);
@@ -52,7 +52,8 @@ impl Position {
         self.end = end;
     }
 
-    /// An event of `size` bytes has no position. It only counts: events that are not sent may stand between.
+    /// Counts an event of `size` bytes without a position. It does not move: events that are not sent may be in
+    /// between.
     pub fn pass(&mut self, size: u32) {
         self.unplaced_bytes += u64::from(size);
     }
@@ -91,7 +92,7 @@ mod tests {
             position.pass(1 << 30);
         }
         assert_eq!(position.end, 256, "an event without a position has that of the one before");
-        // Nine GiB, and others that were not sent.
+        // Nine GiB, and other events that were not sent.
         position.advance((1 << 30) + 5000, 31);
         assert_eq!(position.end, (9 << 30) + 5000);
         position.advance((1 << 30) + 5100, 100);

@@ -1,8 +1,8 @@
-//! Query events: what a logged statement means for captured tables.
+//! Query events: the meaning of a logged statement for captured tables.
 //!
-//! The closed list of verbs below is known to be harmless or to mean something; every other verb is
-//! [`Statement::Unknown`], which stops the source. The event is read here and not by `mysql_cdc`, whose parser refuses
-//! text that is not UTF-8. Whether a name is captured is decided by the caller.
+//! The verbs in the closed list below are harmless or have a known meaning. Every other verb is [`Statement::Unknown`],
+//! for which the stream has every captured table read again, or stops. This file reads the event itself because
+//! `mysql_cdc`'s parser refuses text that is not UTF-8. The caller decides whether a name is captured.
 
 use super::tokens::{Characters, Quoting, Token, Tokens};
 use super::wire::{Malformed, Reader};
@@ -18,7 +18,8 @@ pub struct Query<'a> {
 }
 
 impl<'a> Query<'a> {
-    /// `extra_bytes` stand between the fixed header and the status variables (13 for EXECUTE_LOAD_QUERY).
+    /// Reads an event's body; `extra_bytes` are between the fixed header and the status variables (13 for
+    /// EXECUTE_LOAD_QUERY).
     pub fn read(body: &'a [u8], extra_bytes: usize) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
         // Thread id and duration.
@@ -35,8 +36,8 @@ impl<'a> Query<'a> {
     }
 }
 
-/// SQL mode and character set among the status variables. Servers write them in the order of the list below; what
-/// stands after the character set is not looked at.
+/// Returns SQL mode and character set from the status variables. Servers write them in the order of the list below;
+/// variables after the character set are not read.
 fn quoting(status: &[u8]) -> Quoting {
     const FLAGS2: u8 = 0;
     const SQL_MODE: u8 = 1;
@@ -61,7 +62,7 @@ fn quoting(status: &[u8]) -> Quoting {
                     reader.take(length)?;
                 }
                 CHARACTER_SET => {
-                    // `character_set_client`; the collations of the connection and the server stand after it.
+                    // The value of `character_set_client`, before the collations of the connection and the server.
                     quoting.characters = Characters::of_collation(reader.little(2)?);
                     return Ok(());
                 }
@@ -69,7 +70,7 @@ fn quoting(status: &[u8]) -> Quoting {
             }
         }
     };
-    // The end of the variables: what was read so far counts.
+    // An error is the end of the variables: the values so far count.
     let _ = read();
     quoting
 }
@@ -81,15 +82,15 @@ pub struct TableName {
     pub table: String,
 }
 
-/// A table of which rows came or went without row events.
+/// A table whose rows came or went without row events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovedTable {
     pub name: TableName,
-    /// A table of this name is there afterwards.
+    /// A table of this name exists after the statement.
     pub exists: bool,
 }
 
-/// Each name once, and as the last step of a statement leaves it.
+/// Moved tables, each name once, in its state after the last step of a statement.
 #[derive(Debug, Default)]
 struct Moves(Vec<MovedTable>);
 
@@ -102,50 +103,50 @@ impl Moves {
     }
 }
 
-/// What a statement means.
+/// The meaning of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
     Begin,
     Commit,
     Rollback,
     Savepoint(String),
-    /// What the group did since this savepoint is undone.
+    /// Undoes the group's changes since this savepoint.
     RollbackTo(String),
-    /// The group becomes, or is, a branch that is decided later.
+    /// The group becomes, or is, an XA branch that is decided later.
     XaBranch,
     XaCommit(Xid),
     XaRollback(Xid),
     /// Changes no row of any table.
     Harmless,
-    /// A table that is new, and empty unless row events follow.
+    /// Creates a table, which is empty unless row events follow.
     CreateTable(TableName),
-    /// A new table of which not everything is usual; `replaces`: all rows of the one before are gone.
+    /// Creates a table with unusual parts (`changes`); with `replaces` all rows of the table before it are gone.
     CreateSpecial {
         table: TableName,
         replaces: bool,
         changes: Vec<TableChange>,
     },
     CreateDatabase(String),
-    /// What may change values of a table without row events, or how they are logged.
+    /// Alters a table so that values may change without row events, or are logged in another form.
     Alter {
         table: TableName,
         changes: Vec<TableChange>,
     },
-    /// All rows of these tables are gone, without row events.
+    /// Removes all rows of these tables without row events.
     Remove(Vec<TableName>),
     DropDatabase(String),
-    /// These tables get or lose rows without row events, by a way that cannot be followed.
+    /// Moves rows into or out of these tables without row events, in a way that cannot be followed.
     Move {
         tables: Vec<MovedTable>,
         how: &'static str,
     },
-    /// Changes rows by text; every name that could be a table.
+    /// Changes rows by a logged text, with every name in it that could be a table.
     Change(Vec<TableName>),
-    /// The effect is not known; it can concern any table.
+    /// A verb of unknown effect, which can concern any table.
     Unknown(String),
 }
 
-/// How a `DROP TABLE` ends that the server wrote itself: in UTF-8, whatever the session's character set is.
+/// End of a `DROP TABLE` that the server wrote itself: in UTF-8, whatever the session's character set is.
 const GENERATED: &[u8] = b"/* generated by server */";
 
 /// Classifies a statement. `database` is the session's default database.
@@ -153,7 +154,7 @@ pub fn classify(query: &Query<'_>) -> Statement {
     match query.sql {
         b"BEGIN" => return Statement::Begin,
         b"COMMIT" => return Statement::Commit,
-        // MariaDB sends it in place of an event that a replica of our capability does not get.
+        // MariaDB sends this in place of an event that a replica of our capability does not get.
         sql if sql.starts_with(b"# Dummy ev") => return Statement::Unknown("a replaced event".to_owned()),
         _ => {}
     }
@@ -252,7 +253,7 @@ impl Classifier<'_> {
         }
     }
 
-    /// `name` or `database.name`, after any of these keywords.
+    /// Reads `name` or `database.name`, after any of these keywords.
     fn name_after(&mut self, keywords: &[&str]) -> Option<TableName> {
         let mut token = self.tokens.next()?;
         while keywords.iter().any(|keyword| token.is(keyword)) {
@@ -299,7 +300,7 @@ impl Classifier<'_> {
         }
     }
 
-    /// `CREATE OR REPLACE TABLE` (MariaDB) drops the table that was there.
+    /// Reads the rest of a `CREATE`; `CREATE OR REPLACE TABLE` (MariaDB) drops the table before it.
     fn create(&mut self) -> Statement {
         const IF_NOT_EXISTS: &[&str] = &["IF", "NOT", "EXISTS"];
         let mut kind = self.tokens.next();
@@ -326,7 +327,7 @@ impl Classifier<'_> {
         }
     }
 
-    /// What moves rows without row events, or changes what the table is.
+    /// Reads the rest of an `ALTER`, which may move rows without row events or change the table's shape.
     fn alter(&mut self) -> Statement {
         let mut kind = self.tokens.next();
         let mut changes = Vec::new();
@@ -354,7 +355,7 @@ impl Classifier<'_> {
         }
     }
 
-    /// How an `ALTER TABLE` moves rows, and the other tables that it names.
+    /// Returns how an `ALTER TABLE` moves rows, if it does; adds the other tables that it names to `moves`.
     fn moved(&mut self, altered: &TableName, moves: &mut Moves) -> Option<&'static str> {
         let mut found = None;
         while let Some(token) = self.tokens.next() {
@@ -397,7 +398,7 @@ impl Classifier<'_> {
             _ => return Statement::Unknown("RENAME".to_owned()),
         }
         let mut moves = Moves::default();
-        // Old and new names in turn: what the old one held is under the new one.
+        // Old and new names alternate: the rows of the old one are now under the new one.
         let mut exists = false;
         while let Some(table) = self.name_after(&["IF", "EXISTS", "TO", "WAIT", "NOWAIT"]) {
             moves.set(table, exists);
@@ -410,7 +411,7 @@ impl Classifier<'_> {
         Statement::Move { tables: moves.0, how: "RENAME TABLE" }
     }
 
-    /// `SET STATEMENT variable = value FOR statement` (MariaDB) carries another statement.
+    /// Reads the rest of a `SET`; MariaDB's `SET STATEMENT variable = value FOR statement` carries another statement.
     fn set(mut self) -> Statement {
         if !self.tokens.clone().next().is_some_and(|token| token.is("STATEMENT")) {
             return Statement::Harmless;
@@ -422,7 +423,7 @@ impl Classifier<'_> {
         }
     }
 
-    /// `ANALYZE TABLE` is harmless; MariaDB's `ANALYZE statement` executes it.
+    /// Reads the rest of an `ANALYZE`: `ANALYZE TABLE` is harmless; MariaDB's `ANALYZE statement` executes it.
     fn analyze(mut self) -> Statement {
         let mut ahead = self.tokens.clone();
         let is_table = ahead
@@ -438,7 +439,7 @@ impl Classifier<'_> {
         self.statement()
     }
 
-    /// Every identifier could be a table, alone or after a database.
+    /// Collects every identifier, as each could be a table, alone or after a database.
     fn change(&mut self) -> Statement {
         let mut tables: Vec<TableName> = Vec::new();
         let mut add = |name: TableName| {

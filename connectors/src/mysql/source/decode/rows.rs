@@ -1,9 +1,9 @@
-//! Rows events, read selectively: captured columns become values that borrow from the event, every other cell is
-//! stepped over and never looked at.
+//! Rows events, decoded selectively: captured columns become values that borrow from the event; other cells are skipped
+//! unread.
 //!
-//! A [`Plan`] is made once for a table map; a [`RowsEvent`] is the frame of one event; [`Plan::read_row`] yields
-//! one row image, [`Plan::read_update`] both images of an update, compared before any value is made (`runs.rs`). Which
-//! tables are captured, and what is done with rows, is not decided here.
+//! A [`Plan`] is made once for a table map; a [`RowsEvent`] is the frame of one event. [`Plan::read_row`] yields one
+//! row image, [`Plan::read_update`] both images of an update, compared before any value is made (`runs.rs`). Other
+//! files decide which tables are captured and what happens to rows.
 
 use anabranch_schemas::change::Value;
 use thiserror::Error;
@@ -16,7 +16,7 @@ use super::wire::{Malformed, Reader};
 const TABLE_ID_BYTES: usize = 6;
 const FLAGS_BYTES: usize = 2;
 
-/// Which row images an event holds.
+/// The kind of a rows event, by the row images that it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Insert,
@@ -49,33 +49,33 @@ struct Cell {
     is_key: bool,
 }
 
-/// What an update does to the captured part of its row. Images are the same where their bytes are.
+/// The effect of an update on the captured part of its row. Images are equal if their bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Neither a captured value nor the key changes.
     Nothing,
-    /// The key by which chunks are read stays.
+    /// A captured value changes, and the key by which chunks are read stays.
     Rewrites,
-    /// The row has another key, or the images do not tell.
+    /// The row has another key, or the images do not show its key.
     Moves,
 }
 
-/// The images of an update; kept from row to row for their room.
+/// The images of an update; reused from row to row to save allocations.
 #[derive(Debug, Default)]
 pub struct Update<'b> {
     pub before: Vec<Value<'b>>,
     pub after: Vec<Value<'b>>,
-    /// By column; `None` = NULL.
+    /// Cells by column; `None` = NULL or not in the image.
     cells: [Vec<Option<&'b [u8]>>; 2],
-    /// Where the runs of both images end.
+    /// Offsets at which the runs of both images end.
     ends: [Vec<usize>; 2],
 }
 
-/// How to walk through the rows of one table map.
+/// The plan by which rows of one table map are decoded.
 #[derive(Debug, Clone)]
 pub struct Plan {
     cells: Vec<Cell>,
-    /// Places of the cells that decide what an update does: captured ones and those of the key.
+    /// Indexes of the cells that decide the effect of an update: captured ones and those of the key.
     compared: Vec<usize>,
     /// The same cells as runs.
     runs: Runs,
@@ -83,8 +83,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `names` are the captured columns in the order of the row that is wanted; names are compared as the server does
-    /// it for ASCII, without case.
+    /// Makes the plan for these columns. `names` are the captured ones in the order of the decoded row; they are
+    /// compared as the server does for ASCII, without case.
     pub fn new(columns: &[Column<'_>], names: &[impl AsRef<str>]) -> Result<Self, PlanProblem> {
         if columns.iter().any(|column| column.name.is_none()) {
             return Err(PlanProblem::NoNames);
@@ -114,7 +114,7 @@ impl Plan {
             }
             cells[index].field = u16::try_from(field).ok();
         }
-        // Without a key nothing tells where a row stands, so all that it holds is its key.
+        // Without a primary key no column identifies a row, so all of its cells are its key.
         if !cells.iter().any(|cell| cell.is_key) {
             cells.iter_mut().for_each(|cell| cell.is_key = true);
         }
@@ -124,17 +124,17 @@ impl Plan {
         Ok(Self { cells, compared, runs, fields: names.len() })
     }
 
-    /// The format of the captured column at `field`.
+    /// Returns the format of the captured column at `field`.
     pub fn format(&self, field: usize) -> Option<Format> {
         self.place(field).map(|place| self.cells[place].format)
     }
 
-    /// Which of the table's columns is the captured one at `field`.
+    /// Returns the index in the table of the captured column at `field`.
     pub fn place(&self, field: usize) -> Option<usize> {
         self.cells.iter().position(|cell| cell.field.map(usize::from) == Some(field))
     }
 
-    /// Number of columns of the table.
+    /// Returns the number of columns of the table.
     pub fn columns(&self) -> usize {
         self.cells.len()
     }
@@ -144,7 +144,7 @@ impl Plan {
         self.cells.iter().enumerate().all(|(index, cell)| cell.field.is_none() || bit(present, index))
     }
 
-    /// Reads one row image; `row` is emptied first and then holds one value for each captured column.
+    /// Reads one row image; `row` is cleared first and then gets one value for each captured column.
     pub fn read_row<'b>(
         &self,
         reader: &mut Reader<'b>,
@@ -161,7 +161,7 @@ impl Plan {
         })
     }
 
-    /// Reads both images of an update. Values are made only when it has an effect.
+    /// Reads both images of an update. It decodes values only if the update has an effect.
     pub fn read_update<'b>(
         &self,
         reader: &mut Reader<'b>,
@@ -210,7 +210,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Steps through one row image and shows every cell in it that is not NULL, with the place of its column.
+    /// Steps through one row image and passes every cell that is not NULL, with the index of its column, to `visit`.
     #[inline]
     fn walk<'b>(
         &self,
@@ -246,7 +246,7 @@ impl Plan {
 /// The frame of a rows event.
 #[derive(Debug, Clone, Copy)]
 pub struct RowsEvent<'a> {
-    /// Columns of the table.
+    /// Number of columns of the table.
     pub columns: usize,
     /// Bit maps of the columns in the row images; an update has both.
     pub before: Option<&'a [u8]>,
@@ -255,19 +255,19 @@ pub struct RowsEvent<'a> {
     pub images: &'a [u8],
 }
 
-/// True for the last rows event of a statement.
+/// Whether this is the last rows event of a statement.
 pub fn ends_statement(body: &[u8]) -> bool {
     const STATEMENT_END: u8 = 1;
     body.get(TABLE_ID_BYTES).is_some_and(|flags| flags & STATEMENT_END != 0)
 }
 
-/// The table id of a rows event, without reading anything else.
+/// Reads only the table id of a rows event.
 pub fn table_id(body: &[u8]) -> Result<u64, Malformed> {
     Reader::new(body).little(TABLE_ID_BYTES)
 }
 
 impl<'a> RowsEvent<'a> {
-    /// `has_extra_data`: version 2 of the rows events (MySQL from 5.6).
+    /// Reads the frame. `has_extra_data` is for version 2 of the rows events (MySQL from 5.6).
     pub fn read(body: &'a [u8], kind: Kind, has_extra_data: bool) -> Result<Self, Malformed> {
         let mut reader = Reader::new(body);
         reader.take(TABLE_ID_BYTES + FLAGS_BYTES)?;
@@ -334,7 +334,7 @@ mod tests {
         assert_eq!(row, [Value::UInt(5)]);
     }
 
-    /// The effect of an update of a table with this key, and whether values were made.
+    /// Returns the effect of an update of a table with this key, and whether values were made.
     fn effect(key: &[u8], names: &[&str], present: [&[u8]; 2], images: &[u8]) -> (Effect, bool) {
         let mut body = sample();
         body.extend(key);

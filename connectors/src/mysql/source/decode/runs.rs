@@ -1,33 +1,32 @@
-//! Whether both whole images of an update hold the same in the cells that count, found without looking at any cell
-//! alone.
+//! Decides whether both whole images of an update are equal in the cells that count, without a visit of single cells.
 //!
-//! Neighbouring cells that count are one run, and so are those between them. An image is walked from run to run, and
-//! the runs that count are compared as bytes. Two images whose compared cells are NULL alike and whose compared runs
-//! are the same bytes hold the same values, since the bytes of a run say where each of its cells ends.
+//! Neighbouring cells that count form a run, and so do the cells between them. The walk goes from run to run and
+//! compares the runs that count as bytes. Two images hold the same values if the same compared cells are NULL and the
+//! compared runs have the same bytes, since the bytes of a run say where each of its cells ends.
 
 use super::column::Step;
 
-/// The cells of a row, grouped.
+/// The cells of a row, grouped into runs.
 #[derive(Debug, Clone)]
 pub struct Runs {
     runs: Vec<Run>,
     steps: Vec<Step>,
-    /// Bits of the cells that count, as an image has bits of NULL.
+    /// Bits of the cells that count, laid out like the NULL bits of an image.
     counted: Vec<u8>,
-    /// Bits of all cells. A server sets the bits behind the last one too.
+    /// Bits of all cells. A server sets the bits after the last one too.
     present: Vec<u8>,
 }
 
 #[derive(Debug, Clone)]
 struct Run {
     counts: bool,
-    /// The number of the cell after its last one.
+    /// Index of the cell after the last one of the run.
     end: usize,
-    /// The way through its cells when none is NULL.
+    /// Steps through the cells of the run when none is NULL.
     hops: Vec<Hop>,
 }
 
-/// Bytes of fixed cells, then the length prefix of a cell (0 bytes: none) and its content.
+/// Bytes of fixed cells, then the length prefix of a cell (0 bytes = none) and its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Hop {
     fixed: usize,
@@ -35,7 +34,7 @@ struct Hop {
 }
 
 impl Runs {
-    /// From each cell, in the order of the columns: its step, and whether it counts.
+    /// Groups cells, given in the order of the columns, each with its step and whether it counts.
     pub fn new(cells: impl Iterator<Item = (Step, bool)>) -> Self {
         let (mut runs, mut steps) = (Vec::<Run>::new(), Vec::new());
         let (mut counted, mut present) = (Vec::new(), Vec::new());
@@ -65,8 +64,8 @@ impl Runs {
         Self { runs, steps, counted, present }
     }
 
-    /// The bytes of both images at the beginning of `images` when what counts is the same in both. `None` when it is
-    /// not, and when the bytes end too early. `ends` is scratch room.
+    /// Returns the bytes of both images at the start of `images` if the cells that count are equal in both. `None` if
+    /// they differ or the bytes end too early. `ends` is scratch room.
     #[inline]
     pub fn unchanged(&self, images: &[u8], ends: &mut [Vec<usize>; 2]) -> Option<usize> {
         let [before_ends, after_ends] = ends;
@@ -115,7 +114,7 @@ impl Runs {
 }
 
 impl Run {
-    /// A fixed cell lengthens the hop before it when that one ends without a content.
+    /// Adds a cell; a fixed one lengthens the hop before it if that one ends without a content.
     fn add(&mut self, step: Step) {
         let next = Hop::from(step);
         match self.hops.last_mut() {
@@ -162,7 +161,7 @@ mod tests {
 
     fn image(steps: &[Step], cells: &Cells) -> Vec<u8> {
         let mut bytes = vec![0; steps.len().div_ceil(8)];
-        // As servers do it: bits behind the last column are set.
+        // Bits after the last column are set, as servers do it.
         for number in steps.len()..bytes.len() * 8 {
             bytes[number / 8] |= 1 << (number % 8);
         }
@@ -207,7 +206,7 @@ mod tests {
             let after: Cells = (0..steps.len())
                 .map(|cell| if changes[cell] { other[cell].clone() } else { before[cell].clone() })
                 .collect();
-            // What an image shows of a cell: of a fixed one only its bytes.
+            // Content of a cell in an image: of a fixed one only its own bytes.
             let shown = |cells: &Cells, cell: usize| match (&cells[cell], steps[cell]) {
                 (Some(content), Step::Fixed(length)) => Some(content[..usize::from(length)].to_vec()),
                 (content, _) => content.clone(),

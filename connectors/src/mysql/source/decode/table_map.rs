@@ -1,15 +1,15 @@
-//! TABLE_MAP events: which table the following rows events mean, and the shape of its rows.
+//! TABLE_MAP events: the table of the rows events that follow, and the shape of its rows.
 //!
-//! A map is read in two steps: the names decide whether the table is captured; only then its columns are read. Names
-//! of columns and signs of numbers come from the event itself (`binlog_row_metadata=FULL`), so no schema history is
-//! kept; the primary key comes with them, and so do collations, which tell text from bytes (UUID, BINARY). ENUM values
-//! and the rest of the metadata are stepped over.
+//! A map is decoded in two steps: names first, and columns only if the table is captured. The event itself has names of
+//! columns and signs of numbers (`binlog_row_metadata=FULL`), so no schema history is kept. It also has the primary
+//! key, and collations, which distinguish text from bytes (UUID, BINARY). ENUM values and the rest of the metadata are
+//! skipped.
 
 use super::column::Format;
 use super::gtid::Flavor;
 use super::wire::{Malformed, Reader};
 
-/// More columns than any server allows (4096) would only be an attempt to exhaust memory.
+/// Columns that any server allows, at most: a larger number could only exhaust memory.
 const COLUMNS_MAX: usize = 4096;
 const TABLE_ID_BYTES: usize = 6;
 const FLAGS_BYTES: usize = 2;
@@ -21,7 +21,7 @@ const METADATA_COLUMN_NAME: u8 = 4;
 const METADATA_PRIMARY_KEY: u8 = 8;
 const METADATA_PRIMARY_KEY_WITH_PREFIX: u8 = 9;
 
-/// The table a map names, and its columns still unread.
+/// The table of a map, with its columns not decoded yet.
 #[derive(Debug, Clone, Copy)]
 pub struct TableMap<'a> {
     pub table_id: u64,
@@ -34,13 +34,13 @@ pub struct TableMap<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
     pub format: Format,
-    /// `None` unless `binlog_row_metadata=FULL`.
+    /// Name of the column; `None` unless `binlog_row_metadata=FULL`.
     pub name: Option<&'a [u8]>,
-    /// `None` for columns without a sign and for events without any metadata.
+    /// Whether the number is unsigned; `None` for columns without a sign and for events without any metadata.
     pub unsigned: Option<bool>,
-    /// By its number on the server; `None` for columns without one and for events without any metadata.
+    /// Number of the collation on the server; `None` for columns without one and for events without any metadata.
     pub collation: Option<u64>,
-    /// It belongs to the primary key, by which chunks are read; `false` for every column of a table without one.
+    /// The column belongs to the primary key, by which chunks are read; `false` for a table without one.
     pub is_key: bool,
 }
 
@@ -59,7 +59,7 @@ impl<'a> TableMap<'a> {
         Ok(Self { table_id, database, table, columns: reader.rest() })
     }
 
-    /// The part of the body that this was read from before its columns: table id, flags and names.
+    /// Returns the part of the body before the columns: table id, flags and names.
     pub fn without_columns<'b>(&self, body: &'b [u8]) -> &'b [u8] {
         &body[..body.len() - self.columns.len()]
     }
@@ -103,7 +103,7 @@ impl<'a> TableMap<'a> {
     }
 }
 
-/// One bit a numeric column, most significant bit first.
+/// Reads one bit for each numeric column, most significant bit first.
 fn read_signs(types: &[u8], bits: &[u8], columns: &mut [Column<'_>]) -> Result<(), Malformed> {
     let signed = types.iter().zip(columns).filter(|(type_code, _)| Format::has_sign(**type_code));
     for (index, (_, column)) in signed.enumerate() {
@@ -113,7 +113,7 @@ fn read_signs(types: &[u8], bits: &[u8], columns: &mut [Column<'_>]) -> Result<(
     Ok(())
 }
 
-/// The columns that collations are counted by.
+/// Returns the columns that have a collation: collations are numbered by them.
 fn with_collation<'c, 'a>(
     types: &[u8],
     flavor: Flavor,
@@ -124,7 +124,7 @@ fn with_collation<'c, 'a>(
     counted.map(|(_, column)| column).collect()
 }
 
-/// The most frequent collation, then each other one after the place of its column among those that have one.
+/// Reads the most frequent collation, then each other one after the index of its column among those that have one.
 fn read_default_collation(field: &[u8], mut columns: Vec<&mut Column<'_>>) -> Result<(), Malformed> {
     let mut reader = Reader::new(field);
     let default = reader.length()? as u64;
@@ -138,7 +138,7 @@ fn read_default_collation(field: &[u8], mut columns: Vec<&mut Column<'_>>) -> Re
     Ok(())
 }
 
-/// One collation for each column that has one.
+/// Reads one collation for each column that has one.
 fn read_collations(field: &[u8], columns: Vec<&mut Column<'_>>) -> Result<(), Malformed> {
     let mut reader = Reader::new(field);
     for column in columns {
@@ -147,7 +147,7 @@ fn read_collations(field: &[u8], columns: Vec<&mut Column<'_>>) -> Result<(), Ma
     if reader.is_empty() { Ok(()) } else { Err(Malformed("more collations than columns that have one")) }
 }
 
-/// Places of columns, each followed by the length of its indexed prefix when there are such.
+/// Reads indexes of columns; with `has_prefixes` the length of an indexed prefix follows each.
 fn read_key(field: &[u8], has_prefixes: bool, columns: &mut [Column<'_>]) -> Result<(), Malformed> {
     let mut reader = Reader::new(field);
     while !reader.is_empty() {

@@ -1,9 +1,9 @@
-//! SQL text as tokens, lazily: just enough to find the verb of a logged statement and the tables it names.
+//! Splits SQL text into tokens, lazily: enough to find the verb of a logged statement and the tables that it names.
 //!
-//! Comments are skipped, the inside of `/*! … */` is code, strings are opaque. It is no parser: what a statement means
-//! is decided in `query.rs`, which stops when in doubt.
+//! Comments are skipped, the inside of `/*! … */` is code, strings are opaque. This is no parser: `query.rs` decides on
+//! the meaning of a statement, and counts a doubtful one as unknown.
 
-/// How the session that wrote a statement read its quotes and characters.
+/// The rules for quotes and characters in the session that wrote a statement.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Quoting {
     /// `"x"` is an identifier.
@@ -13,12 +13,12 @@ pub struct Quoting {
     pub characters: Characters,
 }
 
-/// Which bytes of a statement belong together. In most character sets a byte that looks like a quote or `\` is one.
+/// Which bytes of a statement form one character. In most character sets a byte that looks like a quote or `\` is one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Characters {
     #[default]
     Plain,
-    /// In these the second byte of a character may be `\`, `` ` ``, `{` or a letter.
+    /// In this and the next sets the second byte of a character may be `\`, `` ` ``, `{` or a letter.
     Big5,
     /// SJIS and CP932.
     Sjis,
@@ -27,9 +27,10 @@ pub enum Characters {
 }
 
 impl Characters {
-    /// The characters of a `character_set_client`, which Query events give as the number of one of its collations.
+    /// Returns the characters of a `character_set_client`, which Query events give as the number of one of its
+    /// collations.
     pub fn of_collation(number: u64) -> Self {
-        /// MariaDB's collations that do not pad have the number of their padding sister and this.
+        /// A MariaDB collation without padding has the number of its sister with padding, plus this.
         const NO_PAD: u64 = 0x400;
         match number & !NO_PAD {
             1 | 84 => Self::Big5,
@@ -40,7 +41,8 @@ impl Characters {
         }
     }
 
-    /// How many bytes the first character has. What is no character of the set counts as one byte, as servers do.
+    /// Returns the bytes of the first character; a byte that begins no character of the set counts as one, as in
+    /// servers.
     fn length(self, text: &[u8]) -> usize {
         let (first, second) = match text {
             [first, second, ..] if *first >= 0x80 => (*first, *second),
@@ -76,12 +78,12 @@ pub enum Token {
 }
 
 impl Token {
-    /// Whether it is this keyword; a quoted identifier never is.
+    /// Whether the token is this keyword; a quoted identifier never is.
     pub fn is(&self, keyword: &str) -> bool {
         matches!(self, Token::Word(word) if word.eq_ignore_ascii_case(keyword))
     }
 
-    /// The name it stands for, when it can be one.
+    /// Returns the name that the token stands for, if it can be one.
     pub fn name(&self) -> Option<&str> {
         match self {
             Token::Word(name) | Token::Quoted(name) => Some(name),
@@ -103,7 +105,7 @@ impl<'a> Tokens<'a> {
         Self { rest: sql, quoting, in_conditional: false }
     }
 
-    /// The text after the last token.
+    /// Returns the text after the last token.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -117,7 +119,7 @@ impl<'a> Tokens<'a> {
         self.skip(at.map_or(self.rest.len(), |at| at + end.len()));
     }
 
-    /// The bytes of the next character.
+    /// Returns the bytes of the next character.
     fn character(&self) -> &'a [u8] {
         &self.rest[..self.quoting.characters.length(self.rest)]
     }
@@ -178,7 +180,7 @@ impl<'a> Tokens<'a> {
         String::from_utf8_lossy(&content).into_owned()
     }
 
-    /// Like [`Self::quoted`], without keeping the content: strings may be megabytes long.
+    /// Skips to after the closing quote. It keeps no content, since strings may be megabytes long.
     fn skip_text(&mut self, quote: u8) {
         self.skip(1);
         loop {
@@ -289,10 +291,10 @@ mod tests {
             let text = [b"'", lead, b"\\' x"].concat();
             assert_eq!(count(&text, set), [Token::Text, x()], "{set:?}");
             assert_eq!(count(&text, Characters::Plain).len(), 1, "read byte by byte, the string has no end");
-            // A name that is quoted, and one that is not.
+            // The next two texts have a quoted and an unquoted name.
             assert_eq!(count(&[b"`", lead, b"`x`.x"].concat(), set)[2], x(), "{set:?}");
             assert_eq!(count(&[lead, b"`.x"].concat(), set)[2], x(), "{set:?}");
-            // Half of a character is none: servers take the quote for one.
+            // Half of a character is none: servers take the quote as a quote.
             assert_eq!(count(&[b"'", lead, b"' x"].concat(), set), [Token::Text, x()], "{set:?}");
         }
         for (collation, set) in [(28, SETS[0].0), (1, SETS[1].0), (1120, SETS[2].0), (248, SETS[3].0)] {

@@ -1,13 +1,13 @@
-//! Bounded reading of bytes that came from a server: every step is checked, nothing panics, nothing is allocated.
+//! Bounded reads of bytes from a server: every step is checked, none panics or allocates.
 
 use thiserror::Error;
 
-/// The bytes are not what the format says. The text names the place, never the content.
+/// An error for bytes that break the format. Its text names the field, never the content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("malformed event: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// Reads forward through a slice; what it returns borrows from the slice.
+/// Reads forward through a slice; returned values borrow from the slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Reader<'a> {
     rest: &'a [u8],
@@ -22,7 +22,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// Everything not read yet.
+    /// Returns the bytes that are not read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -38,12 +38,12 @@ impl<'a> Reader<'a> {
         Ok(self.take(1)?[0])
     }
 
-    /// An unsigned little-endian number of at most 8 bytes.
+    /// Reads an unsigned little-endian number of at most 8 bytes.
     pub fn little(&mut self, bytes: usize) -> Result<u64, Malformed> {
         Ok(little(self.take(bytes)?))
     }
 
-    /// A length-encoded integer.
+    /// Reads a length-encoded integer.
     pub fn length(&mut self) -> Result<usize, Malformed> {
         let bytes = match self.u8()? {
             short @ 0..=0xfa => return Ok(usize::from(short)),
@@ -56,12 +56,12 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// An unsigned little-endian number; only the first 8 bytes count.
+/// Decodes an unsigned little-endian number; only the first 8 bytes count.
 pub fn little(bytes: &[u8]) -> u64 {
     bytes.iter().take(8).rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// An unsigned big-endian number; only the last 8 bytes count.
+/// Decodes an unsigned big-endian number; only the last 8 bytes count.
 pub fn big(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }

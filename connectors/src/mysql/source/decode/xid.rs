@@ -1,10 +1,10 @@
-//! The name of an XA branch, as the event that prepares it and the statements that decide it say it.
+//! The name of an XA branch, in the event that prepares it and in the statements that decide it.
 
 use std::fmt;
 
 use super::wire::{Malformed, Reader};
 
-/// The global and the branch part have at most 64 bytes each.
+/// Bytes of the global part and of the branch part, at most.
 const PART_BYTES_MAX: usize = 64;
 
 /// Name of a branch.
@@ -16,7 +16,7 @@ pub struct Xid {
 }
 
 impl Xid {
-    /// As both servers write it into a statement: `X'61',X'',1`.
+    /// Parses the form that both servers write into a statement: `X'61',X'',1`.
     pub fn from_sql(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?.trim();
         let mut parts = text.split(',').map(str::trim);
@@ -24,12 +24,12 @@ impl Xid {
         if parts.next().is_some() {
             return None;
         }
-        // A signed number on one server and unsigned on the other.
+        // One server prints a signed number, the other an unsigned one.
         let format = format.parse::<i64>().ok()? as u32;
         Some(Self { format, global: unhex(global)?, branch: unhex(branch)? })
     }
 
-    /// From the event that prepares a branch, or commits it in one phase.
+    /// Reads the event that prepares a branch; the flag says that it commits it in one phase instead.
     pub fn from_prepare(body: &[u8]) -> Result<(Self, bool), Malformed> {
         let mut reader = Reader::new(body);
         let is_one_phase = reader.u8()? != 0;

@@ -58,7 +58,7 @@ pub async fn check(
     let kinds = kinds(session, &entities).await?;
     let transactional = transactional(session).await?;
     let columns = columns(session, &entities).await?;
-    // One pattern of an entity that matches is enough on a source: another may match only on a source with its history.
+    // On a source one matching pattern of an entity is enough: tables of its other patterns may be on another source.
     let is_there =
         |entity: &EntityConfig| kinds.keys().any(|name| entity.tables.matches(&name.0, &name.1).is_some());
     let present: HashSet<_> = entities.iter().filter(|e| is_there(e)).map(|e| e.entity).collect();

@@ -15,7 +15,7 @@ fn mysql(number: u64, tag: &str) -> Gtid {
 fn transactions_with_an_owner_are_listed() {
     assert_eq!(owned("").count(), 0);
     let [one, two] = [3, 4].map(|first| format!("{first}e11fa47-71ca-11e1-9e33-c80aa9429562"));
-    // As MySQL 9.7.4 said it.
+    // A value that MySQL 9.7.4 returned.
     let list = format!("{one}:25#17:23#16{one}:tag:5#19:4#18{two}:tag:4#20");
     let expected = [
         format!("{one}:25"),
@@ -77,7 +77,7 @@ fn a_set_holds_what_is_not_beyond_it() {
     assert!(!set.hold(&mariadb("0-1-1")));
 }
 
-/// A server writes domains in an order of its own.
+/// A server lists domains in its own order.
 #[test]
 fn sets_are_equal_in_any_order() {
     let mariadb = |text| Gtids::parse(Flavor::MariaDb, text).unwrap();

@@ -1,20 +1,20 @@
-//! What `CREATE TABLE` and `ALTER TABLE` do to a table beyond its rows: the parts of their text that can change
-//! captured values, or how changes are logged, without row events.
+//! Finds the parts of `CREATE TABLE` and `ALTER TABLE` that can change captured values, or how changes are logged,
+//! without row events.
 //!
-//! The caller decides whether a column is captured, and knows what it was before.
+//! The caller decides whether a column is captured, and knows its type before the statement.
 
 use super::super::tokens::{Token, Tokens};
 
-/// A part of a statement about one table.
+/// A change of a table by one part of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableChange {
-    /// `IGNORE`: rows may be removed and values bent.
+    /// `IGNORE`: the server may remove rows and bend values.
     Ignore,
-    /// Each update is logged with a row of history after it, and each delete as an update.
+    /// System versioning: the server logs each update with a row of history after it, and each delete as an update.
     Versioned,
-    /// Another engine than those that are known to roll back.
+    /// An engine that is not known to roll back.
     Engine(String),
-    /// Every column of text, to this character set.
+    /// Converts every text column to this character set.
     Convert {
         character_set: Option<String>,
     },
@@ -23,9 +23,9 @@ pub enum TableChange {
         from: String,
         to: String,
     },
-    /// `None`: a list of columns in brackets.
+    /// Adds a column; `None` = a list of columns in brackets.
     Add(Option<String>),
-    /// The column has this type from now on.
+    /// The column gets this type.
     Retype {
         column: String,
         to: ColumnType,
@@ -36,17 +36,17 @@ pub enum TableChange {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ColumnType {
     pub name: String,
-    /// `None`: that of the table.
+    /// The column's own character set; `None` = the table's.
     pub character_set: Option<String>,
 }
 
-/// Engines that undo what is rolled back, in lower case.
+/// Engines that undo changes on a rollback, in lower case.
 const TRANSACTIONAL: &[&str] = &["innodb", "rocksdb", "tokudb", "ndb", "ndbcluster"];
 
 /// Types whose rows are logged as raw bytes that look like text, in lower case.
 pub const RAW: &[&str] = &["uuid", "inet4", "inet6"];
 
-/// Behind ADD or DROP these are no columns.
+/// Words after ADD or DROP that are not columns.
 const NO_COLUMNS: &[&str] = &[
     "INDEX",
     "KEY",
@@ -62,7 +62,7 @@ const NO_COLUMNS: &[&str] = &[
     "SYSTEM",
 ];
 
-/// The changes of an `ALTER TABLE`; the tokens begin after the table's name.
+/// Returns the changes of an `ALTER TABLE`; the tokens begin after the table's name.
 pub fn of_alter(tokens: Tokens<'_>) -> Vec<TableChange> {
     let (mut outer, _) = parts(tokens);
     let mut changes = Vec::new();
@@ -74,7 +74,7 @@ pub fn of_alter(tokens: Tokens<'_>) -> Vec<TableChange> {
     changes
 }
 
-/// What of a `CREATE TABLE` makes its table unfit; the tokens begin after the table's name.
+/// Returns the parts of a `CREATE TABLE` that make its table unfit; the tokens begin after the table's name.
 pub fn of_create(tokens: Tokens<'_>) -> Vec<TableChange> {
     let (mut outer, mut inner) = parts(tokens);
     let mut changes = Vec::new();
@@ -94,7 +94,7 @@ pub fn of_create(tokens: Tokens<'_>) -> Vec<TableChange> {
     changes
 }
 
-/// The parts of a statement between commas: those outside of brackets, and those one bracket deep.
+/// Splits a statement at commas: into parts outside of brackets, and parts one bracket deep.
 fn parts(tokens: Tokens<'_>) -> (Vec<Vec<Token>>, Vec<Vec<Token>>) {
     let (mut outer, mut inner) = (vec![Vec::new()], vec![Vec::new()]);
     let mut depth = 0u32;
@@ -103,7 +103,7 @@ fn parts(tokens: Tokens<'_>) -> (Vec<Vec<Token>>, Vec<Vec<Token>>) {
             Token::Symbol(b'(') => {
                 depth += 1;
                 let target = if depth == 1 { &mut outer } else { &mut inner };
-                // So that a list in place of a name is told.
+                // The bracket shows that a list is in place of a name.
                 push(target, Token::Symbol(b'('));
                 if depth == 1 {
                     inner.push(Vec::new());
@@ -126,7 +126,7 @@ fn push(parts: &mut [Vec<Token>], token: Token) {
     }
 }
 
-/// What may stand anywhere in a part.
+/// Collects the changes that may be anywhere in a part.
 fn general(part: &Part<'_>, changes: &mut Vec<TableChange>) {
     let tokens = &part.0;
     for (at, token) in tokens.iter().enumerate() {
@@ -149,7 +149,7 @@ fn general(part: &Part<'_>, changes: &mut Vec<TableChange>) {
     }
 }
 
-/// One part, from where it has been read to.
+/// The tokens of one part that are not read yet.
 struct Part<'t>(&'t [Token]);
 
 impl Part<'_> {
@@ -187,7 +187,7 @@ impl Part<'_> {
         } else if verb.is("ADD") && !is_no_column {
             let column = self.name();
             changes.push(TableChange::Add(column.clone()));
-            // Its values come from nowhere; only what rows would look like matters.
+            // A new column has no values to change; only its form in row events matters.
             let to = self.column_type().filter(|to| RAW.contains(&to.name.as_str()));
             if let Some((column, to)) = column.zip(to) {
                 changes.push(TableChange::Retype { column, to });
@@ -212,7 +212,7 @@ impl Part<'_> {
     }
 }
 
-/// The character set that these tokens name, by itself or by a collation of it.
+/// Returns the character set that these tokens name, by itself or by a collation of it.
 fn character_set(tokens: &[Token]) -> Option<String> {
     let named = |at: usize| tokens.get(at).and_then(Token::name).map(str::to_ascii_lowercase);
     for (at, token) in tokens.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Which statements concern captured tables, and in what way.
+//! Tests which statements concern captured tables, and in what way.
 
 use proptest::prelude::*;
 
@@ -95,7 +95,7 @@ fn whatever_moves_rows_without_row_events_is_named_with_what_is_there_afterwards
     }
 }
 
-/// `-`: the table is not there afterwards.
+/// Makes moved tables of names; with `-` the table does not exist afterwards.
 fn moves(names: &[&str]) -> Vec<MovedTable> {
     let moved = |text: &&str| {
         let gone = text.strip_prefix('-');
@@ -244,7 +244,7 @@ proptest! {
     }
 }
 
-/// A Query event's status variables as servers write them, with this character set.
+/// Returns a Query event's status variables as servers write them, with this character set.
 fn status(collation: u8) -> Vec<u8> {
     let mut status = vec![0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 6, 3];
     status.extend(b"std");
