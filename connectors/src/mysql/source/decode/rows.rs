@@ -77,7 +77,7 @@ pub struct Plan {
     cells: Vec<Cell>,
     /// Indexes of the cells that decide the effect of an update: captured ones and those of the key.
     compared: Vec<usize>,
-    /// The same cells as runs.
+    /// The compared cells as runs.
     runs: Runs,
     fields: usize,
 }

@@ -13,12 +13,13 @@ pub struct Quoting {
     pub characters: Characters,
 }
 
-/// Which bytes of a statement form one character. In most character sets a byte that looks like a quote or `\` is one.
+/// The rule by which bytes of a statement form characters. In most character sets a byte that looks like a quote or `\`
+/// is one.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum Characters {
     #[default]
     Plain,
-    /// In this and the next sets the second byte of a character may be `\`, `` ` ``, `{` or a letter.
+    /// Big5, in which the second byte of a character may be `\`, `` ` ``, `{` or a letter, as in the next sets.
     Big5,
     /// SJIS and CP932.
     Sjis,

@@ -16,7 +16,7 @@ pub struct CapturedTable {
     pub identity: TableIdentity<'static>,
     /// Physical names of the captured columns, in the order of [`Entity::fields`].
     pub columns: Arc<[String]>,
-    /// What a stream does when its rows change without row events.
+    /// The stream's reaction to changes of its rows without row events.
     pub unseen_changes: UnseenChanges,
 }
 

@@ -1,4 +1,4 @@
-//! A condition as SQL: names as the server has them, values as literals of their columns' types.
+//! Writes a condition as SQL: names in the server's spelling, values as literals of their columns' types.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{Comparison, Condition};

@@ -1,13 +1,13 @@
 //! A column of a table as the server describes it.
 
-/// What the server says of a column.
+/// A column in the server's `information_schema`.
 pub(super) struct Described {
     pub(super) name: String,
     pub(super) data_type: String,
     pub(super) character_set: String,
     pub(super) collation: String,
     pub(super) unsigned: bool,
-    /// In the index in question.
+    /// Number of the column in the index in question.
     pub(super) place: Option<u32>,
     pub(super) index: Option<String>,
 }

@@ -1,11 +1,11 @@
-//! Rows of captured tables as they are at a known position: for refreshes and reconciliations, not for capture.
+//! Reads rows of captured tables at a known position: for refreshes and reconciliations, not for capture.
 //!
-//! In reading order: `watermarks.rs` says where in the binlog a snapshot stands. `described.rs` has the columns of a
-//! table, `value.rs` their values, and `condition.rs` a condition of a person; `plan.rs` makes of them how a table is
-//! read. This file reads. A snapshot lives for one chunk, so no long read view holds up the server's purge. Values are
-//! read as text in the column's own character set, which for all types that can be captured is what its row events
-//! hold. A plan is kept as long as the definition of its table stays, which each chunk's transaction asks for after its
-//! rows: from the first row to COMMIT no statement can change it. The binlog itself is read by `stream/`.
+//! In the order to read: `watermarks.rs` finds the position of a snapshot. `described.rs` has the columns of a table,
+//! `value.rs` their values, and `condition.rs` an operator's condition; `plan.rs` makes the plan of a table from them.
+//! This file reads. A snapshot lives for one chunk, so no long read view delays the server's purge. Values are read as
+//! text in the column's own character set, which for all types that can be captured equals the content of row events. A
+//! plan is kept while the definition of its table stays. Each chunk's transaction asks for the definition after its
+//! rows: from the first row to COMMIT no statement can change it. `stream/` reads the binlog itself.
 
 mod condition;
 mod described;
@@ -37,27 +37,28 @@ use crate::mysql::keyset::after_key;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::server::session::binlog_off;
 
-/// Without REPEATABLE READ there is no snapshot, and without autocommit a question would keep one. Results come in the
-/// character sets of their columns.
+/// Settings of the session. Without REPEATABLE READ there is no snapshot, and without autocommit a query would keep
+/// one. Results come in the character sets of their columns.
 pub(super) const SESSION: &str = "SET NAMES utf8mb4; \
      SET SESSION character_set_results = NULL, time_zone = '+00:00', sql_mode = '', autocommit = 1; \
      SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ";
-/// A chunk of a table that is not in memory, on a busy server.
+/// Limit of one query: it suffices for a chunk of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// A chunk ends early when its rows are that large.
+/// Bytes of rows after which a chunk ends early.
 const CHUNK_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// Which rows of a table.
+/// The rows of a table that are read.
 #[derive(Clone, Copy)]
 enum RowSelection<'w> {
-    /// At most so many after a place, of those that a condition finds.
+    /// At most so many rows after a cursor, of those that match a condition.
     After(Option<&'w ScanCursor>, NonZeroUsize, Option<&'w Condition>),
-    /// Those whose first field is one of these.
+    /// The rows whose first field is one of these.
     Keys(&'w [Cell]),
 }
 
 impl RowSelection<'_> {
-    /// What a plan is kept for, whether by chunks; conditions are too many.
+    /// Returns the table for which a plan is kept, and whether it reads by chunks; `None` with a condition, as there
+    /// are too many.
     fn plan_of(&self, table: &TableIdentity<'_>) -> Option<(ShardId, bool)> {
         match self {
             Self::After(.., None) => Some((table.shard, true)),
@@ -67,7 +68,7 @@ impl RowSelection<'_> {
     }
 }
 
-/// One table of a reading.
+/// One table of a query.
 struct TablePart<'w> {
     table: &'w TableIdentity<'static>,
     wanted: RowSelection<'w>,
@@ -80,14 +81,14 @@ impl TablePart<'_> {
     }
 }
 
-/// What was read.
+/// The result of a query.
 struct TableRead {
     low: Lsn,
     high: Lsn,
     server: ServerIdentity,
-    /// Nothing was left out for its size.
+    /// No row was left out for its size.
     is_whole: bool,
-    /// The place of the last row.
+    /// Cursor after the last row.
     last: Option<ScanCursor>,
 }
 
@@ -158,7 +159,7 @@ impl RowSource for MysqlSource {
 }
 
 impl MysqlSource {
-    /// Rows of a table that follow one another.
+    /// Reads consecutive rows of a table.
     async fn part(
         &self,
         table: &TableIdentity<'static>,
@@ -194,7 +195,7 @@ impl MysqlSource {
             let mut connection = self.snapshots.connection().await?;
             let dialect = self.dialect(&mut connection).await?;
             let low = match S::NEEDS_POSITION {
-                // What is known of the server may be why it failed.
+                // The kept dialect may be the cause of the failure.
                 true => {
                     let low = self.low_watermark(&mut connection, dialect).await;
                     low.inspect_err(|_| self.plans.forget_dialect())?
@@ -221,7 +222,7 @@ impl MysqlSource {
                     self.plans.forget_dialect();
                     return Err(fault);
                 }
-                // Whatever it was, a table may have changed since its plan was made, or another server have come.
+                // Whatever the fault: a table may have changed since its plan was made, or the server may be another.
                 Err(fault) => {
                     self.plans.forget_dialect();
                     parts.iter().filter_map(TablePart::read).for_each(|read| self.plans.forget(read));
@@ -243,7 +244,7 @@ impl MysqlSource {
         }
     }
 
-    /// One transaction in one packet.
+    /// Reads the tables in one transaction, sent in one packet.
     async fn read_as_planned(
         &self,
         connection: &mut Conn,
@@ -303,7 +304,7 @@ impl MysqlSource {
         Ok(TableRead { low, high, server, is_whole, last })
     }
 
-    /// What is captured of a table: an entity may have several patterns, each with names of its own.
+    /// Returns the entity of a table: an entity may have several patterns, each with its own names.
     fn entity_of(&self, table: &TableIdentity<'_>) -> Result<&EntityConfig, Fault> {
         let is_of = |known: &&EntityConfig| {
             known.entity == table.entity && known.tables.matches(&table.database, &table.table).is_some()
@@ -325,7 +326,7 @@ fn odd(table: &TableIdentity<'_>) -> Fault {
     table_fault(Code::Internal, table, "a value is not of its type")
 }
 
-/// The captured columns and the key of the rows that are wanted.
+/// Returns the query for the captured columns and the key of the wanted rows.
 fn select(part: &TablePart<'_>) -> Result<String, Fault> {
     let TablePart { table, wanted, plan } = part;
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
@@ -367,18 +368,18 @@ fn select(part: &TablePart<'_>) -> Result<String, Fault> {
     ))
 }
 
-/// Rows on their way.
+/// Passes rows from a query to a sink.
 struct RowCollector<'s, S> {
     low: Lsn,
     sink: &'s mut S,
-    /// All rows were taken so far; what follows those that have no room is stepped over.
+    /// All rows were taken so far; after the first row without room the others are skipped.
     is_whole: bool,
-    /// The last one that was taken.
+    /// The last row that was taken.
     last: Option<Row>,
 }
 
 impl<S: Sink> RowCollector<'_, S> {
-    /// Takes the rows of one table; whether each could be understood.
+    /// Takes the rows of one table; returns whether every value had its type.
     async fn read(
         &mut self,
         part: &TablePart<'_>,
@@ -395,7 +396,7 @@ impl<S: Sink> RowCollector<'_, S> {
         Ok(are_understood)
     }
 
-    /// Hands on the captured values.
+    /// Passes the captured values to the sink; `None` if a value is not of its type.
     fn accept(&mut self, part: &TablePart<'_>, row: &Row) -> Option<()> {
         let values = part.plan.kinds.iter().enumerate().map(|(place, kind)| kind.decode(row.as_ref(place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
@@ -404,16 +405,16 @@ impl<S: Sink> RowCollector<'_, S> {
     }
 }
 
-/// Where rows go.
+/// The receiver of rows.
 trait Sink: Send {
-    /// Whether it needs to know where the rows stand.
+    /// Whether the receiver needs the position of the rows.
     const NEEDS_POSITION: bool;
 
     fn accept(&mut self, low: Lsn, table: &TableIdentity<'static>, row: &[Value<'_>]);
 
     fn has_room(&self) -> bool;
 
-    /// Whether what was taken can be forgotten, and is.
+    /// Discards the rows taken so far, if possible; returns whether it did.
     fn begins_again(&mut self) -> bool;
 }
 
@@ -434,7 +435,7 @@ impl Sink for Encoder {
     }
 }
 
-/// Hands rows on.
+/// Passes rows to a function.
 struct RowVisitor<'v> {
     visit: &'v mut (dyn FnMut(&[Value<'_>]) + Send),
     rows: usize,

@@ -1,4 +1,4 @@
-//! How one table is read: its columns and the index that leads to its rows, as long as its definition stays.
+//! The plan by which a table is read: its columns and the index to its rows; it is valid while its definition stays.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,10 +20,10 @@ use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
 use crate::mysql::source::server::session::literal;
 
-/// Tables whose plans are kept; with more, all are forgotten.
+/// Plans that are kept, at most; before one more, all are forgotten.
 const PLANS_MAX: usize = 20_000;
-/// How the server is asked, as long as nothing fails, and how its tables are read, as long as their definitions stay:
-/// by shard, for chunks and for keys.
+/// The dialect of the server, until a query fails, and the plans of its tables, while their definitions stay: by shard,
+/// for chunks and for keys.
 #[derive(Default)]
 pub(in super::super) struct Plans {
     plans: Mutex<HashMap<Read, Arc<Plan>>>,
@@ -67,35 +67,35 @@ impl Plans {
     }
 }
 
-/// How one table is read.
+/// The plan by which one table is read.
 pub(super) struct Plan {
-    /// What it was made for.
+    /// Definition of the table for which the plan was made.
     pub(super) definition: String,
     /// Kinds of the captured columns, in the order of the entity's fields.
     pub(super) kinds: Vec<Kind>,
-    /// As SQL: the captured columns, and after them what of the key is none.
+    /// SQL of the captured columns, and after them the other columns of the key.
     pub(super) selected: String,
-    /// The index that leads to the rows.
+    /// Name of the index that leads to the rows.
     pub(super) index: String,
-    /// Its columns, as far as they are compared.
+    /// Columns of the index, as far as they are compared.
     pub(super) key: Vec<KeyColumn>,
-    /// As SQL: which rows are meant.
+    /// SQL of the condition for rows, if there is one.
     pub(super) only: Option<String>,
 }
 
-/// A column that rows are found by.
+/// A column by which rows are found.
 pub(super) struct KeyColumn {
     pub(super) name: String,
     pub(super) kind: Kind,
-    /// Its place among the selected columns: a captured one is not selected twice.
+    /// Index among the selected columns: a captured one is not selected twice.
     place: usize,
-    /// The character set of a text; empty for bytes.
+    /// Character set of a text; empty for bytes.
     pub(super) character_set: String,
     pub(super) collation: String,
 }
 
 impl MysqlSource {
-    /// What the server says of the table.
+    /// Makes the plan of a table from the server's description.
     pub(super) async fn plan(
         &self,
         connection: &mut Conn,
@@ -107,7 +107,7 @@ impl MysqlSource {
         let known = connection.query_map(describe(table, wanted), Described::from_row);
         let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
-            // What may not be read is not listed either.
+            // The server does not list tables that the account may not read.
             let name = quote_table(&table.database, &table.table);
             let ask = connection.query_drop(format!("SELECT 1 FROM {name} LIMIT 0"));
             return Err(match self.snapshots.within(TIMEOUT, ask).await {
@@ -177,7 +177,7 @@ impl Plan {
         Self { definition, selected: selected.join(", "), kinds, index, key, only: None }
     }
 
-    /// Where the next chunk begins; `None` when a value is not of its type.
+    /// Returns the cursor after this row; `None` when a value is not of its type.
     pub(super) fn cursor_at(&self, last: &Row) -> Option<ScanCursor> {
         let values = self.key.iter().map(|column| column.kind.decode(last.as_ref(column.place)?));
         let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
@@ -189,7 +189,7 @@ pub(super) fn show_definition(table: &TableIdentity<'_>) -> String {
     format!("SHOW CREATE TABLE {}", quote_table(&table.database, &table.table))
 }
 
-/// A definition without the number that each new row changes: it stands after the columns, in front of all comments.
+/// Returns a definition without the counter that each new row changes: it is after the columns, before all comments.
 pub(super) fn without_counter(definition: &str) -> String {
     const COUNTER: &str = " AUTO_INCREMENT=";
     let options = definition.find("\n) ").unwrap_or(definition.len());
@@ -218,7 +218,7 @@ impl Described {
     }
 }
 
-/// A statement for [`Described`].
+/// Returns the query for [`Described`].
 fn describe(table: &TableIdentity<'_>, wanted: &RowSelection<'_>) -> String {
     let place = |names: [&str; 2]| {
         let [database, name] = [&table.database, &table.table].map(|name| literal(name));
@@ -226,7 +226,7 @@ fn describe(table: &TableIdentity<'_>, wanted: &RowSelection<'_>) -> String {
     };
     let (index, only) = match wanted {
         RowSelection::After(..) => ("INDEX_NAME", "INDEX_NAME = 'PRIMARY'"),
-        // Any that begins with the column will do.
+        // Any index that begins with the column will do.
         RowSelection::Keys(_) => ("MIN(INDEX_NAME)", "SEQ_IN_INDEX = 1 AND INDEX_TYPE = 'BTREE'"),
     };
     format!(

@@ -1,4 +1,4 @@
-//! A value of a chunk: as the server writes it, as its row events would have it, and as a literal.
+//! A value of a chunk: as the server's text, as the value of a row event, and as a literal.
 
 use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Entity, Value};
@@ -7,7 +7,7 @@ use anabranch_schemas::serial;
 use crate::mysql::connection::push_bytes;
 use crate::mysql::source::server::tables::accepts_data_type;
 
-/// What the text of a column means.
+/// The meaning of the text of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Signed,
@@ -15,17 +15,17 @@ pub(super) enum Kind {
     Bytes,
     Date,
     DateTime,
-    /// Selected as seconds since 1970.
+    /// A timestamp, which is selected as seconds since 1970.
     Timestamp,
 }
 
 impl Kind {
-    /// The kind of a captured column; `None` when it cannot be captured.
+    /// Returns the kind of a captured column; `None` when it cannot be captured.
     pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
         accepts_data_type(entity, field, data_type).then(|| Self::of(data_type, unsigned)).flatten()
     }
 
-    /// The kind of a column of a primary key; `None` when rows cannot be told apart by it in a statement.
+    /// Returns the kind of a column of a primary key; `None` if a statement cannot distinguish rows by it.
     pub(super) fn of_key(data_type: &str, unsigned: bool) -> Option<Self> {
         match data_type {
             "binary" | "varbinary" => Some(Self::Bytes),
@@ -33,12 +33,12 @@ impl Kind {
         }
     }
 
-    /// The kind of a column that is compared with a value.
+    /// Returns the kind of a column that is compared with a value.
     pub(super) fn compared(data_type: &str, unsigned: bool) -> Option<Self> {
         Self::of_key(data_type, unsigned).or_else(|| Self::of(data_type, unsigned))
     }
 
-    /// A value as people write it; a moment is UTC, and may be a date.
+    /// Parses a value as people write it; a moment is UTC, and may be a date.
     pub(super) fn typed(self, text: &str) -> Option<Value<'static>> {
         match self {
             Self::Signed | Self::Unsigned | Self::Bytes => self.parse(text.as_bytes()).map(Value::into_owned),
@@ -70,7 +70,7 @@ impl Kind {
         })
     }
 
-    /// What is selected for a (quoted) column.
+    /// Returns the SQL that selects a (quoted) column.
     pub(super) fn selected(self, name: &str) -> String {
         match self {
             Self::Timestamp => format!("UNIX_TIMESTAMP({name})"),
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// The value that a derived key stands for in a column; `None` = in none of its rows.
+    /// Returns the value of a derived key in a column; `None` = it is in none of its rows.
     pub(super) fn of_cell(self, cell: &Cell) -> Option<Value<'static>> {
         let text = match cell {
             Cell::UInt(number) => number.to_string().into_bytes(),
@@ -89,7 +89,7 @@ impl Kind {
             Self::Bytes => Some(Value::Bytes(text.into())),
             Self::Signed | Self::Unsigned => {
                 let value = self.parse(&text)?.into_owned();
-                // The text of a number is one: `07` is none.
+                // A number has one text: `07` is none.
                 let is_exact = serial::text(&value).is_some_and(|exact| *exact == *text);
                 is_exact.then_some(value)
             }
@@ -97,7 +97,7 @@ impl Kind {
         }
     }
 
-    /// The value that a row event would have; `None` when the text is not of this kind.
+    /// Returns the value that a row event would have; `None` when the text is not of this kind.
     pub(super) fn decode(self, cell: &mysql_async::Value) -> Option<Value<'_>> {
         match cell {
             mysql_async::Value::NULL => Some(Value::Null),
@@ -142,7 +142,7 @@ fn date(text: &str) -> Option<(u16, u8, u8)> {
     Some((year.parse().ok()?, month.parse().ok()?, day.parse().ok()?))
 }
 
-/// What stands before the point, and the microseconds after it.
+/// Splits off the digits after the point; returns the text before it, and microseconds.
 fn fraction(text: &str) -> Option<(&str, u32)> {
     const DIGITS: usize = 6;
     let Some((whole, digits)) = text.split_once('.') else { return Some((text, 0)) };
@@ -150,8 +150,8 @@ fn fraction(text: &str) -> Option<(&str, u32)> {
     Some((whole, digits.parse::<u32>().ok()? * 10u32.pow(missing as u32)))
 }
 
-/// The same of a value that need not be one of the column: bytes that are no text of its character set are found in no
-/// row, and are no error.
+/// Returns a literal of a value that the column need not be able to hold: bytes that are no text of its character set
+/// match no row and cause no error.
 pub(super) fn exact_literal(value: &Value<'_>, character_set: &str, collation: &str) -> String {
     match (value, character_set) {
         (Value::Bytes(_), "") | (Value::Int(_) | Value::UInt(_), _) => literal(value, ""),
@@ -159,7 +159,7 @@ pub(super) fn exact_literal(value: &Value<'_>, character_set: &str, collation: &
     }
 }
 
-/// The value of a key column as SQL. A text literal has the column's character set and takes its collation.
+/// Returns the value of a key column as SQL. A text literal has the column's character set and takes its collation.
 pub(super) fn literal(value: &Value<'_>, character_set: &str) -> String {
     match value {
         Value::Int(number) => number.to_string(),
@@ -176,7 +176,7 @@ pub(super) fn literal(value: &Value<'_>, character_set: &str) -> String {
         Value::DateTime { year, month, day, hour, minute, second, microsecond } => {
             format!("'{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{microsecond:06}'")
         }
-        // No kind of key has these.
+        // No kind of key has these values.
         Value::Null | Value::Double(_) | Value::Timestamp { .. } | Value::Time { .. } => "NULL".to_owned(),
     }
 }

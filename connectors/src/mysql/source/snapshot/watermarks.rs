@@ -1,18 +1,19 @@
-//! Between which places of the binlog a snapshot stands.
+//! Finds the two positions of the binlog between which a snapshot is.
 //!
-//! MariaDB says at which place it stands (`Binlog_snapshot_position`), and that is exact: a transaction that is in the
-//! binlog already, but is not seen yet because a replica's acknowledgement is waited for, is behind that place. The
-//! GTID variables run ahead of what is seen (measured).
+//! MariaDB reports the exact position of a snapshot (`Binlog_snapshot_position`). A transaction that is in the binlog
+//! but not visible yet, because it waits for a replica's acknowledgement, is after that position. The GTID variables
+//! run ahead of the visible state (measured).
 //!
-//! MySQL says no such place, but a low and a high watermark can be had of it:
+//! MySQL reports no such position, but a low and a high watermark follow from its answers:
 //!
-//! - *Low*: the end of the binlog, and then the transactions that are being committed (`gtid_owned`). A transaction has
-//!   its GTID before it is in the binlog, and loses its owner when it is committed in the engine. So once each of these
-//!   is nobody's any more, a snapshot that begins now sees all up to that end.
-//! - *High*: the end of the binlog once the snapshot stands. What is committed in the engine is in the binlog before.
+//! - *Low*: the end of the binlog, read before the transactions that are being committed (`gtid_owned`). A transaction
+//!   has its GTID before it is in the binlog, and loses its owner when the engine commits it. So once none of them has
+//!   an owner any more, a snapshot that begins now sees all changes up to that end.
+//! - *High*: the end of the binlog once the snapshot exists. A change that the engine has committed was in the binlog
+//!   before.
 //!
-//! Committing takes as long as a replica's acknowledgement is waited for, and then the low watermark is waited for too.
-//! Nothing is locked.
+//! A commit takes as long as the wait for a replica's acknowledgement, and the low watermark waits for it. No lock is
+//! taken.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -28,17 +29,17 @@ use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::gtid::{Flavor, OWNED, owned};
 use crate::mysql::source::server::session::{Version, binlog_off};
 
-/// Transactions that are being committed are asked for again after this, and twice as long each time up to the longest.
+/// Pause before transactions that are being committed are queried again; it doubles each time up to the longest.
 const ASK: Duration = Duration::from_millis(1);
 const ASK_MAX: Duration = Duration::from_millis(100);
-/// Longer than a server waits for a replica's acknowledgement as it is delivered (`rpl_semi_sync_source_timeout`, 10
-/// s).
+/// Limit of the wait for a commit: longer than a server by default waits for a replica's acknowledgement
+/// (`rpl_semi_sync_source_timeout`, 10 s).
 const COMMIT_MAX: Duration = Duration::from_secs(30);
 
-/// A place of the binlog: file and position.
+/// A point in the binlog: file and position.
 pub(super) type BinlogCoordinates = (String, u64);
 
-/// What a server that rows are read from is asked, by what it is.
+/// The statements for the kind and version of a server from which rows are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Dialect {
     flavor: Flavor,
@@ -46,13 +47,13 @@ pub(super) struct Dialect {
 }
 
 impl Dialect {
-    /// The dialect of a server that says this of its version.
+    /// Returns the dialect of a server with this `@@version`.
     pub(super) fn of(version: &str) -> Self {
         let version = Version::parse(version);
         Self { flavor: version.flavor, show_end: version.show_end() }
     }
 
-    /// What the server says of itself.
+    /// Returns the query for the server's version and id.
     pub(super) fn identity(self) -> &'static str {
         match self.flavor {
             Flavor::MariaDb => "SELECT @@version, CAST(@@server_id AS CHAR)",
@@ -64,7 +65,8 @@ impl Dialect {
         ServerIdentity { flavor: self.flavor.as_str().to_owned(), id }
     }
 
-    /// Where the snapshot of this transaction stands, or below where.
+    /// Returns the statement for the position of this transaction's snapshot (MariaDB) or for its high watermark
+    /// (MySQL).
     pub(super) fn show_place(self) -> &'static str {
         match self.flavor {
             Flavor::MariaDb => "SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'",
@@ -72,7 +74,7 @@ impl Dialect {
         }
     }
 
-    /// The answer.
+    /// Reads the answer to [`Self::show_place`].
     pub(super) async fn snapshot_position(
         self,
         results: &mut QueryResult<'_, '_, TextProtocol>,
@@ -92,13 +94,13 @@ impl Dialect {
     }
 }
 
-/// A row of the statement that shows the end of the binlog.
+/// Reads a row of the statement that shows the end of the binlog.
 fn end(row: &Row) -> Option<BinlogCoordinates> {
     Some((row.get(0)?, row.get(1)?))
 }
 
 impl MysqlSource {
-    /// How the server at the other end is asked, until something fails.
+    /// Returns the dialect of the connected server; it is kept until a query fails.
     pub(super) async fn dialect(&self, connection: &mut Conn) -> Result<Dialect, Fault> {
         if let Some(kept) = self.plans.dialect() {
             return Ok(kept);
@@ -110,7 +112,8 @@ impl MysqlSource {
         Ok(dialect)
     }
 
-    /// A place up to which every snapshot sees all that begins from now on; `None` when a snapshot says its own.
+    /// Returns a position up to which every snapshot that begins from now on sees all changes; `None` if a snapshot
+    /// reports its own position.
     pub(super) async fn low_watermark(
         &self,
         connection: &mut Conn,

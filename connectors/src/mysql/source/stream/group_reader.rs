@@ -71,7 +71,7 @@ pub enum GroupEvent {
 #[must_use]
 pub enum Effect {
     Nothing,
-    /// Reading may resume here: everything before this position of the present file is complete.
+    /// The next stream may resume here: everything before this position of the present file is complete.
     Enter {
         resume: ResumePoint,
         position: u64,
