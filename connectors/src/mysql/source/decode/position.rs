@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Offset of a file's first event: a binlog file begins with four magic bytes.
 pub const FILE_START: u64 = 4;
 
-/// Why a position has no Lsn.
+/// The reason why a position has no `Lsn`.
 #[derive(Debug, Error)]
 pub enum PositionError {
     #[error(transparent)]

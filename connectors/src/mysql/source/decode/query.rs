@@ -154,7 +154,7 @@ pub fn classify(query: &Query<'_>) -> Statement {
     match query.sql {
         b"BEGIN" => return Statement::Begin,
         b"COMMIT" => return Statement::Commit,
-        // MariaDB sends this in place of an event that a replica of our capability does not get.
+        // MariaDB sends this in place of an event that a replica of this client's capability does not get.
         sql if sql.starts_with(b"# Dummy ev") => return Statement::Unknown("a replaced event".to_owned()),
         _ => {}
     }

@@ -24,7 +24,7 @@ pub enum Kind {
     Delete,
 }
 
-/// Why rows of a table cannot be read as configured.
+/// The reason why rows of a table cannot be read as configured.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum PlanProblem {
     #[error("its row events carry no column names")]

@@ -7,7 +7,7 @@ use super::wire::{Malformed, Reader};
 /// Bytes of the global part and of the branch part, at most.
 const PART_BYTES_MAX: usize = 64;
 
-/// Name of a branch.
+/// The name of an XA branch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Xid {
     format: u32,

@@ -1,8 +1,8 @@
 //! Checks whether the event at a position of MySQL's binlog contradicts a set of groups before it.
 //!
 //! MariaDB reports the GTIDs at a position; MySQL has no such query. That MySQL has all the groups proves little: a
-//! server that was reset numbers its new groups like the old ones. But on such a server the position is hardly ever the
-//! start of a group, unless of one that the set has. Groups that the set only lacks prove nothing: `gtid_purged` names
+//! server that was reset numbers its new groups like the old ones. But on such a server hardly ever a group starts at
+//! the position, or it is one that the set has. A group that the set only lacks proves nothing: `gtid_purged` names
 //! groups that no file has.
 
 use anabranch_pipeline::error::{Code, Fault};
@@ -21,7 +21,7 @@ impl Session {
     /// Whether the position can be the one after these groups (MySQL). The file must be kept and at least that long.
     pub async fn may_be_after(&mut self, gtids: &Gtids, file: &str, position: u64) -> Result<bool, Fault> {
         let found = match self.events(file, &format!("FROM {position} LIMIT 1")).await {
-            // The server answers so also for a file that was purged meanwhile.
+            // The server gives the same error for a file that was purged meanwhile.
             Err(fault) if fault.code() == Code::BinlogEventCorrupt => {
                 let is_kept = self.binlogs().await?.iter().any(|(name, _)| name == file);
                 return if is_kept { Ok(false) } else { Err(self.purged_meanwhile(file)) };

@@ -1,6 +1,6 @@
 //! Checks every condition of capture before the first byte is read; each failed check is one fault.
 //!
-//! A check of a privilege uses it instead of reading grants: it requests a binlog file that does not exist, under a
+//! Privileges are tested by use, not by reading grants: a check requests a binlog file that does not exist, under a
 //! server id that no reader uses. Two queries return tables and columns, however many tables there are.
 
 use std::collections::HashMap;

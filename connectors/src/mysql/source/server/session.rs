@@ -267,8 +267,8 @@ impl Session {
                 }))
             }
             Flavor::MySql => {
-                // A group that replicas were sent may wait for an acknowledgement; it counts as executed only after
-                // that.
+                // A group that was sent to replicas may wait for an acknowledgement, and counts as executed only after
+                // it.
                 let committing = self.text(OWNED).await?;
                 let missing = format!("SELECT GTID_SUBTRACT('{gtids}', @@GLOBAL.gtid_executed)");
                 let missing = self.text(&missing).await?.replace('\n', "");

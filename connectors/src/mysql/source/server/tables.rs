@@ -16,7 +16,7 @@ pub struct CapturedTable {
     pub identity: TableIdentity<'static>,
     /// Physical names of the captured columns, in the order of [`Entity::fields`].
     pub columns: Arc<[String]>,
-    /// The stream's reaction to changes of its rows without row events.
+    /// The stream's reaction to changes of the table's rows without row events.
     pub unseen_changes: UnseenChanges,
 }
 

@@ -18,7 +18,7 @@ pub struct StreamStart {
     pub partial: Option<String>,
     /// The server skips the groups of a GTID set, so the position of the first group it sends is the start.
     pub is_by_gtid: bool,
-    /// File and offset of the first group (a start by GTID set after 4 GiB, where events do not give positions).
+    /// File and offset of the first group (a start by GTID set after 4 GiB, where the positions of events wrap).
     pub start_position: Option<(String, u64)>,
     /// The other server that was read up to here, if any.
     pub follows: Option<FailOverStart>,

@@ -16,7 +16,7 @@ const ARTIFICIAL: u16 = 0x20;
 pub struct Cursor {
     source: String,
     position: Position,
-    /// File and offset of the first group, until an event has given its position.
+    /// File and offset of the first group, until that group arrives.
     start_position: Option<(String, u64)>,
 }
 

@@ -18,7 +18,7 @@ pub struct FailOverStart {
 }
 
 impl FailOverStart {
-    /// Whether the group was read whole from the server before.
+    /// Whether the group was read whole from the earlier server.
     pub fn has_read(&self, gtid: &Gtid) -> bool {
         self.read.as_ref().is_some_and(|read| read.has(gtid))
     }

@@ -18,7 +18,8 @@ use crate::mysql::source::decode::events::{self, Class};
 use crate::mysql::source::decode::position::FILE_START;
 use crate::mysql::source::server::session::Session;
 
-/// A server searches a whole file for a GTID set; it reads a huge one from the disk.
+/// Limit of the wait for the first group: a server searches a whole file for a GTID set, and reads a huge one from
+/// disk.
 const FIRST_GROUP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Replica slot of these queries, so that they end no stream of a reader or a lane.
 const REPLICA_SLOT: u32 = 1 << 16;

@@ -32,7 +32,7 @@ pub struct MappedTable {
     plan: Result<Plan, Mismatch>,
 }
 
-/// Why a captured table cannot be captured in its present shape.
+/// The reason why a captured table cannot be captured in its present shape.
 #[derive(Debug)]
 enum Mismatch {
     Plan(PlanProblem),
@@ -211,8 +211,8 @@ impl MappedTable {
         format!("table {}.{}", self.table.identity.database, self.table.identity.table)
     }
 
-    /// Why the table's shape does not fit; `None` if it does, or if a setting of the server is wrong, as that concerns
-    /// every table.
+    /// Returns why the table's shape does not fit; `None` if it does, or if a setting of the server is wrong, as that
+    /// concerns every table.
     pub fn unfit(&self) -> Option<Fault> {
         self.plan().err().filter(|fault| fault.code() == Code::SourceSchemaChanged)
     }

@@ -360,5 +360,5 @@ impl<E: Events> ChangeSource for MysqlStream<E> {
     }
 }
 
-/// Table id, flags, and at most an empty frame.
+/// Bytes of a rows event for no table, at most: table id, flags, and an empty frame.
 const ROWS_WITHOUT_TABLE_BYTES: usize = 12;

@@ -1,13 +1,13 @@
 //! Decides whether a server's binlog can be read on from where an earlier stream stopped, and from which point.
 //!
-//! The same server must hold our last groups at the position where we left them; if that file was purged, the groups
-//! after ours must be in other files. Another server is followed when its binlog has all our groups: by GTID set, in
-//! the next epoch.
+//! The same server must hold the groups that were read, at the position where the earlier stream stopped; if that file
+//! was purged, the later groups must be in other files. Another server is followed when its binlog has all groups that
+//! were read: by GTID set, in the next epoch.
 //!
-//! Our groups are all that the log has at least in part. An undecided XA branch keeps the resume point before it; the
-//! log also has the groups after that point, up to the read end, where the point has one. A group that was sent in part
-//! is sent again whole, so the server must have it too. Messages of earlier builds do not name such a group. It was the
-//! next one, so it is lost if another server began a group of its own in its place.
+//! The groups that were read are those that the log has at least in part. An undecided XA branch keeps the resume point
+//! before it; the log also has the groups after that point, up to the read end, where the point has one. A group that
+//! was sent in part is sent again whole, so the server must have it too. Messages of earlier builds do not name such a
+//! group. It was the next one, so it is lost if another server began a group of its own in its place.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -311,7 +311,8 @@ async fn holds_at(session: &mut Session, gtids: &Gtids, file: &str, position: u6
         // MariaDB takes 4 bytes for a position.
         Flavor::MariaDb if position > u64::from(u32::MAX) => session.has_groups(gtids).await,
         Flavor::MariaDb => match session.gtid_at(file, position).await? {
-            // A domain of ours must be where we left it; a start by GTID set may know fewer domains.
+            // The server must have each domain of the set at the same group; a start by GTID set may know fewer
+            // domains.
             Some(there) => Ok(Gtids::parse(Flavor::MariaDb, &there)
                 .is_some_and(|there| gtids.domains().all(|gtid| there.domains().any(|other| other == gtid)))),
             None => Ok(false),

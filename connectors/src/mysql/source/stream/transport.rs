@@ -35,7 +35,7 @@ pub enum Start {
         file: String,
         position: u64,
     },
-    /// After these groups.
+    /// The server begins after these groups.
     Gtids(Gtids),
 }
 

@@ -31,7 +31,7 @@ const CHUNK_BYTES: usize = 8 * 1024;
 /// Bytes in memory of encoded rows of all undecided groups of one stream; about a million small rows.
 pub const MEMORY_BYTES_MAX: usize = 24 << 20;
 
-/// Why rows could not be kept or brought back.
+/// The reason why rows could not be kept or released.
 #[derive(Debug, Error)]
 pub enum WithholdError {
     #[error("{}", .0.0)]

@@ -57,7 +57,7 @@ impl Ground {
         Self { tables, maps, table_id: map.table_id }
     }
 
-    /// An event of this many rows at this position.
+    /// Returns an event of this many rows at this position.
     pub fn event(&self, lsn: Lsn, first: u32, rows: u32) -> PendingRows {
         let mut body = self.table_id.to_le_bytes()[..6].to_vec();
         body.extend([1, 0, 2, 0b11]);
