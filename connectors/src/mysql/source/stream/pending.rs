@@ -1,8 +1,8 @@
 //! A rows event of a captured table on its way into batches or chunks: it may need more than one.
 //!
-//! Only this file makes rows into changes. An update without effect ends here, before it is encoded. An update that
-//! moves its row in the key by which chunks are read becomes a delete and an insert: a lane skips values that an update
-//! keeps, and a row that left the part that a chunk reads is in no chunk.
+//! Only this file makes rows events into changes. An update without effect ends here, before it is encoded. An update
+//! that moves its row in the key by which chunks are read becomes a delete and an insert: a lane skips values that an
+//! update keeps, and a row that left the part that a chunk reads is in no chunk.
 
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use anabranch_pipeline::records::BatchBuilder;
 use super::last_warning::LastWarning;
 use super::maps::MappedTable;
 
-/// Such tables of one stream.
+/// Captured tables without rows in the last event of a stream, and the time of the last warning.
 #[derive(Debug, Default)]
 pub(super) struct Unseen {
     /// Tables of the event that was taken last.

@@ -80,7 +80,7 @@ impl From<Problem> for WithholdError {
 pub struct RowStorage {
     /// Bytes that they may take in memory.
     pub memory_bytes: usize,
-    /// Folder of the file for the other rows.
+    /// Maker of the temporary file for the other rows.
     pub(crate) spill: Spill,
 }
 
