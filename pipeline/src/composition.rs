@@ -85,7 +85,9 @@ pub async fn read<C: Connectors>(
         connectors.require_source(source).await?;
         let SourceParts { connector, start, .. } = connectors.source(source)?;
         let capture = Capture { source, connector, log, registers, start, limits: connectors.limits() };
-        capture::run(capture, || connectors.progress_of_source(source), &acknowledged, cancel).await
+        let lanes = || connectors.progress_of_source(source);
+        // On the heap: the loop is large, and each future around it would move it over the stack once more.
+        Box::pin(capture::run(capture, lanes, &acknowledged, cancel)).await
     };
     under_lease(leases, handle, cancel, work).await
 }
@@ -103,7 +105,8 @@ pub async fn apply<C: Connectors>(
         connectors.require_target(&id.target).await?;
         let (mut store, scope) = connectors.store(id)?;
         let (projection, slot) = (connectors.projection(&id.projection)?, replica_slot(connectors, id));
-        lane(connectors, id, projection, scope, slot).await?.run(&mut store, &applied, cancel).await
+        let lane = lane(connectors, id, projection, scope, slot).await?;
+        Box::pin(lane.run(&mut store, &applied, cancel)).await
     };
     under_lease(leases, handle, cancel, work).await
 }

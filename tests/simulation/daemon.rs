@@ -162,10 +162,11 @@ impl Task {
         let process = Process::new(&self.stage, self.fields, &self.shared, self.leases.clone());
         match self.work {
             Work::Reader(source) => {
-                composition::read(&process, SOURCE_NAMES[source], handle, &self.cancel).await
+                Box::pin(composition::read(&process, SOURCE_NAMES[source], handle, &self.cancel)).await
             }
             Work::Lane(source, target, lane) => {
-                composition::apply(&process, &lane_id((source, target, lane)), handle, &self.cancel).await
+                let id = lane_id((source, target, lane));
+                Box::pin(composition::apply(&process, &id, handle, &self.cancel)).await
             }
         }
     }

@@ -3,16 +3,18 @@
 use anabranch_connectors::memory::{
     MemoryLease, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore,
 };
-use anabranch_pipeline::composition::{Connectors, LogServer, SourceParts, TargetStore};
+use anabranch_pipeline::composition::{self, Connectors, LogServer, SourceParts, TargetStore};
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogStart, Lease, Leases, SourceConnector};
 use anabranch_pipeline::projections::{LaneScope, Projection};
 use anabranch_pipeline::records::{LaneId, Progress};
+use anabranch_pipeline::supervise::TaskStates;
+use tokio_util::sync::CancellationToken;
 
 use crate::script::{SOURCES, TARGETS};
-use crate::stage::{LANES, SOURCE_NAMES, Stage, lane_at, lane_id};
+use crate::stage::{DIRECT_FEEDS, LANES, LaneAt, SOURCE_NAMES, Stage, lane_at, lane_id};
 
 /// The parts of one task's composition.
 pub struct Process<'a> {
@@ -94,6 +96,27 @@ impl Connectors for Process<'_> {
 
     fn limits(&self) -> &Limits {
         &self.stage.limits
+    }
+}
+
+impl Stage {
+    /// Runs one attempt of a reader whose process believes that it holds its lease.
+    pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
+        let (shared, handle) = (Shared::new(DIRECT_FEEDS), TaskStates::default().handle("reader"));
+        let process = Process::new(self, self.fields(), &shared, ProcessLeases::Believed);
+        Box::pin(composition::read(&process, SOURCE_NAMES[source], &handle, cancel)).await
+    }
+
+    /// Runs one attempt of a lane whose process believes that it holds its lease.
+    pub async fn deliver(
+        &self,
+        lane: LaneAt,
+        shared: &Shared,
+        cancel: &CancellationToken,
+    ) -> Result<(), Fault> {
+        let process = Process::new(self, self.fields(), shared, ProcessLeases::Believed);
+        let handle = TaskStates::default().handle("lane");
+        Box::pin(composition::apply(&process, &lane_id(lane), &handle, cancel)).await
     }
 }
 

@@ -10,22 +10,17 @@ use anabranch_connectors::memory::{
     MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, StoreKind, StoredRow,
     Weather,
 };
-use anabranch_pipeline::composition;
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::{RewindSource, Shared};
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::deliver::RewindSource;
 use anabranch_pipeline::ports::BinlogStart;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, LaneId, Progress};
-use anabranch_pipeline::supervise::TaskStates;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use crate::process::{Process, ProcessLeases};
 use crate::script::{self, Claim, Key, SOURCES, TARGETS};
 
 pub const LANES: u32 = 2;
@@ -203,13 +198,6 @@ impl Stage {
         found
     }
 
-    /// Runs one attempt of a reader whose process believes that it holds its lease.
-    pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
-        let (shared, handle) = (Shared::new(DIRECT_FEEDS), TaskStates::default().handle("reader"));
-        let process = Process::new(self, self.fields(), &shared, ProcessLeases::Believed);
-        composition::read(&process, SOURCE_NAMES[source], &handle, cancel).await
-    }
-
     pub fn past(&self, source: usize) -> RewindSource<'_, MemorySource, MemoryLog, MemoryRegisters> {
         let (name, connector) = (SOURCE_NAMES[source], &self.sources[source]);
         RewindSource {
@@ -228,17 +216,6 @@ impl Stage {
 
     pub fn store(&self, lane: LaneAt) -> MemoryStore {
         self.targets[lane.1].lane(lane_id(lane), self.owned(lane))
-    }
-
-    /// Runs one attempt of a lane whose process believes that it holds its lease.
-    pub async fn deliver(
-        &self,
-        lane: LaneAt,
-        shared: &Shared,
-        cancel: &CancellationToken,
-    ) -> Result<(), Fault> {
-        let process = Process::new(self, self.fields(), shared, ProcessLeases::Believed);
-        composition::apply(&process, &lane_id(lane), &TaskStates::default().handle("lane"), cancel).await
     }
 }
 
