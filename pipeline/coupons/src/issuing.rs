@@ -66,7 +66,7 @@ pub fn issue(
         let user = ledger.users.get_mut(&held.candidate.member.user).ok_or(MessageEnd::Later);
         let end = user.and_then(|user| {
             if held.taken.is_new {
-                reserve_new(user, &held.candidate, &held.taken);
+                reserve_new(user, &held.candidate, &held.taken)?;
             }
             let Some(source) = &held.source else { return Err(unread(user, &held.candidate, &held.taken)) };
             let verdict = judge(source, &held.taken, held.candidate.member.calendar, user.now);

@@ -8,8 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::ports::SourceRow;
 use crate::records::{
-    Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay, RowChange,
-    RowState, Unique, UserLedger,
+    ATTEMPT_TIMEOUT, Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay,
+    RowChange, RowState, Unique, UserLedger,
 };
 
 /// Time for which half of a rename may be invisible, since it writes two shards.
@@ -41,6 +41,8 @@ pub struct TakenRow {
     pub may_have_called: bool,
     /// Whether the ledger lacks the row; the issue writes it.
     pub is_new: bool,
+    /// Time of the ledger's server when the row was read.
+    pub read_at: Timestamp,
     pub claims: Vec<ShardId>,
 }
 
@@ -105,6 +107,7 @@ pub fn reserve(
         may_have_called: matches!(row.state, RowState::Issued { .. }),
         claims: ledger.claims.get(&member.calendar).cloned().unwrap_or_default(),
         is_new,
+        read_at: now,
         key,
     };
     ledger.rows.insert(taken.key.occurrence, row);
@@ -112,8 +115,18 @@ pub fn reserve(
 }
 
 /// Writes a new row as it was reserved, unless the ledger has a row of another attempt by now.
-pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &TakenRow) {
+///
+/// An attempt without a row leaves nothing that ages, so the age of its read ends it: a granter that slept must not insert
+/// a row into a day that was closed meanwhile.
+pub fn reserve_new(
+    ledger: &mut UserLedger,
+    candidate: &Candidate,
+    taken: &TakenRow,
+) -> Result<(), MessageEnd> {
     let now = ledger.now;
+    if now >= taken.read_at + ATTEMPT_TIMEOUT && !ledger.rows.contains_key(&taken.key.occurrence) {
+        return Err(MessageEnd::Later);
+    }
     ledger.rows.entry(taken.key.occurrence).or_insert_with(|| LedgerRow {
         state: RowState::Reserved,
         day: candidate.run.day,
@@ -125,6 +138,7 @@ pub fn reserve_new(ledger: &mut UserLedger, candidate: &Candidate, taken: &Taken
         by_hand: false,
         absent_since: None,
     });
+    Ok(())
 }
 
 /// Returns whether no call for the occurrence was ever carried out, so that this day may take the row.

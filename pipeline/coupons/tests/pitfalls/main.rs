@@ -5,17 +5,19 @@
     reason = "clippy.toml allows it in tests; helpers of a test file are not seen as such"
 )]
 
+mod user;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anabranch_coupons::days::{MemberNeed, begin, members, need};
 use anabranch_coupons::dead_letters::{LeftAlone, requeue};
-use anabranch_coupons::issuing::{Chain, ChainMoved, HeldRow, answered, is_registered, issue, issue_user};
+use anabranch_coupons::issuing::{Chain, ChainMoved, HeldRow, answered, is_registered, issue};
 use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    ATTEMPT_TIMEOUT, Candidate, DayRun, FailedOutcome, LedgerTokens, Member, MemberState, ProgrammeLedger,
-    Reason, RowState, RunKey, Unique, UserLedger, UsersLedger,
+    ATTEMPT_TIMEOUT, Candidate, FailedOutcome, LedgerTokens, MemberState, ProgrammeLedger, Reason, RowState,
+    RunKey, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::report::Report;
 use anabranch_coupons::reserving::{
@@ -23,98 +25,12 @@ use anabranch_coupons::reserving::{
 };
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::{Birthday, Calendar};
-use anabranch_schemas::lunar::LunarMonthDay;
 use anabranch_schemas::shard::ShardId;
+use jiff::SignedDuration;
 use jiff::civil::{Date, date};
-use jiff::{SignedDuration, Timestamp};
+use user::{User, at, begun, programme, row};
 
 const MEMORY: SignedDuration = SignedDuration::from_hours(24);
-
-fn programme(more: &str) -> Programme {
-    let text = format!("name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\n{more}");
-    Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0)
-}
-
-fn at(text: &str) -> Timestamp {
-    text.parse().unwrap()
-}
-
-fn begun(now: &str, own_clock: &str, next: Option<Date>, rules: &Programme) -> Vec<(Date, DayRun)> {
-    let mut ledger = ProgrammeLedger {
-        now: at(now),
-        next,
-        leap_days: BTreeMap::new(),
-        open: Vec::new(),
-        begun: Vec::new(),
-    };
-    begin(&mut ledger, rules, at(own_clock), Unique(1));
-    ledger.begun
-}
-
-/// The ledger of one user, and the steps of granters on it.
-struct User {
-    ledger: UserLedger,
-    rules: Programme,
-    serial: u128,
-}
-
-impl User {
-    fn new(more: &str) -> Self {
-        let ledger = UserLedger {
-            now: at("2027-01-01T00:00:00Z"),
-            run: None,
-            claims: BTreeMap::new(),
-            rows: BTreeMap::new(),
-            refusals: BTreeMap::new(),
-        };
-        Self { ledger, rules: programme(more), serial: 1 }
-    }
-
-    /// Opens the run of a day with the user as a member.
-    fn day(&mut self, day: Date, calendar: Calendar) -> Candidate {
-        self.ledger.now = self.rules.at(day, self.rules.starts_at).unwrap();
-        let now = self.ledger.now.to_string();
-        let (_, mut run) = begun(&now, &now, Some(day), &self.rules).remove(0);
-        run.frozen = 1;
-        self.ledger.run = Some(Arc::new(run));
-        self.ledger.claims = BTreeMap::from([(calendar, vec![ShardId::from_u64(1).unwrap()])]);
-        let run = RunKey { programme: Arc::from("birthday"), day };
-        Candidate { run, member: Member { user: 7, calendar }, wave: 1 }
-    }
-
-    fn fresh(&mut self) -> Unique {
-        self.serial += 1;
-        Unique(self.serial)
-    }
-
-    fn reserve(&mut self, candidate: &Candidate) -> Result<TakenRow, MessageEnd> {
-        let attempt = self.fresh();
-        reserve(&mut self.ledger, candidate, attempt)
-    }
-
-    fn issue(&mut self, candidate: &Candidate, taken: &TakenRow) -> Result<(), MessageEnd> {
-        issue_user(&mut self.ledger, candidate, taken).map(drop)
-    }
-
-    /// Carries out a whole grant and returns how it ends.
-    fn grant(&mut self, day: Date, calendar: Calendar) -> Result<(), MessageEnd> {
-        let candidate = self.day(day, calendar);
-        let taken = self.reserve(&candidate)?;
-        self.issue(&candidate, &taken)?;
-        settle(&mut self.ledger, &candidate, &taken.key, &taken.coupon);
-        Ok(())
-    }
-}
-
-fn row(solar: (u8, u8), lunar: Option<(u8, u8)>, calendar: Calendar) -> SourceRow {
-    SourceRow {
-        born: None,
-        solar: MonthDay::new(solar.0, solar.1),
-        lunar: lunar.and_then(|(month, day)| LunarMonthDay::new(month, day)),
-        calendar,
-        changed_at: None,
-    }
-}
 
 const SOLAR: Calendar = Calendar::Solar;
 const LUNAR: Calendar = Calendar::Lunar;
@@ -179,6 +95,26 @@ fn two_days_that_race_give_one_coupon() {
     );
     settle(&mut user.ledger, &eve, &first.key, &first.coupon);
     assert_eq!(user.issue(&new_year, &second), Err(MessageEnd::Done));
+}
+
+#[test]
+fn a_granter_that_slept_inserts_no_row_by_what_it_read() {
+    let mut user = User::new("");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    // The ledger lacks the row: the issue inserts it. Meanwhile the ledger may be restored and the day closed.
+    user.ledger.rows.clear();
+    let slept = user.ledger.now + ATTEMPT_TIMEOUT;
+    for (now, issued) in [(slept - SignedDuration::from_secs(1), true), (slept, false)] {
+        let users = BTreeMap::from([(7, UserLedger { now, ..user.ledger.clone() })]);
+        let tokens = LedgerTokens { latest: Unique(7), before: None };
+        let mut ledger = UsersLedger { tokens, users };
+        let source = Some(vec![row((5, 4), None, SOLAR)]);
+        let held = HeldRow { candidate: candidate.clone(), taken: taken.clone(), source };
+        let ends = issue(&mut ledger, &[held], Unique(8), Unique(7)).unwrap();
+        assert_eq!(ends[0].is_ok(), issued, "{ends:?}");
+        assert_eq!(ledger.users[&7].rows.len(), usize::from(issued), "no row is left behind");
+    }
 }
 
 #[test]
