@@ -116,8 +116,8 @@ pub fn reserve(
 
 /// Writes a new row as it was reserved, unless the ledger has a row of another attempt by now.
 ///
-/// An attempt without a row leaves nothing that ages, so the age of its read ends it: a granter that slept must not insert
-/// a row into a day that was closed meanwhile.
+/// An attempt without a row leaves nothing that ages, so the age of its read ends it. A granter that slept must not
+/// insert a row into a day that was closed meanwhile.
 pub fn reserve_new(
     ledger: &mut UserLedger,
     candidate: &Candidate,

@@ -128,7 +128,7 @@ fn a_lane_that_stands_still_is_not_ready_and_its_source_is() {
     let reasons = world.reasons(59);
     assert_eq!(reasons.len(), 1, "{reasons:?}");
     assert_eq!(reasons[0].thing, "lane/birthday/t/a/0");
-    assert_eq!(reasons[0].reason, "no progress, 58 s behind");
+    assert_eq!(reasons[0].reason, "no progress, and a lag of 58 s");
     assert_eq!(world.view(59).lanes[0].lag_seconds, Some(58.0));
 }
 
