@@ -21,7 +21,7 @@ use crate::process::{ProcessIdentity, ProcessState, end_group};
 use crate::spec::{Passwords, RedisRole, ServerSpec};
 
 /// Limit of a start: well above the measured times (0.2 s idle, 10 s on two busy cores with crash recovery).
-const READY_TIMEOUT: Duration = Duration::from_secs(90);
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 /// Limit of an orderly end: it takes 0.1 s, and longer if a database must flush a lot.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
