@@ -9,7 +9,7 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-pub use self::store::TargetStore;
+pub use self::store::EitherStore;
 use crate::capture::{self, Capture};
 use crate::config::Limits;
 use crate::deliver::{ProjectedLane, Shared};

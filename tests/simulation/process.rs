@@ -3,7 +3,7 @@
 use anabranch_connectors::memory::{
     MemoryLease, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore,
 };
-use anabranch_pipeline::composition::{self, Connectors, LogServer, SourceParts, TargetStore};
+use anabranch_pipeline::composition::{self, Connectors, EitherStore, LogServer, SourceParts};
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
@@ -38,7 +38,7 @@ impl Connectors for Process<'_> {
     type Registers = MemoryRegisters;
     type Leases = ProcessLeases;
     type Source = MemorySource;
-    type Store = TargetStore<MemoryStore, MemoryStore>;
+    type Store = EitherStore<MemoryStore, MemoryStore>;
 
     async fn log_server(&self) -> Result<LogServer<'_, Self>, Fault> {
         let Stage { log, registers, .. } = self.stage;
@@ -86,9 +86,9 @@ impl Connectors for Process<'_> {
         let store = self.stage.store(at);
         Ok((
             if self.stage.keeps_documents {
-                TargetStore::Documents(store)
+                EitherStore::Documents(store)
             } else {
-                TargetStore::Tables(store)
+                EitherStore::Tables(store)
             },
             scope,
         ))

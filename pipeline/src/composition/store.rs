@@ -10,12 +10,12 @@ use crate::records::{Flush, Progress};
 
 /// The store of a lane on either kind of target.
 #[derive(Debug)]
-pub enum TargetStore<T, D> {
+pub enum EitherStore<T, D> {
     Tables(T),
     Documents(D),
 }
 
-impl<T: LaneStore, D: LaneStore> LaneStore for TargetStore<T, D> {
+impl<T: LaneStore, D: LaneStore> LaneStore for EitherStore<T, D> {
     async fn load(&mut self) -> Result<Progress, Fault> {
         match self {
             Self::Tables(store) => store.load().await,

@@ -3,7 +3,7 @@
 use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::search::SearchLane;
-use anabranch_pipeline::composition::{Connectors, LogServer, SourceParts, TargetStore};
+use anabranch_pipeline::composition::{Connectors, EitherStore, LogServer, SourceParts};
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::{LaneScope, Projection};
@@ -13,7 +13,7 @@ use super::{Source, Wiring};
 use crate::observe::lanes;
 
 /// The store of a lane on either kind of server.
-pub type LaneStore = TargetStore<MysqlLane, SearchLane>;
+pub type LaneStore = EitherStore<MysqlLane, SearchLane>;
 
 impl Connectors for Wiring {
     type Log = NatsLog;
@@ -55,8 +55,8 @@ impl Connectors for Wiring {
     fn store(&self, id: &LaneId) -> Result<(LaneStore, LaneScope), Fault> {
         let store = self.lane(id)?;
         let scope = match &store {
-            TargetStore::Tables(lane) => lane.scope(),
-            TargetStore::Documents(lane) => lane.scope(),
+            EitherStore::Tables(lane) => lane.scope(),
+            EitherStore::Documents(lane) => lane.scope(),
         };
         Ok((store, scope))
     }
