@@ -157,6 +157,7 @@ impl Ground {
             entity: Entity::User,
             tables: TablePattern::parse("user_f{db}.t{table}").unwrap(),
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            level: None,
             rule: None,
             sharding_column: None,
             changed_at_column: None,
@@ -171,6 +172,7 @@ impl Ground {
             replica: None,
             generation: 0,
             entities: vec![Entity::User],
+            flux: None,
             retention_min: Duration::ZERO,
             spill_dir: std::env::temp_dir(),
         };

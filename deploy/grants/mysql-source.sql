@@ -3,7 +3,7 @@
 -- Replace before use:
 --   {capture_password}  the account's password, as in the configuration file
 --   {client_host}       where Anabranch connects from: an address, or a pattern such as 10.0.0.%
---   user\_%, inventory\_%  the captured databases; repeat the last GRANT for each further pattern
+--   user\_%, inventory\_%, flux\_00\_%  the captured databases; repeat the last GRANT for each further pattern
 --
 -- The account may read row changes of the whole server (the binlog cannot be narrowed), and rows of captured
 -- databases only. It can write nothing. Connections without TLS are refused. With `partial_revokes = ON` MySQL takes
@@ -21,3 +21,4 @@ GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO 'anabranch_capture'@'{clie
 -- needs a right on the whole table.
 GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'{client_host}';
 GRANT SELECT ON `inventory\_%`.* TO 'anabranch_capture'@'{client_host}';
+GRANT SELECT ON `flux\_00\_%`.* TO 'anabranch_capture'@'{client_host}';

@@ -3,7 +3,7 @@
 -- Replace before use:
 --   {setup_password}, {apply_password}  the passwords, as in the configuration file (setup_url and url of the target)
 --   {client_host}   where Anabranch connects from: an address, or a pattern such as 10.0.0.%
---   birthday\_%, serial\_code\_%  the databases of derived tables
+--   birthday\_%, serial\_code\_%, flux\_relations  the databases of derived tables
 --   anabranch       the target's control_database: progress, the history of reconciliations, the outbox of a cache
 --   anabranch_coupons, anabranch\_coupons  the same name with `_coupons` behind it: the coupon ledger
 --
@@ -22,6 +22,7 @@ CREATE USER IF NOT EXISTS 'anabranch_apply'@'{client_host}'
 -- SELECT: what exists, and whether derived tables hold rows that no progress tells of.
 GRANT CREATE, SELECT ON `birthday\_%`.* TO 'anabranch_setup'@'{client_host}';
 GRANT CREATE, SELECT ON `serial\_code\_%`.* TO 'anabranch_setup'@'{client_host}';
+GRANT CREATE, SELECT ON `flux\_relations`.* TO 'anabranch_setup'@'{client_host}';
 GRANT CREATE, SELECT ON `anabranch`.* TO 'anabranch_setup'@'{client_host}';
 -- INSERT and UPDATE: the first progress of each lane, unless it is there.
 GRANT CREATE, INSERT, UPDATE ON `anabranch`.`progress` TO 'anabranch_setup'@'{client_host}';
@@ -33,6 +34,7 @@ GRANT CREATE, INSERT, UPDATE ON `anabranch_coupons`.`coupon_token` TO 'anabranch
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON `birthday\_%`.* TO 'anabranch_apply'@'{client_host}';
 GRANT SELECT, INSERT, UPDATE, DELETE ON `serial\_code\_%`.* TO 'anabranch_apply'@'{client_host}';
+GRANT SELECT, INSERT, UPDATE, DELETE ON `flux\_relations`.* TO 'anabranch_apply'@'{client_host}';
 
 -- Each control table has its own rights: the histories (`reconciliations`, `coupon_reports`) can be read and added to, not changed. A server
 -- grants rights on a table that does not exist yet only together with CREATE, which is taken away again.

@@ -184,9 +184,10 @@ codes! {
     RefreshRefused = "refresh-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.
     TargetRejected = "target-rejected", Definite;
-    /// A lookup's code, kind, page or position, or a part of a search, makes no sense.
+    /// A lookup's code, kind, page or position, or a part of a search, makes no sense. Questions about payment
+    /// documents get it for a page or position.
     LookupMalformed = "lookup-malformed", Definite;
-    /// The lanes of a mapping did not reach the position that a lookup waits for.
+    /// The lanes of a mapping or relation index did not reach the position that a lookup waits for.
     LookupBehind = "lookup-behind", Transient;
     /// The configuration has no mapping tables that a lookup could ask.
     LookupUnconfigured = "lookup-unconfigured", Definite;
@@ -199,7 +200,8 @@ codes! {
     FluxParentUnfit = "flux-parent-unfit", Definite;
     /// A payment document is stored elsewhere than its kind and its parent say.
     FluxMisplaced = "flux-misplaced", Definite;
-    /// The configuration has no sequence that identifiers of payment documents could come from.
+    /// The configuration has no sequence that identifiers of payment documents could come from, or no index of their
+    /// relations.
     FluxUnconfigured = "flux-unconfigured", Definite;
     /// An identifier was asked for with a date that its counters do not serve, or clocks differ by days.
     FluxDateRefused = "flux-date-refused", Definite;

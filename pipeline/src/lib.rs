@@ -2,8 +2,8 @@
 //!
 //! This crate knows no MySQL and no NATS. [`records`] has the values that pass through the flow. [`ports`] has the
 //! traits that the flow needs from outside, and `connectors` implements them. [`config`] is the configuration file,
-//! parsed. The loops are [`capture`], [`deliver`] with [`projections`], [`lookup`] and [`reconcile`]. [`composition`]
-//! builds readers and lanes; [`supervise`] runs them.
+//! parsed. The loops are [`capture`], [`deliver`] with [`projections`], [`lookup`], [`relations`] and [`reconcile`].
+//! [`composition`] builds readers and lanes; [`supervise`] runs them.
 
 pub mod capture;
 pub mod composition;
@@ -19,6 +19,7 @@ pub mod ports;
 pub mod projections;
 pub mod reconcile;
 pub mod records;
+pub mod relations;
 pub mod retry;
 pub mod supervise;
 pub mod throttle;

@@ -2,11 +2,12 @@
 //!
 //! They are defined here, and not beside their implementations, because dependencies run `pipeline ← connectors`. Each
 //! method states the parts of its contract that types cannot express, and the conformance tests check them.
-//! `lookup.rs`, `reconciliation.rs` and `sequence.rs` have the traits that only lookups, reconciliations and
-//! identifiers of payment documents need.
+//! `lookup.rs`, `reconciliation.rs`, `relations.rs` and `sequence.rs` have the traits that only lookups,
+//! reconciliations, relations of payment documents and their identifiers need.
 
 mod lookup;
 mod reconciliation;
+mod relations;
 mod sequence;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ pub use self::lookup::{
     MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow,
 };
 pub use self::reconciliation::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes};
+pub use self::relations::RelationStore;
 pub use self::sequence::Sequence;
 use crate::error::Fault;
 use crate::records::{BatchBuilder, Cell, Chunk, Condition, Flush, Progress, ScanCursor};

@@ -79,10 +79,12 @@ pub enum Entity {
     User,
     /// A device with its codes (the inventory's serial table and its history).
     SerialCode,
+    /// A payment document, whose identifier says where it is stored.
+    Flux,
 }
 
 impl Entity {
-    pub const ALL: [Entity; 2] = [Entity::User, Entity::SerialCode];
+    pub const ALL: [Entity; 3] = [Entity::User, Entity::SerialCode, Entity::Flux];
 
     /// Returns the captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the
     /// end.
@@ -101,13 +103,14 @@ impl Entity {
                 "account_id",
                 "sku_code",
             ],
+            Entity::Flux => &["id", "parent_id", "amount", "created"],
         }
     }
 
     /// Returns how many of the fields each captured table has. The configuration may leave out the later ones.
     pub fn required_fields(self) -> usize {
         match self {
-            Entity::User => 2,
+            Entity::User | Entity::Flux => 2,
             Entity::SerialCode => self.fields().len(),
         }
     }
@@ -116,6 +119,7 @@ impl Entity {
         match self {
             Entity::User => "user",
             Entity::SerialCode => "serial_code",
+            Entity::Flux => "flux",
         }
     }
 }
@@ -201,6 +205,8 @@ mod tests {
     fn the_fields_of_stored_messages_keep_their_places() {
         assert_eq!(Entity::User.fields(), ["user_id", "birthday", "lunar_birthday", "birthday_type"]);
         assert_eq!(Entity::User.required_fields(), 2);
+        assert_eq!(Entity::Flux.fields(), ["id", "parent_id", "amount", "created"]);
+        assert_eq!(Entity::Flux.required_fields(), 2);
         for entity in Entity::ALL {
             assert!((1..=entity.fields().len()).contains(&entity.required_fields()), "{entity:?}");
         }

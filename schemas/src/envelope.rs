@@ -38,11 +38,12 @@ impl fmt::Display for ServerIdentity {
 pub struct CapturedFields(BTreeMap<String, usize>);
 
 impl CapturedFields {
-    /// Builds the header of a reader with these numbers. An entity that is not among them gets the fields that each
-    /// table has.
+    /// Builds the header of a reader with these numbers. A user or a serial code that is not among them gets the fields
+    /// that each table has. Other entities are named by readers that capture them, so that the headers of all other
+    /// sources stay as they were.
     pub fn new(captured: impl IntoIterator<Item = (Entity, usize)>) -> Self {
         let required = |entity: Entity| (entity.name().to_owned(), entity.required_fields());
-        let mut fields: BTreeMap<_, _> = Entity::ALL.into_iter().map(required).collect();
+        let mut fields: BTreeMap<_, _> = [Entity::User, Entity::SerialCode].map(required).into();
         fields.extend(captured.into_iter().map(|(entity, number)| (entity.name().to_owned(), number)));
         Self(fields)
     }
@@ -309,6 +310,9 @@ mod tests {
         assert_eq!(plain.to_string(), "serial_code=10,user=2", "as before there was a third field of users");
         let lunar = CapturedFields::new([(Entity::User, 4)]);
         assert_eq!(lunar.to_string(), "serial_code=10,user=4");
+        let documents = CapturedFields::new([(Entity::Flux, 4)]);
+        assert_eq!(documents.to_string(), "flux=4,serial_code=10,user=2");
+        assert_eq!((documents.of(Entity::Flux), lunar.of(Entity::Flux)), (4, 2));
         let read = |text: &str| text.parse::<CapturedFields>().map(|captured| captured.of(Entity::User));
         assert_eq!([read("serial_code=10,user=4"), read("user=0"), read("-")], [Ok(4), Ok(0), Ok(2)]);
         for text in ["", "user", "user=", "=2", "user=-1", "user=2,", "user=99999999999999999999"] {

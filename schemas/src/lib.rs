@@ -7,7 +7,7 @@
 //! One word has one meaning, in code, settings, metrics and documents.
 //!
 //! - **source**: one MySQL or MariaDB server whose binlog is read, or whose tables are read again.
-//! - **entity**: the content of a captured table: users, or devices with their codes.
+//! - **entity**: the content of a captured table: users, devices with their codes, or payment documents.
 //! - **shard table**: one physical source table; its shard id is a hash of source, database, table and generation.
 //! - **change**: one inserted, updated or deleted row, or the withdrawal of a whole shard table (TRUNCATE, DROP).
 //! - **group**: the unit that the binlog commits: a transaction or a single statement, with one GTID.

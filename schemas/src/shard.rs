@@ -4,11 +4,14 @@
 //! application puts a row; workload and placement audit depend on it, capture never does. A [`ShardId`] is the identity
 //! under which a physical table claims derived rows.
 
+mod pattern;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use thiserror::Error;
+
+pub use self::pattern::{InvalidPattern, TableNumbers, TablePattern};
 
 /// The 63-bit identity of a physical source table: the first 8 bytes of SHA-256(source ␀ database ␀ table ␀
 /// generation), big endian, top bit cleared.
@@ -127,148 +130,6 @@ fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// The text is not a table pattern.
-#[derive(Debug, Error, PartialEq, Eq)]
-#[error(
-    "`{pattern}` is not a table pattern: {reason}; expected for example user_{{db:02}}.user_{{table:03}}"
-)]
-pub struct InvalidPattern {
-    pub pattern: String,
-    pub reason: &'static str,
-}
-
-/// A pattern such as `user_{db:02}.user_{table:03}`; `{db}` and `{table}` stand for numbers, `:02` pads with zeros.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TablePattern {
-    text: String,
-    database: NamePattern,
-    table: NamePattern,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct NamePattern {
-    prefix: String,
-    /// Zero-padded width of the number; `None` = a fixed name.
-    width: Option<usize>,
-    suffix: String,
-}
-
-impl TablePattern {
-    pub fn parse(pattern: &str) -> Result<Self, InvalidPattern> {
-        let invalid = |reason| InvalidPattern { pattern: pattern.to_owned(), reason };
-        let (database, table) =
-            pattern.split_once('.').ok_or_else(|| invalid("no dot between database and table"))?;
-        Ok(Self {
-            text: pattern.to_owned(),
-            database: NamePattern::parse(database, "db").map_err(invalid)?,
-            table: NamePattern::parse(table, "table").map_err(invalid)?,
-        })
-    }
-
-    /// Returns the numbers (database, table) of a physical table, or `None` when the pattern does not match it.
-    pub fn matches(&self, database: &str, table: &str) -> Option<(u32, u32)> {
-        Some((self.database.number(database)?, self.table.number(table)?))
-    }
-
-    /// Returns the physical names for a pair of numbers.
-    pub fn names(&self, database: u32, table: u32) -> (String, String) {
-        (self.database.name(database), self.table.name(table))
-    }
-
-    /// Returns the database part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
-    pub fn database_like(&self) -> String {
-        self.database.like()
-    }
-
-    /// Returns the table part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
-    pub fn table_like(&self) -> String {
-        self.table.like()
-    }
-
-    /// Returns whether both patterns match some physical table.
-    pub fn overlaps(&self, other: &Self) -> bool {
-        self.database.overlaps(&other.database) && self.table.overlaps(&other.table)
-    }
-}
-
-impl fmt::Display for TablePattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl NamePattern {
-    fn parse(text: &str, placeholder: &str) -> Result<Self, &'static str> {
-        if text.is_empty() {
-            return Err("an empty name");
-        }
-        let Some((prefix, rest)) = text.split_once('{') else {
-            if text.contains('}') {
-                return Err("a `}` without a `{`");
-            }
-            return Ok(Self { prefix: text.to_owned(), width: None, suffix: String::new() });
-        };
-        let (inner, suffix) = rest.split_once('}').ok_or("a `{` without a `}`")?;
-        if suffix.contains(['{', '}']) {
-            return Err("more than one placeholder in a name");
-        }
-        let width = match inner.split_once(':') {
-            None if inner == placeholder => 1,
-            Some((name, width)) if name == placeholder => {
-                width.parse().ok().filter(|w| (1..=10).contains(w)).ok_or("a width that is not 1 to 10")?
-            }
-            _ => return Err("a placeholder other than {db} before the dot and {table} after it"),
-        };
-        Ok(Self { prefix: prefix.to_owned(), width: Some(width), suffix: suffix.to_owned() })
-    }
-
-    fn number(&self, name: &str) -> Option<u32> {
-        let Some(width) = self.width else {
-            return (name == self.prefix).then_some(0);
-        };
-        let digits = name.strip_prefix(self.prefix.as_str())?.strip_suffix(self.suffix.as_str())?;
-        let canonical = digits.len() == width || (digits.len() > width && !digits.starts_with('0'));
-        if !canonical || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-            return None;
-        }
-        digits.parse().ok()
-    }
-
-    fn name(&self, number: u32) -> String {
-        match self.width {
-            None => self.prefix.clone(),
-            Some(width) => format!("{}{number:0width$}{}", self.prefix, self.suffix),
-        }
-    }
-
-    fn like(&self) -> String {
-        let escape = |text: &str| text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_");
-        match self.width {
-            None => escape(&self.prefix),
-            Some(_) => format!("{}%{}", escape(&self.prefix), escape(&self.suffix)),
-        }
-    }
-
-    /// Exact for fixed names. For two numbered names it compares prefix and suffix: some digits make the names equal,
-    /// or none.
-    fn overlaps(&self, other: &Self) -> bool {
-        match (self.width, other.width) {
-            (None, _) => other.number(&self.prefix).is_some(),
-            (_, None) => self.number(&other.prefix).is_some(),
-            (Some(_), Some(_)) => {
-                let digits_between = |long: &str, short: &str| {
-                    long.strip_prefix(short).is_some_and(|rest| rest.bytes().all(|b| b.is_ascii_digit()))
-                };
-                let prefix = digits_between(&self.prefix, &other.prefix)
-                    || digits_between(&other.prefix, &self.prefix);
-                let reverse = |text: &str| text.chars().rev().collect::<String>();
-                let (a, b) = (reverse(&self.suffix), reverse(&other.suffix));
-                prefix && (digits_between(&a, &b) || digits_between(&b, &a))
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -324,57 +185,7 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_pattern_names_its_tables_and_no_others() {
-        let pattern = TablePattern::parse("user_{db:02}.user_{table:03}").unwrap();
-        assert_eq!(pattern.matches("user_07", "user_042"), Some((7, 42)));
-        assert_eq!(pattern.matches("user_107", "user_1042"), Some((107, 1042)));
-        for (database, table) in [
-            ("user_7", "user_042"),
-            ("user_07", "user_42"),
-            ("user_007", "user_042"),
-            ("user_07x", "user_042"),
-            ("user_+7", "user_042"),
-        ] {
-            assert_eq!(pattern.matches(database, table), None, "{database}.{table}");
-        }
-        assert_eq!((pattern.database_like(), pattern.table_like()), ("user\\_%".into(), "user\\_%".into()));
-    }
-
-    #[test]
-    fn a_malformed_pattern_says_why() {
-        for (text, reason) in [
-            ("user", "no dot"),
-            (".user", "an empty name"),
-            ("user_{db.t", "without a `}`"),
-            ("user_{table}.t", "a placeholder other than"),
-            ("u_{db:99}.t", "a width"),
-            ("u_{db}{db}.t", "more than one"),
-        ] {
-            let error = TablePattern::parse(text).unwrap_err().to_string();
-            assert!(error.contains(reason), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn overlapping_patterns_are_seen() {
-        let overlap =
-            |a: &str, b: &str| TablePattern::parse(a).unwrap().overlaps(&TablePattern::parse(b).unwrap());
-        assert!(overlap("user_{db:02}.user_{table:03}", "user_{db:02}.user_{table:03}"));
-        assert!(overlap("user_{db:02}.user_{table:03}", "user_03.user_004"));
-        assert!(overlap("user_{db}.t", "user_1{db}.t"));
-        assert!(!overlap("user_{db:02}.user_{table:03}", "user_{db:02}.account_{table:03}"));
-        assert!(!overlap("user_a.t", "user_b.t"));
-    }
-
     proptest! {
-        #[test]
-        fn names_and_numbers_round_trip(db in 0..100_000u32, table in 0..100_000u32) {
-            let pattern = TablePattern::parse("user_{db:02}.user_{table:03}_x").unwrap();
-            let (database, name) = pattern.names(db, table);
-            prop_assert_eq!(pattern.matches(&database, &name), Some((db, table)));
-        }
-
         #[test]
         fn the_literal_rule_reaches_exactly_the_tables_it_says(databases in 1..30u32, tables in 1..30u32) {
             let rule = ShardingRule { hash: NameHash::Crc32, spread: Spread::Literal, databases, tables };

@@ -10,6 +10,8 @@ pub const BIRTHDAY: &str = include_str!("sql/birthday.sql");
 pub const LUNAR_BIRTHDAY: &str = include_str!("sql/lunar_birthday.sql");
 /// One table of the mapping layer.
 pub const MAPPING: &str = include_str!("sql/mapping.sql");
+/// One table of the relation index.
+pub const FLUX_RELATION: &str = include_str!("sql/flux_relation.sql");
 /// Progress of lanes.
 pub const PROGRESS: &str = include_str!("sql/progress.sql");
 /// Codes to be removed from the cache.
@@ -47,6 +49,14 @@ pub const USER: &str = include_str!("sql/user.sql");
 /// One source table of the inventory's serial codes, with the placeholders `{database}`, `{table}` and `{uuid_type}`.
 pub const SERIAL_CODE: &str = include_str!("sql/serial_code.sql");
 
+/// One source table of payment documents, with the placeholders `{database}` and `{table}`.
+pub const FLUX: &str = include_str!("sql/flux.sql");
+
+/// Returns the `CREATE TABLE IF NOT EXISTS` of one table of payment documents. The names must not hold a backtick.
+pub fn flux_table(database: &str, table: &str) -> String {
+    FLUX.replace("{database}", database).replace("{table}", table)
+}
+
 /// Returns the `CREATE TABLE IF NOT EXISTS` of one shard of the serial codes. The names must not hold a backtick.
 pub fn serial_code_table(database: &str, table: &str, uuid_type: &str) -> String {
     SERIAL_CODE.replace("{database}", database).replace("{table}", table).replace("{uuid_type}", uuid_type)
@@ -74,5 +84,9 @@ mod tests {
             "{statement}"
         );
         assert!(statement.contains("VARCHAR(64) NOT NULL") && !statement.contains('{'), "{statement}");
+        let sql = flux_table("flux_00_0", "atom_05_01");
+        let statement = &sql[sql.find("CREATE").unwrap()..];
+        assert!(statement.starts_with("CREATE TABLE IF NOT EXISTS `flux_00_0`.`atom_05_01`"), "{statement}");
+        assert!(!statement.contains('{'), "{statement}");
     }
 }

@@ -1,5 +1,5 @@
-//! Log to 366 birthday tables, or to 3 × 512 mapping tables, catching up: the lanes as the daemon runs them, in turn
-//! with a program written by hand for it.
+//! Log to 366 birthday tables, to 3 × 512 mapping tables or to the 100 tables of the relation index, catching up: the
+//! lanes as the daemon runs them, in turn with a program written by hand for it.
 //!
 //! Both start with empty tables, have four connections to the same server, write the same rows and are as durable.
 
@@ -53,7 +53,11 @@ pub async fn measure(site: &mut Site<'_>, data: &Data, figure: Figure, scale: &S
     }
     empty.restore();
     site.delete_log().await;
-    let figure = if figure == Figure::Mapping { "mapping, TLS" } else { "apply, TLS" };
+    let figure = match figure {
+        Figure::Mapping => "mapping, TLS",
+        Figure::RelationsApply => "relations-apply, TLS",
+        _ => "apply, TLS",
+    };
     let contest =
         Contest { figure, unit: "rows", count: data.rows, servers: "target", bar: BAR, products, hands };
     report.add(contest.line());

@@ -10,7 +10,7 @@ use crate::latency::{Load, PROCESSES};
 use crate::load::beside;
 use crate::report::Report;
 use crate::site::{SOURCE, Site};
-use crate::{Scale, data};
+use crate::{Scale, arrivals};
 
 const MOST: f64 = 3.0;
 /// Delays at which all three checks of a key begin within the measurement, at their later rate but of fewer keys.
@@ -18,7 +18,7 @@ const SOON: &str = "spot_check_after_seconds = [1, 2, 4]";
 const OFF: &str = "spot_check_keys_per_second = 0";
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
-    let data = data::write_arrivals(&site, scale).await;
+    let data = arrivals::write(&site, scale).await;
     let _ = site.new_log("beside").await;
     site.installation.command(&["setup"]).await.expect_success();
     configure(&mut site, OFF);

@@ -6,6 +6,7 @@
 //! writing of the SQL, and not the preparation of the rows.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use anabranch_connectors::mysql::store::{MysqlLane, MysqlTarget};
 use anabranch_connectors::nats::{NatsLog, TailFrom};
@@ -14,6 +15,7 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::ports::LogReader;
 use anabranch_pipeline::projections::{Defects, LaneScope, ProjectedTable, Projection};
 use anabranch_pipeline::records::{Cell, Flush, MutationAction, OrderedMutation, Progress, TableShape};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::codec;
 use anabranch_schemas::lsn::Lsn;
 
@@ -33,6 +35,8 @@ struct Row {
     key: Box<[Cell]>,
     lsn: u64,
     is_delete: bool,
+    /// Value columns; `None` = those of its table.
+    values: Option<Arc<[Cell]>>,
 }
 
 /// The transactions of each connection.
@@ -40,7 +44,8 @@ struct Row {
 pub struct Work {
     shape: &'static TableShape,
     names: Vec<String>,
-    /// The value columns of each table as SQL; all rows of a table have the same.
+    /// The value columns of each table as SQL, where all rows of a table have the same: that is so for every entity but
+    /// payment documents.
     values: Vec<String>,
     connections: Vec<Vec<Vec<Row>>>,
 }
@@ -61,7 +66,7 @@ pub async fn prepare(config: &Config, log: &NatsLog, end: Lsn, flush_rows: usize
     let mut connections = vec![Vec::new(); lanes.len()];
     let mut values = vec![String::new(); projection.tables().len()];
     project(log, end, flush_rows, projection, &scopes, |lane, flush| {
-        connections[lane].push(rows(flush, &mut values));
+        connections[lane].push(rows(flush, projection.entity(), &mut values));
     })
     .await;
     let tables = projection.tables();
@@ -102,16 +107,20 @@ pub async fn project(
     }
 }
 
-fn rows(flush: &Flush, of_tables: &mut [String]) -> Vec<Row> {
+fn rows(flush: &Flush, entity: Entity, of_tables: &mut [String]) -> Vec<Row> {
     let row = |mutation: &OrderedMutation<'_>| {
         let OrderedMutation { table, shard, key, lsn, action } = *mutation;
-        if let MutationAction::Upsert(values) = action
-            && of_tables[table as usize].is_empty()
-        {
-            values.iter().for_each(|value| push(&mut of_tables[table as usize], value));
+        let mut own = None;
+        if let MutationAction::Upsert(values) = action {
+            let of_table = &mut of_tables[table as usize];
+            if entity == Entity::Flux {
+                own = Some(Arc::clone(values));
+            } else if of_table.is_empty() {
+                values.iter().for_each(|value| push(of_table, value));
+            }
         }
         let is_delete = *action == MutationAction::Delete;
-        Row { table, shard: shard.as_u64(), key: key.into(), lsn: lsn.as_u64(), is_delete }
+        Row { table, shard: shard.as_u64(), key: key.into(), lsn: lsn.as_u64(), is_delete, values: own }
     };
     flush.ordered().iter().map(row).collect()
 }
@@ -178,6 +187,7 @@ fn upsert(sql: &mut String, shape: &TableShape, name: &str, values: &str, rows: 
     for row in rows {
         write!(sql, "({}", row.shard).expect(STRING);
         row.key.iter().for_each(|cell| push(sql, cell));
+        row.values.iter().flat_map(|own| &**own).for_each(|cell| push(sql, cell));
         write!(sql, "{values},{}),", row.lsn).expect(STRING);
     }
     sql.pop();
@@ -195,7 +205,7 @@ fn push(sql: &mut String, cell: &Cell) {
         Cell::Int(number) => write!(sql, ",{number}").expect(STRING),
         Cell::UInt(number) => write!(sql, ",{number}").expect(STRING),
         Cell::Bytes(bytes) => match std::str::from_utf8(bytes) {
-            Ok(text) if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') => {
+            Ok(text) if text.bytes().all(is_plain) => {
                 write!(sql, ",'{text}'").expect(STRING);
             }
             _ => {
@@ -205,6 +215,11 @@ fn push(sql: &mut String, cell: &Cell) {
             }
         },
     }
+}
+
+/// Whether a byte stands for itself between quotes.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-.: ".contains(&byte)
 }
 
 const STRING: &str = "writing to a String cannot fail";

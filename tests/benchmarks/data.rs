@@ -1,22 +1,18 @@
 //! A binlog to read: row changes in small and large transactions mixed.
 //!
-//! A tenth of the changes are transactions of one row, the others of 100. `users.rs`, `devices.rs` and `unchanged.rs`
-//! define the changed rows; each has several writers with tables of their own.
+//! A tenth of the changes are transactions of one row, the others of 100. `users.rs`, `devices.rs`, `recharges.rs`
+//! and `unchanged.rs` define the changed rows; each has several writers with tables of their own.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use anabranch_demo::{Connection, Endpoint};
 use anabranch_pipeline::ports::SourceConnector;
-use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::Scale;
-use crate::devices::Devices;
 use crate::site::{SOURCE, Site};
-use crate::users::Users;
 
 /// Rows of a large transaction.
 pub const LARGE: u64 = 100;
@@ -50,15 +46,6 @@ impl fmt::Display for Data {
             "binlog: {rows} row changes in {transactions} transactions, {} MB, {what}",
             self.end / 1_000_000
         )
-    }
-}
-
-/// Writes new users or devices, as many as reconciliations and loads are measured over.
-pub async fn write_arrivals(site: &Site<'_>, scale: &Scale) -> Data {
-    let seed = scale.seed;
-    match site.entity {
-        Entity::User => write(site, Users::NEW, (scale.users, seed), Users::arriving()).await,
-        Entity::SerialCode => write(site, Devices::NEW, (scale.devices, seed), Devices::arriving()).await,
     }
 }
 

@@ -32,12 +32,21 @@ impl Client {
 
     /// Looks up a code that needs no escapes.
     pub async fn look_up(&mut self, code: &str) -> Answer<'_> {
+        self.get(&["/v1/serials/", code]).await
+    }
+
+    /// Asks for a page of the documents below a payment document.
+    pub async fn relations(&mut self, id: &str) -> Answer<'_> {
+        self.get(&["/v1/flux/", id, "/relations"]).await
+    }
+
+    /// Asks for a path, which is the joined parts.
+    async fn get(&mut self, path: &[&str]) -> Answer<'_> {
         self.request.clear();
-        for part in
-            ["GET /v1/serials/", code, " HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ", TOKEN]
-        {
-            self.request.push_str(part);
-        }
+        self.request.push_str("GET ");
+        path.iter().for_each(|part| self.request.push_str(part));
+        self.request.push_str(" HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ");
+        self.request.push_str(TOKEN);
         self.request.push_str("\r\n\r\n");
         self.stream.write_all(self.request.as_bytes()).await.expect("it listens");
         self.answer.clear();

@@ -25,7 +25,7 @@ use crate::contest::{Contest, Hand};
 use crate::meter::{Measured, Meter, cpu_seconds};
 use crate::report::Report;
 use crate::site::{SOURCE, Site, TARGET};
-use crate::{Scale, data};
+use crate::{Scale, arrivals};
 
 const BAR: f64 = 0.60;
 const CONNECTIONS: usize = 4;
@@ -46,7 +46,7 @@ enum How {
 }
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data = data::write_arrivals(site, scale).await;
+    let data = arrivals::write(site, scale).await;
     forget_the_past(site).await;
     site.installation.configuration.limits.push(UNTHROTTLED.to_owned());
     let _ = site.new_log("load").await;

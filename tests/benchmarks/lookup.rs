@@ -40,18 +40,18 @@ const REDIS_PREFIX: &str = "ANABRANCH_BARE_REDIS_PREFIX";
 const WARM_UP: Duration = Duration::from_millis(500);
 
 /// Results of one run of the client.
-struct Run {
-    requests: u64,
-    latencies: Histogram<u64>,
-    measured: Measured,
+pub struct Run {
+    pub requests: u64,
+    pub latencies: Histogram<u64>,
+    pub measured: Measured,
 }
 
 impl Run {
-    fn rate(&self) -> f64 {
+    pub fn rate(&self) -> f64 {
         self.requests as f64 / self.measured.seconds
     }
 
-    fn millis(&self, quantile: f64) -> f64 {
+    pub fn millis(&self, quantile: f64) -> f64 {
         self.latencies.value_at_quantile(quantile) as f64 / 1e3
     }
 }
@@ -170,7 +170,7 @@ async fn run(port: u16, codes: &Arc<[String]>, order: Order, seconds: Duration, 
     Run { requests: latencies.len(), latencies, measured: meter.stop() }
 }
 
-fn record(histogram: &mut Histogram<u64>, latency: Duration) {
+pub fn record(histogram: &mut Histogram<u64>, latency: Duration) {
     histogram.record(latency.as_micros() as u64).expect("it grows");
 }
 

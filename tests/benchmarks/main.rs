@@ -4,6 +4,7 @@
 //! ratios and CPU per row can be compared. `README.md` beside this file says how each figure is measured.
 
 mod apply;
+mod arrivals;
 mod beside;
 mod by_hand;
 mod cache;
@@ -25,6 +26,8 @@ mod load;
 mod lookup;
 mod memory;
 mod meter;
+mod payments;
+mod recharges;
 mod reconcile;
 mod reconciliations;
 mod report;
@@ -41,6 +44,7 @@ use anabranch_tests::Ground;
 use clap::{Parser, ValueEnum};
 
 use crate::devices::Devices;
+use crate::recharges::Recharges;
 use crate::report::Report;
 use crate::site::Site;
 use crate::users::Users;
@@ -116,6 +120,12 @@ enum Figure {
     DayLag,
     /// Identifiers of payment documents read and checked on one core, against a sum of their bytes
     Identifiers,
+    /// Log to the 100 tables of the relation index, catching up, against a program written by hand for it
+    RelationsApply,
+    /// All 20 documents below a recharge over HTTP, against the same queries on a connection to the target
+    RelationsHttp,
+    /// Changes of payment documents projected with the audit of their places, against the projection without it
+    FluxAudit,
     /// Most memory of the daemon beside tables that get a new number with each transaction
     TableIds,
 }
@@ -149,6 +159,9 @@ struct Scale {
     coupon_users: u64,
     grants: u64,
     day_users: u64,
+    flux_changes: u64,
+    recharges: u64,
+    audited: u64,
     latency_seconds: u64,
     rounds: u32,
     seed: u64,
@@ -170,6 +183,9 @@ impl Scale {
             coupon_users: 1_000_000 / divisor,
             grants: 100_000 / divisor,
             day_users: 20_000_000 / divisor,
+            flux_changes: 500_000 / divisor,
+            recharges: 5_000 / divisor,
+            audited: 100_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             rounds: arguments.rounds,
             seed: arguments.seed,
@@ -224,9 +240,7 @@ async fn main() {
         unchanged::measure(&site, &scale, &mut report).await;
     }
     reconciled(&wanted, &scale, &mut report).await;
-    if wanted.has(Figure::Identifiers) {
-        identifiers::measure(&scale, &mut report);
-    }
+    payment_documents(&wanted, &scale, &mut report).await;
     if wanted.has(Figure::Load) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
         initial_load::measure(&mut site, &scale, &mut report).await;
@@ -279,7 +293,7 @@ async fn main() {
 
 /// Measures every figure of reconciliations and of coupon days.
 async fn reconciled(wanted: &Selection, scale: &Scale, report: &mut Report) {
-    for entity in Entity::ALL {
+    for entity in [Entity::User, Entity::SerialCode] {
         if wanted.has(Figure::Reconcile) {
             let mut site = Site::of(entity, GROUND.turn().await, APPLY_LANES).await;
             reconcile::measure(&mut site, scale, report).await;
@@ -304,5 +318,26 @@ async fn reconciled(wanted: &Selection, scale: &Scale, report: &mut Report) {
     }
     if wanted.has(Figure::DayLag) {
         coupon_days::lag(GROUND.turn().await, scale, report).await;
+    }
+}
+
+/// Measures every figure of payment documents.
+async fn payment_documents(wanted: &Selection, scale: &Scale, report: &mut Report) {
+    if wanted.has(Figure::Identifiers) {
+        identifiers::measure(scale, report);
+    }
+    if wanted.has(Figure::FluxAudit) {
+        payments::measure_audit(scale, report);
+    }
+    if wanted.has(Figure::RelationsApply) {
+        let mut site = Site::of_payments(GROUND.turn().await, APPLY_LANES).await;
+        let amount = (scale.flux_changes, scale.seed);
+        let data = data::write(&site, Recharges::WHAT, amount, Recharges::writers()).await;
+        report.note(&data.to_string());
+        apply::measure(&mut site, &data, Figure::RelationsApply, scale, report).await;
+    }
+    if wanted.has(Figure::RelationsHttp) {
+        let site = Site::of_payments(GROUND.turn().await, LATENCY_LANES).await;
+        payments::measure_http(&site, scale, report).await;
     }
 }

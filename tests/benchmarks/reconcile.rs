@@ -23,14 +23,14 @@ use crate::contest::{Contest, Hand};
 use crate::meter::{Measured, Meter, resident_bytes_max};
 use crate::report::Report;
 use crate::site::{SOURCE, Site, TARGET};
-use crate::{Scale, apply, capture, data};
+use crate::{Scale, apply, arrivals, capture};
 
 const BAR: f64 = 0.70;
 /// Memory of a scan, the default of the configuration.
 const MEMORY_BYTES: usize = 192 << 20;
 
 pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data = data::write_arrivals(site, scale).await;
+    let data = arrivals::write(site, scale).await;
     let log = site.new_log("reconcile").await;
     capture::append(site, &log, &data).await;
     let config = Arc::new(site.config());
@@ -71,6 +71,8 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
                 (Entity::User, true) => "reconcile and audit, TLS",
                 (Entity::SerialCode, false) => "reconcile devices, TLS",
                 (Entity::SerialCode, true) => "reconcile and audit devices, TLS",
+                (Entity::Flux, false) => "reconcile payment documents, TLS",
+                (Entity::Flux, true) => "reconcile and audit payment documents, TLS",
             },
             unit: "rows",
             count: rows.iter().sum(),
@@ -108,7 +110,8 @@ pub async fn open(
         sources: of_source(),
         primaries: of_source(),
         targets: vec![Arc::new(rows)],
-        audit: is_audited.then(|| PlacementAudit::new(Rules::of(site.entity, entities), 1)),
+        audit: is_audited
+            .then(|| PlacementAudit::new(Rules::of(site.entity, entities, &config.flux_places), 1)),
     };
     (sides, Unit { shards: lowest..=highest, tables })
 }

@@ -18,7 +18,7 @@ use crate::meter::{Measured, median, resident_bytes_max};
 use crate::reconcile::{open, product};
 use crate::report::{Line, Report};
 use crate::site::{Site, TARGET};
-use crate::{Scale, apply, capture, data};
+use crate::{Scale, apply, arrivals, capture};
 
 /// Number of tables in each unit, of 40.
 const TABLES: [usize; 4] = [5, 10, 20, 40];
@@ -34,7 +34,7 @@ const WAIT_MAX: Duration = Duration::from_secs(900);
 
 /// Measures CPU a row of units of several sizes, over twice the users of the other figures.
 pub async fn slope(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data = data::write_arrivals(site, &Scale { users: scale.users * 2, ..*scale }).await;
+    let data = arrivals::write(site, &Scale { users: scale.users * 2, ..*scale }).await;
     let log = site.new_log("slope").await;
     capture::append(site, &log, &data).await;
     let config = std::sync::Arc::new(site.config());
@@ -90,7 +90,7 @@ fn front(whole: &Unit, tables: usize) -> Unit {
 
 /// Measures memory of reconciliations in which nothing, a hundredth and everything differs.
 pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
-    let data = data::write_arrivals(site, scale).await;
+    let data = arrivals::write(site, scale).await;
     let _ = site.new_log("reconciliations").await;
     site.installation.command(&["setup"]).await.expect_success();
     let daemon = site.installation.run();
@@ -111,6 +111,14 @@ pub async fn memory(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
                 Some("DELETE FROM {} WHERE CRC32(uuid) MOD 100 = 7"),
             ),
             ("reconciliation's memory, devices, 100 % drift", Some("UPDATE {} SET uuid = CONCAT(uuid, '0')")),
+        ],
+        Entity::Flux => [
+            ("reconciliation's memory, payments, no drift", None),
+            (
+                "reconciliation's memory, payments, 1 % drift",
+                Some("DELETE FROM {} WHERE CRC32(id) MOD 100 = 7"),
+            ),
+            ("reconciliation's memory, payments, 100 % drift", Some("UPDATE {} SET amount = '-1'")),
         ],
     };
     for (figure, drift) in cases {

@@ -24,6 +24,7 @@ pub const SEARCH: &str = "search";
 /// The projections to tables, as the installation names them.
 const BIRTHDAY: &str = "birthday";
 pub const MAPPING: &str = "mapping";
+pub const RELATIONS: &str = "relations";
 /// The token of applications.
 pub const TOKEN: &str = "application-token-1";
 /// An account that may read the binlog without TLS and password, as the scan speaks a minimal protocol.
@@ -37,6 +38,8 @@ pub const TABLES: u32 = 10;
 pub const TABLES_OF_MANY: u32 = 250;
 /// Tables in each of the three databases by length, the default of the configuration.
 const MAPPING_TABLES: u32 = 512;
+/// User partitions of payment documents in each of the ten databases.
+pub const FLUX_PARTITIONS: u32 = 10;
 
 /// One installation on fresh servers, with its parts as the daemon has them.
 #[derive(Debug)]
@@ -52,6 +55,7 @@ impl<'g> Site<'g> {
         match entity {
             Entity::User => Self::of_users(turn, lanes).await,
             Entity::SerialCode => Self::of_devices(turn, lanes).await,
+            Entity::Flux => Self::of_payments(turn, lanes).await,
         }
     }
 
@@ -106,6 +110,16 @@ impl<'g> Site<'g> {
         Self::open(turn, &plan).await
     }
 
+    /// A site with payment documents in source tables, a relation index and an API.
+    pub async fn of_payments(turn: Turn<'g>, lanes: u32) -> Self {
+        let plan =
+            Plan { lanes, flux_partitions: FLUX_PARTITIONS, has_passwords_in_file: true, ..Plan::payments() };
+        let mut site = Self::open(turn, &plan).await;
+        site.installation.configuration.tokens = vec![TOKEN.to_owned()];
+        site.installation.write_configuration();
+        site
+    }
+
     fn devices(lanes: u32) -> Plan {
         Plan {
             lanes,
@@ -135,6 +149,7 @@ impl<'g> Site<'g> {
         match self.entity {
             Entity::User => BIRTHDAY,
             Entity::SerialCode => MAPPING,
+            Entity::Flux => RELATIONS,
         }
     }
 

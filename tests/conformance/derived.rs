@@ -49,6 +49,8 @@ pub struct StoreSite {
     pub mapping_tables: u32,
     /// Whether the projection `serials` has a cache. Targets do not connect to it.
     pub is_cached: bool,
+    /// Sections of the configuration after all others.
+    pub further: String,
 }
 
 /// One derived row: (database.table, shard, user id) → (birthday, lsn, is_sent).
@@ -101,6 +103,7 @@ impl StoreSite {
             limits: "",
             mapping_tables: 0,
             is_cached: false,
+            further: String::new(),
         }
     }
 
@@ -165,6 +168,7 @@ impl StoreSite {
         if self.is_cached {
             text += "[[caches]]\nname = \"cache\"\nurl = \"rediss://u:p@127.0.0.1:3\"\nprojection = \"serials\"\n";
         }
+        text += &self.further;
         Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"))
     }
 

@@ -204,6 +204,7 @@ impl Database {
             entity: Entity::User,
             tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", self.prefix)).unwrap(),
             columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            level: None,
             rule: None,
             sharding_column: None,
             changed_at_column: None,
@@ -222,6 +223,7 @@ impl Database {
             replica: None,
             generation: 0,
             entities: vec![Entity::User],
+            flux: None,
             retention_min: Duration::ZERO,
             spill_dir: std::env::temp_dir(),
         }

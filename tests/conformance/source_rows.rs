@@ -42,6 +42,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
         entity,
         tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", database.prefix)).unwrap(),
         columns: entity.fields()[..fields].iter().map(|field| (*field).to_owned()).collect(),
+        level: None,
         rule: None,
         sharding_column: None,
         changed_at_column: None,

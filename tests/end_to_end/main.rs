@@ -39,6 +39,7 @@ mod reconciliation_faults;
 mod reconciliation_schema;
 mod reconciliations;
 mod refresh;
+mod relations;
 mod renames;
 mod retention;
 mod secrets;

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anabranch_demo::daemon::{self, DaemonConfiguration};
 use anabranch_demo::verify::{
-    BirthdayLayer, CacheLayer, Comparison, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification,
-    drain, drain_and_compare, topologies,
+    BirthdayLayer, CacheLayer, Comparison, DerivedLayout, DocumentLayer, Layer, MappingLayer, RelationLayer,
+    Verification, drain, drain_and_compare, topologies,
 };
 use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::celebration::Calendar;
@@ -26,7 +26,8 @@ const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(3600), Duration:
 /// Shape of an installation.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// Captured entities: birthday tables are derived from users, mapping tables from devices.
+    /// Captured entities: birthday tables are derived from users, mapping tables from devices, the relation index from
+    /// payment documents.
     pub entities: Vec<Entity>,
     pub layout: DerivedLayout,
     /// Whether lunar birthday tables are derived too.
@@ -43,6 +44,8 @@ pub struct Plan {
     pub serial_tables: u32,
     /// Tables in each mapping database.
     pub mapping_tables: u32,
+    /// User partitions in each of the ten databases of payment documents.
+    pub flux_partitions: u32,
     /// Whether the mapping tables have a cache, on the server `redis`.
     pub has_cache: bool,
     /// Whether documents are derived from devices too, on the server `search`.
@@ -65,6 +68,7 @@ impl Plan {
             rule,
             serial_tables: 2,
             mapping_tables: 8,
+            flux_partitions: 1,
             has_cache: false,
             has_documents: false,
             has_passwords_in_file: false,
@@ -76,9 +80,14 @@ impl Plan {
         Self { entities: vec![Entity::SerialCode], ..Self::small() }
     }
 
+    /// A plan with payment documents instead of users. All of them are of the fail-over side if there is one source.
+    pub fn payments() -> Self {
+        Self { entities: vec![Entity::Flux], ..Self::small() }
+    }
+
     /// A plan with users and devices side by side.
     pub fn both() -> Self {
-        Self { entities: Entity::ALL.to_vec(), ..Self::small() }
+        Self { entities: vec![Entity::User, Entity::SerialCode], ..Self::small() }
     }
 
     /// A plan with every derived store: birthdays, mapping tables, their cache, documents.
@@ -106,6 +115,12 @@ impl Plan {
                     let layer = BirthdayLayer { calendar, layout, databases, targets: targets() };
                     push(&Topology::users(sources.to_vec(), self.rule), Layer::Birthday(layer));
                 }
+                continue;
+            }
+            if *entity == Entity::Flux {
+                let topology = Topology::flux(sources.to_vec(), self.flux_partitions);
+                let index = RelationLayer { partitions: self.flux_partitions, targets: targets() };
+                push(&topology, Layer::Relations(index));
                 continue;
             }
             let topology = Topology::serials(sources.to_vec(), self.serial_tables);

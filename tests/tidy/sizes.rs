@@ -14,7 +14,7 @@ const KNOWN: [(&str, &str, usize); 8] = [
     ("deploy/demo/src/cli/session.rs", "measure", 85),
     ("pipeline/daemon/src/cli/run.rs", "daemon", 78),
     ("pipeline/src/deliver/run.rs", "run", 80),
-    ("tests/benchmarks/main.rs", "main", 90),
+    ("tests/benchmarks/main.rs", "main", 88),
     (
         "tests/conformance/cache_drain.rs",
         "under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_its_table",

@@ -22,28 +22,26 @@ pub struct MemoryRows {
 }
 
 /// A row with its claim.
-type Row = ((u32, ShardId, Box<[Cell]>), StoredRow);
+pub(super) type Row = ((u32, ShardId, Box<[Cell]>), StoredRow);
 
 impl MemoryTarget {
     pub fn derived(&self, projection: &Projection) -> MemoryRows {
         MemoryRows { target: self.clone(), projection: projection.clone() }
     }
-}
 
-impl MemoryRows {
     /// Returns the rows that exist when the query reaches the server.
-    async fn ask(&self, question: impl FnOnce(&MemoryTarget) -> Vec<Row>) -> Result<Vec<Row>, Fault> {
-        let weather = self.target.weather();
+    pub(super) async fn ask(&self, question: impl FnOnce(&Self) -> Vec<Row>) -> Result<Vec<Row>, Fault> {
+        let weather = self.weather();
         let broken = || Fault::new(Code::TargetUnreachable, "target", "the connection broke");
         weather.answer(Refused::Target)?;
         if weather.strikes_in(LOST) {
             return Err(broken());
         }
         weather.pause().await;
-        if self.target.is_down() {
+        if self.is_down() {
             return Err(broken());
         }
-        let rows = question(&self.target);
+        let rows = question(self);
         weather.pause().await;
         if weather.strikes_in(UNHEARD) { Err(broken()) } else { Ok(rows) }
     }
@@ -64,7 +62,7 @@ impl DerivedRows for MemoryRows {
             let is_meant = |row: &Row| row.0.0 == table && row.0.1 <= *shards.end();
             later.into_iter().take_while(is_meant).take(limit.get()).collect()
         };
-        let rows = self.ask(page).await?;
+        let rows = self.target.ask(page).await?;
         let mut next = None;
         for row in &rows {
             show(row, &mut |claimed| {
@@ -87,7 +85,7 @@ impl DerivedRows for MemoryRows {
             sought.iter().any(|sought| is_meant(sought) && Some(sought.key.borrowed()) == of_source)
         };
         let found = |target: &MemoryTarget| target.rows().into_iter().filter(is_sought).collect();
-        self.ask(found).await?.iter().for_each(|row| show(row, visit));
+        self.target.ask(found).await?.iter().for_each(|row| show(row, visit));
         Ok(())
     }
 }
@@ -112,7 +110,7 @@ impl ForeignRows for MemoryRows {
             key,
             version: (lsn.as_u64(), 0),
         };
-        let rows: Vec<ForeignRow> = self.ask(page).await?.into_iter().map(foreign).collect();
+        let rows: Vec<ForeignRow> = self.target.ask(page).await?.into_iter().map(foreign).collect();
         let last = rows.last().filter(|_| rows.len() == limit.get());
         let next = last.map(|row| {
             let key: Vec<CellRef<'_>> = row.key.iter().map(Cell::borrowed).collect();
@@ -136,7 +134,7 @@ impl ForeignRows for MemoryRows {
             });
             Vec::new()
         };
-        self.ask(remove).await?;
+        self.target.ask(remove).await?;
         Ok(removed)
     }
 }

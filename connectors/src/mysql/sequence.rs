@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::config::FluxIdentifierConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::Sequence;
@@ -49,7 +49,7 @@ pub struct MysqlSequence(Arc<Settings>);
 
 #[derive(Debug)]
 struct Settings {
-    config: FluxConfig,
+    config: FluxIdentifierConfig,
     statements: Statements,
     pool: Pool,
     /// The expression for the server's name, which depends on its kind.
@@ -58,7 +58,7 @@ struct Settings {
 }
 
 impl MysqlSequence {
-    pub fn new(config: &FluxConfig) -> Self {
+    pub fn new(config: &FluxIdentifierConfig) -> Self {
         let subject = (Side::Target, SUBJECT.to_owned());
         let (url, ca_file) = (&config.sequence_url, config.ca_file.as_deref());
         Self(Arc::new(Settings {

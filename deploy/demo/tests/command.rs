@@ -95,6 +95,26 @@ fn a_short_run_verifies_and_prints_one_json_line() {
 }
 
 #[test]
+fn payment_documents_run_beside_the_others_and_their_index_is_verified() {
+    let line = ["--flux", "500", "--seconds", "6", "--verify", "--users", "4000", "--without-search"];
+    let output = demo(&line).output().unwrap();
+    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{errors}\n{text}");
+    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let relations = &line["layers"]["relations"];
+    assert!(relations["rows"].as_u64().is_some_and(|rows| rows > 10_000), "{text}");
+    // Some documents are in two tables: their own and that of their parent's user partition.
+    assert!(relations["claims"].as_u64() > relations["source_rows"].as_u64(), "{text}");
+    assert_eq!(
+        (relations["differences"].as_u64(), relations["misplaced"].as_u64()),
+        (Some(0), Some(0)),
+        "{text}"
+    );
+    assert!(line["lags"]["relations"]["from_commit"]["probes"].as_u64().is_some_and(|probes| probes > 0));
+    assert!(line["flux_kinds"]["children_before_parents"].as_u64().is_some_and(|found| found > 0), "{text}");
+}
+
+#[test]
 fn a_killed_daemon_is_started_again_and_a_stopped_one_ends_the_demo() {
     let (mut child, folder) = running_demo();
     let daemon = || {

@@ -17,6 +17,7 @@ pub mod pauses;
 pub mod proposal;
 pub mod reconciliations;
 mod redacted;
+pub mod relations;
 pub mod restarts;
 pub mod roles;
 mod runbook;

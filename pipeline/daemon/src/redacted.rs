@@ -84,6 +84,7 @@ mod tests {
         for example in [
             include_str!("../../../deploy/anabranch.example.toml"),
             include_str!("../../../deploy/serial-codes.example.toml"),
+            include_str!("../../../deploy/flux.example.toml"),
         ] {
             assert!(example.contains("change-me"));
             assert!(!configuration(example).unwrap().contains("change-me"));

@@ -7,6 +7,7 @@ mod derived;
 mod documents;
 mod flux;
 mod lane;
+mod relations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ pub use self::derived::DerivedStore;
 pub use self::documents::Documents;
 pub use self::flux::{FluxIdentifiers, FluxSequence};
 pub use self::lane::LaneStore;
+pub use self::relations::RelationIndex;
 pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{
     BinlogKept, CapturedTable, MysqlSource as Source, Survey, SurveyedColumn, TextRow, accepts_data_type,

@@ -14,6 +14,7 @@ use anabranch_pipeline::error::Code;
 
 const EXAMPLE: &str = include_str!("../../../deploy/anabranch.example.toml");
 const SERIAL_CODES: &str = include_str!("../../../deploy/serial-codes.example.toml");
+const FLUX: &str = include_str!("../../../deploy/flux.example.toml");
 
 /// Runs `anabranch` without the caller's `ANABRANCH_*` variables.
 fn anabranch(arguments: &[&str]) -> Output {
@@ -61,6 +62,18 @@ fn the_example_configuration_passes_the_offline_check() {
 }
 
 #[test]
+fn the_example_of_payment_documents_passes_the_offline_check_and_leaves_nothing_unaudited() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flux.toml");
+    fs::write(&file, FLUX).unwrap();
+    let output = anabranch(&["--config", file.to_str().unwrap(), "check", "--offline"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let config = Config::parse(FLUX).unwrap();
+    assert_eq!(config.flux_places.unaudited(), Vec::<String>::new());
+    assert!(config.flux_identifiers().is_some());
+}
+
+#[test]
 fn the_example_of_serial_codes_passes_the_offline_check() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("serials.toml");
@@ -96,7 +109,7 @@ fn the_folder_for_temporary_files_is_told_and_named_where_it_takes_none() {
 #[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 10] = [
+    const WITHOUT_DEFAULT: [&str; 11] = [
         "ca_file",
         "tls",
         "tokens",
@@ -107,8 +120,9 @@ fn the_examples_show_every_default_as_it_is() {
         "replica_",
         "spill_dir",
         "setup_url",
+        "sequence_setup_url",
     ];
-    for example in [EXAMPLE, SERIAL_CODES] {
+    for example in [EXAMPLE, SERIAL_CODES, FLUX] {
         let active: String = example
             .lines()
             .map(|line| match line.strip_prefix("# ") {

@@ -1,6 +1,7 @@
 //! Projections and caches as the configuration file writes them. `raw.rs` has the rest of the file.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_schemas::birthday::Layout;
@@ -10,8 +11,8 @@ use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl, placeholder};
-use super::{BirthdayTables, EntityConfig, MappingTables, Problems, TargetStore};
-use crate::records::TimeToLive;
+use super::{BirthdayTables, EntityConfig, MappingTables, Problems, RelationTables, TargetStore};
+use crate::records::{FluxPlaces, TimeToLive};
 
 const LANES: NonZeroU32 = NonZeroU32::new(2).expect("not zero");
 /// Tables of each length class: the inventory's design has 512, of 5 to 10 million rows.
@@ -22,6 +23,9 @@ const CACHE_SECONDS: NonZeroU64 = NonZeroU64::new(365 * 24 * 3600).expect("not z
 const CACHE_EMPTY_SECONDS: NonZeroU64 = NonZeroU64::new(300).expect("not zero");
 /// OpenSearch takes 255 bytes, and a version follows the name.
 const INDEX_NAME_MAX_BYTES: usize = 64;
+/// The default database of the relation index, and the pattern of its tables.
+const RELATION_DATABASE: &str = "flux_relations";
+const RELATION_TABLE: &str = "flux_relation_{partition:02}";
 
 /// A kind of projection with its settings.
 #[derive(Debug, Clone)]
@@ -29,6 +33,7 @@ pub enum ProjectionKind {
     Birthday(BirthdayTables),
     SerialMapping(MappingTables),
     SerialDocuments(DocumentIndex),
+    FluxRelations(RelationTables),
 }
 
 impl ProjectionKind {
@@ -38,6 +43,7 @@ impl ProjectionKind {
             Self::Birthday(_) => "birthday",
             Self::SerialMapping(_) => "serial_mapping",
             Self::SerialDocuments(_) => "serial_documents",
+            Self::FluxRelations(_) => "flux_relations",
         }
     }
 
@@ -46,13 +52,14 @@ impl ProjectionKind {
         match self {
             Self::Birthday(_) => Entity::User,
             Self::SerialMapping(_) | Self::SerialDocuments(_) => Entity::SerialCode,
+            Self::FluxRelations(_) => Entity::Flux,
         }
     }
 
     /// Returns the kind of target that can hold its tables.
     pub fn store(&self) -> TargetStore {
         match self {
-            Self::Birthday(_) | Self::SerialMapping(_) => TargetStore::Mysql,
+            Self::Birthday(_) | Self::SerialMapping(_) | Self::FluxRelations(_) => TargetStore::Mysql,
             Self::SerialDocuments(_) => TargetStore::Search,
         }
     }
@@ -87,6 +94,7 @@ enum Kind {
     Birthday,
     SerialMapping,
     SerialDocuments,
+    FluxRelations,
 }
 
 /// An entry of `[[projections]]`; the keys after `lanes` belong to some kinds only.
@@ -135,11 +143,13 @@ impl Projection {
     pub(super) fn resolve(
         mut self,
         entities: &[EntityConfig],
+        flux_places: &Arc<FluxPlaces>,
         problems: &mut Problems,
     ) -> Option<super::ProjectionConfig> {
         let kind = match self.kind {
             Kind::Birthday => ProjectionKind::Birthday(self.birthday_tables(entities, problems)?),
             Kind::SerialMapping => ProjectionKind::SerialMapping(self.mapping_tables(problems)?),
+            Kind::FluxRelations => ProjectionKind::FluxRelations(self.relation_tables(flux_places, problems)),
             Kind::SerialDocuments => {
                 let index = self.required("index", |raw| raw.index.take(), problems)?;
                 check_index(&index, problems);
@@ -249,6 +259,20 @@ impl Projection {
         let table =
             self.pattern("table", |raw| raw.table.take(), (has_table, "mapping_{table:03}"), problems);
         Some(MappingTables { tables, database: database?, table: table? })
+    }
+
+    fn relation_tables(&mut self, places: &Arc<FluxPlaces>, problems: &mut Problems) -> RelationTables {
+        let database = self.database.take().unwrap_or_else(|| RELATION_DATABASE.to_owned());
+        if database.is_empty() || database.contains(['{', '}']) {
+            let needed = format!("a name without placeholders, such as {RELATION_DATABASE}");
+            problems.add("projections.database", format!("`{database}`"), &needed);
+        }
+        let table = self.table.take().unwrap_or_else(|| RELATION_TABLE.to_owned());
+        if placeholder(&table, "partition").is_none() {
+            let needed = format!("a name such as {RELATION_TABLE}");
+            problems.add("projections.table", format!("`{table}`"), &needed);
+        }
+        RelationTables { database, table, places: Arc::clone(places) }
     }
 }
 

@@ -1,17 +1,22 @@
-//! The section `[flux]` of the configuration file: the region whose payment documents get identifiers, and the
-//! counters.
+//! The section `[flux]` of the configuration file: system and kinds of payment documents, and, where identifiers are
+//! made, the region and the counters. Capture and audit need the first part only.
 
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_schemas::flux::id::{Region, SYSTEM};
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::flux::id::{Level, Region, SYSTEM, Side};
+use anabranch_schemas::flux::placement::Kind;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
-use super::Problems;
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl};
+use super::{EntityConfig, Problems, SourceConfig};
+use crate::records::{FluxPlaces, FluxSource, FluxTables};
 
 /// A week: a payment that is retried after a long week-end still finds its identifier.
 const REQUEST_KEYS_DAYS: NonZeroU32 = NonZeroU32::new(7).expect("not zero");
@@ -24,9 +29,20 @@ const DATABASE: &str = "flux_sequence";
 /// Bytes of a database name, by MySQL's limit.
 const DATABASE_BYTES_MAX: usize = 64;
 
-/// Settings for identifiers of payment documents.
+/// Settings for payment documents.
 #[derive(Debug, Clone)]
 pub struct FluxConfig {
+    /// Digits 11 to 13 of every identifier.
+    pub system: u16,
+    /// Business codes (digits 15 and 16) with their kinds: at most one composite and one atom for each.
+    pub kinds: Vec<(u8, Kind)>,
+    /// `None` = no identifiers are made here.
+    pub identifiers: Option<FluxIdentifierConfig>,
+}
+
+/// Settings for new identifiers of payment documents.
+#[derive(Debug, Clone)]
+pub struct FluxIdentifierConfig {
     /// Digit 10 of every identifier that is made here.
     pub region: Region,
     /// Digits 11 to 13 of every identifier.
@@ -45,20 +61,52 @@ pub struct FluxConfig {
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
-enum RegionName {
+pub(super) enum RegionName {
     #[serde(rename = "us")]
     UnitedStates,
     #[serde(rename = "singapore")]
     Singapore,
 }
 
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SideName {
+    Main,
+    FailOver,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum LevelName {
+    Atom,
+    Composite,
+}
+
+/// Key `flux` of a source.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Site {
+    region: RegionName,
+    side: SideName,
+}
+
+/// One kind of a business code, or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a kind, or a list of names")]
+enum KindNames {
+    One(String),
+    Several(Vec<String>),
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Flux {
-    region: RegionName,
     system: Option<u16>,
+    #[serde(default)]
+    kinds: BTreeMap<String, KindNames>,
+    region: Option<RegionName>,
     time_zone: Option<String>,
-    sequence_url: ServerUrl,
+    sequence_url: Option<ServerUrl>,
     sequence_setup_url: Option<ServerUrl>,
     sequence_tls: Option<Tls>,
     sequence_ca_file: Option<Expanded>,
@@ -67,11 +115,85 @@ pub(super) struct Flux {
     request_keys_max: Option<NonZeroU64>,
 }
 
+impl From<RegionName> for Region {
+    fn from(name: RegionName) -> Self {
+        match name {
+            RegionName::UnitedStates => Self::UnitedStates,
+            RegionName::Singapore => Self::Singapore,
+        }
+    }
+}
+
+impl From<LevelName> for Level {
+    fn from(name: LevelName) -> Self {
+        match name {
+            LevelName::Atom => Self::Atom,
+            LevelName::Composite => Self::Composite,
+        }
+    }
+}
+
+impl Site {
+    pub(super) fn resolve(&self) -> (Region, Side) {
+        let side = match self.side {
+            SideName::Main => Side::Main,
+            SideName::FailOver => Side::FailOver,
+        };
+        (self.region.into(), side)
+    }
+}
+
+/// Returns the places of payment documents by these settings, which may lack the section `[flux]`.
+pub(super) fn places(
+    flux: Option<&FluxConfig>,
+    entities: &[EntityConfig],
+    sources: &[SourceConfig],
+) -> Arc<FluxPlaces> {
+    let entities = entities.iter().filter(|config| config.entity == Entity::Flux);
+    let tables = entities.map(|config| FluxTables { pattern: config.tables.clone(), level: config.level });
+    let sources = sources.iter().filter(|source| source.entities.contains(&Entity::Flux));
+    let sources = sources.map(|source| FluxSource {
+        name: source.name.clone(),
+        generation: source.generation,
+        site: source.flux,
+    });
+    let system = flux.map_or(SYSTEM, |flux| flux.system);
+    let kinds = flux.map_or(&[][..], |flux| &flux.kinds);
+    Arc::new(FluxPlaces::new(system, kinds, tables.collect(), sources.collect()))
+}
+
 impl Flux {
     /// Fills in defaults; adds a problem and returns `None` for a value that cannot be resolved.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<FluxConfig> {
         let before = problems.0.len();
-        let url = self.sequence_url;
+        let system = self.system.unwrap_or(SYSTEM);
+        if system > 999 {
+            problems.add("flux.system", system.to_string(), "at most three digits");
+        }
+        let kinds = kinds(&self.kinds, problems);
+        let identifiers = self.identifiers(system, problems);
+        (problems.0.len() == before).then_some(FluxConfig { system, kinds, identifiers })
+    }
+
+    /// Returns the settings for new identifiers, if the section has both the region and the server. One of them alone,
+    /// or another key of theirs without them, is a problem.
+    fn identifiers(self, system: u16, problems: &mut Problems) -> Option<FluxIdentifierConfig> {
+        let both = "both flux.region and flux.sequence_url to make identifiers, or neither of them";
+        let missing = match (&self.region, &self.sequence_url) {
+            (Some(_), Some(_)) => None,
+            (Some(_), None) => Some(("sequence_url", "region")),
+            (None, Some(_)) => Some(("region", "sequence_url")),
+            (None, None) => {
+                for key in self.further_keys() {
+                    problems.add(&format!("flux.{key}"), "no identifiers are made here".to_owned(), both);
+                }
+                return None;
+            }
+        };
+        if let Some((missing, there)) = missing {
+            problems.add(&format!("flux.{missing}"), format!("missing beside flux.{there}"), both);
+        }
+        let (region, url) = (self.region?, self.sequence_url?);
         if url.scheme() != "mysql" {
             problems.add("flux.sequence_url", format!("scheme `{}`", url.scheme()), "mysql://");
         }
@@ -79,10 +201,6 @@ impl Flux {
         if let Some(setup) = self.sequence_setup_url.as_ref().filter(|setup| is_other(setup)) {
             let found = format!("{}://{} beside {}", setup.scheme(), setup.address(), url.address());
             problems.add("flux.sequence_setup_url", found, "another account on the same server");
-        }
-        let system = self.system.unwrap_or(SYSTEM);
-        if system > 999 {
-            problems.add("flux.system", system.to_string(), "at most three digits");
         }
         let zone = self.time_zone.as_deref().unwrap_or("UTC");
         let time_zone = TimeZone::get(zone).unwrap_or_else(|_| {
@@ -100,11 +218,8 @@ impl Flux {
         }
         let ca_file =
             trusted("flux.sequence_tls", &url, (self.sequence_tls, self.sequence_ca_file), problems);
-        let resolved = FluxConfig {
-            region: match self.region {
-                RegionName::UnitedStates => Region::UnitedStates,
-                RegionName::Singapore => Region::Singapore,
-            },
+        Some(FluxIdentifierConfig {
+            region: region.into(),
             system,
             time_zone,
             sequence_url: url,
@@ -113,7 +228,57 @@ impl Flux {
             database,
             request_keys_kept: Duration::from_secs(u64::from(days) * 24 * 3600),
             request_keys_max: self.request_keys_max.unwrap_or(REQUEST_KEYS_MAX),
-        };
-        (problems.0.len() == before).then_some(resolved)
+        })
     }
+
+    /// Returns the keys that the file has and that concern new identifiers only, without the two that begin them.
+    fn further_keys(&self) -> impl Iterator<Item = &'static str> {
+        let keys = [
+            ("time_zone", self.time_zone.is_some()),
+            ("sequence_setup_url", self.sequence_setup_url.is_some()),
+            ("sequence_tls", self.sequence_tls.is_some()),
+            ("sequence_ca_file", self.sequence_ca_file.is_some()),
+            ("sequence_database", self.sequence_database.is_some()),
+            ("request_keys_days", self.request_keys_days.is_some()),
+            ("request_keys_max", self.request_keys_max.is_some()),
+        ];
+        keys.into_iter().filter(|(_, is_there)| *is_there).map(|(key, _)| key)
+    }
+}
+
+/// Returns each business code with its kinds; adds a problem for a wrong code or name, and for two kinds of one level.
+fn kinds(named: &BTreeMap<String, KindNames>, problems: &mut Problems) -> Vec<(u8, Kind)> {
+    let mut kinds = Vec::new();
+    for (code, names) in named {
+        let key = format!("flux.kinds.{code}");
+        let is_code = code.len() == 2 && code.bytes().all(|byte| byte.is_ascii_digit());
+        let Some(business) = code.parse::<u8>().ok().filter(|_| is_code) else {
+            problems.add(&key, format!("the code `{code}`"), "a business code of two digits, such as \"03\"");
+            continue;
+        };
+        let names = match names {
+            KindNames::One(name) => std::slice::from_ref(name),
+            KindNames::Several(names) => names,
+        };
+        if names.is_empty() {
+            problems.add(&key, "an empty list".to_owned(), "at least one kind");
+        }
+        let mut of_code: Vec<Kind> = Vec::new();
+        for name in names {
+            let Some(kind) = Kind::from_name(name) else {
+                let needed = format!("one of {}", Kind::ALL.map(Kind::name).join(", "));
+                problems.add(&key, format!("`{name}`"), &needed);
+                continue;
+            };
+            if let Some(other) = of_code.iter().find(|other| other.level() == kind.level()) {
+                let level = kind.level().name();
+                let found = format!("`{}` and `{}`, which both are a {level}", other.name(), kind.name());
+                let needed = "at most one kind of composites and one of atoms: digit 14 tells them apart";
+                problems.add(&key, found, needed);
+            }
+            of_code.push(kind);
+        }
+        kinds.extend(of_code.into_iter().map(|kind| (business, kind)));
+    }
+    kinds
 }

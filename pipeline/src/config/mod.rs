@@ -1,11 +1,12 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
-//! `raw.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written, and refuse unknown
-//! keys. `values.rs` has its scalar types (secrets, server URLs), `transport.rs` the meaning of `tls` and `ca_file`,
-//! `tables.rs` the names of derived tables. This file turns the first into the last and checks values that concern
-//! several parts. Each problem is a [`Fault`] that names the key; all are reported together. No code here uses the
-//! network.
+//! `raw.rs`, `captured.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written, and
+//! refuse unknown keys. `values.rs` has its scalar types (secrets, server URLs), `transport.rs` the meaning of `tls`
+//! and `ca_file`, `tables.rs` the names of derived tables. This file turns the first into the last and checks values
+//! that concern several parts. Each problem is a [`Fault`] that names the key; all are reported together. No code here
+//! uses the network.
 
+mod captured;
 mod coupon_system;
 pub(crate) mod derived;
 mod flux;
@@ -20,9 +21,11 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::flux::id::{Level, Region, Side};
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use croner::Cron;
 use jiff::tz::TimeZone;
@@ -30,13 +33,13 @@ use serde::Deserialize;
 
 pub use self::coupon_system::CouponSystemConfig;
 pub use self::derived::{DocumentIndex, ProjectionKind};
-pub use self::flux::FluxConfig;
+pub use self::flux::{FluxConfig, FluxIdentifierConfig};
 use self::reconcile::ReconcileSettings;
-pub use self::tables::{BirthdayTables, MappingTables};
+pub use self::tables::{BirthdayTables, MappingTables, RelationTables};
 pub use self::values::{Secret, ServerUrl};
 use crate::error::{Code, Fault};
 use crate::ports::BinlogStart;
-use crate::records::TimeToLive;
+use crate::records::{FluxPlaces, TimeToLive};
 
 /// The whole configuration of `anabranch`.
 #[derive(Debug, Clone)]
@@ -55,8 +58,10 @@ pub struct Config {
     pub programmes: Vec<toml::Table>,
     /// The system that gives out the coupons; `None` = nothing is granted.
     pub coupon_system: Option<CouponSystemConfig>,
-    /// Identifiers of payment documents; `None` = none are made here.
+    /// Settings for payment documents; `None` = the file has no such section.
     pub flux: Option<FluxConfig>,
+    /// Where payment documents belong, by the section, the entities and the sources; without them it says nothing.
+    pub flux_places: Arc<FluxPlaces>,
     pub limits: Limits,
     /// Folder of the temporary files that readers spill into; each source has it too.
     pub spill_dir: PathBuf,
@@ -90,6 +95,8 @@ pub struct EntityConfig {
     pub tables: TablePattern,
     /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
     pub columns: Vec<String>,
+    /// Whether the tables hold atoms or composites; only for payment documents. `None` = either.
+    pub level: Option<Level>,
     /// The rule by which the application places a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
     /// The column that the rule reads; only the placement audit uses it.
@@ -159,6 +166,8 @@ pub struct SourceConfig {
     /// Owner generation of the source's tables (part of the shard id).
     pub generation: u32,
     pub entities: Vec<Entity>,
+    /// Region and side of the source's payment documents, which the audit compares with digits 10 and 17.
+    pub flux: Option<(Region, Side)>,
     /// Time for which binlogs must be kept; below it the pre-flight warns.
     pub retention_min: Duration,
     /// Folder of the temporary files that the source's readers spill into.
@@ -296,6 +305,11 @@ impl Config {
             Some(config) if problems.0.is_empty() => Ok(config),
             _ => Err(problems.0),
         }
+    }
+
+    /// Returns the settings for new identifiers of payment documents; `None` = none are made here.
+    pub fn flux_identifiers(&self) -> Option<&FluxIdentifierConfig> {
+        self.flux.as_ref()?.identifiers.as_ref()
     }
 
     pub fn target(&self, name: &str) -> Option<&TargetConfig> {

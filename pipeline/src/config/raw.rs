@@ -1,30 +1,30 @@
-//! The configuration file as written: names, defaults and their reasons. `derived.rs` has projections and caches.
+//! The configuration file as written: names, defaults and their reasons. `captured.rs` has entities and sources,
+//! `derived.rs` projections and caches.
 //!
 //! `deploy/anabranch.example.toml` explains each key for people; a test parses it.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_schemas::change::Entity;
-use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
+use super::Problems;
+use super::captured::{EntityTables, Source};
 use super::coupon_system::CouponSystem;
 use super::derived::{Cache, Projection};
-use super::flux::Flux;
+use super::flux::{self, Flux};
 use super::reconcile::Reconcile;
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
-use super::{Problems, REPLICA_SERVER_IDS};
-use crate::ports::BinlogStart;
 
 /// Example files; a test insists that together they have every key.
-pub(super) const EXAMPLES: [&str; 2] = [
+pub(super) const EXAMPLES: [&str; 3] = [
     include_str!("../../../deploy/anabranch.example.toml"),
     include_str!("../../../deploy/serial-codes.example.toml"),
+    include_str!("../../../deploy/flux.example.toml"),
 ];
 /// Shorter tokens can be guessed; an empty environment variable would leave an empty one.
 const TOKEN_MIN_BYTES: usize = 16;
@@ -57,16 +57,11 @@ const LOG_MAX_BYTES: NonZeroU64 = NonZeroU64::new(10 * 1024 * 1024 * 1024).expec
 /// NATS' own default of `max_payload`, and the most that it can be set to.
 const MESSAGE_BYTES: NonZeroUsize = NonZeroUsize::new(1024 * 1024).expect("not zero");
 const MESSAGE_BYTES_MAX: NonZeroUsize = NonZeroUsize::new(64 * 1024 * 1024).expect("not zero");
-/// Three days of binlog: a week-end and a reconciliation.
-const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
 /// The lanes of two projections at once; each is one more replica to the source.
 const DIRECT_FEEDS: NonZeroUsize = NonZeroUsize::new(4).expect("not zero");
 /// At this rate a lane reads a hundred million rows in three hours, at a few percent of a server's capacity. Each part
 /// is small enough that changes hardly wait for it.
 const REFRESH_ROWS_PER_SECOND: u64 = 10_000;
-/// Replica server ids begin at 0xA7A0 and the source's index in the file: unlikely to be taken, with room for its
-/// lanes.
-const REPLICA_SERVER_ID_BASE: u32 = 0xA7A0_0000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -140,38 +135,6 @@ struct Limits {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EntityTables {
-    entity: Entity,
-    tables: String,
-    #[serde(default)]
-    columns: BTreeMap<String, String>,
-    rule: Option<ShardingRule>,
-    sharding_column: Option<String>,
-    changed_at_column: Option<String>,
-    #[serde(default)]
-    unseen_changes: super::UnseenChanges,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Source {
-    name: String,
-    url: ServerUrl,
-    ca_file: Option<Expanded>,
-    tls: Option<Tls>,
-    replica_server_id: Option<NonZeroU32>,
-    start: Option<String>,
-    replica_url: Option<ServerUrl>,
-    replica_ca_file: Option<Expanded>,
-    replica_tls: Option<Tls>,
-    #[serde(default)]
-    generation: u32,
-    entities: Option<Vec<Entity>>,
-    retention_min_seconds: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct Target {
     name: String,
     url: ServerUrl,
@@ -193,14 +156,19 @@ impl Config {
         let names: Vec<Entity> = entities.iter().map(|entity| entity.entity).collect();
         let spill_dir = self.limits.spill_dir(problems);
         let rebalance_ms = self.limits.rebalance_interval_ms.unwrap_or(REBALANCE_INTERVAL_MS);
-        let sources = self
+        let sources: Vec<_> = self
             .sources
             .into_iter()
             .enumerate()
             .filter_map(|(i, s)| s.resolve(i, &names, &spill_dir, problems))
             .collect();
-        let projections: Vec<_> =
-            self.projections.into_iter().filter_map(|p| p.resolve(&entities, problems)).collect();
+        let flux = self.flux.and_then(|flux| flux.resolve(problems));
+        let flux_places = flux::places(flux.as_ref(), &entities, &sources);
+        let projections: Vec<_> = self
+            .projections
+            .into_iter()
+            .filter_map(|p| p.resolve(&entities, &flux_places, problems))
+            .collect();
         let coupon_system = self.coupon_system.and_then(|system| system.resolve(&projections, problems));
         let log = self.log.resolve(problems);
         let targets = self.targets.into_iter().filter_map(|target| target.resolve(problems)).collect();
@@ -209,7 +177,6 @@ impl Config {
         let limits = self.limits.resolve(max_age, problems)?;
         let http = self.http.resolve(problems);
         let reconcile = self.reconcile.resolve(problems);
-        let flux = self.flux.and_then(|flux| flux.resolve(problems));
         Some(super::Config {
             name: self.name,
             log: log?,
@@ -223,6 +190,7 @@ impl Config {
             programmes: self.programmes,
             coupon_system,
             flux,
+            flux_places,
             limits,
             spill_dir,
             rebalance_interval: (rebalance_ms > 0).then(|| Duration::from_millis(rebalance_ms)),
@@ -334,134 +302,6 @@ impl Limits {
             return None;
         }
         Some(limits)
-    }
-}
-
-impl EntityTables {
-    fn resolve(mut self, problems: &mut Problems) -> Option<super::EntityConfig> {
-        let tables = TablePattern::parse(&self.tables)
-            .map_err(|error| problems.add("entities.tables", error.to_string(), "a pattern"))
-            .ok()?;
-        let columns = self.captured_columns(problems);
-        for unknown in self.columns.keys() {
-            let needed = format!("one of {}", self.entity.fields().join(", "));
-            problems.add(&format!("entities.columns.{unknown}"), "an unknown field".to_owned(), &needed);
-        }
-        if let Some(rule) = self.rule
-            && (rule.databases == 0 || rule.tables == 0)
-        {
-            problems.add(
-                "entities.rule",
-                format!("{} databases × {} tables", rule.databases, rule.tables),
-                "both at least 1",
-            );
-        }
-        if let Some(column) = &self.changed_at_column {
-            let needed = "a column with the time at which the application changed the birthday last";
-            if self.entity != Entity::User {
-                problems.add("entities.changed_at_column", "an entity other than user".to_owned(), needed);
-            } else if columns.contains(column) {
-                problems.add("entities.changed_at_column", format!("`{column}` is a field"), needed);
-            }
-        }
-        // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
-        let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
-        let sharding_column = self.sharding_column.or(uuid);
-        Some(super::EntityConfig {
-            entity: self.entity,
-            tables,
-            columns,
-            rule: self.rule,
-            sharding_column,
-            changed_at_column: self.changed_at_column,
-            unseen_changes: self.unseen_changes,
-        })
-    }
-}
-
-impl EntityTables {
-    /// Returns the names of the captured columns. An optional field is captured when the configuration names it
-    /// together with the optional fields before it.
-    fn captured_columns(&mut self, problems: &mut Problems) -> Vec<String> {
-        let (required, fields) = (self.entity.required_fields(), self.entity.fields());
-        let mut columns: Vec<String> = Vec::new();
-        for (place, field) in fields.iter().enumerate() {
-            match self.columns.remove(*field) {
-                Some(_) if place > columns.len() => {
-                    let key = format!("entities.columns.{field}");
-                    let needed = format!("{} beside it", fields[place - 1]);
-                    problems.add(&key, format!("without {}", fields[place - 1]), &needed);
-                }
-                Some(name) => columns.push(name),
-                None if place < required => columns.push((*field).to_owned()),
-                None => {}
-            }
-        }
-        columns
-    }
-}
-
-impl Source {
-    fn resolve(
-        self,
-        index: usize,
-        all: &[Entity],
-        spill_dir: &Path,
-        problems: &mut Problems,
-    ) -> Option<super::SourceConfig> {
-        if self.url.scheme() != "mysql" {
-            problems.add("sources.url", format!("scheme `{}`", self.url.scheme()), "mysql://");
-            return None;
-        }
-        let start = match self.start.as_deref() {
-            None | Some("earliest") => BinlogStart::Earliest,
-            Some("latest") => BinlogStart::Latest,
-            Some(set) if set.contains('-') => BinlogStart::Gtid(set.to_owned()),
-            Some(other) => {
-                problems.add("sources.start", format!("`{other}`"), "earliest, latest or a GTID set");
-                return None;
-            }
-        };
-        let entities = self.entities.unwrap_or_else(|| all.to_vec());
-        for entity in entities.iter().filter(|entity| !all.contains(entity)) {
-            problems.add(
-                "sources.entities",
-                format!("`{}`", entity.name()),
-                "the name of an [[entities]] entry",
-            );
-        }
-        if self.replica_url.as_ref().is_some_and(|url| url.scheme() != "mysql") {
-            problems.add("sources.replica_url", "another scheme".to_owned(), "mysql://");
-        }
-        let replica = match self.replica_url {
-            Some(url) => {
-                let trust = (self.replica_tls, self.replica_ca_file);
-                let ca_file = trusted("sources.replica_tls", &url, trust, problems);
-                Some((url, ca_file))
-            }
-            None => {
-                if self.replica_tls.is_some() || self.replica_ca_file.is_some() {
-                    let found = "replica_tls or replica_ca_file without it".to_owned();
-                    problems.add("sources.replica_url", found, "the replica's URL, or neither");
-                }
-                None
-            }
-        };
-        let ca_file = trusted("sources.tls", &self.url, (self.tls, self.ca_file), problems);
-        let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32 * REPLICA_SERVER_IDS)
-            .expect("the base is not zero");
-        Some(super::SourceConfig {
-            name: self.name,
-            url: self.url,
-            ca_file,
-            replica_server_id: self.replica_server_id.unwrap_or(base),
-            start,
-            replica,
-            generation: self.generation,
-            entities,
-            retention_min: Duration::from_secs(self.retention_min_seconds.unwrap_or(RETENTION_MIN_SECONDS)),
-            spill_dir: spill_dir.to_owned(),
-        })
     }
 }
 

@@ -1,12 +1,14 @@
 //! Derived tables of the configuration: their numbers and names.
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::celebration::{Birthday, Calendar};
 use anabranch_schemas::serial::LengthClass;
 
 use super::values;
+use crate::records::FluxPlaces;
 
 /// The tables of the solar or the lunar birthday layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,6 +34,17 @@ pub struct MappingTables {
     pub database: String,
     /// Pattern with `{table}`, such as `mapping_{table:03}`.
     pub table: String,
+}
+
+/// The relation index of payment documents: one database with a table for each user partition.
+#[derive(Debug, Clone)]
+pub struct RelationTables {
+    /// Name of the database.
+    pub database: String,
+    /// Pattern with `{partition}`, such as `flux_relation_{partition:02}`.
+    pub table: String,
+    /// Where documents belong, for the audit of each change.
+    pub places: Arc<FluxPlaces>,
 }
 
 impl BirthdayTables {
@@ -61,5 +74,12 @@ impl MappingTables {
     /// Returns the physical name of table `number`.
     pub fn table_name(&self, number: u32) -> String {
         values::fill(&self.table, "table", number)
+    }
+}
+
+impl RelationTables {
+    /// Returns the physical name of the table of a user partition.
+    pub fn table_name(&self, partition: u32) -> String {
+        values::fill(&self.table, "partition", partition)
     }
 }

@@ -5,6 +5,8 @@ use anabranch_schemas::serial::LengthClass;
 
 use super::*;
 
+mod flux;
+
 const GOOD: &str = r#"
 name = "demo"
 [log]
@@ -316,39 +318,4 @@ fn a_mistake_in_the_file_shows_no_part_of_a_secret() {
         assert!(found.contains(expected), "{to}: {found}");
         assert!(!found.contains("c2Vj") && !found.contains("8172"), "a secret in {found}");
     }
-}
-
-/// Returns a `[flux]` section with one more line.
-fn flux(line: &str) -> String {
-    let section =
-        "[flux]\nregion = \"singapore\"\nsequence_url = \"mysql://sequence:p%40ss@127.0.0.1:3308\"\n";
-    format!("{GOOD}{section}{line}\n")
-}
-
-#[test]
-fn a_sequence_of_payment_documents_needs_a_region_and_a_server() {
-    let config = Config::parse(&flux("")).unwrap().flux.unwrap();
-    assert_eq!((config.region.digit(), config.system, config.database.as_str()), (1, 31, "flux_sequence"));
-    assert_eq!(config.request_keys_kept.as_secs(), 7 * 24 * 3600);
-    assert!(Config::parse(GOOD).unwrap().flux.is_none());
-    for (line, expected) in [
-        ("system = 1000", "flux.system: 1000; needed: at most three digits"),
-        ("time_zone = \"Moon/Base\"", "flux.time_zone: `Moon/Base`"),
-        ("request_keys_days = 1", "flux.request_keys_days: 1; needed: 2 to 400"),
-        ("request_keys_max = 0", "a nonzero"),
-        ("sequence_database = \"\"", "flux.sequence_database: ``"),
-        ("sequence_tls = \"verify\"", "flux.sequence_tls"),
-        ("sequence_url = \"mysql://a@b\"", "duplicate key"),
-        (
-            "sequence_setup_url = \"mysql://setup:x@127.0.0.1:3309\"",
-            "flux.sequence_setup_url: mysql://127.0.0.1:3309 beside 127.0.0.1:3308; needed: another account",
-        ),
-        ("colour = 1", "unknown field `colour`"),
-    ] {
-        let found = problems(&flux(line));
-        assert!(found.contains(expected), "{line}: {found}");
-        assert!(!found.contains("p@ss") && !found.contains("p%40ss"), "a secret in {found}");
-    }
-    let found = problems(&flux("").replace("\"singapore\"", "\"mars\""));
-    assert!(found.contains("singapore"), "{found}");
 }

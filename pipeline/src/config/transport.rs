@@ -136,8 +136,10 @@ impl Config {
             .coupon_system
             .iter()
             .map(|system| ("the coupon system".to_owned(), &system.url, &system.ca_file));
-        let sequence =
-            self.flux.iter().map(|flux| ("flux.sequence_url".to_owned(), &flux.sequence_url, &flux.ca_file));
+        let sequence = self
+            .flux_identifiers()
+            .into_iter()
+            .map(|flux| ("flux.sequence_url".to_owned(), &flux.sequence_url, &flux.ca_file));
         let all = log.into_iter().chain(sources).chain(replicas).chain(targets).chain(caches).chain(system);
         let all = all.chain(sequence);
         all.filter_map(|(thing, url, ca_file)| plain_warning(&thing, url, ca_file.as_deref())).collect()

@@ -7,6 +7,7 @@
 mod assignment;
 pub mod birthday;
 mod captured;
+pub mod flux_relations;
 mod rules;
 pub mod serial_documents;
 pub mod serial_mapping;
@@ -21,6 +22,7 @@ use anabranch_schemas::serial::{self, OddCode, UuidDefect};
 pub use self::assignment::{Assignment, Assignments};
 use self::birthday::{Birthday, UserIdDefect};
 pub use self::captured::{captured_targets, shared_tables};
+use self::flux_relations::{FluxRelations, IdDefect};
 use self::rules::{Claim, Rules};
 use self::serial_documents::SerialDocuments;
 use self::serial_mapping::SerialMapping;
@@ -60,6 +62,7 @@ pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
     match entity {
         Entity::User => birthday::user_id(first).ok().map(Cell::UInt),
         Entity::SerialCode => serial::uuid(first).ok().map(|uuid| Cell::Bytes(uuid.into_owned().into())),
+        Entity::Flux => flux_relations::key(first).map(|id| Cell::Bytes(id.into())),
     }
 }
 
@@ -80,8 +83,8 @@ fn share_out(
     tables.map(share).collect()
 }
 
-/// A defect of a row. A row whose key or birthday has a defect is in no derived table; an odd code or birthday type
-/// keeps no row out.
+/// A defect of a row. A row whose key or birthday has a defect is in no derived table; an odd code, birthday type or
+/// document keeps no row out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Defect {
     Birthday(BirthdayDefect),
@@ -90,6 +93,11 @@ pub enum Defect {
     UserId(UserIdDefect),
     Uuid(UuidDefect),
     OddCode(OddCode),
+    FluxId(IdDefect),
+    /// The text of the parent is no identifier.
+    FluxParent,
+    /// A payment document is not where its identifier, its parent or its table says, for this reason.
+    OddDocument(&'static str),
 }
 
 impl Defect {
@@ -101,6 +109,9 @@ impl Defect {
             Self::UserId(defect) => defect.reason(),
             Self::Uuid(defect) => defect.reason(),
             Self::OddCode(odd) => odd.reason(),
+            Self::FluxId(defect) => defect.reason(),
+            Self::FluxParent => "flux_parent_malformed",
+            Self::OddDocument(reason) => reason,
         }
     }
 }
@@ -146,6 +157,9 @@ impl Projection {
                 Arc::new(SerialMapping::new(tables.clone(), targets, lanes))
             }
             ProjectionKind::SerialDocuments(index) => Arc::new(SerialDocuments::new(index.clone(), lanes)),
+            ProjectionKind::FluxRelations(tables) => {
+                Arc::new(FluxRelations::new(tables.clone(), targets, lanes))
+            }
         })
     }
 

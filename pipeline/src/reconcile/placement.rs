@@ -4,19 +4,22 @@
 //! application does not find it. The audit looks for a key in two tables with a bounded book of key hashes. When the
 //! book is full, the audit drops half of the keys, and the report says which share was compared. Keys in two tables are
 //! read again at the end, as a row may move from one table to another during the scan. Tables without a rule take no
-//! part.
+//! part. `rules.rs` judges one row.
+
+mod rules;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::serial;
-use anabranch_schemas::shard::{ShardId, ShardingRule, TablePattern};
+use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+pub use self::rules::Rules;
+use self::rules::{Judgement, KEY, OddRow, TableRule};
 use super::candidates::SourceKey;
-use crate::config::EntityConfig;
 use crate::records::Cell;
 
 /// Key hashes that the book holds, at most.
@@ -25,17 +28,17 @@ const BOOK_KEYS: usize = 1 << 20;
 pub(super) const BOOK_BYTES: usize = BOOK_KEYS * 2 * 17 * 3 / 2;
 /// Keys in two tables that the report lists, at most.
 const DOUBLES_MAX: usize = 1_000;
-/// Index of a row's key among its fields.
-const KEY: usize = 0;
+/// Odd payment documents that the report lists, at most; it counts all of them.
+const ODD_DOCUMENTS_MAX: usize = 100;
 
 /// The findings of a reconciliation about placement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Placement {
     /// Rows whose table was compared with the one that their rule names.
     pub rows: u64,
-    /// Rows whose rule names no table: their key is no number, or NULL.
+    /// Rows whose rule names no table: their key is no number, no identifier, or NULL.
     pub undecided: u64,
-    /// Source tables with rows that belong elsewhere, and how many.
+    /// Source tables with rows that belong elsewhere, and how many. Every odd payment document is one of them.
     pub misplaced: BTreeMap<String, u64>,
     /// Share of all keys that was looked for in other tables, from 0 to 1.
     pub share_of_keys: f64,
@@ -43,8 +46,14 @@ pub struct Placement {
     pub doubles: Vec<DoubledKey>,
     /// Rules that cannot reach all of their tables, in words.
     pub unreachable: Vec<String>,
-    /// Reasons why rows of an entity were not compared.
+    /// Reasons why rows of an entity, or parts of them, were not compared.
     pub not_audited: Vec<String>,
+    /// Reasons why payment documents are odd, and how many are. One document may have several reasons.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub odd_documents: BTreeMap<String, u64>,
+    /// The first odd documents by table and identifier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub odd: Vec<OddDocument>,
 }
 
 /// A key that is in two tables of its rule.
@@ -55,51 +64,19 @@ pub struct DoubledKey {
     pub tables: [String; 2],
 }
 
-/// A rule and the tables that it covers.
-#[derive(Debug, Clone)]
-struct RuledTables {
-    pattern: TablePattern,
-    rule: ShardingRule,
-    /// Index of the sharding column in a row that was read for a reconciliation.
-    key: usize,
-}
-
-/// The rules of one entity.
-#[derive(Debug, Clone)]
-pub struct Rules {
-    ruled: Arc<[RuledTables]>,
-    unreachable: Vec<String>,
-    not_audited: Vec<String>,
-}
-
-impl Rules {
-    /// Builds the rules of an entity from its configuration.
-    pub fn of(entity: Entity, entities: &[EntityConfig]) -> Self {
-        let (mut ruled, mut unreachable, mut not_audited) = (Vec::new(), Vec::new(), Vec::new());
-        for config in entities.iter().filter(|config| config.entity == entity) {
-            let Some(rule) = config.rule else { continue };
-            let (reached, all) =
-                (rule.reachable_tables(), u64::from(rule.databases) * u64::from(rule.tables));
-            if reached < all {
-                unreachable.push(format!("the rule of {} reaches {reached} of {all} tables", config.tables));
-            }
-            match config.sharding_field() {
-                Some(key) => ruled.push(RuledTables { pattern: config.tables.clone(), rule, key }),
-                None => not_audited.push(format!("{}: entities.sharding_column is not set", config.tables)),
-            }
-        }
-        Self { ruled: ruled.into(), unreachable, not_audited }
-    }
-
-    /// Returns the rule of a table, with its number and the numbers of database and table; `None` when it has no rule.
-    fn of_table(&self, table: &TableIdentity<'_>) -> Option<(usize, &RuledTables, (u32, u32))> {
-        let matching = |(number, ruled): (usize, &'_ RuledTables)| {
-            let place = ruled.pattern.matches(&table.database, &table.table)?;
-            Some((number, place))
-        };
-        let (number, place) = self.ruled.iter().enumerate().find_map(matching)?;
-        Some((number, &self.ruled[number], place))
-    }
+/// A payment document that is not where its identifier, its parent or its table says.
+///
+/// The audit is about identifiers, so the report lists them as they are. It has no other value of the document.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct OddDocument {
+    /// The source table: `database.table`.
+    pub table: String,
+    pub id: String,
+    /// The parent's identifier; `None` = the document has none, or its parent is no identifier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<String>,
+    /// All differences in words.
+    pub what: String,
 }
 
 /// The placement audit of one entity in one reconciliation. Clones share the book.
@@ -125,12 +102,20 @@ struct AuditFindings {
 pub(super) struct TableAudit<'a> {
     audit: &'a PlacementAudit,
     /// The rule of the table; `None` = it has no rule.
-    rule: Option<(usize, &'a RuledTables, (u32, u32))>,
+    rule: Option<TableRule<'a>>,
     table: &'a TableIdentity<'static>,
+    chunk: ChunkFindings,
+}
+
+/// The findings in a chunk that is not read to its end yet.
+#[derive(Default)]
+struct ChunkFindings {
     rows: u64,
     undecided: u64,
     misplaced: u64,
     keys: Vec<(u64, Cell)>,
+    odd_documents: BTreeMap<&'static str, u64>,
+    odd: Vec<OddDocument>,
 }
 
 impl PlacementAudit {
@@ -144,7 +129,7 @@ impl PlacementAudit {
 
     pub(super) fn table_audit<'a>(&'a self, table: &'a TableIdentity<'static>) -> TableAudit<'a> {
         let rule = self.rules.of_table(table);
-        TableAudit { audit: self, rule, table, rows: 0, undecided: 0, misplaced: 0, keys: Vec::new() }
+        TableAudit { audit: self, rule, table, chunk: ChunkFindings::default() }
     }
 
     fn found(&self) -> MutexGuard<'_, AuditFindings> {
@@ -166,37 +151,45 @@ impl PlacementAudit {
 
 impl TableAudit<'_> {
     pub(super) fn row(&mut self, row: &[Value<'_>]) {
-        let Some((number, ruled, place)) = &self.rule else { return };
-        self.rows += 1;
-        let text = row.get(ruled.key).and_then(serial::text);
-        let of_rule = text.and_then(|text| ruled.rule.locate(std::str::from_utf8(&text).ok()?));
-        match of_rule {
-            None => self.undecided += 1,
-            Some(of_rule) if of_rule != *place => self.misplaced += 1,
-            Some(_) => {}
+        let Some(rule) = &self.rule else { return };
+        self.chunk.rows += 1;
+        match rule.judge(row) {
+            Judgement::InPlace => {}
+            Judgement::Undecided => self.chunk.undecided += 1,
+            Judgement::Elsewhere => self.chunk.misplaced += 1,
+            Judgement::Odd(odd) => self.chunk.add(self.table, &odd),
         }
         let Some(key) = row.get(KEY).and_then(serial::text) else { return };
-        let hash = xxh3_64_with_seed(&key, self.audit.seed ^ *number as u64);
+        let hash = xxh3_64_with_seed(&key, self.audit.seed ^ rule.number());
         let cell = match &row[KEY] {
             Value::UInt(id) => Cell::UInt(*id),
             Value::Int(id) if *id >= 0 => Cell::UInt(*id as u64),
             _ => Cell::Bytes(key.as_ref().into()),
         };
-        self.keys.push((hash, cell));
+        self.chunk.keys.push((hash, cell));
     }
 
     /// Adds a chunk that was read to its end to the findings.
     pub(super) fn hand_over(&mut self) {
         let mut found = self.audit.found();
-        let found = &mut *found;
-        found.placement.rows += self.rows;
-        found.placement.undecided += self.undecided;
-        if self.misplaced > 0 {
-            let name = format!("{}.{}", self.table.database, self.table.table);
-            *found.placement.misplaced.entry(name).or_default() += self.misplaced;
+        let (found, chunk) = (&mut *found, &mut self.chunk);
+        let placement = &mut found.placement;
+        placement.rows += chunk.rows;
+        placement.undecided += chunk.undecided;
+        if chunk.misplaced > 0 {
+            *placement.misplaced.entry(name(self.table)).or_default() += chunk.misplaced;
+        }
+        for (reason, documents) in &chunk.odd_documents {
+            *placement.odd_documents.entry((*reason).to_owned()).or_default() += documents;
+        }
+        if !chunk.odd.is_empty() {
+            // Tables are read in an order of chance; the list is the same each time.
+            placement.odd.append(&mut chunk.odd);
+            placement.odd.sort();
+            placement.odd.truncate(ODD_DOCUMENTS_MAX);
         }
         let shard = self.table.shard;
-        for (hash, key) in self.keys.drain(..).filter(|(hash, _)| *hash <= found.highest) {
+        for (hash, key) in chunk.keys.drain(..).filter(|(hash, _)| *hash <= found.highest) {
             let first = *found.book.entry(hash).or_insert(shard);
             if first != shard && found.doubles.len() < DOUBLES_MAX {
                 found.doubles.push((SourceKey { shard, key }, first));
@@ -212,81 +205,33 @@ impl TableAudit<'_> {
 
     /// Drops a chunk that was read in part; it is read again.
     pub(super) fn forget(&mut self) {
-        self.keys.clear();
-        (self.rows, self.undecided, self.misplaced) = (0, 0, 0);
+        self.chunk.keys.clear();
+        let keys = std::mem::take(&mut self.chunk.keys);
+        self.chunk = ChunkFindings { keys, ..ChunkFindings::default() };
     }
+}
+
+impl ChunkFindings {
+    /// Counts an odd document, and lists it if it may be among the first. A chunk comes in the order of keys.
+    fn add(&mut self, table: &TableIdentity<'_>, odd: &OddRow) {
+        self.misplaced += 1;
+        for reason in odd.reasons() {
+            *self.odd_documents.entry(reason).or_default() += 1;
+        }
+        if self.odd.len() < ODD_DOCUMENTS_MAX {
+            self.odd.push(OddDocument {
+                table: name(table),
+                id: odd.id.to_string(),
+                parent: odd.parent.map(|parent| parent.to_string()),
+                what: odd.text(),
+            });
+        }
+    }
+}
+
+fn name(table: &TableIdentity<'_>) -> String {
+    format!("{}.{}", table.database, table.table)
 }
 
 #[cfg(test)]
-mod tests {
-    use anabranch_schemas::shard::{NameHash, Spread};
-
-    use super::*;
-    use crate::config::UnseenChanges;
-
-    fn table(database: u32, number: u32) -> TableIdentity<'static> {
-        let (database, table) = (format!("user_{database}"), format!("user_{number}"));
-        let shard = ShardId::of("a", &database, &table, 0);
-        TableIdentity { entity: Entity::User, shard, database: database.into(), table: table.into() }
-    }
-
-    fn audit(spread: Spread) -> PlacementAudit {
-        let config = EntityConfig {
-            entity: Entity::User,
-            tables: TablePattern::parse("user_{db}.user_{table}").unwrap(),
-            columns: vec!["user_id".to_owned(), "birthday".to_owned()],
-            rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
-            sharding_column: Some("user_name".to_owned()),
-            changed_at_column: None,
-            unseen_changes: UnseenChanges::default(),
-        };
-        PlacementAudit::new(Rules::of(Entity::User, &[config]), 7)
-    }
-
-    fn put(audit: &PlacementAudit, table: &TableIdentity<'static>, user: u64, name: &str) {
-        let mut table_audit = audit.table_audit(table);
-        table_audit.row(&[Value::UInt(user), Value::Null, Value::Bytes(name.as_bytes().to_vec().into())]);
-        table_audit.hand_over();
-    }
-
-    #[test]
-    fn a_row_is_compared_with_the_place_that_its_rule_has_for_it() {
-        let audit = audit(Spread::Spread);
-        // CRC32('alice') = 663665735: database 5, table 73.
-        put(&audit, &table(5, 73), 1, "alice");
-        put(&audit, &table(5, 74), 2, "alice");
-        let found = audit.placement();
-        assert_eq!((found.rows, found.undecided, found.share_of_keys), (2, 0, 1.0));
-        assert_eq!(found.misplaced, BTreeMap::from([("user_5.user_74".to_owned(), 1)]));
-        assert!(audit.doubles().is_empty() && found.unreachable.is_empty());
-    }
-
-    #[test]
-    fn a_key_in_two_tables_is_seen_and_a_rule_that_reaches_too_few_is_told() {
-        let audit = audit(Spread::Literal);
-        put(&audit, &table(5, 73), 1, "alice");
-        put(&audit, &table(5, 73), 1, "alice");
-        assert!(audit.doubles().is_empty(), "twice in one table is the table's matter");
-        put(&audit, &table(6, 1), 1, "bob");
-        let key = SourceKey { shard: table(6, 1).shard, key: Cell::UInt(1) };
-        assert_eq!(audit.doubles(), [(key, table(5, 73).shard)]);
-        assert_eq!(
-            audit.placement().unreachable,
-            ["the rule of user_{db}.user_{table} reaches 100 of 1000 tables"]
-        );
-    }
-
-    #[test]
-    fn a_full_book_looks_for_a_share_of_the_keys_and_says_so() {
-        let audit = audit(Spread::Spread);
-        let place = table(5, 73);
-        let mut table_audit = audit.table_audit(&place);
-        for user in 0..2 * BOOK_KEYS as u64 {
-            table_audit.row(&[Value::UInt(user), Value::Null, Value::Null]);
-        }
-        table_audit.hand_over();
-        let found = audit.placement();
-        assert_eq!(found.undecided, 2 * BOOK_KEYS as u64);
-        assert!((0.2..=0.5).contains(&found.share_of_keys), "{}", found.share_of_keys);
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
 //! The report of a reconciliation, with its counts, findings and repairs, for people, programs and the history.
 //!
-//! The report has no keys. It names a key by a hash that only a holder of the installation's secret can make. The hash
-//! is the same in each reconciliation, so a row that is wrong again is recognised.
+//! The report names a key by a hash that only a holder of the installation's secret can make. The hash is the same in
+//! each reconciliation, so a row that is wrong again is recognised. Only payment documents that are not where their
+//! identifiers say are listed with these identifiers.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -2,19 +2,21 @@
 //!
 //! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source returns `chunk.rs`, perhaps for a
 //! `condition.rs`. A projection turns both into `mutation.rs` for rows of `row.rs`, and a lane commits them with
-//! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs`, reconciliations leave
-//! `past_reconciliation.rs`. Identifiers of payment documents come from `sequence.rs`. The methods of [`crate::ports`]
-//! use these types.
+//! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs` and `relation.rs`, reconciliations leave
+//! `past_reconciliation.rs`. Identifiers of payment documents come from `sequence.rs`, and `flux_places.rs` says where
+//! such documents belong. The methods of [`crate::ports`] use these types.
 
 mod batch;
 mod chunk;
 mod claims;
 mod condition;
+mod flux_places;
 mod frame;
 mod mutation;
 mod past_reconciliation;
 mod progress;
 mod refresh;
+mod relation;
 mod row;
 mod sequence;
 
@@ -22,12 +24,14 @@ pub use batch::{Batch, BatchBuilder};
 pub use chunk::{Chunk, ScanCursor};
 pub use claims::{Claims, DeviceClaim, TimeToLive, Token};
 pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
+pub use flux_places::{FluxPlaces, FluxSource, FluxTables};
 pub use frame::Framer;
 pub use mutation::{Flush, Mutation, MutationAction, OrderedMutation, Replacement};
 pub(crate) use mutation::{Reread, TABLE_WORK};
 pub use past_reconciliation::{Outcome, PastReconciliation};
 pub use progress::{LaneId, Progress};
 pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
+pub use relation::RelationRow;
 pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};
 pub use sequence::{
     CounterRow, DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,

@@ -1,9 +1,10 @@
 //! Flux: payment documents whose identifier of 31 digits says where they are stored.
 //!
 //! [`id`] reads, checks and writes identifiers. [`placement`] derives a document's place from its parent's identifier,
-//! and [`table`] turns digits into names of databases and tables. [`counter`] has the counters of the sequences. No
-//! code here reads a row.
+//! and [`table`] turns digits into names of databases and tables. [`audit`] compares a document with its table, its
+//! source and its parent. [`counter`] has the counters of the sequences. No code here reads a row.
 
+pub mod audit;
 pub mod counter;
 pub mod id;
 pub mod placement;

@@ -97,6 +97,7 @@ pub mod ledger;
 pub mod log;
 pub mod outbox;
 pub mod registers;
+mod relations;
 pub mod rows;
 pub mod sequence;
 pub mod source;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use anabranch_connectors::memory::{MemoryRegisters, MemorySequence, Weather};
 use anabranch_connectors::mysql::sequence::MysqlSequence;
-use anabranch_pipeline::config::{Config, FluxConfig};
+use anabranch_pipeline::config::{Config, FluxIdentifierConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{
     FluxIssuer, FluxOrder, FluxSettings, VERSION, raise, record_seen, state,
@@ -74,7 +74,7 @@ impl Ground for Twin {
 /// A server with the documented accounts.
 pub struct Server {
     pub site: StoreSite,
-    pub config: FluxConfig,
+    pub config: FluxIdentifierConfig,
 }
 
 /// The documented grants, for a database of this test.
@@ -115,7 +115,7 @@ impl Server {
             account("anabranch_sequence_setup"),
             site.stack.ca_file().display(),
         );
-        let config = Config::parse(&text).unwrap().flux.unwrap();
+        let config = Config::parse(&text).unwrap().flux_identifiers().unwrap().clone();
         let made = MysqlSequence::new(&config).setup().await.unwrap();
         assert_eq!((made.databases, made.tables), (1, 101));
         Self { site, config }

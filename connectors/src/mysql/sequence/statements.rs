@@ -1,6 +1,6 @@
 //! The SQL of counters and request keys. From callers it takes only numbers, dates and digests.
 
-use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::config::FluxIdentifierConfig;
 use anabranch_pipeline::records::{DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, LeaseRequest, RequestKey};
 use anabranch_schemas::flux::counter::{Counter, SLOTS};
 use anabranch_schemas::flux::id::{SEQUENCES, Side};
@@ -55,7 +55,7 @@ pub(super) fn side(digit: u8) -> Option<Side> {
 }
 
 impl Statements {
-    pub(super) fn of(config: &FluxConfig) -> Self {
+    pub(super) fn of(config: &FluxIdentifierConfig) -> Self {
         let quoted = |partition| quote_table(&config.database, &counter_table(partition));
         Self {
             region: config.region.digit(),

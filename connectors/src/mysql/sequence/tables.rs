@@ -1,6 +1,6 @@
 //! The tables of the sequence: set-up, and the check of existing tables.
 
-use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::config::FluxIdentifierConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::flux::table::PARTITIONS;
 use anabranch_schemas::sql;
@@ -29,11 +29,11 @@ pub(super) fn own_remedy(fault: Fault) -> Fault {
 /// The server's name in faults of its tables, after the word `target`.
 const TARGET: &str = "flux.sequence_url";
 
-fn target(config: &FluxConfig) -> MysqlTarget {
+fn target(config: &FluxIdentifierConfig) -> MysqlTarget {
     MysqlTarget::of_tables(TARGET, &config.sequence_url, config.setup_url.as_ref(), config.ca_file.as_deref())
 }
 
-fn needed(config: &FluxConfig) -> Vec<NeededTable> {
+fn needed(config: &FluxIdentifierConfig) -> Vec<NeededTable> {
     let table =
         |table: String, statement| NeededTable { database: config.database.clone(), table, statement };
     let mut needed: Vec<NeededTable> =

@@ -93,6 +93,7 @@ mod tests {
         );
         assert_eq!(birthday.primary_key, ["shard_id", "user_id"]);
         assert_eq!(Shape::of(sql::MAPPING).primary_key, ["value", "shard_id", "uuid", "kind"]);
+        assert_eq!(Shape::of(sql::FLUX_RELATION).primary_key, ["id", "shard_id"]);
         assert_eq!(Shape::of(sql::PROGRESS).primary_key, ["projection", "source", "lane"]);
         assert_eq!(Shape::of(sql::ENROLLED).primary_key, ["projection", "source"]);
     }
@@ -107,7 +108,7 @@ mod tests {
             sql::RECONCILIATIONS,
             sql::COUPON_REPORTS,
         ];
-        for statement in [sql::BIRTHDAY, sql::MAPPING].into_iter().chain(control) {
+        for statement in [sql::BIRTHDAY, sql::MAPPING, sql::FLUX_RELATION].into_iter().chain(control) {
             let shape = Shape::of(statement);
             assert!(shape.columns.iter().all(|column| column.definition.contains(" COMMENT '")));
             let created = create(statement, "`d`.`t`");

@@ -20,8 +20,8 @@ pub struct Arguments {
     /// Then compare every derived row with the sources; exit 1 on any difference. Prints one JSON line on stdout
     #[arg(long)]
     pub verify: bool,
-    /// Row changes a second, half of them of users and half of devices; 0 = as fast as possible. Without it 1,000, or
-    /// 300 with --drift, whose reconciliation shares the machine
+    /// Row changes a second, in equal parts of users, devices and payment documents; 0 = as fast as possible. Without
+    /// it 1,000, or 300 with --drift, whose reconciliation shares the machine
     #[arg(long)]
     rate: Option<u32>,
     /// Users to begin with; 20,000 more come in two transactions of 10,000 rows
@@ -30,6 +30,14 @@ pub struct Arguments {
     /// Devices with serial codes to begin with, likewise; 0 = birthdays only
     #[arg(long, default_value_t = 10_000)]
     pub devices: u64,
+    /// Recharges to begin with, each with about seven documents that belong to it (atoms, captures, refunds, clearings,
+    /// chargebacks); 30,000 documents more come in three transactions. A third source has the fail-over databases; 0 =
+    /// no payment documents. Only the tables of two months and of `99` are made, so that the demo starts in seconds
+    #[arg(long, value_name = "RECHARGES", default_value_t = 0)]
+    pub flux: u64,
+    /// User partitions in each of the 10 databases of payment documents: 12 tables for each, 6 on either side
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=10))]
+    pub flux_partitions: u32,
     /// Leave OpenSearch out: it is the largest to fetch and the slowest to start
     #[arg(long)]
     pub without_search: bool,

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod live;
+mod plan;
 mod screen;
 mod session;
 mod stall;

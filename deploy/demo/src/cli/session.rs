@@ -10,22 +10,20 @@ use std::time::Duration;
 
 use anabranch_demo::daemon::{self, Commands, Daemon, DaemonConfiguration};
 use anabranch_demo::drift::{Judgement, Planter, Reconciliation};
-use anabranch_demo::verify::{
-    BirthdayLayer, CacheLayer, DocumentLayer, Layer, MappingLayer, Verification, drain, drain_and_compare,
-    topologies,
-};
+use anabranch_demo::verify::{Layer, Verification, drain, drain_and_compare, topologies};
 use anabranch_demo::{
-    CouponDay, CouponReport, DemoError, Endpoint, LagProbe, Pace, RedisServer, Result, SearchServer,
-    SetAside, Topology, Workload, WorkloadOptions, WorkloadReport,
+    CouponDay, CouponReport, DemoError, LagProbe, Pace, Result, SetAside, Workload, WorkloadOptions,
+    WorkloadReport,
 };
-use anabranch_schemas::celebration::Calendar;
-use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_schemas::change::Entity;
+use anabranch_stack::Stack;
 use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::arguments::{Arguments, MariaDb};
+use super::arguments::Arguments;
 use super::live::{Watched, show};
+use super::plan::{NAME, audits, servers};
 use super::screen::{Screen, say};
 use super::summary::{Compared, Measured, Summary};
 
@@ -36,12 +34,11 @@ const FIRST_ROW_MAX: Duration = Duration::from_secs(60);
 /// Limit of deriving everything that the binlogs hold when the workload ends.
 const DRAIN_MAX: Duration = Duration::from_secs(120);
 
-/// Name of streams, buckets and keys in the configuration.
-const NAME: &str = "demo";
+/// Documents of a recharge and everything that belongs to it, about; `--flux` counts recharges.
+const DOCUMENTS_PER_RECHARGE: u64 = 7;
+
 /// Token that applications send to the API.
 const TOKEN: &str = "token-of-the-demo";
-/// Life of a cached set: a year, or five minutes for a set without claims.
-const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(365 * 24 * 3600), Duration::from_secs(300));
 /// Time before drift is planted, so that all parts are running.
 const BEFORE_DRIFT: Duration = Duration::from_secs(3);
 /// Roles of the daemon when a command begins the coupon day: all but the dispatcher's.
@@ -171,13 +168,24 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         return Err(DemoError::Program { program: "the wait for the first row".to_owned(), status, log });
     }
     measured.first_row_seconds = started.elapsed().as_secs_f64();
-    say(&format!("first row after {:.1} s; making users and devices ...", measured.first_row_seconds));
-    for (workload, rows) in workloads.iter_mut().zip([arguments.users, arguments.devices]) {
-        let mut total = workload.insert_rows(rows).await?;
+    let rows = if arguments.flux == 0 { "users and devices" } else { "users, devices and payment documents" };
+    say(&format!("first row after {:.1} s; making {rows} ...", measured.first_row_seconds));
+    for workload in &mut workloads {
+        let entity = workload.topology().entity;
+        let mut total = workload.insert_rows(first_rows(arguments, entity)).await?;
         total.merge(&workload.giant_transactions().await?);
-        measured.totals.push((workload.topology().entity, total));
+        measured.totals.push((entity, total));
     }
     Ok(Some(Running { daemon, probes, workloads, audits, coupons, configuration_file, measured, stack }))
+}
+
+/// Returns the number of an entity's rows to begin with.
+fn first_rows(arguments: &Arguments, entity: Entity) -> u64 {
+    match entity {
+        Entity::User => arguments.users,
+        Entity::SerialCode => arguments.devices,
+        Entity::Flux => arguments.flux * DOCUMENTS_PER_RECHARGE,
+    }
 }
 
 /// Runs the coupon day once the stores hold everything that the sources hold.
@@ -190,60 +198,6 @@ async fn coupon_day(day: &CouponDay, running: &Running) -> Result<CouponReport> 
     });
     let (topology, layer) = users.expect("the demo always has users");
     day.run(&running.daemon.commands(), topology, layer).await
-}
-
-/// Returns the servers that the run needs.
-fn servers(arguments: &Arguments) -> Options {
-    let mut options = match (arguments.mysql, arguments.mariadb) {
-        (true, _) => Options::mysql(),
-        (false, Some(MariaDb::Eleven)) => Options::mariadb_11(),
-        (false, None) => Options::standard(),
-    };
-    if arguments.devices > 0 {
-        options = options.with(ServerSpec::redis("redis"));
-        if !arguments.without_search {
-            options = options.with(ServerSpec::search("search"));
-        }
-    }
-    options
-}
-
-/// Returns the audits: users first, whose lag is measured, then devices.
-fn audits(arguments: &Arguments, stack: &Stack) -> Result<Vec<Verification>> {
-    let sources = vec![Endpoint::admin(stack, "source-a")?, Endpoint::admin(stack, "source-b")?];
-    let targets = vec![Endpoint::admin(stack, "target")?];
-    let (layout, databases) = (arguments.derived_layout(), arguments.databases);
-    let calendars = if arguments.lunar { &Calendar::ALL[..] } else { &[Calendar::Solar] };
-    let birthdays = |calendar: &Calendar| Verification {
-        topology: Topology::standard(sources.clone(), arguments.spread(), arguments.name_hash()),
-        layer: Layer::Birthday(BirthdayLayer {
-            calendar: *calendar,
-            layout,
-            databases,
-            targets: targets.clone(),
-        }),
-    };
-    let mut audits: Vec<Verification> = calendars.iter().map(birthdays).collect();
-    if arguments.devices == 0 {
-        return Ok(audits);
-    }
-    let topology = Topology::serials(sources, arguments.serial_tables);
-    let mapping = MappingLayer { tables: arguments.mapping_tables, targets };
-    let mut layers = vec![
-        Layer::Mapping(mapping.clone()),
-        Layer::Cache(CacheLayer {
-            mapping,
-            server: RedisServer::admin(stack, "redis")?,
-            prefix: format!("{NAME}:mapping"),
-            time_to_live: TIME_TO_LIVE,
-        }),
-    ];
-    if !arguments.without_search {
-        let server = SearchServer::admin(stack, "search")?;
-        layers.push(Layer::Documents(DocumentLayer { server, index: "serials".to_owned() }));
-    }
-    audits.extend(layers.into_iter().map(|layer| Verification { topology: topology.clone(), layer }));
-    Ok(audits)
 }
 
 /// Runs the workload with a pace, during which lag is measured, between two drained states.
@@ -382,7 +336,7 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
     let file = running.configuration_file.display();
     let rule = running.audits[0].topology.rule;
     let heading = format!(
-        "Anabranch demo: users by {} {}, birthdays {} in {} databases, {}seed {}",
+        "Anabranch demo: users by {} {}, birthdays {} in {} databases, {}{}seed {}",
         daemon::spread_name(rule.spread),
         daemon::hash_name(rule.hash),
         arguments.layout_name(),
@@ -393,6 +347,10 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
             (_, false) => {
                 format!("serial codes in 3 × {} tables, Redis and OpenSearch, ", arguments.mapping_tables)
             }
+        },
+        match arguments.flux {
+            0 => String::new(),
+            _ => format!("payment documents of {} user partitions, ", arguments.flux_partitions * 10),
         },
         running.measured.seed
     );
@@ -430,25 +388,4 @@ async fn end(mut running: Running) -> Result<Option<String>> {
         None if was_running => Some(format!("the daemon did not end in time; its log:\n{tail}")),
         None => Some(format!("the daemon ended by itself; its log:\n{tail}")),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[test]
-    fn the_database_that_was_asked_for_is_started() {
-        let started = |line: &[&str]| {
-            let arguments = Arguments::try_parse_from(["demo"].iter().chain(line)).unwrap();
-            servers(&arguments).servers.into_iter().take(3).collect::<Vec<_>>()
-        };
-        assert_eq!(started(&["--mariadb", "11"]), Options::mariadb_11().servers[..3]);
-        assert_eq!(started(&["--mysql"]), Options::mysql().servers[..3]);
-        assert_eq!(started(&[]), Options::standard().servers[..3]);
-        assert!(started(&["--mariadb", "11"]) != started(&[]), "they are not the same servers");
-        Arguments::try_parse_from(["demo", "--mysql", "--mariadb", "11"]).expect_err("one of both");
-        Arguments::try_parse_from(["demo", "--mariadb", "9"]).expect_err("a version that is not had");
-    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anabranch_demo::drift::Judgement;
-use anabranch_demo::verify::{Comparison, Differences, Drained, Example, Verification};
+use anabranch_demo::verify::{Comparison, Differences, Drained, Example, Layer, Verification};
 use anabranch_demo::{CouponReport, LagReport, LagSummary, WorkloadReport};
 use anabranch_schemas::change::Entity;
 use serde::Serialize;
@@ -49,6 +49,9 @@ pub struct LayerSummary {
     pub noun: &'static str,
     pub differences: u64,
     pub difference_kinds: Differences,
+    /// Payment documents in another table than their digits name; `None` in other layers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub misplaced: Option<u64>,
 }
 
 /// The JSON line. Fields are only ever added, never removed.
@@ -102,6 +105,9 @@ pub struct Summary {
     pub kinds: WorkloadReport,
     /// Kinds of changes of the devices' workload.
     pub serial_kinds: WorkloadReport,
+    /// Kinds of changes of the payment documents' workload; absent without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub flux_kinds: Option<WorkloadReport>,
     /// Layers by name; empty when nothing was compared.
     pub layers: BTreeMap<String, LayerSummary>,
     pub problems: Vec<String>,
@@ -142,6 +148,12 @@ fn problems(measured: &Measured, compared: Option<&Compared>) -> Vec<String> {
     for (audit, comparison) in &compared.layers {
         let named = |problem| format!("{}: {problem}", audit.name());
         problems.extend(comparison.problems().into_iter().map(named));
+        let planted = measured.drift.as_ref().map_or(0, |drift| drift.kinds.misplaced);
+        let found = comparison.misplaced_source_rows;
+        if matches!(audit.layer, Layer::Relations(_)) && found != planted {
+            let text = format!("{found} documents are in a table of other digits, {planted} were put there");
+            problems.push(named(text));
+        }
     }
     problems
 }
@@ -170,6 +182,8 @@ impl Summary {
         }
         let (lag, changes) = (measured.lag(), measured.totals.iter().map(|(_, total)| total.changes).sum());
         let (kinds, serial_kinds) = (measured.total(Entity::User), measured.total(Entity::SerialCode));
+        let flux_kinds = measured.totals.iter().find(|(entity, _)| *entity == Entity::Flux);
+        let flux_kinds = flux_kinds.map(|(_, total)| total.clone());
         let drain_seconds = compared.as_ref().map(|compared| round(compared.drained.seconds));
         let layers = compared.map(|compared| compared.layers).unwrap_or_default();
         let users = layers.iter().find(|(audit, _)| audit.topology.entity == Entity::User);
@@ -210,6 +224,7 @@ impl Summary {
             daemon_restarts: measured.daemon_restarts,
             kinds,
             serial_kinds,
+            flux_kinds,
             layers: layers.iter().map(|(audit, comparison)| LayerSummary::of(audit, comparison)).collect(),
             problems: all_problems,
             examples: sum.examples,
@@ -234,11 +249,14 @@ impl Summary {
             lines.push(Phase::table(&self.stall));
         }
         for (layer, found) in &self.layers {
-            let LayerSummary { source_rows, claims, rows, noun, differences, .. } = found;
+            let LayerSummary { source_rows, claims, rows, noun, differences, misplaced, .. } = found;
             lines.push(format!(
                 "{layer}: {rows} {noun} compared with {claims} claims of {source_rows} source rows, \
                  {differences} differences"
             ));
+            let misplaced_text =
+                |misplaced| format!("{layer}: {misplaced} documents in a table of other digits");
+            lines.extend(misplaced.map(misplaced_text));
         }
         if let Some(Judgement { planted, found, repaired, false_repairs, seconds, .. }) = &self.drift {
             lines.push(format!(
@@ -270,6 +288,7 @@ impl LayerSummary {
             noun: audit.noun(),
             differences: comparison.differences.total(),
             difference_kinds: comparison.differences,
+            misplaced: matches!(audit.layer, Layer::Relations(_)).then_some(comparison.misplaced_source_rows),
         };
         (audit.name().to_owned(), found)
     }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::flux::id::Region;
 use anabranch_schemas::shard::{NameHash, Spread};
 use anabranch_stack::Stack;
 
 use crate::endpoint::Endpoint;
 use crate::error::{DemoError, Result};
-use crate::topology::{SERIAL_TABLES, Topology, USER_TABLES};
+use crate::topology::{FLUX_KINDS, FLUX_REGION, FLUX_TABLES, SERIAL_TABLES, Topology, USER_TABLES};
 use crate::verify::{CacheLayer, DerivedLayout, Layer, Verification, topologies};
 
 /// Contents of the file besides addresses and passwords, which come from the stack.
@@ -84,7 +85,8 @@ impl DaemonConfiguration {
             Layer::Documents(layer) => Some(layer.server.name.clone()),
             _ => None,
         }));
-        for (heading, names) in [("sources", &self.sources), ("targets", &targets)] {
+        let sources = self.all_sources();
+        for (heading, names) in [("sources", &sources), ("targets", &targets)] {
             for name in names {
                 let url = stack.server(name)?.url();
                 write!(
@@ -98,6 +100,7 @@ impl DaemonConfiguration {
                 if heading == "sources" {
                     // The stack keeps its binlogs until it ends.
                     text.push_str("retention_min_seconds = 0\n");
+                    text.push_str(&self.flux_of_source(name));
                 }
             }
         }
@@ -110,8 +113,43 @@ impl DaemonConfiguration {
                 _ => text.push_str(&self.projection(audit)),
             }
         }
+        if self.flux().is_some() {
+            text.push_str(&kinds());
+        }
         text.push_str(&self.further);
         Ok(text)
+    }
+
+    /// Returns the topology of payment documents.
+    fn flux(&self) -> Option<&Topology> {
+        topologies(&self.audits).into_iter().find(|topology| topology.entity == Entity::Flux)
+    }
+
+    /// Returns `sources`, and the source of fail-over databases unless it is one of them.
+    fn all_sources(&self) -> Vec<String> {
+        let mut sources = self.sources.clone();
+        let further = self.flux().into_iter().flat_map(|topology| names(&topology.sources));
+        sources.extend(further.filter(|name| !self.sources.contains(name)));
+        sources
+    }
+
+    /// Returns the lines that declare the region and side of a source with payment documents.
+    fn flux_of_source(&self, name: &str) -> String {
+        let Some(flux) = self.flux() else { return String::new() };
+        let Some(index) = flux.sources.iter().position(|source| source.name == name) else {
+            return String::new();
+        };
+        let is_fail_over = index + 1 == flux.sources.len();
+        let region = match FLUX_REGION {
+            Region::UnitedStates => "us",
+            Region::Singapore => "singapore",
+        };
+        let side = if is_fail_over { "fail_over" } else { "main" };
+        let mut text = format!("flux = {{ region = \"{region}\", side = \"{side}\" }}\n");
+        if !self.sources.iter().any(|source| source == name) {
+            text.push_str("entities = [\"flux\"]\n");
+        }
+        text
     }
 
     fn projection(&self, audit: &Verification) -> String {
@@ -143,6 +181,11 @@ impl DaemonConfiguration {
             Layer::Documents(layer) => {
                 let index = format!("kind = \"serial_documents\"\nindex = \"{}\"\n", layer.index);
                 (vec![layer.server.name.clone()], index)
+            }
+            Layer::Relations(layer) => {
+                let tables = "kind = \"flux_relations\"\ndatabase = \"flux_relations\"\n\
+                     table = \"flux_relation_{partition:02}\"\n";
+                (names(&layer.targets), tables.to_owned())
             }
             Layer::Cache(_) => return String::new(),
         };
@@ -176,12 +219,16 @@ fn cache(layer: &CacheLayer, url: &str, ca_file: &impl fmt::Display) -> String {
 
 /// Returns the section of an entity's tables; the rule places keys in those of the first pattern.
 fn entities(topology: &Topology, is_lunar: bool) -> String {
+    if topology.entity == Entity::Flux {
+        return documents();
+    }
     let rule = &topology.rule;
     let (hash, spread) = (hash_name(rule.hash), spread_name(rule.spread));
     let (databases, tables) = (rule.databases, rule.tables);
     let patterns: &[&str] = match topology.entity {
         Entity::User => &[USER_TABLES],
         Entity::SerialCode => &SERIAL_TABLES,
+        Entity::Flux => &[],
     };
     let mut text = String::new();
     for (number, pattern) in patterns.iter().enumerate() {
@@ -207,6 +254,25 @@ fn entities(topology: &Topology, is_lunar: bool) -> String {
     text
 }
 
+/// Returns the sections of payment documents, whose place follows from their digits and from no rule.
+fn documents() -> String {
+    // Only fields that are named are captured beside the identifiers.
+    const COLUMNS: &str = "columns = { amount = \"amount\", created = \"created\" }";
+    let section = |(pattern, level): (&str, &str)| {
+        format!("\n[[entities]]\nentity = \"flux\"\nlevel = \"{level}\"\ntables = \"{pattern}\"\n{COLUMNS}\n")
+    };
+    FLUX_TABLES.map(section).concat()
+}
+
+/// Returns the section of the kinds of payment documents by business code.
+fn kinds() -> String {
+    let kinds = FLUX_KINDS.map(|(business, kinds)| {
+        let names: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+        format!("\"{business:02}\" = {names:?}")
+    });
+    format!("\n[flux]\nkinds = {{ {} }}\n", kinds.join(", "))
+}
+
 fn write_private(path: &Path, text: &str) -> Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
@@ -230,5 +296,38 @@ pub fn spread_name(spread: Spread) -> &'static str {
     match spread {
         Spread::Literal => "literal",
         Spread::Spread => "spread",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verify::RelationLayer;
+
+    #[test]
+    fn the_last_source_of_payment_documents_is_the_fail_over_side_and_has_nothing_else() {
+        let endpoint = |name: &str| Endpoint {
+            name: name.to_owned(),
+            port: 0,
+            user: String::new(),
+            password: String::new(),
+            ca_file: "ca.pem".into(),
+        };
+        let sources = ["source-a", "source-b", "source-f"].map(endpoint).to_vec();
+        let layer = Layer::Relations(RelationLayer { partitions: 3, targets: Vec::new() });
+        let audit = Verification { topology: Topology::flux(sources, 3), layer };
+        let configuration = DaemonConfiguration::standard(vec![audit]);
+        assert_eq!(configuration.all_sources(), ["source-a", "source-b", "source-f"]);
+        let main = "flux = { region = \"singapore\", side = \"main\" }\n";
+        assert_eq!(configuration.flux_of_source("source-b"), main);
+        let fail_over = main.replace("main", "fail_over") + "entities = [\"flux\"]\n";
+        assert_eq!(configuration.flux_of_source("source-f"), fail_over);
+        assert!(kinds().contains("\"03\" = [\"refund\", \"atom\"]"), "{}", kinds());
+        assert_eq!(documents().matches("entity = \"flux\"").count(), 2);
+        let plain = DaemonConfiguration::standard(Vec::new());
+        assert_eq!(
+            (plain.all_sources(), plain.flux_of_source("source-a")),
+            (plain.sources.clone(), String::new())
+        );
     }
 }

@@ -10,6 +10,7 @@ mod cache;
 mod documents;
 mod mapping;
 mod reconciliation;
+mod relations;
 mod rows;
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use serde::Serialize;
 pub use self::reconciliation::{Judgement, Reconciliation, Store};
 use crate::error::Result;
 use crate::verify::{Layer, Verification};
-use crate::workload::SetAside;
+use crate::workload::{SetAside, is_zero};
 
 /// Rows that are set aside for each drift of a store: some claim nothing, and some kinds need rows that are alike.
 const ROWS_A_DRIFT: usize = 3;
@@ -53,6 +54,9 @@ pub struct Planted {
     pub seed: u64,
     /// Drift by the name of the layer.
     pub layers: BTreeMap<&'static str, Kinds>,
+    /// Payment documents that were put into a source table that their digits do not name. That is no drift of a store.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub misplaced: u64,
 }
 
 impl Planted {
@@ -104,6 +108,11 @@ impl<'a> Planter<'a> {
                 Layer::Mapping(layer) => mapping::plant(topology, layer, &own, share, &mut hand).await?,
                 Layer::Cache(layer) => cache::plant(topology, layer, &own, share, &mut hand).await?,
                 Layer::Documents(layer) => documents::plant(layer, &own, share, &mut hand).await?,
+                Layer::Relations(layer) => {
+                    let misplaced = relations::misplace(topology, &own).await?;
+                    planted.misplaced += misplaced as u64;
+                    relations::plant(topology, layer, &own[misplaced..], share, &mut hand).await?
+                }
             };
             planted.layers.insert(name, kinds);
         }

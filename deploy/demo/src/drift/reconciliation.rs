@@ -11,6 +11,8 @@ use crate::verify::{Layer, Verification};
 
 /// Verdicts that do not count as drift.
 const NO_DRIFT: [&str; 3] = ["in_flight", "hot", "unreadable"];
+/// The reason under which the placement audit counts documents in the table of another month.
+const MISPLACED: &str = "/odd_documents/table_month";
 
 /// The judged fields of the answer of `anabranch reconcile --now --json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -43,6 +45,9 @@ pub struct Store {
     pub incomplete: Vec<String>,
     #[serde(default)]
     pub seconds: f64,
+    /// The placement audit of the store's source rows.
+    #[serde(default, skip_serializing)]
+    pub placement: Option<serde_json::Value>,
 }
 
 /// A reconciliation and the drift planted before it, by layer.
@@ -64,6 +69,12 @@ impl Store {
     pub fn found(&self) -> u64 {
         let is_drift = |(verdict, _): &(&String, &u64)| !NO_DRIFT.contains(&verdict.as_str());
         self.verdicts.iter().filter(is_drift).map(|(_, keys)| keys).sum()
+    }
+
+    /// Returns the number of payment documents that the audit found in the table of another month.
+    fn misplaced(&self) -> u64 {
+        let found = self.placement.as_ref().and_then(|placement| placement.pointer(MISPLACED));
+        found.and_then(serde_json::Value::as_u64).unwrap_or(0)
     }
 }
 
@@ -87,6 +98,7 @@ impl Reconciliation {
         if self.verdict != wanted {
             problem(format!("the reconciliation ended {} and not {wanted}", self.verdict));
         }
+        let misplaced = planted.misplaced;
         for audit in audits {
             let (name, planted) = (audit.name(), planted.of(audit.name()));
             let wanted = match &audit.layer {
@@ -109,6 +121,14 @@ impl Reconciliation {
                 ));
             }
             incomplete.iter().for_each(|why| problem(format!("{name}: incomplete: {why}")));
+            if let Layer::Relations(_) = &audit.layer
+                && store.misplaced() != misplaced
+            {
+                let found = store.misplaced();
+                problem(format!(
+                    "{name}: {misplaced} documents are in the table of another month, and the audit found {found}"
+                ));
+            }
         }
         judgement.seconds = self.stores.iter().map(|store| store.seconds).sum();
         judgement.stores.clone_from(&self.stores);
@@ -120,7 +140,7 @@ impl Reconciliation {
 mod tests {
     use super::*;
     use crate::topology::Topology;
-    use crate::verify::MappingLayer;
+    use crate::verify::{MappingLayer, RelationLayer};
 
     fn audits() -> Vec<Verification> {
         let layer = Layer::Mapping(MappingLayer { tables: 8, targets: Vec::new() });
@@ -129,7 +149,7 @@ mod tests {
 
     fn planted(keys: u64) -> Planted {
         let kinds = BTreeMap::from([("missing", keys)]);
-        Planted { seed: 1, layers: BTreeMap::from([("mapping", kinds)]) }
+        Planted { seed: 1, layers: BTreeMap::from([("mapping", kinds)]), ..Planted::default() }
     }
 
     fn reconciliation(verdict: &str, found: u64, repaired: u64) -> Reconciliation {
@@ -170,6 +190,20 @@ mod tests {
         let mut unread = reconciliation("repaired", 5, 5);
         unread.stores[0].incomplete.push("a table could not be read".to_owned());
         assert_eq!(unread.judge(&audits(), planted(5)).problems.len(), 1);
+    }
+
+    #[test]
+    fn misplaced_documents_that_the_audit_did_not_find_are_a_problem() {
+        let layer = RelationLayer { partitions: 3, targets: Vec::new() };
+        let audits =
+            [Verification { topology: Topology::flux(Vec::new(), 3), layer: Layer::Relations(layer) }];
+        let planted = Planted { misplaced: 7, ..Planted::default() };
+        let mut reconciliation = reconciliation("clean", 0, 0);
+        reconciliation.stores[0].store = "relations".to_owned();
+        assert_eq!(reconciliation.judge(&audits, planted.clone()).problems.len(), 1);
+        reconciliation.stores[0].placement =
+            Some(serde_json::json!({ "odd_documents": { "table_month": 7 } }));
+        assert_eq!(reconciliation.judge(&audits, planted).problems, Vec::<String>::new());
     }
 
     #[test]

@@ -108,23 +108,42 @@ pub(super) fn elsewhere(layer: &impl DerivedTables, row: &Row, hand: &mut Hand<'
 
 /// Carries out the steps, each as a statement of its own, as a manual write does.
 pub(super) async fn carry_out(layer: &impl DerivedTables, steps: &[Step]) -> Result<()> {
-    let mut connections: Vec<Connection> = Vec::new();
-    for target in layer.targets() {
-        connections.push(target.connect(&["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]).await?);
-    }
+    let mut connections = connect(layer).await?;
     for step in steps {
         let (Step::Remove(row) | Step::Put(row)) = step;
         let sql = match step {
             Step::Remove(row) => format!("DELETE FROM {} WHERE {}", name(layer, row), chosen(layer, row)),
             Step::Put(row) => put(layer, row),
         };
-        let connection = &mut connections[layer.target_of(row.database)];
-        let mut tries = 0;
-        while let Err(error) = connection.execute(ACTION, &sql).await {
-            tries += 1;
-            if !error.is_lock_conflict() || tries == TRIES {
-                return Err(error);
-            }
+        execute(&mut connections[layer.target_of(row.database)], &sql).await?;
+    }
+    Ok(())
+}
+
+/// Executes statements, each with the database number of its table, as [`carry_out`] does with steps.
+pub(super) async fn execute_all(layer: &impl DerivedTables, statements: &[(u32, String)]) -> Result<()> {
+    let mut connections = connect(layer).await?;
+    for (database, sql) in statements {
+        execute(&mut connections[layer.target_of(*database)], sql).await?;
+    }
+    Ok(())
+}
+
+async fn connect(layer: &impl DerivedTables) -> Result<Vec<Connection>> {
+    let mut connections = Vec::new();
+    for target in layer.targets() {
+        connections.push(target.connect(&["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]).await?);
+    }
+    Ok(connections)
+}
+
+/// Executes one statement, again after a lock conflict.
+async fn execute(connection: &mut Connection, sql: &str) -> Result<()> {
+    let mut tries = 0;
+    while let Err(error) = connection.execute(ACTION, sql).await {
+        tries += 1;
+        if !error.is_lock_conflict() || tries == TRIES {
+            return Err(error);
         }
     }
     Ok(())
@@ -148,11 +167,11 @@ fn put(layer: &impl DerivedTables, row: &Row) -> String {
     )
 }
 
-fn name(layer: &impl DerivedTables, row: &Row) -> String {
+pub(super) fn name(layer: &impl DerivedTables, row: &Row) -> String {
     format!("`{}`.`{}`", layer.database_name(row.database), row.table)
 }
 
-fn chosen(layer: &impl DerivedTables, row: &Row) -> String {
+pub(super) fn chosen(layer: &impl DerivedTables, row: &Row) -> String {
     let equal = |(column, value): (&Column, &String)| format!(" AND {} = {value}", column.name);
     let key: String = layer.key().iter().zip(&row.key).map(equal).collect();
     format!("shard_id = {}{key}", row.shard)

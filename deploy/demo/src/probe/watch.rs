@@ -14,9 +14,10 @@ use super::{RECONNECT_INTERVAL, Shared};
 use crate::endpoint::{Connection, Endpoint};
 use crate::error::Result;
 use crate::redis::RedisConnection;
-use crate::topology::Topology;
+use crate::topology::{Document, Topology};
 use crate::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DerivedTables, DocumentLayer, Layer, MappingLayer,
+    RelationLayer,
 };
 
 /// Pause between two queries while a probe is outstanding: the resolution of the measurement. It is longer where a
@@ -41,6 +42,7 @@ pub(super) enum StoreProbe {
     Mapping { layer: MappingLayer, target: usize, connection: Option<Connection> },
     Cache { layer: CacheLayer, connection: Option<RedisConnection> },
     Documents { layer: DocumentLayer, topology: Topology },
+    Relations { layer: RelationLayer, target: usize, connection: Option<Connection> },
 }
 
 impl StoreProbe {
@@ -59,6 +61,9 @@ impl StoreProbe {
             Layer::Documents(layer) => {
                 vec![Self::Documents { layer: layer.clone(), topology: topology.clone() }]
             }
+            Layer::Relations(layer) => (0..layer.targets.len())
+                .map(|target| Self::Relations { layer: layer.clone(), target, connection: None })
+                .collect(),
         }
     }
 
@@ -99,7 +104,7 @@ impl StoreProbe {
 
     fn poll_interval(&self) -> Duration {
         match self {
-            Self::Birthday { .. } | Self::Mapping { .. } => TABLES_POLL_INTERVAL,
+            Self::Birthday { .. } | Self::Mapping { .. } | Self::Relations { .. } => TABLES_POLL_INTERVAL,
             Self::Cache { .. } => CACHE_POLL_INTERVAL,
             Self::Documents { .. } => DOCUMENTS_POLL_INTERVAL,
         }
@@ -107,7 +112,9 @@ impl StoreProbe {
 
     fn disconnect(&mut self) {
         match self {
-            Self::Birthday { connection, .. } | Self::Mapping { connection, .. } => *connection = None,
+            Self::Birthday { connection, .. }
+            | Self::Mapping { connection, .. }
+            | Self::Relations { connection, .. } => *connection = None,
             Self::Cache { connection, .. } => *connection = None,
             Self::Documents { .. } => {}
         }
@@ -120,6 +127,10 @@ impl StoreProbe {
                 layer.target_of(birthday_table(layer, *row, *revision).0) == *target
             }
             Self::Mapping { layer, target, .. } => layer.target_of(MAPPING_DATABASE) == *target,
+            Self::Relations { layer, target, .. } => {
+                let partition = Document::of(row.id).address.partition;
+                layer.target_of(u32::from(partition / 10)) == *target
+            }
             Self::Cache { .. } | Self::Documents { .. } => true,
         };
         wanted.into_iter().filter(is_own).take(LOOK_PROBES).collect()
@@ -149,6 +160,17 @@ impl StoreProbe {
             }
             Self::Cache { layer, connection } => read_cache(layer, connection, wanted).await,
             Self::Documents { layer, topology } => read_documents(layer, topology, wanted).await,
+            Self::Relations { layer, target, connection } => {
+                let select = |(row, revision): &ExpectedRow| {
+                    let (id, number) = (row.document(), row.id);
+                    let table = format!("{}.flux_relation_{}", layer.database_name(0), &id[19..21]);
+                    format!(
+                        "SELECT {number}, {revision} FROM {table} \
+                         WHERE id = '{id}' AND CAST(amount AS DECIMAL(24, 4)) = {revision}"
+                    )
+                };
+                select_all(&layer.targets[*target], connection, wanted.iter().map(select)).await
+            }
         }
     }
 }

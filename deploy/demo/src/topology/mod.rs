@@ -2,14 +2,19 @@
 //!
 //! Each entity has a topology, side by side on the same servers; consecutive databases are on one server. Of 10 user
 //! databases the first of two servers has 0–4 and the second 5–9. Of 5 inventory databases they have 0–2 and 3–4; the
-//! history is with the last one.
+//! history is with the last one. Payment documents have one more server, which holds their fail-over databases alone.
 
+mod flux;
 mod serials;
 mod users;
 
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 
+pub use self::flux::{
+    Document, FLUX_DATABASES, FLUX_DAYS, FLUX_KINDS, FLUX_REGION, FLUX_TABLES, RECHARGE_DAYS, WITHOUT_KIND,
+    place_of,
+};
 pub use self::serials::{INVENTORY_DATABASES, SERIAL_TABLES, UuidType, uuid};
 pub use self::users::{BirthdayType, USER_TABLES};
 use crate::endpoint::Endpoint;
@@ -19,8 +24,10 @@ use crate::error::{DemoError, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceTable {
     pub entity: Entity,
-    /// Number of the database; for devices, [`INVENTORY_DATABASES`] is the history.
+    /// Number of the database; for devices, [`INVENTORY_DATABASES`] is the history. For payment documents, numbers from
+    /// [`FLUX_DATABASES`] on are the fail-over databases.
     pub database: u32,
+    /// Number of the table; for payment documents level, second digit of the user partition, and month.
     pub table: u32,
 }
 
@@ -30,6 +37,7 @@ impl SourceTable {
             Entity::User => format!("user_{:02}", self.database),
             Entity::SerialCode if self.is_history() => "inventory_history".to_owned(),
             Entity::SerialCode => format!("inventory_{}", self.database),
+            Entity::Flux => flux::database_name(self),
         }
     }
 
@@ -37,6 +45,7 @@ impl SourceTable {
         match self.entity {
             Entity::User => format!("user_{:03}", self.table),
             Entity::SerialCode => format!("serial_code_{:02}", self.table),
+            Entity::Flux => flux::table_name(self),
         }
     }
 
@@ -65,6 +74,7 @@ impl SourceTable {
         match self.entity {
             Entity::User => "user_id",
             Entity::SerialCode => "uuid",
+            Entity::Flux => "id",
         }
     }
 
@@ -76,6 +86,7 @@ impl SourceTable {
                 UuidType::Integer => uuid(number),
                 UuidType::Text => format!("'{}'", uuid(number)),
             },
+            Entity::Flux => format!("'{}'", Document::of(number).id()),
         }
     }
 
@@ -84,6 +95,7 @@ impl SourceTable {
         match self.entity {
             Entity::User => "user_id".to_owned(),
             Entity::SerialCode => format!("CAST(RIGHT(uuid, {}) AS UNSIGNED)", serials::NUMBER_DIGITS),
+            Entity::Flux => flux::number_sql(),
         }
     }
 
@@ -91,6 +103,7 @@ impl SourceTable {
         match self.entity {
             Entity::User => users::create_table(self),
             Entity::SerialCode => serials::create_table(self),
+            Entity::Flux => flux::create_table(self),
         }
     }
 }
@@ -120,14 +133,33 @@ impl Topology {
         Self { entity: Entity::SerialCode, rule, sources }
     }
 
-    /// Returns the index into `sources` of the server that holds a table: consecutive databases are together.
-    pub fn source_of(&self, source_table: SourceTable) -> usize {
-        let databases = self.rule.databases.max(1);
-        source_table.database.min(databases - 1) as usize * self.sources.len() / databases as usize
+    /// Makes the topology of payment documents in 10 databases with tables of that many user partitions each. The last
+    /// of at least two sources holds the fail-over databases.
+    pub fn flux(sources: Vec<Endpoint>, partitions: u32) -> Self {
+        let (hash, spread) = (NameHash::Decimal, Spread::Literal);
+        let rule = ShardingRule { hash, spread, databases: FLUX_DATABASES, tables: partitions };
+        Self { entity: Entity::Flux, rule, sources }
     }
 
-    /// Returns the table in which the application puts a row with this sharding key: a user's name, a device's uuid.
+    /// Returns the index into `sources` of the server that holds a table: consecutive databases are together.
+    pub fn source_of(&self, source_table: SourceTable) -> usize {
+        let mut sources = self.sources.len();
+        if self.entity == Entity::Flux {
+            sources = sources.saturating_sub(1);
+            if source_table.database >= FLUX_DATABASES {
+                return sources;
+            }
+        }
+        let databases = self.rule.databases.max(1);
+        source_table.database.min(databases - 1) as usize * sources / databases as usize
+    }
+
+    /// Returns the table in which the application puts a row with this sharding key: a user's name, a device's uuid,
+    /// the identifier of a payment document.
     pub fn source_table(&self, key: &str) -> SourceTable {
+        if self.entity == Entity::Flux {
+            return flux::source_table(key);
+        }
         let (database, table) = self.rule.locate(key).expect("the workload's keys have a number");
         SourceTable { entity: self.entity, database, table }
     }
@@ -141,15 +173,22 @@ impl Topology {
                 let online = self.source_table(&uuid(number));
                 source_table == online || source_table == online.history()
             }
+            Entity::Flux => source_table == Document::of(number).source_table(),
         }
     }
 
     /// Returns all tables that exist.
     pub fn source_tables(&self) -> impl Iterator<Item = SourceTable> + '_ {
-        let (entity, tables) = (self.entity, self.rule.tables);
-        let history = u32::from(entity == Entity::SerialCode);
-        (0..self.rule.databases + history)
-            .flat_map(move |database| (0..tables).map(move |table| SourceTable { entity, database, table }))
+        let entity = self.entity;
+        let (further, tables): (u32, Vec<u32>) = match entity {
+            Entity::User => (0, (0..self.rule.tables).collect()),
+            Entity::SerialCode => (1, (0..self.rule.tables).collect()),
+            Entity::Flux => (FLUX_DATABASES, flux::tables(self.rule.tables)),
+        };
+        (0..self.rule.databases + further).flat_map(move |database| {
+            let tables = tables.clone();
+            tables.into_iter().map(move |table| SourceTable { entity, database, table })
+        })
     }
 
     pub fn tables_of(&self, source: usize) -> impl Iterator<Item = SourceTable> + '_ {
@@ -161,6 +200,7 @@ impl Topology {
         let common = greatest_common_divisor(self.rule.databases, self.rule.tables);
         match self.rule.spread {
             _ if source_table.is_history() => false,
+            _ if self.entity == Entity::Flux => true,
             Spread::Spread => true,
             Spread::Literal => source_table.database % common == source_table.table % common,
         }
@@ -185,6 +225,7 @@ impl Topology {
             let databases = match self.entity {
                 Entity::User => "user\\_%",
                 Entity::SerialCode => "inventory\\_%",
+                Entity::Flux => "flux\\_00\\_%",
             };
             let tables = format!(
                 "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
@@ -271,5 +312,20 @@ mod tests {
         let history: BTreeSet<usize> =
             reached.iter().map(|source_table| topology.source_of(source_table.history())).collect();
         assert_eq!((sources, history), (BTreeSet::from([0, 1]), BTreeSet::from([1])));
+    }
+
+    #[test]
+    fn payment_documents_fail_over_to_databases_of_the_same_names_on_the_last_server() {
+        let mut sources = endpoints();
+        sources.push(Endpoint { name: "source-f".to_owned(), ..sources[0].clone() });
+        let topology = Topology::flux(sources, 3);
+        assert_eq!(topology.source_tables().count(), 2 * 10 * 3 * 3 * 2);
+        let databases = |source| -> BTreeSet<String> {
+            topology.tables_of(source).map(SourceTable::database_name).collect()
+        };
+        assert_eq!([0, 1, 2].map(|source| databases(source).len()), [5, 5, 10]);
+        assert!(databases(2).is_superset(&databases(1)));
+        let first = topology.source_tables().find(|source_table| source_table.table == 0).unwrap();
+        assert_eq!(first.name(), "flux_00_0.composite_00_00");
     }
 }

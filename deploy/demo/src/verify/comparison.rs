@@ -54,7 +54,7 @@ differences! {
     no_version;
     /// A document with another version than its own `lsn`.
     stale_version;
-    /// A document with a field that differs from its row.
+    /// A document, or a row of the relation index, with a field that differs from its source row.
     wrong_field;
     /// A document that is marked as withdrawn though its row exists.
     withdrawn;
@@ -87,7 +87,7 @@ impl fmt::Display for Example {
 pub struct Comparison {
     /// Rows of the source tables, whether or not they claim anything.
     pub source_rows: u64,
-    /// Claims that the sources make: users with a valid birthday, codes of devices.
+    /// Claims that the sources make: users with a valid birthday, codes of devices, payment documents.
     pub claims: u64,
     /// Rows in all derived tables; keys of a cache; documents that are not withdrawn.
     pub derived_rows: u64,
@@ -96,6 +96,8 @@ pub struct Comparison {
     pub examples: Vec<Example>,
     /// Users or devices that two source tables hold; 0 unless a move was interrupted.
     pub doubled_source_rows: u64,
+    /// Payment documents that are in another table than the one that their digits name.
+    pub misplaced_source_rows: u64,
     /// Rows of each derived database, index or cache.
     pub rows_by_database: BTreeMap<String, u64>,
     /// Number of different table names with at least one row; for birthdays, of days.
@@ -141,6 +143,7 @@ impl Comparison {
             sum.differences.add(&other.differences);
             sum.examples.extend(other.examples);
             sum.doubled_source_rows += other.doubled_source_rows;
+            sum.misplaced_source_rows += other.misplaced_source_rows;
             sum.rows_by_database.extend(other.rows_by_database);
             sum.tables_filled += other.tables_filled;
             sum.tables_filled_min += other.tables_filled_min;

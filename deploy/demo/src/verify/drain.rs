@@ -133,6 +133,7 @@ async fn progress(audit: &Verification) -> Result<Vec<(String, Vec<ProgressRow>)
     let (projection, targets) = match &audit.layer {
         Layer::Birthday(layer) => (layer.name(), layer.targets()),
         Layer::Mapping(layer) => ("mapping", layer.targets()),
+        Layer::Relations(layer) => (audit.name(), layer.targets()),
         Layer::Cache(layer) => ("mapping", layer.mapping.targets()),
         Layer::Documents(layer) => {
             let store = format!("documents at {}", layer.server.name);

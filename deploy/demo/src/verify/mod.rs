@@ -11,6 +11,7 @@ mod comparison;
 mod documents;
 mod drain;
 mod mapping;
+mod relations;
 mod scratch;
 mod sources;
 mod spot;
@@ -25,6 +26,7 @@ pub use self::comparison::{Comparison, Differences, Example};
 pub use self::documents::DocumentLayer;
 pub use self::drain::{Drained, drain, drain_and_compare};
 pub use self::mapping::MappingLayer;
+pub use self::relations::RelationLayer;
 pub use self::spot::SpotCheck;
 pub(crate) use self::tables::{Column, DerivedTables, literals, shard_id_sql};
 use crate::error::Result;
@@ -43,6 +45,7 @@ pub enum Layer {
     Mapping(MappingLayer),
     Cache(CacheLayer),
     Documents(DocumentLayer),
+    Relations(RelationLayer),
 }
 
 /// A derived layer and its sources. Several layers may have the same sources.
@@ -71,13 +74,14 @@ impl Verification {
             Layer::Mapping(_) => "mapping",
             Layer::Cache(_) => "cache",
             Layer::Documents(_) => "documents",
+            Layer::Relations(_) => "relations",
         }
     }
 
     /// Returns the plural noun for the layer's content.
     pub fn noun(&self) -> &'static str {
         match self.layer {
-            Layer::Birthday(_) | Layer::Mapping(_) => "rows",
+            Layer::Birthday(_) | Layer::Mapping(_) | Layer::Relations(_) => "rows",
             Layer::Cache(_) => "keys",
             Layer::Documents(_) => "documents",
         }
@@ -92,6 +96,7 @@ impl Verification {
             Layer::Mapping(layer) => compare::compare(&self.topology, layer, drain::lanes(self).await?).await,
             Layer::Cache(layer) => cache::compare(&self.topology, layer).await,
             Layer::Documents(layer) => documents::compare(&self.topology, layer).await,
+            Layer::Relations(layer) => relations::compare(&self.topology, layer).await,
         }
     }
 
@@ -100,6 +105,7 @@ impl Verification {
         match &self.layer {
             Layer::Birthday(layer) => spot::spot_check(&self.topology, layer, source_table).await.map(Some),
             Layer::Mapping(layer) => spot::spot_check(&self.topology, layer, source_table).await.map(Some),
+            Layer::Relations(layer) => spot::spot_check(&self.topology, layer, source_table).await.map(Some),
             Layer::Cache(_) | Layer::Documents(_) => Ok(None),
         }
     }
@@ -109,6 +115,7 @@ impl Verification {
         match &self.layer {
             Layer::Birthday(layer) => tables::count_rows(layer).await,
             Layer::Mapping(layer) => tables::count_rows(layer).await,
+            Layer::Relations(layer) => tables::count_rows(layer).await,
             Layer::Cache(layer) => {
                 Ok(BTreeMap::from([(layer.server.name.clone(), cache::count(layer).await?)]))
             }

@@ -51,7 +51,8 @@ pub(super) async fn spot_check(
         let mut claims = Tables::new();
         for (key, database, table) in reader.rows::<(String, u32, String)>("read claims", &claims_sql).await?
         {
-            claims.insert(key, BTreeSet::from([format!("{}.{table}", layer.database_name(database))]));
+            let table = format!("{}.{table}", layer.database_name(database));
+            claims.entry(key).or_default().insert(table);
         }
         let mut derived = Tables::new();
         for (connection, selects) in &mut targets {

@@ -8,10 +8,12 @@ mod application;
 mod codes;
 mod model;
 mod pace;
+mod payments;
 mod plan;
 mod report;
 mod serials;
 mod transaction;
+mod trees;
 mod users;
 mod uuids;
 mod values;
@@ -31,6 +33,7 @@ use crate::topology::{SourceTable, Topology};
 pub use self::pace::Pace;
 pub use self::plan::GIANT_ROWS;
 pub use self::report::WorkloadReport;
+pub(crate) use self::report::is_zero;
 
 /// Options of a workload.
 #[derive(Debug, Clone, Copy)]
@@ -69,7 +72,7 @@ pub struct Workload {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetAside {
     pub source_table: SourceTable,
-    /// The number of a device, or the id of a user.
+    /// The number of a device or payment document, or the id of a user.
     pub number: u64,
 }
 

@@ -10,10 +10,10 @@ use rand::rngs::StdRng;
 
 use crate::topology::SourceTable;
 
-/// A row that the workload changes: a user, a device.
+/// A row that the workload changes: a user, a device, a payment document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Row {
-    /// The id of a user, or the number of a device.
+    /// The id of a user, or the number of a device or payment document.
     pub id: u64,
     pub source_table: SourceTable,
 }
@@ -59,6 +59,22 @@ impl Model {
         }
         let index = random.random_range(0..self.rows[source].len());
         let row = self.rows[source].swap_remove(index);
+        self.undo.push(Undo::Restore { source, row });
+        self.touched.push(row.id);
+        Some(row)
+    }
+
+    /// Takes a row that fits; `None` when no row of the server does.
+    pub fn take_fit(
+        &mut self,
+        random: &mut StdRng,
+        source: usize,
+        is_fit: impl Fn(&Row) -> bool,
+    ) -> Option<Row> {
+        let rows = &mut self.rows[source];
+        let start = random.random_range(0..rows.len().max(1));
+        let index = (start..rows.len()).chain(0..start).find(|index| is_fit(&rows[*index]))?;
+        let row = rows.swap_remove(index);
         self.undo.push(Undo::Restore { source, row });
         self.touched.push(row.id);
         Some(row)

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::application::{Application, WorkerRows};
 use super::model::{Model, Row};
+use super::payments::Payments;
 use super::report::WorkloadReport;
 use super::serials::Serials;
 use super::transaction::{Plan, Transaction, delete_statement, where_rows};
@@ -33,6 +34,7 @@ impl Planner {
         let application: Box<dyn Application> = match topology.entity {
             Entity::User => Box::new(Users),
             Entity::SerialCode => Box::new(Serials::of(worker)),
+            Entity::Flux => Box::new(Payments::default()),
         };
         let model = Model::new(topology.sources.len());
         let random = StdRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(worker));

@@ -8,6 +8,7 @@ enum NeededBy {
     All,
     Users,
     Serials,
+    Flux,
     None,
 }
 
@@ -17,17 +18,24 @@ impl NeededBy {
             Self::All => true,
             Self::Users => entity == Entity::User,
             Self::Serials => entity == Entity::SerialCode,
+            Self::Flux => entity == Entity::Flux,
             Self::None => false,
         }
     }
 }
 
+/// Whether a count of payment documents is absent, as it is in the reports of other workloads.
+pub(crate) fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 macro_rules! report {
-    ($($(#[doc = $doc:literal])* $field:ident, $needed:ident;)+) => {
+    ($($(#[$attribute:meta])* $field:ident, $needed:ident;)+) => {
         /// Counts of committed changes. A move counts as one here and as two row changes in `changes`.
         #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct WorkloadReport {
-            $($(#[doc = $doc])* pub $field: u64,)+
+            $($(#[$attribute])* pub $field: u64,)+
         }
 
         impl WorkloadReport {
@@ -94,6 +102,36 @@ report! {
     captured_columns_without_code, Serials;
     /// Tables of the history emptied by TRUNCATE; their rows are not counted.
     history_tables_truncated, None;
+    #[serde(skip_serializing_if = "is_zero")]
+    recharges, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    recharges_in_fail_over, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    captures, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    cancels, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    refunds, Flux;
+    /// Clearings of recharges and refunds.
+    #[serde(skip_serializing_if = "is_zero")]
+    clearings, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    chargebacks, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    chargeback_reversals, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    withdrawals, Flux;
+    /// Documents of a business code without a kind, whose parent is in any user partition.
+    #[serde(skip_serializing_if = "is_zero")]
+    documents_without_kind, Flux;
+    /// Documents that are written before the one that they follow.
+    #[serde(skip_serializing_if = "is_zero")]
+    children_before_parents, Flux;
+    #[serde(skip_serializing_if = "is_zero")]
+    amounts_changed, Flux;
+    /// Updates of tables whose documents without a kind get a parent of another user partition.
+    #[serde(skip_serializing_if = "is_zero")]
+    parents_changed, Flux;
     /// Users who got a new name in the same table.
     renames_in_place, None;
     /// Rows that moved to the other server: the insert was committed before the delete.
@@ -160,6 +198,7 @@ mod tests {
         assert!(absent.contains(&"moves_to_other_server_insert_first") && absent.contains(&"rollbacks"));
         assert!(!absent.contains(&"lost_connections") && !absent.contains(&"phones"));
         assert!(report.absent_kinds(Entity::SerialCode).contains(&"phones"));
+        assert!(report.absent_kinds(Entity::Flux).contains(&"refunds") && !absent.contains(&"refunds"));
         report.rollbacks = 1;
         assert_eq!(report.absent_kinds(Entity::User).len(), absent.len() - 1);
     }

@@ -86,7 +86,7 @@ pub async fn give(
     Body(wanted): Body<FluxWanted>,
 ) -> Result<Json<GivenIdentifiers>, Problem> {
     let flux = flux.ok_or_else(|| {
-        let remedy = "add [flux] to the configuration, or ask a daemon that has it";
+        let remedy = "add region and sequence_url to [flux], or ask a daemon that has them";
         Problem::new(
             Code::FluxUnconfigured,
             "this installation makes no identifiers of payment documents",

@@ -14,6 +14,7 @@ mod health;
 mod history;
 mod page;
 mod problem;
+mod relations;
 mod search;
 mod serials;
 mod serve;
@@ -50,6 +51,7 @@ use crate::coupons::CouponDays;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, StatusView};
 use crate::reconciliations::ReconciliationBook;
+use crate::relations::Relations;
 use crate::roles::Role;
 use crate::telemetry;
 use crate::wiring::{Documents, FluxIdentifiers};
@@ -73,8 +75,10 @@ pub struct ApiContext {
     /// `None` when there are no mapping tables.
     pub lookup: Option<Lookup>,
     pub documents: Option<Documents>,
-    /// `None` when the configuration has no `[flux]`.
+    /// `None` when the configuration makes no identifiers.
     pub flux: Option<FluxIdentifiers>,
+    /// `None` when no relation index of payment documents is configured.
+    pub relations: Option<Relations>,
     pub book: ReconciliationBook,
     /// Days of coupon programmes that are begun by hand.
     pub days: CouponDays,
@@ -114,6 +118,12 @@ impl FromRef<Shared> for Option<Documents> {
 impl FromRef<Shared> for Option<FluxIdentifiers> {
     fn from_ref(Shared(shown): &Shared) -> Self {
         shown.context.flux.clone()
+    }
+}
+
+impl FromRef<Shared> for Option<Relations> {
+    fn from_ref(Shared(shown): &Shared) -> Self {
+        shown.context.relations.clone()
     }
 }
 
@@ -191,6 +201,8 @@ fn application_routes() -> Routes {
     vec![
         ("/v1/uuids", Method::POST, post(uuids::give)),
         ("/v1/flux/identifiers", Method::POST, post(flux::give)),
+        ("/v1/flux/{id}", Method::GET, get(relations::document)),
+        ("/v1/flux/{id}/relations", Method::GET, get(relations::below)),
         ("/v1/serials/{code}", Method::GET, get(serials::by_code)),
         ("/v1/serials/lookup", Method::GET, get(serials::by_query)),
         ("/v1/serials/lookup", Method::POST, post(serials::batch)),

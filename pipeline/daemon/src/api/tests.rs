@@ -40,6 +40,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         lookup: None,
         documents: None,
         flux: None,
+        relations: None,
         book: ReconciliationBook::new(&crate::wiring::Wiring::new(config.clone())),
         days: CouponDays::new(&crate::wiring::Wiring::new(config.clone())),
     };
@@ -108,6 +109,7 @@ impl Api {
             orders: orders.clone(),
             documents: None,
             flux: None,
+            relations: None,
             book: ReconciliationBook::new(&crate::wiring::Wiring::new(config.clone())),
             days: CouponDays::new(&crate::wiring::Wiring::new(config.clone())),
             lookup: Lookup::new(&crate::wiring::Wiring::new(config)),
@@ -318,6 +320,18 @@ async fn unknown_routes_and_methods_are_named() {
     expect(&api.raw("GET /v2/uuids HTTP/1.0\r\n\r\n").await, 404, "route-unknown");
     expect(&api.raw("GET /v1/uuids HTTP/1.0\r\n\r\n").await, 405, "method-not-allowed");
     expect(&api.raw("DELETE /v1/status HTTP/1.0\r\n\r\n").await, 405, "method-not-allowed");
+}
+
+#[tokio::test]
+async fn without_an_index_relations_of_documents_are_unconfigured() {
+    let api = Api::with(&[TOKEN]).await;
+    for path in ["/v1/flux/2016060611031003099052400029904", "/v1/flux/1/relations?limit=7"] {
+        let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+        let answer = api.raw(&head).await;
+        expect(&answer, 404, "flux-unconfigured");
+        assert!(answer.1["remedy"].as_str().unwrap().contains("flux_relations"), "{}", answer.1);
+        expect(&api.raw(&format!("GET {path} HTTP/1.0\r\n\r\n")).await, 401, "token-refused");
+    }
 }
 
 #[tokio::test]

@@ -118,7 +118,8 @@ fn unreadable_files(config: &Config) -> Vec<Fault> {
     });
     let system =
         config.coupon_system.iter().map(|known| ("coupon_system.ca_file".to_owned(), &known.ca_file));
-    let sequence = config.flux.iter().map(|flux| ("flux.sequence_ca_file".to_owned(), &flux.ca_file));
+    let sequence =
+        config.flux_identifiers().into_iter().map(|flux| ("flux.sequence_ca_file".to_owned(), &flux.ca_file));
     let named = [log].into_iter().chain(system).chain(sources).chain(replicas).chain(targets).chain(caches);
     let named = named.chain(sequence);
     let unreadable = named.filter_map(|(key, file)| {
@@ -152,7 +153,7 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
         if has_coupons { Some(Checked::of("coupons", wiring.check_coupons().await)) } else { None }
     };
     let flux = async {
-        wiring.config().flux.as_ref()?;
+        wiring.config().flux_identifiers()?;
         let (faults, warnings) = wiring.check_flux().await;
         Some(Checked { warnings, ..Checked::of("counters of flux.sequence_url", faults) })
     };

@@ -1,8 +1,9 @@
-//! `flux`: explains identifiers of payment documents, and names the table of a new document, without a server. `next`
-//! and `sequence` ask servers.
+//! `flux`: explains identifiers of payment documents, and names the table of a new document, without a server. `next`,
+//! `sequence` and `show` ask servers.
 
 mod next;
 mod sequence;
+mod show;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::flux::id::{Defect, FluxId, Level, Month, Part, Region, SYSTEM, Side};
@@ -16,7 +17,8 @@ use super::{Cli, Outcome};
 use crate::exit::Exit;
 use crate::output;
 
-/// Explain identifiers of payment documents, say where a new document is stored, and give out new ones
+/// Explain identifiers of payment documents, say where a new document is stored, give out new ones, and show which
+/// documents belong together
 #[derive(Debug, Args)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -29,6 +31,7 @@ enum Command {
     Place(New),
     Next(next::Arguments),
     Sequence(sequence::Arguments),
+    Show(show::Arguments),
 }
 
 /// Print each part of an identifier, its database and table, its rule, and unusual facts
@@ -148,6 +151,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Command::Place(arguments) => print(placement(arguments), &arguments.names),
         Command::Next(arguments) => next::run(cli, arguments),
         Command::Sequence(arguments) => sequence::run(cli, arguments),
+        Command::Show(arguments) => show::run(cli, arguments),
     }
 }
 

@@ -61,7 +61,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         {
             lookup.lanes_seen(&daemon.status);
         }
-        ask(&lookup, code, arguments).await.map_err(|refusal| vec![fault(refusal)])
+        ask(&lookup, code, arguments).await.map_err(|refusal| vec![fault("lookup", refusal)])
     })??;
     let text = if arguments.json { output::json(&answer) } else { text(&answer) };
     _ = output::line(&text);
@@ -99,16 +99,17 @@ fn unconfigured() -> Fault {
         .remedy("see deploy/serial-codes.example.toml")
 }
 
-fn fault(refusal: Refusal) -> Fault {
+/// Returns the fault that ends a command with this refusal.
+pub(super) fn fault(subject: &str, refusal: Refusal) -> Fault {
     let code = refusal.code();
     match refusal {
-        Refusal::Malformed(detail) => Fault::new(code, "lookup", detail),
-        Refusal::Behind(missing) => Fault::new(code, "lookup", missing)
+        Refusal::Malformed(detail) => Fault::new(code, subject, detail),
+        Refusal::Behind(missing) => Fault::new(code, subject, missing)
             .needs("lanes that pass the point of --at-least within 2 s")
             .remedy("try again, or without --at-least; `anabranch --config FILE status` shows the lag"),
-        Refusal::Busy => Fault::new(code, "lookup", refusal.to_string()),
+        Refusal::Busy => Fault::new(code, subject, refusal.to_string()),
         Refusal::Failed(fault) => Arc::into_inner(fault)
-            .unwrap_or_else(|| Fault::new(Code::Internal, "lookup", "a fault that others hold too")),
+            .unwrap_or_else(|| Fault::new(Code::Internal, subject, "a fault that others hold too")),
     }
 }
 
@@ -150,10 +151,10 @@ fn text(answer: &LookupAnswer) -> String {
         text = "no device has this code\n".to_owned();
     }
     text.push_str(&format!("from {}", answer.from.name()));
-    if let Some(lag) = answer.freshness.lag_ms {
+    if let Some(lag) = answer.freshness.lanes.lag_ms {
         text.push_str(&format!(", lanes {lag} ms behind"));
     }
-    if answer.freshness.replaying {
+    if answer.freshness.lanes.replaying {
         text.push_str(", a lane is replaying: rows may be missing");
     }
     if let Some(why) = &answer.freshness.cache_bypassed {

@@ -7,7 +7,7 @@
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
-use anabranch_pipeline::reconcile::{Placement, ReconciliationReport, Seal, StoreReport};
+use anabranch_pipeline::reconcile::{OddDocument, Placement, ReconciliationReport, Seal, StoreReport};
 use anabranch_pipeline::records::{Outcome as Verdict, PastReconciliation};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -203,8 +203,17 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
 }
 
 fn lines_of_placement(placement: &Placement) -> Vec<String> {
-    let Placement { rows, undecided, misplaced, share_of_keys, doubles, unreachable, not_audited } =
-        placement;
+    let Placement {
+        rows,
+        undecided,
+        misplaced,
+        share_of_keys,
+        doubles,
+        unreachable,
+        not_audited,
+        odd_documents,
+        odd,
+    } = placement;
     let elsewhere: u64 = misplaced.values().sum();
     let mut lines = vec![format!(
         "  placement  {rows} rows, {elsewhere} belong in another table, {undecided} have no place; {} keys in two \
@@ -217,6 +226,14 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
     let misplaced: Vec<_> = misplaced.iter().collect();
     lines.extend(cut(&misplaced, |(table, rows)| {
         format!("  placement  {rows} rows of {table} belong in other tables")
+    }));
+    let odd_documents: Vec<_> = odd_documents.iter().collect();
+    lines.extend(cut(&odd_documents, |(reason, documents)| {
+        format!("  placement  {documents} payment documents are odd: {}", reason.replace('_', " "))
+    }));
+    lines.extend(cut(odd, |OddDocument { table, id, parent, what }| {
+        let parent = parent.as_ref().map_or(String::new(), |parent| format!(", parent {parent}"));
+        format!("  placement  document {id} of {table}{parent}: {what}")
     }));
     lines.extend(cut(doubles, |double| {
         format!("  placement  key {} is in {}", double.key_hash, double.tables.join(" and "))
@@ -415,5 +432,36 @@ mod tests {
         );
         assert!(lines.len() < 30, "{lines:#?}");
         assert!(lines.last().is_some_and(|last| last.contains("and 983 more")), "{lines:#?}");
+    }
+
+    #[test]
+    fn odd_payment_documents_are_counted_by_reason_and_listed_with_their_identifiers() {
+        let odd = |parent: Option<&str>| OddDocument {
+            table: "flux_00_0.atom_05_00".to_owned(),
+            id: "2016060611031103099052400029904".to_owned(),
+            parent: parent.map(str::to_owned),
+            what: "digit 17 (main or fail-over) is 0 (main); expected by its source: 1 (fail-over)"
+                .to_owned(),
+        };
+        let placement = Placement {
+            rows: 9,
+            misplaced: [("flux_00_0.atom_05_00".to_owned(), 2)].into(),
+            odd_documents: [("source_side".to_owned(), 2)].into(),
+            odd: vec![odd(None), odd(Some("2016060611031003099052400029903"))],
+            ..Placement::default()
+        };
+        let lines = lines_of_placement(&placement);
+        assert!(lines[0].starts_with("  placement  9 rows, 2 belong in another table"), "{lines:#?}");
+        assert_eq!(
+            lines[2..],
+            [
+                "  placement  2 payment documents are odd: source side",
+                "  placement  document 2016060611031103099052400029904 of flux_00_0.atom_05_00: digit 17 (main or \
+                 fail-over) is 0 (main); expected by its source: 1 (fail-over)",
+                "  placement  document 2016060611031103099052400029904 of flux_00_0.atom_05_00, parent \
+                 2016060611031003099052400029903: digit 17 (main or fail-over) is 0 (main); expected by its source: \
+                 1 (fail-over)",
+            ]
+        );
     }
 }

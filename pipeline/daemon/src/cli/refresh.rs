@@ -92,7 +92,7 @@ async fn scope(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> Resu
             let number = text.parse().ok().filter(|number: &u64| number.to_string() == *text);
             number.map(Cell::UInt).ok_or_else(refused)
         }
-        Entity::SerialCode => Ok(Cell::Bytes(text.as_bytes().into())),
+        Entity::SerialCode | Entity::Flux => Ok(Cell::Bytes(text.as_bytes().into())),
     };
     Ok(Scope::Keys([(shard, arguments.keys.iter().map(key).collect::<Result<_, _>>()?)].into()))
 }

@@ -26,6 +26,7 @@ use crate::exit::Exit;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, lanes, poll};
 use crate::reconciliations::ReconciliationBook;
+use crate::relations::Relations;
 use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
@@ -121,8 +122,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     }
     // Servants outlive readers and lanes.
     let (served, mut servants) = (CancellationToken::new(), JoinSet::new());
-    let lookup = serves.then(|| Lookup::new(&wiring)).flatten();
-    observe(&mut servants, (&wiring, &metrics), &observatory, lookup.as_ref(), &served);
+    let (lookup, relations) = observe(&mut servants, (&wiring, &metrics), &observatory, (serves, &served));
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
     servants.spawn(sharing::run(&wiring, &states, &requests.yields, roles, &served));
     if let Some(listener) = listener {
@@ -137,6 +137,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
             lookup,
             documents: wiring.documents(),
             flux: FluxIdentifiers::new(&wiring),
+            relations,
             book: ReconciliationBook::new(&wiring),
             days: coupons::CouponDays::new(&wiring),
         };
@@ -230,21 +231,29 @@ fn spawn_tasks(
     [readers, projectors, others]
 }
 
-/// Spawns the upkeep of metrics, the poll of the servers and, for lookups, the watch of cache, lanes and tables.
+/// Spawns the upkeep of metrics, the poll of the servers and, if the daemon serves applications, the watch of cache,
+/// lanes and tables for lookups; returns the lookups that are configured.
 fn observe(
     servants: &mut JoinSet<()>,
     (wiring, metrics): (&Wiring, &PrometheusHandle),
     observatory: &Observatory,
-    lookup: Option<&Lookup>,
-    served: &CancellationToken,
-) {
+    (serves, served): (bool, &CancellationToken),
+) -> (Option<Lookup>, Option<Relations>) {
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
     servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
-    if let Some(lookup) = lookup.cloned() {
+    let status = || {
         let observatory = observatory.clone();
-        let status = move || observatory.status(&BTreeMap::new(), std::time::Instant::now());
-        servants.spawn(lookup.keep_current(status, served.child_token()));
+        move || observatory.status(&BTreeMap::new(), std::time::Instant::now())
+    };
+    let lookup = serves.then(|| Lookup::new(wiring)).flatten();
+    if let Some(lookup) = lookup.clone() {
+        servants.spawn(lookup.keep_current(status(), served.child_token()));
     }
+    let relations = serves.then(|| Relations::new(wiring)).flatten();
+    if let Some(relations) = relations.clone() {
+        servants.spawn(relations.keep_current(status(), served.child_token()));
+    }
+    (lookup, relations)
 }
 
 /// Waits for the servants, but not for a request that never ends: it must not hold the process.

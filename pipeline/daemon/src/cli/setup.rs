@@ -27,7 +27,7 @@ pub fn run(cli: &Cli, Arguments {}: &Arguments) -> Outcome {
         if wiring.config().coupon_system.is_some() {
             report(wiring.set_up_coupons(), &mut faults).await;
         }
-        if wiring.config().flux.is_some() {
+        if wiring.config().flux_identifiers().is_some() {
             report(wiring.set_up_flux(), &mut faults).await;
         }
         if faults.is_empty() { Ok(Exit::Success) } else { Err(faults) }

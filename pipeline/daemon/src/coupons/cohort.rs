@@ -42,8 +42,8 @@ impl DayTables {
     }
 
     /// Returns whether lanes lag, so that a coupon day does less at once.
-    pub fn are_lanes_late(&self) -> bool {
-        self.lane_lag.is_late()
+    pub async fn are_lanes_late(&self) -> bool {
+        self.lane_lag.is_late().await
     }
 
     /// Returns the last whole reconciliation that left nothing wrong.
@@ -74,7 +74,7 @@ impl CohortRows for DayTables {
     async fn page(&self, table: Birthday, after: Option<u64>, limit: usize) -> Result<Vec<CohortRow>, Fault> {
         let began = Instant::now();
         let page = self.tables.page(table, after, limit).await?;
-        if self.are_lanes_late() {
+        if self.are_lanes_late().await {
             sleep(began.elapsed().max(PAGE_PAUSE_MIN)).await;
         }
         Ok(page)

@@ -24,6 +24,7 @@ use anabranch_pipeline::throttle::{SharedThrottle, Throttle};
 use metrics::{counter, gauge};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::Process;
@@ -170,7 +171,8 @@ impl Workers {
 
     /// Carries messages of one run together, and ends each; `None` if they come again. Columns follow later.
     async fn deliver(&self, deliveries: Vec<CouponDelivery>) -> Result<Option<MessagesCarried>, Fault> {
-        let permits = if self.granter.cohort.are_lanes_late() { self.calls_max } else { 1 };
+        let are_lanes_late = self.granter.cohort.are_lanes_late().await;
+        let permits = if are_lanes_late { self.calls_max } else { 1 };
         let Ok(_permits) = self.calls.acquire_many(permits).await else { return Ok(None) };
         if self.ending.is_cancelled() {
             for delivery in deliveries {
@@ -182,7 +184,15 @@ impl Workers {
         for message in &messages {
             self.keep_rate(message).await;
         }
+        let began = Instant::now();
         let carried = self.granter.carry(&messages).await;
+        if are_lanes_late {
+            // No other batch begins meanwhile. The end of the task does not wait for the pause.
+            tokio::select! {
+                () = self.ending.cancelled() => {}
+                () = sleep(began.elapsed()) => {}
+            }
+        }
         match &carried {
             Ok(carried) => {
                 self.faults_in_a_row.store(0, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 //! Measures whether the lanes of birthday tables lag, so that a coupon day leaves them the servers that both share.
 //!
 //! A granter and a freeze write to the lanes' target as fast as it takes rows. A coupon can wait for a second; a change
-//! of a user should not. So granters carry one batch at a time while the lanes lag, and a freeze pauses after each page
-//! for as long as the page took. A day goes on beside lanes that lag for hours, since no work stops.
+//! of a user should not. So while the lanes lag, granters carry one batch at a time, and granters and freezes pause
+//! after each batch or page for as long as it took. A day goes on beside lanes that lag for hours, since no work stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,30 +45,41 @@ impl LaneLag {
         Self(Arc::new(Sampler { wiring: wiring.clone(), projections, lag_max, is_late, asked_at }))
     }
 
-    /// Returns whether a lane lags by more than configured. The first call starts sampling and returns `false`.
-    pub fn is_late(&self) -> bool {
-        let mut asked_at = self.0.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        if asked_at.replace(Instant::now()).is_none() {
+    /// Returns whether a lane lags by more than configured. The first call takes two samples and starts sampling: one
+    /// sample knows no time at which a change was written.
+    pub async fn is_late(&self) -> bool {
+        let is_first = {
+            let mut asked_at = self.0.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
+            asked_at.replace(Instant::now()).is_none()
+        };
+        if is_first {
+            let mut heads = BTreeMap::new();
+            self.0.sample(&mut heads).await;
+            sleep(SAMPLE_INTERVAL.max(self.0.lag_max)).await;
+            self.0.sample(&mut heads).await;
             let sampler = self.0.clone();
-            tokio::spawn(async move { sampler.sample_while_asked().await });
+            tokio::spawn(async move { sampler.sample_while_asked(heads).await });
         }
         self.0.is_late.load(Ordering::Relaxed)
     }
 }
 
 impl Sampler {
-    async fn sample_while_asked(&self) {
-        let mut heads = BTreeMap::new();
+    async fn sample_while_asked(&self, mut heads: BTreeMap<String, HeadSamples>) {
         while self.is_asked() {
-            let is_late = match timeout(ANSWER_WAIT, self.lag(&mut heads)).await {
-                Ok(Ok(lag)) => lag > self.lag_max,
-                // The servers' own tasks report the fault.
-                Ok(Err(_)) | Err(_) => false,
-            };
-            self.show(is_late);
             sleep(SAMPLE_INTERVAL).await;
+            self.sample(&mut heads).await;
         }
         self.show(false);
+    }
+
+    async fn sample(&self, heads: &mut BTreeMap<String, HeadSamples>) {
+        let is_late = match timeout(ANSWER_WAIT, self.lag(heads)).await {
+            Ok(Ok(lag)) => lag > self.lag_max,
+            // The servers' own tasks report the fault.
+            Ok(Err(_)) | Err(_) => false,
+        };
+        self.show(is_late);
     }
 
     /// Returns whether work has asked within [`IDLE_AFTER`]; ends the sampling otherwise.

@@ -1,4 +1,4 @@
-//! Waits until the mapping lanes of a source have passed a point of its binlog.
+//! Waits until the lanes of a projection and a source have passed a point of its binlog.
 //!
 //! The targets' progress rows are the truth about a lane's position; one query serves all waiting requests. A request
 //! that waited in vain gets the requested point and the lane's position in one notation, and for a GTID also whether
@@ -38,9 +38,10 @@ const SHOWN_CHARACTERS_MAX: usize = 300;
 type GtidAnswer = (Instant, Option<String>);
 type LaneProgress = Arc<BTreeMap<LaneId, Progress>>;
 
-/// Positions of the mapping lanes.
-pub(super) struct PassedPositions {
+/// Positions of the lanes of one projection.
+pub struct PassedPositions {
     wiring: Wiring,
+    projection: String,
     lanes: Vec<LaneId>,
     /// Start of the last read of progress, and its result.
     last: Mutex<Option<(Instant, LaneProgress)>>,
@@ -49,17 +50,20 @@ pub(super) struct PassedPositions {
 }
 
 impl PassedPositions {
-    pub(super) fn new(wiring: &Wiring, projection: &str) -> Self {
+    pub fn new(wiring: &Wiring, projection: &str) -> Self {
         let of_projection = |lane: &LaneId| lane.projection == projection;
         let lanes: Vec<LaneId> = lanes(wiring.config()).into_iter().filter(of_projection).collect();
         let sources = lanes.iter().map(|lane| (lane.source.clone(), Mutex::default())).collect();
-        Self { wiring: wiring.clone(), lanes, last: Mutex::default(), sources }
+        let (wiring, projection) = (wiring.clone(), projection.to_owned());
+        Self { wiring, projection, lanes, last: Mutex::default(), sources }
     }
 
-    pub(super) async fn wait(&self, at_least: &AtLeast) -> Result<(), Refusal> {
+    /// Waits until all of them have passed the point, 2 s at most.
+    pub async fn wait(&self, at_least: &AtLeast) -> Result<(), Refusal> {
         let lanes: Vec<&LaneId> = self.lanes.iter().filter(|lane| lane.source == at_least.source).collect();
         if lanes.is_empty() {
-            let found = format!("at_least names source `{}`, which no mapping lane reads", at_least.source);
+            let (source, projection) = (&at_least.source, &self.projection);
+            let found = format!("at_least names source `{source}`, which no lane of `{projection}` reads");
             return Err(Refusal::Malformed(found));
         }
         let deadline = Instant::now() + WAIT_MAX;

@@ -1,4 +1,4 @@
-//! Maps shard ids to tables of sources, and reads inventory rows there.
+//! Maps shard ids to tables of sources, and reads inventory rows there. Other lookups use the map alone.
 //!
 //! It reads the sources' catalogs at first, and again when it meets an unknown id, but rarely for the same one. A
 //! source that is down leaves its names and rows out; it fails no lookup.
@@ -32,10 +32,11 @@ const STATEMENT_UUIDS: usize = 500;
 const TABLES_AT_ONCE: usize = 8;
 
 /// A table and its source's name.
-type SourceTable = (String, Arc<CapturedTable>);
+pub type SourceTable = (String, Arc<CapturedTable>);
 
-#[derive(Default)]
-pub(super) struct Directory {
+/// The tables of one entity on every source.
+pub struct Directory {
+    entity: Entity,
     tables: Mutex<HashMap<ShardId, SourceTable>>,
     listed: Mutex<BTreeSet<String>>,
     tried_at: Mutex<Option<Instant>>,
@@ -49,14 +50,26 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Directory {
+    /// Makes the directory of the sources that have this entity; it knows no table yet.
+    pub fn new(entity: Entity) -> Self {
+        Self {
+            entity,
+            tables: Mutex::default(),
+            listed: Mutex::default(),
+            tried_at: Mutex::default(),
+            has_met_unknown: AtomicBool::default(),
+            unknown: Mutex::default(),
+        }
+    }
+
     /// Lists the tables of sources that were not listed yet, or of all sources after an unknown id was met.
-    pub(super) async fn complete(&self, wiring: &Wiring) {
+    pub async fn complete(&self, wiring: &Wiring) {
         let unknown = self.has_met_unknown.load(Ordering::Relaxed);
         let wanted: Vec<&str> = {
             let listed = lock(&self.listed);
-            let has_devices = |entities: &[Entity]| entities.contains(&Entity::SerialCode);
-            let sources = wiring.config().sources.iter().filter(|source| has_devices(&source.entities));
+            let sources = wiring.config().sources.iter();
             sources
+                .filter(|source| source.entities.contains(&self.entity))
                 .map(|source| source.name.as_str())
                 .filter(|name| unknown || !listed.contains(*name))
                 .collect()
@@ -83,7 +96,8 @@ impl Directory {
         }
     }
 
-    fn table(&self, shard: ShardId) -> Option<SourceTable> {
+    /// Returns the source and table of a shard; `None` while no source was asked that has it.
+    pub fn table(&self, shard: ShardId) -> Option<SourceTable> {
         let known = lock(&self.tables).get(&shard).cloned();
         if known.is_none() && self.is_news(shard) {
             self.has_met_unknown.store(true, Ordering::Relaxed);
@@ -198,7 +212,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_id_that_stays_unknown_has_the_tables_listed_rarely() {
-        let (directory, shard) = (Directory::default(), ShardId::of("gone", "d", "t", 0));
+        let (directory, shard) = (Directory::new(Entity::SerialCode), ShardId::of("gone", "d", "t", 0));
         let asks_for_a_list = || {
             assert!(directory.table(shard).is_none());
             directory.has_met_unknown.swap(false, Ordering::Relaxed)

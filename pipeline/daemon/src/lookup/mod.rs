@@ -2,8 +2,8 @@
 //!
 //! A lookup asks the cache, then the mapping table. It reads inventory rows on request, and where claims of a device
 //! disagree (it is being moved). Many requests may ask at once. `question.rs` parses questions, `at_least.rs` waits
-//! until mapping lanes have passed a point of the binlog, `directory.rs` knows the table of a shard id, and `view.rs`
-//! is the answer.
+//! until lanes have passed a point of the binlog, `directory.rs` knows the table of a shard id, and `view.rs` is the
+//! answer. The relations of payment documents use the first three as well.
 
 mod at_least;
 mod directory;
@@ -16,14 +16,15 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{BatchMemory, CACHED_CLAIMS_MAX, Origin, QueryBounds, Reader, Unanswered};
 use anabranch_pipeline::records::{Claims, DeviceClaim};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-use self::at_least::PassedPositions;
-use self::directory::Directory;
+pub use self::at_least::PassedPositions;
+pub use self::directory::Directory;
 pub use self::question::{AtLeast, Cursor, LookupQuestion, PAGE_CLAIMS_MAX, Refusal, code};
-pub use self::view::{AnswerOrigin, Freshness, LookupAnswer};
+pub use self::view::{AnswerOrigin, Freshness, LaneFreshness, LookupAnswer};
 use crate::observe::StatusView;
 use crate::wiring::{CodeStore, Mapping, Wiring};
 
@@ -50,7 +51,7 @@ struct LookupService {
     reader: Reader<CodeStore, Mapping>,
     directory: Directory,
     passage: PassedPositions,
-    freshness: Mutex<Freshness>,
+    freshness: Mutex<LaneFreshness>,
 }
 
 impl Lookup {
@@ -66,7 +67,7 @@ impl Lookup {
                 mapping,
                 QueryBounds { at_once: QUERY_BOUNDS, queued: QUEUED, codes: BATCH_CODES },
             ),
-            directory: Directory::default(),
+            directory: Directory::new(Entity::SerialCode),
             passage: PassedPositions::new(wiring, &projection),
             freshness: Mutex::default(),
             wiring: wiring.clone(),
@@ -113,7 +114,7 @@ impl Lookup {
 
     /// Takes the freshness of the lanes from a status.
     pub fn lanes_seen(&self, status: &StatusView) {
-        let freshness = Freshness::of(&self.0.projection, status);
+        let freshness = LaneFreshness::of(&self.0.projection, status);
         *self.0.freshness.lock().unwrap_or_else(PoisonError::into_inner) = freshness;
     }
 
@@ -199,15 +200,16 @@ impl Lookup {
     /// Returns the answer with these claims, without inventory rows.
     fn answer(&self, question: &LookupQuestion, found: FoundClaims, is_waited: bool) -> LookupAnswer {
         let service = &self.0;
-        let mut freshness = service.freshness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let lanes = *service.freshness.lock().unwrap_or_else(PoisonError::into_inner);
         let from = found.from();
-        freshness.cache_bypassed = match is_waited {
+        let cache_bypassed = match is_waited {
             _ if from != AnswerOrigin::Mapping => None,
             true => Some("at_least was asked for".to_owned()),
             false => service.reader.bypassed().map(str::to_owned),
         };
         let delay = service.reader.cache_delay().filter(|_| from != AnswerOrigin::Mapping);
-        freshness.cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
+        let cache_delay_ms = delay.map(|delay| delay.as_millis() as u64);
+        let freshness = Freshness { lanes, cache_bypassed, cache_delay_ms };
         let next = found.last.filter(|_| found.is_cut);
         let mut claims = found.claims;
         claims.retain(|claim| question.kind.is_none_or(|kind| claim.kind == kind));

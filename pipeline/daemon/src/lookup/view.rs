@@ -45,13 +45,20 @@ impl AnswerOrigin {
     }
 }
 
-/// Age that an answer may have.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Freshness {
-    /// Lag of the slowest mapping lane; `None` = not known.
+/// Age that the rows of one projection's lanes may have.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct LaneFreshness {
+    /// Lag of the slowest lane; `None` = not known.
     pub lag_ms: Option<u64>,
     /// A lane applies its past once more: rows of the meantime may be missing.
     pub replaying: bool,
+}
+
+/// Age that an answer may have.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Freshness {
+    #[serde(flatten)]
+    pub lanes: LaneFreshness,
     pub cache_bypassed: Option<String>,
     /// Lag of the cache after the mapping tables, at most; `None` = no claim is from the cache.
     pub cache_delay_ms: Option<u64>,
@@ -125,17 +132,15 @@ impl DeviceView {
     }
 }
 
-impl Freshness {
+impl LaneFreshness {
     /// Returns the freshness by the state of the projection's lanes.
-    pub(super) fn of(projection: &str, status: &StatusView) -> Self {
+    pub fn of(projection: &str, status: &StatusView) -> Self {
         let lanes = || status.lanes.iter().filter(|lane| lane.projection == projection);
         let lags: Option<Vec<f64>> = lanes().map(|lane| lane.lag_seconds).collect();
         let slowest = lags.filter(|lags| !lags.is_empty()).map(|lags| lags.into_iter().fold(0.0, f64::max));
         Self {
             lag_ms: slowest.map(|seconds| (seconds * 1000.0) as u64),
             replaying: lanes().any(|lane| lane.state == "replaying"),
-            cache_bypassed: None,
-            cache_delay_ms: None,
         }
     }
 }

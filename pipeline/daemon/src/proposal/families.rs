@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_schemas::shard::TablePattern;
+use anabranch_schemas::shard::{TableNumbers, TablePattern};
 
 /// A table as a server lists it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,7 +113,7 @@ fn narrowest(tables: Vec<ListedTable>) -> Option<(Family, Vec<ListedTable>)> {
     let (mut members, mut others) = (Vec::new(), Vec::new());
     for listed in tables {
         match pattern.matches(&listed.database, &listed.table) {
-            Some((database, table)) => members.push(Member { listed, database, table }),
+            Some(TableNumbers { database, table, .. }) => members.push(Member { listed, database, table }),
             None => others.push(listed),
         }
     }

@@ -224,7 +224,7 @@ pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, Derived
         config.projections.iter().find(|known| Projection::new(known).entity() == projection.entity());
     let audit = is_first.filter(|first| first.name == name).map(|_| {
         reconcile::PlacementAudit::new(
-            reconcile::Rules::of(projection.entity(), &config.entities),
+            reconcile::Rules::of(projection.entity(), &config.entities, &config.flux_places),
             rand::random(),
         )
     });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 pub use anabranch_connectors::mysql::sequence::MysqlSequence as FluxSequence;
 use anabranch_connectors::mysql::store::SetupReport;
-use anabranch_pipeline::config::FluxConfig;
+use anabranch_pipeline::config::FluxIdentifierConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{
     FluxIssuer, FluxOrder, FluxSettings, RaiseOutcome, SequenceState, raise, state,
@@ -21,12 +21,12 @@ use crate::wall_clock;
 #[derive(Clone)]
 pub struct FluxIdentifiers {
     wiring: Wiring,
-    config: FluxConfig,
+    config: FluxIdentifierConfig,
     issuer: Arc<FluxIssuer<FluxSequence>>,
 }
 
 impl FluxIdentifiers {
-    /// Returns the maker, not connected yet; `None` when the configuration has no `[flux]`.
+    /// Returns the maker, not connected yet; `None` when the configuration makes none.
     pub fn new(wiring: &Wiring) -> Option<Self> {
         Self::with(wiring, |issuer| issuer)
     }
@@ -35,7 +35,7 @@ impl FluxIdentifiers {
         wiring: &Wiring,
         adapt: impl FnOnce(FluxIssuer<FluxSequence>) -> FluxIssuer<FluxSequence>,
     ) -> Option<Self> {
-        let config = wiring.config().flux.clone()?;
+        let config = wiring.config().flux_identifiers()?.clone();
         let settings = FluxSettings { region: config.region, system: config.system };
         let issuer = Arc::new(adapt(FluxIssuer::new(FluxSequence::new(&config), settings)));
         Some(Self { wiring: wiring.clone(), config, issuer })
@@ -76,8 +76,8 @@ impl Wiring {
     /// Returns a maker without a reserve, for a command that needs it.
     pub fn flux_identifiers(&self) -> Result<FluxIdentifiers, Fault> {
         FluxIdentifiers::with(self, FluxIssuer::without_reserve).ok_or_else(|| {
-            Fault::new(Code::FluxUnconfigured, "configuration key flux", "missing")
-                .needs("a [flux] section: the region, and the server with the counters")
+            Fault::new(Code::FluxUnconfigured, "configuration key flux", "no region and no sequence_url")
+                .needs("a [flux] section with both: the region, and the server with the counters")
                 .remedy("see [flux] in deploy/anabranch.example.toml")
         })
     }

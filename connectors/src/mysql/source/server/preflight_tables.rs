@@ -238,6 +238,19 @@ fn no_table(subject: &str, entity: &EntityConfig, account: &str) -> Fault {
         .remedy(format!("GRANT SELECT ON {}.* TO {account}", quote_identifier(&database)))
 }
 
+/// Returns the type that a remedy proposes for the column of a field.
+fn usual_type(entity: Entity, field: usize) -> &'static str {
+    match (entity, field) {
+        (Entity::Flux, 0 | 1) => "CHAR(31) CHARACTER SET ascii",
+        (Entity::Flux, 2) => "DECIMAL(20, 4)",
+        (Entity::Flux, _) => "DATETIME(3)",
+        (_, 0) => "BIGINT UNSIGNED",
+        (Entity::User, 1) => "DATE",
+        (Entity::User, _) => "VARCHAR(8)",
+        (Entity::SerialCode, _) => "VARCHAR(255)",
+    }
+}
+
 impl Problem {
     fn fault(&self, entity: &EntityConfig, names: &BTreeSet<&Name>, account: &str) -> Fault {
         let (database, table) = names.first().map_or(("", ""), |name| (name.0.as_str(), name.1.as_str()));
@@ -247,14 +260,12 @@ impl Problem {
         };
         let quoted = quote_table(database, table);
         let column = |field: &usize| entity.columns.get(*field).map_or("", String::as_str);
-        let usual = |field: &usize| match (entity.entity, *field) {
-            (_, 0) => "BIGINT UNSIGNED",
-            (Entity::User, 1) => "DATE",
-            (Entity::User, _) => "VARCHAR(8)",
-            (Entity::SerialCode, _) => "VARCHAR(255)",
-        };
         let modify = |field: &usize| {
-            format!("ALTER TABLE {quoted} MODIFY {} {}", quote_identifier(column(field)), usual(field))
+            format!(
+                "ALTER TABLE {quoted} MODIFY {} {}",
+                quote_identifier(column(field)),
+                usual_type(entity.entity, *field)
+            )
         };
         let unfit = |subject: String, field: &usize, found: String, needed: &str| {
             let found = format!("column {} {found}", column(field));
@@ -284,7 +295,7 @@ impl Problem {
             .remedy(format!(
                 "ALTER TABLE {quoted} ADD COLUMN {} {}",
                 quote_identifier(column(field)),
-                usual(field)
+                usual_type(entity.entity, *field)
             )),
             Problem::Type { field, data_type } => {
                 let needed = accepted_types(entity.entity, *field);

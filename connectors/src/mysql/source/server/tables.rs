@@ -149,7 +149,7 @@ impl CapturedTables {
 
 /// Whether captured tables of the entity can be in this database.
 fn is_of(entity: &EntityConfig, database: &str) -> bool {
-    entity.tables.matches(database, &entity.tables.names(0, 0).1).is_some()
+    entity.tables.matches_database(database)
 }
 
 /// Whether a column of this format has text, unless its collation says that it holds bytes.
@@ -176,7 +176,21 @@ pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
                         | Format::OldTimestamp
                 )
         }
-        (Entity::User | Entity::SerialCode, _) => false,
+        (Entity::Flux, Some("id" | "parent_id")) => is_text,
+        (Entity::Flux, Some("amount")) => {
+            is_text || matches!(format, Format::Integer { .. } | Format::Decimal { .. })
+        }
+        (Entity::Flux, Some("created")) => {
+            is_text
+                || matches!(
+                    format,
+                    Format::DateTime { .. }
+                        | Format::Timestamp { .. }
+                        | Format::OldDateTime
+                        | Format::OldTimestamp
+                )
+        }
+        (Entity::User | Entity::SerialCode | Entity::Flux, _) => false,
     }
 }
 
@@ -186,6 +200,9 @@ pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
         (Entity::User, 0) | (Entity::SerialCode, _) => "an integer or text type",
         (Entity::User, 2..) => "a text type",
         (Entity::User, 1) => "DATE, DATETIME, TIMESTAMP or a text type",
+        (Entity::Flux, 0 | 1) => "a text type",
+        (Entity::Flux, 2) => "DECIMAL, an integer or text type",
+        (Entity::Flux, _) => "DATETIME, TIMESTAMP or a text type",
     }
 }
 
@@ -200,6 +217,9 @@ pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool 
         }
         (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
         (Entity::User, Some("birthday")) => is_text || ["date", "datetime", "timestamp"].contains(&data_type),
-        (Entity::User | Entity::SerialCode, _) => false,
+        (Entity::Flux, Some("id" | "parent_id")) => is_text,
+        (Entity::Flux, Some("amount")) => is_text || INTEGER.contains(&data_type) || data_type == "decimal",
+        (Entity::Flux, Some("created")) => is_text || ["datetime", "timestamp"].contains(&data_type),
+        (Entity::User | Entity::SerialCode | Entity::Flux, _) => false,
     }
 }

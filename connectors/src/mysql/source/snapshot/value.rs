@@ -1,5 +1,7 @@
 //! A value of a chunk: as the server's text, as the value of a row event, and as a literal.
 
+use std::borrow::Cow;
+
 use anabranch_pipeline::records::Cell;
 use anabranch_schemas::change::{Entity, Value};
 use anabranch_schemas::serial;
@@ -13,6 +15,8 @@ pub(super) enum Kind {
     Signed,
     Unsigned,
     Bytes,
+    /// A DECIMAL, which is the text of its digits. It is captured and neither a key nor compared.
+    Decimal,
     Date,
     DateTime,
     /// A timestamp, which is selected as seconds since 1970.
@@ -22,7 +26,11 @@ pub(super) enum Kind {
 impl Kind {
     /// Returns the kind of a captured column; `None` when it cannot be captured.
     pub(super) fn of_field(entity: Entity, field: usize, data_type: &str, unsigned: bool) -> Option<Self> {
-        accepts_data_type(entity, field, data_type).then(|| Self::of(data_type, unsigned)).flatten()
+        let of_type = || match data_type {
+            "decimal" => Some(Self::Decimal),
+            _ => Self::of(data_type, unsigned),
+        };
+        accepts_data_type(entity, field, data_type).then(of_type).flatten()
     }
 
     /// Returns the kind of a column of a primary key; `None` if a statement cannot distinguish rows by it.
@@ -55,6 +63,7 @@ impl Kind {
                 let is_exact = literal(&value, "").starts_with(&format!("'{whole}"));
                 (is_time && is_exact).then_some(value)
             }
+            Self::Decimal => None,
         }
     }
 
@@ -93,7 +102,7 @@ impl Kind {
                 let is_exact = serial::text(&value).is_some_and(|exact| *exact == *text);
                 is_exact.then_some(value)
             }
-            Self::Date | Self::DateTime | Self::Timestamp => None,
+            Self::Decimal | Self::Date | Self::DateTime | Self::Timestamp => None,
         }
     }
 
@@ -131,8 +140,18 @@ impl Kind {
                 let seconds: i64 = seconds.parse().ok()?;
                 Some(Value::Timestamp { microseconds: seconds * 1_000_000 + i64::from(microseconds) })
             }
+            Self::Decimal => Some(Value::Bytes(without_leading_zeros(text).into_owned().into_bytes().into())),
             Self::Bytes => unreachable!("taken above"),
         }
+    }
+}
+
+/// Returns the digits of a DECIMAL as row events have them. The server's text of a ZEROFILL column begins with zeros.
+fn without_leading_zeros(text: &str) -> Cow<'_, str> {
+    let digits = text.trim_start_matches('0');
+    match digits.starts_with(|first: char| first.is_ascii_digit()) {
+        true => digits.into(),
+        false => format!("0{digits}").into(),
     }
 }
 
@@ -207,6 +226,17 @@ mod tests {
         assert_eq!(decode(Kind::DateTime, "2024-02-30 00:00:01.5"), Some(midnight(500_000)));
         assert_eq!(decode(Kind::Timestamp, "1.000001"), Some(Value::Timestamp { microseconds: 1_000_001 }));
         assert_eq!(decode(Kind::Timestamp, "0"), Some(Value::Timestamp { microseconds: 0 }));
+        for (text, digits) in [
+            ("12.3400", "12.3400"),
+            ("-0.0001", "-0.0001"),
+            ("0.5", "0.5"),
+            ("0", "0"),
+            ("0000", "0"),
+            ("0012.50", "12.50"),
+            ("000.50", "0.50"),
+        ] {
+            assert_eq!(decode(Kind::Decimal, text), Some(Value::Bytes(digits.as_bytes().into())), "{text}");
+        }
         for (kind, text) in [
             (Kind::Signed, ""),
             (Kind::Date, "x"),

@@ -1,4 +1,4 @@
-//! Tests of the output and the codes of `flux explain` and `flux place`.
+//! Tests of the output and the codes of `flux explain` and `flux place`, and of what `flux show` refuses.
 
 use clap::Parser;
 
@@ -19,7 +19,7 @@ fn ended(words: &[&str]) -> Result<(), Code> {
     let answer = match &line.arguments.command {
         Command::Explain(arguments) => explain(arguments),
         Command::Place(arguments) => placement(arguments),
-        Command::Next(_) | Command::Sequence(_) => panic!("they ask servers"),
+        Command::Next(_) | Command::Sequence(_) | Command::Show(_) => panic!("they ask servers"),
     };
     match answer {
         Ok((_, None)) => Ok(()),
@@ -105,4 +105,28 @@ fn what_is_printed_names_database_table_and_rule() {
         assert!(text.contains(line), "{line} is not in:\n{text}");
     }
     assert!(text.contains("never fails over by itself"));
+}
+
+/// The code of the fault that ends a whole command line before it asks a server; `None` = clap refuses the line.
+fn ended_without_a_server(example: &str, words: &[&str]) -> Option<Code> {
+    let file = format!("{}/../../deploy/{example}.example.toml", env!("CARGO_MANIFEST_DIR"));
+    let line = [&["anabranch", "--config", &file, "flux", "show"][..], words].concat();
+    let cli = Cli::try_parse_from(line).ok()?;
+    Some(cli.dispatch().expect_err("it is refused")[0].code())
+}
+
+#[test]
+fn a_question_for_a_document_is_refused_before_any_server_is_asked() {
+    assert_eq!(ended_without_a_server("serial-codes", &[RECHARGE]), Some(Code::FluxUnconfigured));
+    let ended = |words: &[&str]| ended_without_a_server("flux", words);
+    assert_eq!(ended(&[&RECHARGE[1..]]), Some(Code::FluxIdMalformed));
+    for further in
+        [&["--limit", "0"], &["--limit", "1001"], &["--after", RECHARGE], &["--at-least", "main-a"]]
+    {
+        let words = [&[RECHARGE, "--relations"][..], further].concat();
+        assert_eq!(ended(&words), Some(Code::LookupMalformed), "{further:?}");
+    }
+    for wrong in [&["--limit", "7"][..], &["--after", "1.7"], &["--relations", "--limit", "x"]] {
+        assert_eq!(ended(&[&[RECHARGE][..], wrong].concat()), None, "{wrong:?}");
+    }
 }

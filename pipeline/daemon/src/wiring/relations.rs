@@ -1,0 +1,27 @@
+//! The relation index of payment documents, on the MySQL targets of its projection.
+
+use std::sync::Arc;
+
+pub use anabranch_connectors::mysql::store::MysqlRelations as RelationIndex;
+use anabranch_pipeline::config::ProjectionKind;
+use anabranch_pipeline::records::FluxPlaces;
+
+use super::Wiring;
+
+impl Wiring {
+    /// Returns the projection whose tables answer which payment documents belong together, and the places of documents:
+    /// the first of its kind.
+    pub fn relations_projection(&self) -> Option<(&str, &Arc<FluxPlaces>)> {
+        self.config().projections.iter().find_map(|known| match &known.kind {
+            ProjectionKind::FluxRelations(tables) => Some((known.name.as_str(), &tables.places)),
+            ProjectionKind::Birthday(_)
+            | ProjectionKind::SerialMapping(_)
+            | ProjectionKind::SerialDocuments(_) => None,
+        })
+    }
+
+    /// Returns a reader of a projection's relation tables, with so many `connections` to each target.
+    pub fn relation_index(&self, projection: &str, connections: usize) -> Option<RelationIndex> {
+        RelationIndex::new(self.config(), projection, connections)
+    }
+}

@@ -1,0 +1,208 @@
+//! Captured tables and their sources as the configuration file writes them. `raw.rs` has the rest of the file.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::time::Duration;
+
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::shard::{ShardingRule, TablePattern};
+use serde::Deserialize;
+
+use super::flux::{LevelName, Site};
+use super::transport::{Tls, trusted};
+use super::values::{Expanded, ServerUrl};
+use super::{Problems, REPLICA_SERVER_IDS};
+use crate::ports::BinlogStart;
+
+/// Three days of binlog: a week-end and a reconciliation.
+const RETENTION_MIN_SECONDS: u64 = 3 * 24 * 3600;
+/// Replica server ids begin at 0xA7A0 and the source's index in the file: unlikely to be taken, with room for its
+/// lanes.
+const REPLICA_SERVER_ID_BASE: u32 = 0xA7A0_0000;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct EntityTables {
+    entity: Entity,
+    tables: String,
+    level: Option<LevelName>,
+    #[serde(default)]
+    columns: BTreeMap<String, String>,
+    rule: Option<ShardingRule>,
+    sharding_column: Option<String>,
+    changed_at_column: Option<String>,
+    #[serde(default)]
+    unseen_changes: super::UnseenChanges,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Source {
+    name: String,
+    url: ServerUrl,
+    ca_file: Option<Expanded>,
+    tls: Option<Tls>,
+    replica_server_id: Option<NonZeroU32>,
+    start: Option<String>,
+    replica_url: Option<ServerUrl>,
+    replica_ca_file: Option<Expanded>,
+    replica_tls: Option<Tls>,
+    #[serde(default)]
+    generation: u32,
+    entities: Option<Vec<Entity>>,
+    flux: Option<Site>,
+    retention_min_seconds: Option<u64>,
+}
+
+impl EntityTables {
+    pub(super) fn resolve(mut self, problems: &mut Problems) -> Option<super::EntityConfig> {
+        let tables = TablePattern::parse(&self.tables)
+            .map_err(|error| problems.add("entities.tables", error.to_string(), "a pattern"))
+            .ok()?;
+        let columns = self.captured_columns(problems);
+        for unknown in self.columns.keys() {
+            let needed = format!("one of {}", self.entity.fields().join(", "));
+            problems.add(&format!("entities.columns.{unknown}"), "an unknown field".to_owned(), &needed);
+        }
+        if let Some(rule) = self.rule
+            && (rule.databases == 0 || rule.tables == 0)
+        {
+            problems.add(
+                "entities.rule",
+                format!("{} databases × {} tables", rule.databases, rule.tables),
+                "both at least 1",
+            );
+        }
+        if let Some(column) = &self.changed_at_column {
+            let needed = "a column with the time at which the application changed the birthday last";
+            if self.entity != Entity::User {
+                problems.add("entities.changed_at_column", "an entity other than user".to_owned(), needed);
+            } else if columns.contains(column) {
+                problems.add("entities.changed_at_column", format!("`{column}` is a field"), needed);
+            }
+        }
+        self.check_flux(problems);
+        // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
+        let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
+        let sharding_column = self.sharding_column.or(uuid);
+        Some(super::EntityConfig {
+            entity: self.entity,
+            tables,
+            columns,
+            level: self.level.map(Into::into),
+            rule: self.rule,
+            sharding_column,
+            changed_at_column: self.changed_at_column,
+            unseen_changes: self.unseen_changes,
+        })
+    }
+
+    /// Checks the keys that documents of payments have alone, and those that they cannot have.
+    fn check_flux(&self, problems: &mut Problems) {
+        if self.entity != Entity::Flux {
+            if self.level.is_some() {
+                let found = format!("of entity `{}`", self.entity.name());
+                problems.add("entities.level", found, "a key of entity `flux`");
+            }
+            return;
+        }
+        for (key, is_there) in
+            [("rule", self.rule.is_some()), ("sharding_column", self.sharding_column.is_some())]
+        {
+            if is_there {
+                let needed = "none: the identifier itself says the table of a payment document";
+                problems.add(&format!("entities.{key}"), "of entity `flux`".to_owned(), needed);
+            }
+        }
+    }
+
+    /// Returns the names of the captured columns. An optional field is captured when the configuration names it
+    /// together with the optional fields before it.
+    fn captured_columns(&mut self, problems: &mut Problems) -> Vec<String> {
+        let (required, fields) = (self.entity.required_fields(), self.entity.fields());
+        let mut columns: Vec<String> = Vec::new();
+        for (place, field) in fields.iter().enumerate() {
+            match self.columns.remove(*field) {
+                Some(_) if place > columns.len() => {
+                    let key = format!("entities.columns.{field}");
+                    let needed = format!("{} beside it", fields[place - 1]);
+                    problems.add(&key, format!("without {}", fields[place - 1]), &needed);
+                }
+                Some(name) => columns.push(name),
+                None if place < required => columns.push((*field).to_owned()),
+                None => {}
+            }
+        }
+        columns
+    }
+}
+
+impl Source {
+    pub(super) fn resolve(
+        self,
+        index: usize,
+        all: &[Entity],
+        spill_dir: &Path,
+        problems: &mut Problems,
+    ) -> Option<super::SourceConfig> {
+        if self.url.scheme() != "mysql" {
+            problems.add("sources.url", format!("scheme `{}`", self.url.scheme()), "mysql://");
+            return None;
+        }
+        let start = match self.start.as_deref() {
+            None | Some("earliest") => BinlogStart::Earliest,
+            Some("latest") => BinlogStart::Latest,
+            Some(set) if set.contains('-') => BinlogStart::Gtid(set.to_owned()),
+            Some(other) => {
+                problems.add("sources.start", format!("`{other}`"), "earliest, latest or a GTID set");
+                return None;
+            }
+        };
+        let entities = self.entities.unwrap_or_else(|| all.to_vec());
+        for entity in entities.iter().filter(|entity| !all.contains(entity)) {
+            problems.add(
+                "sources.entities",
+                format!("`{}`", entity.name()),
+                "the name of an [[entities]] entry",
+            );
+        }
+        if self.flux.is_some() && !entities.contains(&Entity::Flux) {
+            let found = format!("of `{}`, which captures no entity `flux`", self.name);
+            problems.add("sources.flux", found, "`flux` among its entities, or no such key");
+        }
+        if self.replica_url.as_ref().is_some_and(|url| url.scheme() != "mysql") {
+            problems.add("sources.replica_url", "another scheme".to_owned(), "mysql://");
+        }
+        let replica = match self.replica_url {
+            Some(url) => {
+                let trust = (self.replica_tls, self.replica_ca_file);
+                let ca_file = trusted("sources.replica_tls", &url, trust, problems);
+                Some((url, ca_file))
+            }
+            None => {
+                if self.replica_tls.is_some() || self.replica_ca_file.is_some() {
+                    let found = "replica_tls or replica_ca_file without it".to_owned();
+                    problems.add("sources.replica_url", found, "the replica's URL, or neither");
+                }
+                None
+            }
+        };
+        let ca_file = trusted("sources.tls", &self.url, (self.tls, self.ca_file), problems);
+        let base = NonZeroU32::new(REPLICA_SERVER_ID_BASE + index as u32 * REPLICA_SERVER_IDS)
+            .expect("the base is not zero");
+        Some(super::SourceConfig {
+            name: self.name,
+            url: self.url,
+            ca_file,
+            replica_server_id: self.replica_server_id.unwrap_or(base),
+            start,
+            replica,
+            generation: self.generation,
+            entities,
+            flux: self.flux.as_ref().map(Site::resolve),
+            retention_min: Duration::from_secs(self.retention_min_seconds.unwrap_or(RETENTION_MIN_SECONDS)),
+            spill_dir: spill_dir.to_owned(),
+        })
+    }
+}

@@ -1,0 +1,243 @@
+//! Tests of the keys of payment documents: tables, sources, kinds, the relation index, and identifiers.
+
+use anabranch_schemas::flux::id::FluxId;
+use anabranch_schemas::flux::placement::Kind;
+
+use super::*;
+
+/// Returns a `[flux]` section with one more line.
+fn flux(line: &str) -> String {
+    let section =
+        "[flux]\nregion = \"singapore\"\nsequence_url = \"mysql://sequence:p%40ss@127.0.0.1:3308\"\n";
+    format!("{GOOD}{section}{line}\n")
+}
+
+#[test]
+fn a_sequence_of_payment_documents_needs_a_region_and_a_server() {
+    let config = Config::parse(&flux("")).unwrap();
+    let config = config.flux_identifiers().unwrap();
+    assert_eq!((config.region.digit(), config.system, config.database.as_str()), (1, 31, "flux_sequence"));
+    assert_eq!(config.request_keys_kept.as_secs(), 7 * 24 * 3600);
+    assert!(Config::parse(GOOD).unwrap().flux.is_none());
+    for (line, expected) in [
+        ("system = 1000", "flux.system: 1000; needed: at most three digits"),
+        ("time_zone = \"Moon/Base\"", "flux.time_zone: `Moon/Base`"),
+        ("request_keys_days = 1", "flux.request_keys_days: 1; needed: 2 to 400"),
+        ("request_keys_max = 0", "a nonzero"),
+        ("sequence_database = \"\"", "flux.sequence_database: ``"),
+        ("sequence_tls = \"verify\"", "flux.sequence_tls"),
+        ("sequence_url = \"mysql://a@b\"", "duplicate key"),
+        (
+            "sequence_setup_url = \"mysql://setup:x@127.0.0.1:3309\"",
+            "flux.sequence_setup_url: mysql://127.0.0.1:3309 beside 127.0.0.1:3308; needed: another account",
+        ),
+        ("colour = 1", "unknown field `colour`"),
+    ] {
+        let found = problems(&flux(line));
+        assert!(found.contains(expected), "{line}: {found}");
+        assert!(!found.contains("p@ss") && !found.contains("p%40ss"), "a secret in {found}");
+    }
+    let found = problems(&flux("").replace("\"singapore\"", "\"mars\""));
+    assert!(found.contains("singapore"), "{found}");
+}
+
+#[test]
+fn identifiers_need_both_the_region_and_the_server_and_the_section_needs_neither() {
+    let with = |lines: &str| format!("{GOOD}[flux]\n{lines}\n");
+    let config = Config::parse(&with("system = 32")).unwrap();
+    assert!(config.flux_identifiers().is_none());
+    assert_eq!((config.flux.unwrap().system, config.flux_places.system()), (32, 32));
+    assert_eq!(Config::parse(GOOD).unwrap().flux_places.system(), 31);
+    let both = "needed: both flux.region and flux.sequence_url";
+    for (lines, expected) in [
+        ("region = \"us\"", "flux.sequence_url: missing beside flux.region; "),
+        ("sequence_url = \"mysql://a@b\"", "flux.region: missing beside flux.sequence_url; "),
+        ("time_zone = \"UTC\"", "flux.time_zone: no identifiers are made here; "),
+        ("request_keys_max = 5", "flux.request_keys_max: no identifiers are made here; "),
+        ("sequence_tls = \"off\"", "flux.sequence_tls: no identifiers are made here; "),
+    ] {
+        let found = problems(&with(lines));
+        assert!(found.contains(&format!("{expected}{both}")), "{lines}: {found}");
+        assert_eq!(found.lines().count(), 1, "{found}");
+    }
+}
+
+const DOCUMENTS: &str = r#"
+[[entities]]
+entity = "flux"
+tables = "flux_00_{db}.atom_{partition:02}_{month:02}"
+level = "atom"
+columns = { id = "atom_id" }
+[[entities]]
+entity = "flux"
+tables = "flux_00_{db}.composite_{partition:02}_{month:02}"
+level = "composite"
+columns = { id = "composite_id" }
+[[sources]]
+name = "flux-a"
+url = "mysql://capture:p@127.0.0.1:3310"
+entities = ["flux"]
+flux = { region = "singapore", side = "fail_over" }
+[[projections]]
+name = "relations"
+kind = "flux_relations"
+targets = ["target"]
+[flux]
+kinds = { "03" = "refund", "01" = ["recharge", "recharge-clearing"] }
+"#;
+
+#[test]
+fn payment_documents_have_levels_sites_kinds_and_a_relation_index() {
+    let config = Config::parse(&format!("{GOOD}{DOCUMENTS}")).unwrap();
+    let levels: Vec<_> = config.entities.iter().map(|entity| entity.level).collect();
+    assert_eq!(levels, [None, Some(Level::Atom), Some(Level::Composite)]);
+    assert_eq!(config.entities[1].columns, ["atom_id", "parent_id"]);
+    assert_eq!(config.sources[0].flux, None);
+    assert_eq!(config.sources[1].flux, Some((Region::Singapore, Side::FailOver)));
+    let kinds = [(1, Kind::Recharge), (1, Kind::RechargeClearing), (3, Kind::Refund)];
+    assert_eq!(config.flux.as_ref().unwrap().kinds, kinds);
+    let kind = &config.projections[1].kind;
+    assert_eq!(
+        (kind.name(), kind.entity(), kind.store()),
+        ("flux_relations", Entity::Flux, TargetStore::Mysql)
+    );
+    let ProjectionKind::FluxRelations(tables) = kind else { panic!("of another kind") };
+    assert_eq!((tables.database.as_str(), &*tables.table_name(7)), ("flux_relations", "flux_relation_07"));
+    assert!(Arc::ptr_eq(&tables.places, &config.flux_places));
+    let recharge: FluxId = "2016060611031001099052400029904".parse().unwrap();
+    assert_eq!(tables.places.kind(&recharge), Some(Kind::Recharge));
+    // Only source-a, which captures every entity, says neither region nor side.
+    let unaudited = config.flux_places.unaudited();
+    assert!(unaudited.len() == 1 && unaudited[0].starts_with("source source-a:"), "{unaudited:?}");
+    let named = DOCUMENTS.replace(
+        "targets = [\"target\"]",
+        "targets = [\"target\"]\ndatabase = \"index\"\ntable = \"documents_{partition}\"",
+    );
+    let config = Config::parse(&format!("{GOOD}{named}")).unwrap();
+    let ProjectionKind::FluxRelations(tables) = &config.projections[1].kind else {
+        panic!("of another kind")
+    };
+    assert_eq!((tables.database.as_str(), &*tables.table_name(7)), ("index", "documents_7"));
+}
+
+#[test]
+fn each_mistake_about_payment_documents_is_named_with_its_key() {
+    for (from, to, expected) in [
+        (
+            "\"03\" = \"refund\"",
+            "\"03\" = \"refnd\"",
+            "flux.kinds.03: `refnd`; needed: one of recharge, capture,",
+        ),
+        (
+            "\"03\" = \"refund\"",
+            "\"3\" = \"refund\"",
+            "flux.kinds.3: the code `3`; needed: a business code of two",
+        ),
+        ("\"03\" = \"refund\"", "\"+3\" = \"refund\"", "flux.kinds.+3: the code `+3`; needed"),
+        ("\"03\" = \"refund\"", "\"03\" = []", "flux.kinds.03: an empty list; needed: at least one kind"),
+        ("\"03\" = \"refund\"", "\"03\" = 3", "expected the name of a kind, or a list of names"),
+        (
+            "\"recharge-clearing\"]",
+            "\"capture\"]",
+            "flux.kinds.01: `recharge` and `capture`, which both are a composite; needed: at most one kind",
+        ),
+        ("level = \"atom\"", "level = \"molecule\"", "molecule"),
+        (
+            "level = \"atom\"",
+            "sharding_column = \"atom_id\"",
+            "entities.sharding_column: of entity `flux`; needed: none: the identifier itself",
+        ),
+        (
+            "level = \"atom\"",
+            "rule = { hash = \"crc32\", spread = \"spread\", databases = 10, tables = 10 }",
+            "entities.rule: of entity `flux`; needed: none",
+        ),
+        ("side = \"fail_over\"", "side = \"standby\"", "standby"),
+        ("region = \"singapore\", ", "", "region"),
+        (
+            "entities = [\"flux\"]",
+            "entities = [\"user\"]",
+            "sources.flux: of `flux-a`, which captures no entity `flux`; needed: `flux` among its entities",
+        ),
+        (
+            "targets = [\"target\"]",
+            "targets = [\"target\"]\ndatabase = \"flux_{db}\"",
+            "projections.database: `flux_{db}`; needed: a name without placeholders",
+        ),
+        (
+            "targets = [\"target\"]",
+            "targets = [\"target\"]\ntable = \"relation\"",
+            "projections.table: `relation`; needed: a name such as flux_relation_{partition:02}",
+        ),
+        (
+            "targets = [\"target\"]",
+            "targets = [\"target\"]\nlayout = \"by_day\"",
+            "projections.layout: of `relations`; needed: a key of projection kind `flux_relations`",
+        ),
+    ] {
+        let text = DOCUMENTS.replace(from, to);
+        assert_ne!(text, DOCUMENTS, "{from} is not in the sample");
+        let found = problems(&format!("{GOOD}{text}"));
+        assert!(found.contains(expected), "{to}: {found}");
+    }
+    let with_level = GOOD.replace("entity = \"user\"", "entity = \"user\"\nlevel = \"atom\"");
+    let found = problems(&with_level);
+    assert!(found.contains("entities.level: of entity `user`; needed: a key of entity `flux`"), "{found}");
+    let (_, relations) = DOCUMENTS.split_once("[[projections]]").unwrap();
+    let found = problems(&format!("{GOOD}[[projections]]{relations}"));
+    assert!(found.contains("`relations` needs entity `flux`"), "{found}");
+}
+
+#[test]
+fn tables_fields_codes_and_names_that_do_not_fit_documents_are_refused() {
+    for (from, to, expected) in [
+        (
+            "{ id = \"atom_id\" }",
+            "{ id = \"atom_id\", created = \"c\" }",
+            "entities.columns.created: without amount",
+        ),
+        (
+            "{ id = \"atom_id\" }",
+            "{ id = \"atom_id\", user = \"c\" }",
+            "entities.columns.user: an unknown field",
+        ),
+        (
+            "{ id = \"atom_id\" }",
+            "{ id = \"atom_id\", amount = \"c\" }",
+            "3 and 2 columns of `flux`; needed: the same",
+        ),
+        (".composite_{partition:02}_", ".atom_{partition:02}_", "can name the same table"),
+        (
+            "atom_{partition:02}_{month:02}",
+            "atom_{partition:02}_{year}",
+            "a placeholder other than {db}, {table}, ",
+        ),
+        (
+            "atom_{partition:02}_{month:02}",
+            "atom_{partition:02}{month:02}",
+            "two placeholders without text between",
+        ),
+        ("\"03\" = \"refund\"", "\"100\" = \"refund\"", "flux.kinds.100: the code `100`; needed"),
+        (
+            "\"03\" = \"refund\"",
+            "\"03\" = [\"refund\", \"refund\"]",
+            "`refund` and `refund`, which both are a composite",
+        ),
+        ("side = \"fail_over\"", "side = \"fail_over\", shard = 1", "unknown field `shard`"),
+        (
+            "targets = [\"target\"]",
+            "targets = [\"target\"]\ndatabase = \"\"",
+            "projections.database: ``; needed: a name",
+        ),
+        (
+            "targets = [\"target\"]",
+            "targets = [\"target\"]\ntable = \"r_{db}\"",
+            "projections.table: `r_{db}`; needed",
+        ),
+    ] {
+        let text = DOCUMENTS.replace(from, to);
+        assert_ne!(text, DOCUMENTS, "{from} is not in the sample");
+        let found = problems(&format!("{GOOD}{text}"));
+        assert!(found.contains(expected), "{to}: {found}");
+    }
+}

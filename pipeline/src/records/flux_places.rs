@@ -1,0 +1,282 @@
+//! The settings that say where payment documents belong, and the audit of a document by them.
+//!
+//! The pattern of a table says partition and month of its documents, its `[[entities]]` entry their level, its source
+//! their region and side. The business code says the kind of a document. Settings that are left out say nothing, and
+//! the audit compares less; [`FluxPlaces::unaudited`] says so.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::flux::audit::{Oddity, TablePlace, audit};
+use anabranch_schemas::flux::id::{FluxId, Level, Month, NO_MONTH, Region, Side};
+use anabranch_schemas::flux::placement::Kind;
+use anabranch_schemas::shard::{ShardId, TablePattern};
+
+/// Tables whose places are remembered, at most. Two regions, each with main and fail-over, atoms and composites, have
+/// 10,400 tables: 100 partitions, each with 12 months and one table without.
+const REMEMBERED_MAX: usize = 100_000;
+
+/// The tables of one `[[entities]]` entry of payment documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FluxTables {
+    pub pattern: TablePattern,
+    /// Whether they hold atoms or composites; `None` = either.
+    pub level: Option<Level>,
+}
+
+/// A source of payment documents.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FluxSource {
+    pub name: String,
+    pub generation: u32,
+    /// Region and side of all of its documents; `None` = they are not compared.
+    pub site: Option<(Region, Side)>,
+}
+
+/// The places of payment documents, by the configuration.
+#[derive(Debug)]
+pub struct FluxPlaces {
+    system: u16,
+    /// Kind by business code and digit of the level.
+    kinds: BTreeMap<(u8, u8), Kind>,
+    tables: Vec<FluxTables>,
+    sources: Vec<FluxSource>,
+    /// Places of tables that were asked for, so that a row costs one look-up.
+    remembered: Mutex<HashMap<ShardId, Arc<TablePlace>>>,
+}
+
+impl FluxPlaces {
+    /// Builds the places. Of two kinds of one business code and level, the last one counts.
+    pub fn new(system: u16, kinds: &[(u8, Kind)], tables: Vec<FluxTables>, sources: Vec<FluxSource>) -> Self {
+        let kinds = kinds.iter().map(|(business, kind)| ((*business, kind.level().digit()), *kind)).collect();
+        Self { system, kinds, tables, sources, remembered: Mutex::default() }
+    }
+
+    /// Returns the system code that every identifier has.
+    pub fn system(&self) -> u16 {
+        self.system
+    }
+
+    /// Returns the kind of a document by its level and business code; `None` when the configuration names none.
+    pub fn kind(&self, id: &FluxId) -> Option<Kind> {
+        let parts = id.parts();
+        self.kinds.get(&(parts.business, parts.level.digit())).copied()
+    }
+
+    /// Returns the place that a table's name and source stand for.
+    pub fn of_table(&self, table: &TableIdentity<'_>) -> Arc<TablePlace> {
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = remembered.get(&table.shard) {
+            return Arc::clone(place);
+        }
+        if remembered.len() >= REMEMBERED_MAX {
+            remembered.clear();
+        }
+        let place = Arc::new(self.find(table));
+        remembered.insert(table.shard, Arc::clone(&place));
+        place
+    }
+
+    /// Returns all differences between a document and its place. `parent` is the parent's identifier, if it has one.
+    pub fn oddities(&self, table: &TableIdentity<'_>, id: &FluxId, parent: Option<&FluxId>) -> Vec<Oddity> {
+        self.oddities_at(&self.of_table(table), id, parent)
+    }
+
+    /// Returns the differences as [`Self::oddities`] does, for a caller that audits many rows of one table.
+    pub fn oddities_at(&self, place: &TablePlace, id: &FluxId, parent: Option<&FluxId>) -> Vec<Oddity> {
+        audit(id, parent, self.kind(id), place)
+    }
+
+    /// Returns a sentence for each setting whose absence leaves parts of documents uncompared.
+    pub fn unaudited(&self) -> Vec<String> {
+        let of_tables = self.tables.iter().filter(|tables| tables.level.is_none());
+        let of_tables = of_tables.map(|tables| {
+            let text = "entities.level is not set: digit 14 is not compared with the table";
+            format!("{}: {text}", tables.pattern)
+        });
+        let of_sources = self.sources.iter().filter(|source| source.site.is_none());
+        let of_sources = of_sources.map(|source| {
+            format!("source {}: sources.flux is not set: digits 10 and 17 are not compared", source.name)
+        });
+        let of_kinds = self.kinds.is_empty().then(|| {
+            "flux.kinds is not set: no document is compared with the rule of its kind and its parent"
+                .to_owned()
+        });
+        of_kinds.into_iter().chain(of_tables).chain(of_sources).collect()
+    }
+
+    fn find(&self, table: &TableIdentity<'_>) -> TablePlace {
+        let is_of = |source: &&FluxSource| {
+            let shard = ShardId::of(&source.name, &table.database, &table.table, source.generation);
+            shard == table.shard
+        };
+        let site = self.sources.iter().find(is_of).and_then(|source| source.site);
+        let matching = |tables: &FluxTables| {
+            let numbers = tables.pattern.matches(&table.database, &table.table)?;
+            // A pattern without `{db}` has number 0, which would say something.
+            let database = has_database(&tables.pattern).then_some(numbers.database);
+            Some(TablePlace {
+                database: database.map(digits),
+                partition: numbers.partition.map(digits),
+                month: numbers.month.map(digits).map(month),
+                level: tables.level,
+                ..TablePlace::default()
+            })
+        };
+        let place = self.tables.iter().find_map(matching).unwrap_or_default();
+        TablePlace { region: site.map(|(region, _)| region), side: site.map(|(_, side)| side), ..place }
+    }
+}
+
+fn has_database(pattern: &TablePattern) -> bool {
+    let text = pattern.to_string();
+    text.contains("{db}") || text.contains("{db:")
+}
+
+/// Returns a number of a name as digits. No identifier has a number above 255, nor the 255 that stands for it.
+fn digits(number: u32) -> u8 {
+    u8::try_from(number).unwrap_or(u8::MAX)
+}
+
+fn month(digits: u8) -> Month {
+    if digits == NO_MONTH { Month::No } else { Month::Of(digits) }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::change::Entity;
+    use anabranch_schemas::flux::id::SYSTEM;
+
+    use super::*;
+
+    fn places(kinds: &[(u8, Kind)]) -> FluxPlaces {
+        let tables =
+            |pattern: &str, level| FluxTables { pattern: TablePattern::parse(pattern).unwrap(), level };
+        let source = |name: &str, generation, site| FluxSource { name: name.to_owned(), generation, site };
+        FluxPlaces::new(
+            SYSTEM,
+            kinds,
+            vec![
+                tables("flux_00_{db}.atom_{partition:02}_{month:02}", Some(Level::Atom)),
+                tables("flux_00_{db}.composite_{partition:02}_{month:02}", Some(Level::Composite)),
+                tables("flux_history.document_{partition:02}", None),
+            ],
+            vec![
+                source("main", 0, Some((Region::Singapore, Side::Main))),
+                source("fail-over", 2, Some((Region::Singapore, Side::FailOver))),
+                source("unknown", 0, None),
+            ],
+        )
+    }
+
+    fn table(source: &str, generation: u32, database: &str, table: &str) -> TableIdentity<'static> {
+        let shard = ShardId::of(source, database, table, generation);
+        let (database, table) = (database.to_owned().into(), table.to_owned().into());
+        TableIdentity { entity: Entity::Flux, shard, database, table }
+    }
+
+    fn id(text: &str) -> FluxId {
+        text.parse().unwrap()
+    }
+
+    /// An atom of business code 03 in Singapore's main database, partition 05, without a month.
+    const REFUND_ATOM: &str = "2016060611031103099052400029904";
+    /// Its composite.
+    const REFUND: &str = "2016060611031003099052400029903";
+
+    #[test]
+    fn a_tables_name_entry_and_source_say_its_place() {
+        let places = places(&[]);
+        let site =
+            |side| TablePlace { region: Some(Region::Singapore), side: Some(side), ..TablePlace::default() };
+        let atoms = |month, place| TablePlace {
+            database: Some(0),
+            partition: Some(5),
+            month: Some(month),
+            level: Some(Level::Atom),
+            ..place
+        };
+        for (table, expected) in [
+            (table("main", 0, "flux_00_0", "atom_05_99"), atoms(Month::No, site(Side::Main))),
+            (table("fail-over", 2, "flux_00_0", "atom_05_00"), atoms(Month::Of(0), site(Side::FailOver))),
+            (table("unknown", 0, "flux_00_0", "atom_05_11"), atoms(Month::Of(11), TablePlace::default())),
+            // Another owner generation is another shard, and no source's.
+            (table("fail-over", 1, "flux_00_0", "atom_05_11"), atoms(Month::Of(11), TablePlace::default())),
+            (
+                table("main", 0, "flux_history", "document_17"),
+                TablePlace { partition: Some(17), ..site(Side::Main) },
+            ),
+            (table("main", 0, "elsewhere", "atom_05_11"), site(Side::Main)),
+        ] {
+            let place = places.of_table(&table);
+            assert_eq!(*place, expected, "{table:?}");
+            assert!(Arc::ptr_eq(&place, &places.of_table(&table)), "it is remembered");
+        }
+    }
+
+    #[test]
+    fn a_code_names_a_kind_of_each_level() {
+        let places = places(&[(3, Kind::Refund), (3, Kind::RefundClearing), (1, Kind::Recharge)]);
+        assert_eq!(places.kind(&id(REFUND)), Some(Kind::Refund));
+        assert_eq!(places.kind(&id(REFUND_ATOM)), Some(Kind::RefundClearing));
+        assert_eq!(places.kind(&id("2016060611031101099052400029904")), None);
+        assert_eq!(places.system(), SYSTEM);
+    }
+
+    #[test]
+    fn a_document_is_audited_by_its_table_its_source_and_its_parent() {
+        let places = places(&[(3, Kind::Refund), (3, Kind::RefundClearing)]);
+        let reasons = |table: TableIdentity<'_>, parent: &str| {
+            let odd = places.oddities(&table, &id(REFUND_ATOM), Some(&id(parent)));
+            odd.iter().map(Oddity::reason).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(reasons(table("main", 0, "flux_00_0", "atom_05_99"), REFUND), "");
+        assert_eq!(
+            reasons(table("fail-over", 2, "flux_00_1", "atom_15_00"), REFUND),
+            "database table_partition table_month source_side"
+        );
+        let next_user = REFUND.replace("03099052400029903", "03099062400029903");
+        assert_eq!(reasons(table("main", 0, "flux_00_0", "atom_05_99"), &next_user), "parent_partition");
+        assert_eq!(reasons(table("main", 0, "flux_00_0", "atom_05_99"), REFUND_ATOM), "parent_unfit");
+    }
+
+    #[test]
+    fn a_refund_that_failed_over_by_itself_is_odd_where_its_own_digits_say() {
+        let places = places(&[(3, Kind::Refund)]);
+        let refund = id("2016060611031003199052400029903");
+        let of_fail_over = table("fail-over", 2, "flux_00_0", "composite_05_99");
+        for (recharge, expected) in [
+            ("2016060611031001005052400029901", &["parent_failed_over_by_itself"][..]),
+            ("2016060611031001105052400029901", &[]),
+        ] {
+            let odd = places.oddities(&of_fail_over, &refund, Some(&id(recharge)));
+            assert_eq!(odd.iter().map(Oddity::reason).collect::<Vec<_>>(), expected, "{recharge}");
+        }
+    }
+
+    #[test]
+    fn no_more_places_are_remembered_than_the_bound_says() {
+        let places = FluxPlaces::new(SYSTEM, &[], Vec::new(), Vec::new());
+        let mut one = table("main", 0, "flux_00_0", "atom_05_99");
+        for number in 1..=REMEMBERED_MAX as u64 + 1 {
+            one.shard = ShardId::from_u64(number).unwrap();
+            places.of_table(&one);
+        }
+        assert!((1..=REMEMBERED_MAX).contains(&places.remembered.lock().unwrap().len()));
+    }
+
+    #[test]
+    fn settings_that_are_left_out_are_said() {
+        assert_eq!(
+            places(&[]).unaudited(),
+            [
+                "flux.kinds is not set: no document is compared with the rule of its kind and its parent",
+                "flux_history.document_{partition:02}: entities.level is not set: digit 14 is not compared with the \
+                 table",
+                "source unknown: sources.flux is not set: digits 10 and 17 are not compared",
+            ]
+        );
+        assert_eq!(places(&[(3, Kind::Refund)]).unaudited().len(), 2);
+    }
+}

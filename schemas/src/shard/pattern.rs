@@ -1,0 +1,414 @@
+//! The names of the physical tables of an entity, as a pattern with numbers in it.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use crate::flux::id::NO_MONTH;
+use crate::flux::table::MONTHS;
+
+/// The text is not a table pattern.
+#[derive(Debug, Error, PartialEq, Eq)]
+#[error(
+    "`{pattern}` is not a table pattern: {reason}; expected for example user_{{db:02}}.user_{{table:03}}"
+)]
+pub struct InvalidPattern {
+    pub pattern: String,
+    pub reason: &'static str,
+}
+
+/// A pattern such as `user_{db:02}.user_{table:03}` or `flux_00_{db}.atom_{partition:02}_{month:02}`.
+///
+/// The placeholders stand for numbers, and `:02` pads with zeros. A month is 0 to 11, or 99 for no month. `{table}`
+/// stands in the table's name only; the others may stand in both names, and then have one number.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TablePattern {
+    text: String,
+    database: NamePattern,
+    table: NamePattern,
+}
+
+/// The numbers in the names of a table and its database.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TableNumbers {
+    /// 0 if the pattern has no such number.
+    pub database: u32,
+    /// 0 if the pattern has no such number.
+    pub table: u32,
+    /// The user partition of payment documents.
+    pub partition: Option<u32>,
+    /// The month of payment documents: 0 to 11, or 99.
+    pub month: Option<u32>,
+}
+
+impl TablePattern {
+    pub fn parse(pattern: &str) -> Result<Self, InvalidPattern> {
+        let invalid = |reason| InvalidPattern { pattern: pattern.to_owned(), reason };
+        let (database, table) =
+            pattern.split_once('.').ok_or_else(|| invalid("no dot between database and table"))?;
+        let database = NamePattern::parse(database).map_err(invalid)?;
+        if database.has(Placeholder::Table) {
+            return Err(invalid("{table} before the dot; it belongs after it"));
+        }
+        let table = NamePattern::parse(table).map_err(invalid)?;
+        Ok(Self { text: pattern.to_owned(), database, table })
+    }
+
+    /// Returns the numbers of a physical table, or `None` when the pattern does not match it.
+    ///
+    /// The user partition of a document says the number of its database, too. The pattern matches a table whose numbers
+    /// disagree all the same, so that its rows are captured and audited.
+    pub fn matches(&self, database: &str, table: &str) -> Option<TableNumbers> {
+        let numbers = self.table.read(table, self.database.read(database, Numbers::default())?)?;
+        let of = |placeholder| numbers.0[placeholder as usize];
+        Some(TableNumbers {
+            database: of(Placeholder::Database).unwrap_or(0),
+            table: of(Placeholder::Table).unwrap_or(0),
+            partition: of(Placeholder::Partition),
+            month: of(Placeholder::Month),
+        })
+    }
+
+    /// Returns whether some table of this database can match.
+    pub fn matches_database(&self, database: &str) -> bool {
+        self.database.read(database, Numbers::default()).is_some()
+    }
+
+    /// Returns the physical names for the numbers of a database and a table. The number of the table stands for a user
+    /// partition, too, and the month is 0.
+    pub fn names(&self, database: u32, table: u32) -> (String, String) {
+        (self.database.name(database, table), self.table.name(database, table))
+    }
+
+    /// Returns the database part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
+    pub fn database_like(&self) -> String {
+        self.database.like()
+    }
+
+    /// Returns the table part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
+    pub fn table_like(&self) -> String {
+        self.table.like()
+    }
+
+    /// Returns whether both patterns match some physical table.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        self.database.overlaps(&other.database) && self.table.overlaps(&other.table)
+    }
+}
+
+impl fmt::Display for TablePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Placeholder {
+    Database,
+    Table,
+    Partition,
+    Month,
+}
+
+impl Placeholder {
+    fn from_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "db" => Self::Database,
+            "table" => Self::Table,
+            "partition" => Self::Partition,
+            "month" => Self::Month,
+            _ => return None,
+        })
+    }
+}
+
+/// The number of each placeholder that was read so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Numbers([Option<u32>; 4]);
+
+impl Numbers {
+    /// Adds a number; `None` if the placeholder has another one, or cannot have this one.
+    fn with(mut self, placeholder: Placeholder, number: u32) -> Option<Self> {
+        let fits = placeholder != Placeholder::Month || number < MONTHS || number == u32::from(NO_MONTH);
+        let known = &mut self.0[placeholder as usize];
+        (fits && *known.get_or_insert(number) == number).then_some(self)
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Piece {
+    Text(String),
+    /// A number with its zero-padded width.
+    Number(Placeholder, usize),
+}
+
+/// The pieces of one name; two numbers have text between them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct NamePattern(Vec<Piece>);
+
+impl NamePattern {
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        if text.is_empty() {
+            return Err("an empty name");
+        }
+        let (mut pieces, mut rest) = (Vec::new(), text);
+        while let Some((before, tail)) = rest.split_once('{') {
+            let (inner, tail) = tail.split_once('}').ok_or("a `{` without a `}`")?;
+            let (name, width) = inner.split_once(':').unwrap_or((inner, "1"));
+            let placeholder = Placeholder::from_name(name)
+                .ok_or("a placeholder other than {db}, {table}, {partition} and {month}")?;
+            let width =
+                width.parse().ok().filter(|w| (1..=10).contains(w)).ok_or("a width that is not 1 to 10")?;
+            match (before.is_empty(), pieces.is_empty()) {
+                (true, false) => return Err("two placeholders without text between them"),
+                (true, true) => {}
+                (false, _) => pieces.push(Piece::Text(before.to_owned())),
+            }
+            pieces.push(Piece::Number(placeholder, width));
+            rest = tail;
+        }
+        if !rest.is_empty() {
+            pieces.push(Piece::Text(rest.to_owned()));
+        }
+        let is_unpaired = |piece: &Piece| matches!(piece, Piece::Text(text) if text.contains('}'));
+        if pieces.iter().any(is_unpaired) {
+            return Err("a `}` without a `{`");
+        }
+        Ok(Self(pieces))
+    }
+
+    fn has(&self, placeholder: Placeholder) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Number(known, _) if *known == placeholder))
+    }
+
+    /// Returns the numbers of a name, beside those that are known; `None` if the name does not match.
+    fn read(&self, name: &str, known: Numbers) -> Option<Numbers> {
+        read(&self.0, name, known)
+    }
+
+    /// Returns the name, if it has no number.
+    fn fixed(&self) -> Option<&str> {
+        match &*self.0 {
+            [Piece::Text(name)] => Some(name),
+            _ => None,
+        }
+    }
+
+    fn name(&self, database: u32, table: u32) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Number(placeholder, width) => {
+                let number = match placeholder {
+                    Placeholder::Database => database,
+                    Placeholder::Table | Placeholder::Partition => table,
+                    Placeholder::Month => 0,
+                };
+                format!("{number:0width$}")
+            }
+        };
+        self.0.iter().map(piece).collect()
+    }
+
+    fn like(&self) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"),
+            Piece::Number(..) => "%".to_owned(),
+        };
+        self.0.iter().map(piece).collect()
+    }
+
+    /// Exact for fixed names. Otherwise it ignores widths and takes any digits for a number: it may see an overlap
+    /// where the widths prevent one.
+    fn overlaps(&self, other: &Self) -> bool {
+        let is_read = |pattern: &Self, name: &str| pattern.read(name, Numbers::default()).is_some();
+        match (self.fixed(), other.fixed()) {
+            (Some(name), _) => is_read(other, name),
+            (_, Some(name)) => is_read(self, name),
+            (None, None) => have_common_name(&self.symbols(), &other.symbols()),
+        }
+    }
+
+    fn symbols(&self) -> Vec<Symbol> {
+        let mut symbols = Vec::new();
+        for piece in &self.0 {
+            match piece {
+                Piece::Text(text) => symbols.extend(text.chars().map(Symbol::Is)),
+                // One digit, then any number of digits.
+                Piece::Number(..) => symbols.extend([Symbol::Digit, Symbol::Digits]),
+            }
+        }
+        symbols
+    }
+}
+
+/// Reads a name against pieces; a number takes as many digits as the rest of the name allows.
+fn read(pieces: &[Piece], name: &str, known: Numbers) -> Option<Numbers> {
+    let Some((piece, rest)) = pieces.split_first() else {
+        return name.is_empty().then_some(known);
+    };
+    match piece {
+        Piece::Text(text) => read(rest, name.strip_prefix(text.as_str())?, known),
+        Piece::Number(placeholder, width) => {
+            let digits = name.bytes().take_while(u8::is_ascii_digit).count();
+            let with_length = |length: usize| {
+                let (number, tail) = name.split_at(length);
+                let is_canonical = length == *width || !number.starts_with('0');
+                let number = number.parse().ok().filter(|_| is_canonical)?;
+                read(rest, tail, known.with(*placeholder, number)?)
+            };
+            (*width..=digits).rev().find_map(with_length)
+        }
+    }
+}
+
+/// A place of a name: a character, one digit, or any number of digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Symbol {
+    Is(char),
+    Digit,
+    Digits,
+}
+
+/// Returns whether some name fits both lists of symbols.
+fn have_common_name(a: &[Symbol], b: &[Symbol]) -> bool {
+    match (a.split_first(), b.split_first()) {
+        (None, None) => true,
+        (Some((Symbol::Digits, rest)), _) if have_common_name(rest, b) => true,
+        (_, Some((Symbol::Digits, rest))) if have_common_name(a, rest) => true,
+        (Some((first, a_rest)), Some((second, b_rest))) => {
+            let is_digit = |symbol: &Symbol| match symbol {
+                Symbol::Is(character) => character.is_ascii_digit(),
+                Symbol::Digit | Symbol::Digits => true,
+            };
+            let fits = match (first, second) {
+                (Symbol::Is(one), Symbol::Is(other)) => one == other,
+                _ => is_digit(first) && is_digit(second),
+            };
+            // A symbol of any number of digits stays for further ones. Where both do, one of them may as well end.
+            let after = |symbol, list, rest| if symbol == Symbol::Digits { list } else { rest };
+            let (a_next, b_next) = (after(*first, a, a_rest), after(*second, b, b_rest));
+            let is_further = a_next.len() < a.len() || b_next.len() < b.len();
+            fits && is_further && have_common_name(a_next, b_next)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const FLUX: &str = "flux_00_{db}.atom_{partition:02}_{month:02}";
+
+    fn numbers(database: u32, table: u32) -> TableNumbers {
+        TableNumbers { database, table, ..TableNumbers::default() }
+    }
+
+    #[test]
+    fn a_pattern_names_its_tables_and_no_others() {
+        let pattern = TablePattern::parse("user_{db:02}.user_{table:03}").unwrap();
+        assert_eq!(pattern.matches("user_07", "user_042"), Some(numbers(7, 42)));
+        assert_eq!(pattern.matches("user_107", "user_1042"), Some(numbers(107, 1042)));
+        for (database, table) in [
+            ("user_7", "user_042"),
+            ("user_07", "user_42"),
+            ("user_007", "user_042"),
+            ("user_07x", "user_042"),
+            ("user_+7", "user_042"),
+        ] {
+            assert_eq!(pattern.matches(database, table), None, "{database}.{table}");
+        }
+        assert_eq!((pattern.database_like(), pattern.table_like()), ("user\\_%".into(), "user\\_%".into()));
+        assert!(pattern.matches_database("user_07") && !pattern.matches_database("user_7"));
+    }
+
+    #[test]
+    fn a_table_of_documents_has_a_partition_and_a_month_that_may_disagree_with_its_database() {
+        let pattern = TablePattern::parse(FLUX).unwrap();
+        let found = |database: &str, table: &str| {
+            pattern.matches(database, table).map(|found| (found.database, found.partition, found.month))
+        };
+        assert_eq!(found("flux_00_0", "atom_05_01"), Some((0, Some(5), Some(1))));
+        assert_eq!(found("flux_00_9", "atom_99_99"), Some((9, Some(99), Some(99))));
+        assert_eq!(found("flux_00_3", "atom_05_11"), Some((3, Some(5), Some(11))));
+        for table in ["atom_05_12", "atom_05_98", "atom_5_01", "atom_05_1", "atom_05", "atom_05_01_old"] {
+            assert_eq!(found("flux_00_0", table), None, "{table}");
+        }
+        assert_eq!(
+            (pattern.database_like(), pattern.table_like()),
+            ("flux\\_00\\_%".into(), "atom\\_%\\_%".into())
+        );
+    }
+
+    #[test]
+    fn a_placeholder_in_both_names_has_one_number() {
+        let pattern = TablePattern::parse("flux_{month:02}.atom_{partition}_{month:02}").unwrap();
+        assert!(pattern.matches("flux_03", "atom_7_03").is_some());
+        assert_eq!(pattern.matches("flux_03", "atom_7_04"), None);
+        assert!(pattern.matches_database("flux_04"));
+    }
+
+    #[test]
+    fn a_number_is_read_whole_and_within_its_range() {
+        let pattern = TablePattern::parse("flux_{db}.t_{month}_{partition}").unwrap();
+        let months = |table: &str| pattern.matches("flux_0", table).and_then(|found| found.month);
+        for month in [0, 9, 11, 99] {
+            assert_eq!(months(&format!("t_{month}_5")), Some(month));
+        }
+        for table in ["t_00_5", "t_12_5", "t_98_5", "t_100_5", "t_011_5", "t__5", "t_1_4294967296"] {
+            assert_eq!(pattern.matches("flux_0", table), None, "{table}");
+        }
+        let last = pattern.matches("flux_0", "t_1_4294967295").and_then(|found| found.partition);
+        assert_eq!(last, Some(u32::MAX));
+        assert!(!pattern.matches_database("flux_4294967296"));
+        let (database, table) = TablePattern::parse(FLUX).unwrap().names(3, 17);
+        assert_eq!((database.as_str(), table.as_str()), ("flux_00_3", "atom_17_00"));
+    }
+
+    #[test]
+    fn a_malformed_pattern_says_why() {
+        for (text, reason) in [
+            ("user", "no dot"),
+            (".user", "an empty name"),
+            ("user_{db.t", "without a `}`"),
+            ("user}.t", "without a `{`"),
+            ("user_{table}.t", "{table} before the dot"),
+            ("user_{year}.t", "a placeholder other than"),
+            ("u_{db:99}.t", "a width"),
+            ("t.a_{month:0}", "a width"),
+            ("t.a_{}", "a placeholder other than"),
+            ("t.", "an empty name"),
+            ("u_{db}{partition}.t", "without text between"),
+        ] {
+            let error = TablePattern::parse(text).unwrap_err().to_string();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn overlapping_patterns_are_seen() {
+        let overlap =
+            |a: &str, b: &str| TablePattern::parse(a).unwrap().overlaps(&TablePattern::parse(b).unwrap());
+        assert!(overlap("user_{db:02}.user_{table:03}", "user_{db:02}.user_{table:03}"));
+        assert!(overlap("user_{db:02}.user_{table:03}", "user_03.user_004"));
+        assert!(overlap("user_{db}.t", "user_1{db}.t"));
+        assert!(overlap("user_{db}1.t", "user_{db}01.t"));
+        assert!(!overlap("user_{db}1.t", "user_{db}2.t"));
+        assert!(!overlap("user_{db:02}.user_{table:03}", "user_{db:02}.account_{table:03}"));
+        assert!(!overlap("user_a.t", "user_b.t"));
+        assert!(overlap(FLUX, "flux_00_{db}.atom_{table}_99"));
+        assert!(!overlap(FLUX, "flux_00_{db}.composite_{partition:02}_{month:02}"));
+        assert!(!overlap(FLUX, "flux_00_{db}.atom_{table}"));
+    }
+
+    proptest! {
+        #[test]
+        fn names_and_numbers_round_trip(db in 0..100_000u32, table in 0..100_000u32) {
+            let pattern = TablePattern::parse("user_{db:02}.user_{table:03}_x").unwrap();
+            let (database, name) = pattern.names(db, table);
+            prop_assert_eq!(pattern.matches(&database, &name), Some(numbers(db, table)));
+        }
+    }
+}
