@@ -9,7 +9,7 @@ use crate::tree::{Source, Text, exists};
 /// Heading of the table whose last column names tests.
 const PROMISES: &str = "## Promises and the tests that show them";
 /// Suites of the tests' package and groups of unit tests that documents name.
-const SUITES: [&str; 6] = ["conformance", "crash", "demo", "end_to_end", "simulation", "versions"];
+const SUITES: [&str; 7] = ["conformance", "crash", "demo", "end_to_end", "package", "simulation", "versions"];
 /// Folders and modules that a name may leave out.
 const LEFT_OUT: [&str; 2] = ["src", "tests"];
 

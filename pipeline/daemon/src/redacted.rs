@@ -37,12 +37,14 @@ fn redact_text(key: Option<&str>, text: &str) -> String {
     without_password(text)
 }
 
-/// Returns whether the text is `${NAME}` and nothing else.
+/// Returns whether the text is `${NAME}` or `${file:PATH}` and nothing else.
 fn is_variable(text: &str) -> bool {
-    let name = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}'));
-    name.is_some_and(|name| {
-        !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
-    })
+    let Some(name) = text.strip_prefix("${").and_then(|rest| rest.strip_suffix('}')) else { return false };
+    let (name, others) = match name.strip_prefix("file:") {
+        Some(path) => (path, &b"_-./"[..]),
+        None => (name, &b"_"[..]),
+    };
+    !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || others.contains(&byte))
 }
 
 /// Returns an address as `scheme://user:***@host`; hides a text whole that has an `@` and is no address.
@@ -65,10 +67,18 @@ mod tests {
         let text = "name = \"x\" # my comment with s3cret\n[log]\nurl = \"nats://a:s3cret@h:4222\"\n[http]\n\
                     tokens = [\"s3cret-token-of-16\", \"${TOKEN}\"]\n[reconcile]\nsigning_key = \"s3cret\"\n\
                     [[sources]]\nurl = \"mysql://u:${PW}@h\"\nsetup_url = \"mysql://u:s3@cret@h\"\n\
-                    other = \"u:s3cret@h\"\n[coupon_system]\ntoken = \"s3cret\"\n[a]\nurl = \"${WHOLE}\"\n";
+                    other = \"u:s3cret@h\"\nfiled = \"mysql://u:${file:/etc/pw-1.txt}@h\"\n\
+                    [coupon_system]\ntoken = \"s3cret\"\n[a]\nurl = \"${WHOLE}\"\n";
         let redacted = configuration(text).unwrap();
         assert!(!redacted.contains("s3") && !redacted.contains("cret"), "{redacted}");
-        for kept in ["nats://a:***@h:4222", "mysql://u:${PW}@h", "mysql://u:***@h", "${TOKEN}", "${WHOLE}"] {
+        for kept in [
+            "nats://a:***@h:4222",
+            "mysql://u:${PW}@h",
+            "mysql://u:${file:/etc/pw-1.txt}@h",
+            "mysql://u:***@h",
+            "${TOKEN}",
+            "${WHOLE}",
+        ] {
             assert!(redacted.contains(kept), "{kept} is not in {redacted}");
         }
     }

@@ -1,10 +1,10 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
 //! `raw.rs`, `captured.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written, and
-//! refuse unknown keys. `values.rs` has its scalar types (secrets, server URLs), `transport.rs` the meaning of `tls`
-//! and `ca_file`, `tables.rs` the names of derived tables. This file turns the first into the last and checks values
-//! that concern several parts. Each problem is a [`Fault`] that names the key; all are reported together. No code here
-//! uses the network.
+//! refuse unknown keys. `values.rs` has its scalar types (secrets, server URLs), `secret_files.rs` reads values from
+//! files, `transport.rs` has the meaning of `tls` and `ca_file`, `tables.rs` the names of derived tables. This file
+//! turns the first into the last and checks values that concern several parts. Each problem is a [`Fault`] that names
+//! the key; all are reported together. No code here uses the network.
 
 mod captured;
 mod coupon_system;
@@ -12,6 +12,7 @@ pub(crate) mod derived;
 mod flux;
 mod raw;
 pub mod reconcile;
+mod secret_files;
 mod tables;
 mod transport;
 mod unreadable;

@@ -1,16 +1,19 @@
-//! Scalar types of the configuration: text with `${ENV}`, secrets, server URLs.
+//! Scalar types of the configuration: text with `${ENV}` and `${file:PATH}`, secrets, server URLs.
 //!
-//! A URL is taken apart as the file has it, before variables are replaced. So the content of a variable is a user or
-//! password byte for byte, whatever a URL would make of it. Text that the file itself spells out is percent-decoded. No
-//! message repeats a part of a value.
+//! A URL is taken apart as the file has it, before variables are replaced. So the content of a variable or file is a
+//! user or password byte for byte, whatever a URL would make of it. Text that the file itself spells out is
+//! percent-decoded. No message repeats a part of a value.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use serde::Deserialize;
 use url::Url;
 
-/// Replaces `${NAME}` by the environment variable; a missing or empty one is an error that names it. `$$` stands for
-/// `$`.
+use super::secret_files::{self, CREDENTIALS_VARIABLE};
+
+/// Replaces `${NAME}` by the environment variable and `${file:PATH}` by the file's content; a missing or empty one is
+/// an error that names it. `$$` stands for `$`.
 pub fn expand(text: &str) -> Result<String, String> {
     expand_with(text, |literal| Ok(literal.to_owned()))
 }
@@ -37,6 +40,10 @@ fn expand_with(text: &str, spelt: impl Fn(&str) -> Result<String, String>) -> Re
 }
 
 fn variable(name: &str) -> Result<String, String> {
+    if let Some(path) = name.strip_prefix("file:") {
+        let credentials = std::env::var_os(CREDENTIALS_VARIABLE).map(PathBuf::from);
+        return secret_files::read(path, credentials.as_deref());
+    }
     match std::env::var(name) {
         Ok(value) if value.is_empty() => Err(format!("environment variable {name} is empty")),
         Ok(value) => Ok(value),
@@ -132,7 +139,7 @@ impl TryFrom<String> for ServerUrl {
         let (user, password, place) = match rest.rsplit_once('@') {
             None => (String::new(), String::new(), rest),
             Some((account, place)) => {
-                let (user, password) = account.split_once(':').unwrap_or((account, ""));
+                let (user, password) = user_and_password(account);
                 (part(user)?, part(password)?, place)
             }
         };
@@ -171,6 +178,20 @@ impl TryFrom<String> for ServerUrl {
 }
 
 const EXPECTED: &str = "expected scheme://user:password@host:port";
+
+/// Splits an account at its first `:` outside of `${…}`, because `${file:PATH}` has one within.
+fn user_and_password(account: &str) -> (&str, &str) {
+    let mut from = 0;
+    while let Some(colon) = account[from..].find(':') {
+        let colon = from + colon;
+        let variable = account[from..colon].rfind("${").map(|variable| from + variable);
+        match variable.and_then(|variable| account[variable..].find('}').map(|end| variable + end + 1)) {
+            Some(end) if end > colon => from = end,
+            _ => return (&account[..colon], &account[colon + 1..]),
+        }
+    }
+    (account, "")
+}
 
 /// Percent-decodes a part of a user or password as the file spells it.
 fn spelt(text: &str) -> Result<String, String> {
@@ -245,6 +266,28 @@ mod tests {
         assert_eq!((whole.user(), whole.password().expose(), whole.address().as_str()), ("u", "p@", "h:1"));
         let place = with_variable("ANABRANCH_TEST_PLACE", "h:1", "redis://u:p@${ANABRANCH_TEST_PLACE}");
         assert_eq!(place.unwrap().address(), "h:1");
+    }
+
+    #[test]
+    fn a_file_is_a_user_or_password_byte_for_byte_or_a_whole_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let written = |name: &str, content: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            format!("${{file:{}}}", path.display())
+        };
+        let (user, password) = (written("user", "a:b\n"), written("password", "p@:/${HOME}%41\n"));
+        let url = |text: String| ServerUrl::try_from(text).unwrap();
+        let both = url(format!("mysql://{user}:{password}@db"));
+        assert_eq!((both.user(), both.password().expose(), both.host()), ("a:b", "p@:/${HOME}%41", "db"));
+        let (alone, half) =
+            (url(format!("mysql://{user}@db")), url(format!("mysql://x{user}y:z{password}@db")));
+        assert_eq!((alone.user(), alone.password().expose()), ("a:b", ""));
+        assert_eq!((half.user(), half.password().expose()), ("xa:by", "zp@:/${HOME}%41"));
+        let whole = url(written("whole", "redis://u:p%40@h:1\n"));
+        assert_eq!((whole.user(), whole.password().expose(), whole.address().as_str()), ("u", "p@", "h:1"));
+        let refused = ServerUrl::try_from("mysql://u:${file:/none/there}@db".to_owned()).unwrap_err();
+        assert!(refused.starts_with("file /none/there cannot be read"), "{refused}");
     }
 
     #[test]

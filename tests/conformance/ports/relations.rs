@@ -299,7 +299,7 @@ async fn the_first_children_of_all_tables_are_the_first_of_each_limit(ground: im
         .flat_map(|number: u32| {
             let parent = parents[number as usize % parents.len()];
             let document = Document::of(parent.parts().partition, 100 + number, Some(parent));
-            (0..1 + u32::from(number % 5 == 0)).map(move |table| (table, document.clone()))
+            (0..1 + u32::from(number.is_multiple_of(5))).map(move |table| (table, document.clone()))
         })
         .collect();
     writer.insert(&children).await;

@@ -16,6 +16,7 @@ mod foreign;
 mod health;
 mod init;
 mod lookup;
+mod manual;
 mod new_file;
 mod pause;
 mod plan;
@@ -85,6 +86,7 @@ enum Command {
     Calendar(calendar::Arguments),
     Dispatch(dispatch::Arguments),
     Completions(completions::Arguments),
+    Manual(manual::Arguments),
     Explain(explain::Arguments),
 }
 
@@ -135,6 +137,7 @@ impl Cli {
             Command::Calendar(arguments) => calendar::run(self, arguments),
             Command::Dispatch(arguments) => dispatch::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),
+            Command::Manual(arguments) => manual::run(arguments),
             Command::Explain(arguments) => explain::run(arguments),
         }
     }

@@ -66,7 +66,11 @@ fn row(id: &FluxId, parent: Option<&FluxId>) -> Vec<Value<'static>> {
     vec![text(id), parent.map_or(Value::Null, text), text("12.5000"), created]
 }
 
-fn claims_of(row: &[Value<'_>]) -> (Vec<(u32, String, Vec<Cell>)>, Vec<(&'static str, u64)>) {
+/// Table, identifier and values of a claim.
+type FoundClaim = (u32, String, Vec<Cell>);
+
+/// Returns the claims of a row of partition 05 and June, and its defects by reason.
+fn claims_of(row: &[Value<'_>]) -> (Vec<FoundClaim>, Vec<(&'static str, u64)>) {
     let (mut found, mut defects) = (Vec::new(), Defects::default());
     rules(1, 1).claims(&table(5, 5), row, Some(&mut defects), &mut |claim| {
         let [CellRef::Bytes(digits)] = claim.key else { panic!("{claim:?}") };
