@@ -165,7 +165,7 @@ metrics! {
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
         "Expected time until these tables are read, if each takes as long as the ones before.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
-        "Changes to rows that are in no derived table, or have an invalid code or birthday type.";
+        "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say.";
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
         "Reads of mapping tables for lookups that the cache did not answer.";
@@ -219,7 +219,7 @@ metrics! {
     RECONCILE_WINDOWS = "anabranch_reconcile_windows", Gauge, &[],
         "Windows of the schedule in which the reconciliation under way, or the last one, was worked on.";
     RECONCILE_MISPLACED = "anabranch_reconcile_misplaced_rows", Gauge, &["store"],
-        "Source rows that the last reconciliation found in another table than the rule says.";
+        "Source rows that the last reconciliation found in another table than the rule or a document's digits and parent say.";
     RECONCILE_UNDERWAY = "anabranch_reconcile_underway", Gauge, &[],
         "1 while a reconciliation of any process is not over, also between its windows, else 0.";
     RECONCILE_SHARE = "anabranch_reconcile_share_ratio", Gauge, &[],

@@ -287,7 +287,8 @@ async fn a_cache_that_no_window_is_long_enough_for_goes_on_in_the_next_reconcili
     assert!(first_through > 0, "one window was enough: {reports:?}");
     let entries: u64 =
         reports[..=first_through].iter().map(|report| cache(report)["rows_derived"].as_u64().unwrap()).sum();
-    assert!((4_000..5_500).contains(&entries), "{entries}: {reports:?}");
+    // A window may end between the removal of a step's thousand entries and their count (`docs/limits.md`).
+    assert!((3_000..5_500).contains(&entries), "{entries}: {reports:?}");
     for report in &reports[..first_through] {
         let cache = cache(report);
         assert!(

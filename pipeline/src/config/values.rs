@@ -226,12 +226,16 @@ pub fn fill(pattern: &str, name: &str, number: u32) -> String {
     format!("{prefix}{number:0width$}{suffix}")
 }
 
-/// Splits a pattern at `{name…}` into the text before it, the text between name and brace, and the text after it.
+/// Splits a pattern at `{name}` or `{name:WIDTH}` into the text before it, the text between name and brace, and the
+/// text after it; `None` unless that is its only placeholder, and the width is 1 to 10.
 pub fn placeholder<'p>(pattern: &'p str, name: &str) -> Option<(&'p str, &'p str, &'p str)> {
     let (prefix, rest) = pattern.split_once('{')?;
     let (inner, suffix) = rest.split_once('}')?;
     let inner = inner.strip_prefix(name)?;
-    (inner.is_empty() || inner.starts_with(':')).then_some((prefix, inner, suffix))
+    let is_width = |width: &str| width.parse().is_ok_and(|width: u8| (1..=10).contains(&width));
+    let is_sound = inner.is_empty() || inner.strip_prefix(':').is_some_and(is_width);
+    let is_only = !prefix.contains('}') && !suffix.contains(['{', '}']);
+    (is_sound && is_only).then_some((prefix, inner, suffix))
 }
 
 #[cfg(test)]

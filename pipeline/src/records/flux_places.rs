@@ -4,7 +4,7 @@
 //! their region and side. The business code says the kind of a document. Settings that are left out say nothing, and
 //! the audit compares less; [`FluxPlaces::unaudited`] says so.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_schemas::change::TableIdentity;
@@ -39,18 +39,23 @@ pub struct FluxSource {
 pub struct FluxPlaces {
     system: u16,
     /// Kind by business code and digit of the level.
-    kinds: BTreeMap<(u8, u8), Kind>,
+    kinds: [[Option<Kind>; 2]; 100],
     tables: Vec<FluxTables>,
     sources: Vec<FluxSource>,
     /// Places of tables that were asked for, so that a row costs one look-up.
-    remembered: Mutex<HashMap<ShardId, Arc<TablePlace>>>,
+    remembered: Mutex<HashMap<ShardId, Arc<TablePlace>, foldhash::fast::RandomState>>,
 }
 
 impl FluxPlaces {
     /// Builds the places. Of two kinds of one business code and level, the last one counts.
     pub fn new(system: u16, kinds: &[(u8, Kind)], tables: Vec<FluxTables>, sources: Vec<FluxSource>) -> Self {
-        let kinds = kinds.iter().map(|(business, kind)| ((*business, kind.level().digit()), *kind)).collect();
-        Self { system, kinds, tables, sources, remembered: Mutex::default() }
+        let mut known = [[None; 2]; 100];
+        for (business, kind) in kinds {
+            if let Some(levels) = known.get_mut(usize::from(*business)) {
+                levels[usize::from(kind.level().digit())] = Some(*kind);
+            }
+        }
+        Self { system, kinds: known, tables, sources, remembered: Mutex::default() }
     }
 
     /// Returns the system code that every identifier has.
@@ -61,7 +66,7 @@ impl FluxPlaces {
     /// Returns the kind of a document by its level and business code; `None` when the configuration names none.
     pub fn kind(&self, id: &FluxId) -> Option<Kind> {
         let parts = id.parts();
-        self.kinds.get(&(parts.business, parts.level.digit())).copied()
+        self.kinds.get(usize::from(parts.business))?[usize::from(parts.level.digit())]
     }
 
     /// Returns the place that a table's name and source stand for.
@@ -99,7 +104,7 @@ impl FluxPlaces {
         let of_sources = of_sources.map(|source| {
             format!("source {}: sources.flux is not set: digits 10 and 17 are not compared", source.name)
         });
-        let of_kinds = self.kinds.is_empty().then(|| {
+        let of_kinds = self.kinds.iter().flatten().all(Option::is_none).then(|| {
             "flux.kinds is not set: no document is compared with the rule of its kind and its parent"
                 .to_owned()
         });

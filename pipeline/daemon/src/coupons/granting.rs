@@ -39,6 +39,8 @@ const MEMBERS_AT_HAND: usize = 2 * MEMBERS_MAX;
 const LATER: Duration = Duration::from_secs(30);
 /// Messages in a row whose faults end the task: so many failures are not due to the users of the messages.
 const FAULTS_MAX: u32 = 8;
+/// Pause after a batch while lanes lag, at most: one that waited for the coupon system did not burden the target.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Time over which the rate of a programme is kept.
 const RATE_PART: Duration = Duration::from_millis(100);
 
@@ -186,13 +188,7 @@ impl Workers {
         }
         let began = Instant::now();
         let carried = self.granter.carry(&messages).await;
-        if are_lanes_late {
-            // No other batch begins meanwhile. The end of the task does not wait for the pause.
-            tokio::select! {
-                () = self.ending.cancelled() => {}
-                () = sleep(began.elapsed()) => {}
-            }
-        }
+        let took = began.elapsed();
         match &carried {
             Ok(carried) => {
                 self.faults_in_a_row.store(0, Ordering::Relaxed);
@@ -210,6 +206,13 @@ impl Workers {
                 delivery.acknowledge().await;
             } else {
                 delivery.later(LATER).await;
+            }
+        }
+        if are_lanes_late {
+            // No other batch begins meanwhile. The end of the task does not wait for the pause.
+            tokio::select! {
+                () = self.ending.cancelled() => {}
+                () = sleep(took.min(PAUSE_MAX)) => {}
             }
         }
         match carried {

@@ -241,3 +241,12 @@ fn tables_fields_codes_and_names_that_do_not_fit_documents_are_refused() {
         assert!(found.contains(expected), "{to}: {found}");
     }
 }
+
+#[test]
+fn tables_of_the_relation_index_have_one_placeholder_with_a_width() {
+    for table in ["r_{partition:x}", "r_{partition:0}", "r_{partition}_{partition}", "r}_{partition}"] {
+        let with_table = format!("targets = [\"target\"]\ntable = \"{table}\"");
+        let found = problems(&format!("{GOOD}{}", DOCUMENTS.replace("targets = [\"target\"]", &with_table)));
+        assert!(found.contains(&format!("projections.table: `{table}`; needed: a name such as")), "{found}");
+    }
+}

@@ -149,9 +149,10 @@ impl Kind {
 /// Returns the digits of a DECIMAL as row events have them. The server's text of a ZEROFILL column begins with zeros.
 fn without_leading_zeros(text: &str) -> Cow<'_, str> {
     let digits = text.trim_start_matches('0');
-    match digits.starts_with(|first: char| first.is_ascii_digit()) {
-        true => digits.into(),
-        false => format!("0{digits}").into(),
+    match digits.starts_with('.') || digits.is_empty() {
+        true => format!("0{digits}").into(),
+        // A ZEROFILL column has no negative numbers, so no zeros follow a sign.
+        false => digits.into(),
     }
 }
 
