@@ -96,7 +96,7 @@ fn a_short_run_verifies_and_prints_one_json_line() {
 
 #[test]
 fn payment_documents_run_beside_the_others_and_their_index_is_verified() {
-    let line = ["--flux", "500", "--seconds", "6", "--verify", "--users", "4000", "--without-search"];
+    let line = ["--flux", "500", "--seconds", "20", "--verify", "--users", "4000", "--without-search"];
     let output = demo(&line).output().unwrap();
     let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{errors}\n{text}");
