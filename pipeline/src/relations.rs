@@ -54,7 +54,7 @@ impl RelatedDocument {
         self.claims.iter().find_map(|claim| claim.created.as_deref())
     }
 
-    /// Whether two claims differ in the parent.
+    /// Returns whether two claims differ in the parent.
     pub fn has_two_parents(&self) -> bool {
         self.claims.iter().any(|claim| claim.parent != self.claims[0].parent)
     }

@@ -217,7 +217,7 @@ fn push(sql: &mut String, cell: &Cell) {
     }
 }
 
-/// Whether a byte stands for itself between quotes.
+/// Returns whether a byte stands for itself between quotes.
 fn is_plain(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-.: ".contains(&byte)
 }

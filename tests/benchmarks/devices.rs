@@ -30,7 +30,7 @@ pub struct Devices {
     database: u32,
     ranges: [Range; TABLES as usize],
     boxes: u64,
-    /// Whether all transactions only insert.
+    /// True if all transactions only insert.
     is_arrival: bool,
 }
 

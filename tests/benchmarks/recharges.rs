@@ -203,7 +203,7 @@ pub struct Recharges {
     large: [Range; FLUX_PARTITIONS as usize],
     /// Recharges of each user partition without documents below them, counted from 0.
     lone: [Range; FLUX_PARTITIONS as usize],
-    /// Whether all transactions only insert.
+    /// True if all transactions only insert.
     is_arrival: bool,
 }
 

@@ -15,7 +15,7 @@ pub struct Users {
     database: u32,
     /// One range for each table.
     ranges: Vec<Range>,
-    /// Whether all transactions only insert.
+    /// True if all transactions only insert.
     is_arrival: bool,
 }
 

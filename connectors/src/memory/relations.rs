@@ -52,7 +52,7 @@ impl MemoryRelations {
         Ok(found.into_values().collect())
     }
 
-    /// Whether a table is that of the identifier's partition.
+    /// Returns whether a table is that of the identifier's partition.
     fn is_of(&self, table: u32, id: &FluxId) -> bool {
         self.relations.table_of(id.parts().partition) == table
     }

@@ -96,7 +96,7 @@ pub struct EntityConfig {
     pub tables: TablePattern,
     /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
     pub columns: Vec<String>,
-    /// Whether the tables hold atoms or composites; only for payment documents. `None` = either.
+    /// The level of the payment documents in the tables, atoms or composites; `None` = either, or another entity.
     pub level: Option<Level>,
     /// The rule by which the application places a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,

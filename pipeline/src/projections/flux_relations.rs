@@ -200,7 +200,7 @@ impl Rules for FluxRelations {
     }
 }
 
-/// Whether a field is the empty text, which some applications write instead of NULL.
+/// Returns whether a field is the empty text, which some applications write instead of NULL.
 fn is_empty(value: &Value<'_>) -> bool {
     matches!(value, Value::Bytes(text) if text.is_empty())
 }

@@ -21,7 +21,7 @@ const REMEMBERED_MAX: usize = 100_000;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FluxTables {
     pub pattern: TablePattern,
-    /// Whether they hold atoms or composites; `None` = either.
+    /// The level of their documents, atoms or composites; `None` = either.
     pub level: Option<Level>,
 }
 

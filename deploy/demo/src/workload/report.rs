@@ -24,7 +24,7 @@ impl NeededBy {
     }
 }
 
-/// Whether a count of payment documents is absent, as it is in the reports of other workloads.
+/// Returns whether a count of payment documents is absent, as it is in the reports of other workloads.
 pub(crate) fn is_zero(count: &u64) -> bool {
     *count == 0
 }
