@@ -1,5 +1,6 @@
 //! One folder for each outside system; each implements the ports of `anabranch_pipeline`.
 
+mod certificate;
 pub mod coupon_system;
 #[cfg(any(test, feature = "twins"))]
 pub mod memory;
@@ -12,5 +13,6 @@ pub mod search;
 mod spill;
 mod tls;
 
+pub use self::certificate::certificate_ends;
 pub use self::progress::StoredProgress;
 pub use self::spill::SpillRoom;

@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::inspect;
-use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
+use anabranch_pipeline::config::{EntityConfig, Removal, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogStart, ChangeSource};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
@@ -162,6 +162,7 @@ impl Ground {
             sharding_column: None,
             changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
+            removal: Removal::default(),
         };
         let config = SourceConfig {
             name: "source-a".to_owned(),

@@ -4,7 +4,7 @@
 --   {setup_password}, {apply_password}  the passwords, as in the configuration file (setup_url and url of the target)
 --   {client_host}   where Anabranch connects from: an address, or a pattern such as 10.0.0.%
 --   birthday\_%, serial\_code\_%, flux\_relations  the databases of derived tables
---   anabranch       the target's control_database: progress, the history of reconciliations, the outbox of a cache
+--   anabranch       the target's control_database: progress, the histories of reconciliations and operations, the outbox of a cache
 --   anabranch_coupons, anabranch\_coupons  the same name with `_coupons` behind it: the coupon ledger
 --
 -- No account can touch anything outside of these databases, and none can drop or alter a table. Connections without TLS
@@ -36,17 +36,21 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON `birthday\_%`.* TO 'anabranch_apply'@'{c
 GRANT SELECT, INSERT, UPDATE, DELETE ON `serial\_code\_%`.* TO 'anabranch_apply'@'{client_host}';
 GRANT SELECT, INSERT, UPDATE, DELETE ON `flux\_relations`.* TO 'anabranch_apply'@'{client_host}';
 
--- Each control table has its own rights: the histories (`reconciliations`, `coupon_reports`) can be read and added to, not changed. A server
+-- Each control table has its own rights: the histories (`reconciliations`, `operations`, `coupon_reports`) can be read and added to, not changed. A server
 -- grants rights on a table that does not exist yet only together with CREATE, which is taken away again.
 GRANT CREATE, SELECT, UPDATE ON `anabranch`.`progress` TO 'anabranch_apply'@'{client_host}';
 GRANT CREATE, SELECT ON `anabranch`.`enrolled` TO 'anabranch_apply'@'{client_host}';
+GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `anabranch`.`retired` TO 'anabranch_apply'@'{client_host}';
 GRANT CREATE, SELECT, INSERT ON `anabranch`.`reconciliations` TO 'anabranch_apply'@'{client_host}';
+GRANT CREATE, SELECT, INSERT ON `anabranch`.`operations` TO 'anabranch_apply'@'{client_host}';
 GRANT CREATE, SELECT, INSERT ON `anabranch`.`coupon_reports` TO 'anabranch_apply'@'{client_host}';
 GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `anabranch`.`outbox` TO 'anabranch_apply'@'{client_host}';
 GRANT CREATE, SELECT, INSERT, UPDATE, DELETE ON `anabranch`.`cache` TO 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`progress` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`enrolled` FROM 'anabranch_apply'@'{client_host}';
+REVOKE CREATE ON `anabranch`.`retired` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`reconciliations` FROM 'anabranch_apply'@'{client_host}';
+REVOKE CREATE ON `anabranch`.`operations` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`coupon_reports` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`outbox` FROM 'anabranch_apply'@'{client_host}';
 REVOKE CREATE ON `anabranch`.`cache` FROM 'anabranch_apply'@'{client_host}';

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::store::EitherStore;
-use crate::capture::{self, Capture};
+use crate::capture::{self, BusiestTables, Capture};
 use crate::config::Limits;
 use crate::deliver::{ProjectedLane, Shared};
 use crate::error::Fault;
@@ -70,6 +70,8 @@ pub struct SourceParts<'a, S> {
     pub start: &'a BinlogStart,
     /// State that the lanes of the source share in this process.
     pub shared: &'a Shared,
+    /// Counters of the source's busiest tables, which its reader in this process fills.
+    pub busiest: BusiestTables,
 }
 
 /// Makes one attempt of the reader of a source, under its lease.
@@ -83,8 +85,9 @@ pub async fn read<C: Connectors>(
     let work = async |acknowledged: watch::Sender<Lsn>| {
         handle.waits_for(format!("source {source}"));
         connectors.require_source(source).await?;
-        let SourceParts { connector, start, .. } = connectors.source(source)?;
-        let capture = Capture { source, connector, log, registers, start, limits: connectors.limits() };
+        let SourceParts { connector, start, busiest, .. } = connectors.source(source)?;
+        let limits = connectors.limits();
+        let capture = Capture { source, connector, log, registers, start, busiest, limits };
         let lanes = || connectors.progress_of_source(source);
         // On the heap: the loop is large, and each future around it would move it over the stack once more.
         Box::pin(capture::run(capture, lanes, &acknowledged, cancel)).await
@@ -120,7 +123,7 @@ pub async fn lane<'a, C: Connectors>(
     replica_slot: u32,
 ) -> Result<ProjectedLane<'a, C::Source, C::Log>, Fault> {
     let LogServer { log, .. } = connectors.log_server().await?;
-    let SourceParts { connector, start, shared } = connectors.source(&id.source)?;
+    let SourceParts { connector, start, shared, .. } = connectors.source(&id.source)?;
     let (source, limits) = (connector, connectors.limits());
     Ok(ProjectedLane { id, projection, scope, log, source, replica_slot, start, shared, limits })
 }

@@ -213,6 +213,8 @@ codes! {
     FluxServerChanged = "flux-server-changed", Definite;
     /// No further request key can be remembered before older ones have had their time.
     FluxKeysFull = "flux-keys-full", Transient;
+    /// A table of payment documents must not be dropped now: it is not due, not retained, or the index lacks its rows.
+    FluxRetentionRefused = "flux-retention-refused", Definite;
     /// A plan cannot be read, or has fields, numbers or texts that make no sense.
     PlanInvalid = "plan-invalid", Definite;
 
@@ -224,6 +226,8 @@ codes! {
     TokensMissing = "tokens-missing", Definite;
     /// A request has no token, or none of the configured ones.
     TokenRefused = "token-refused", Definite;
+    /// A request for a change has no operator's token, or the configuration has no operator.
+    OperatorRefused = "operator-refused", Definite;
     /// More requests, or reads of mapping tables, wait than the limit allows.
     TooManyRequests = "too-many-requests", Transient;
     /// A request had no answer in time.

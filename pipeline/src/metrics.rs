@@ -199,8 +199,14 @@ metrics! {
         "Tombstones of deleted or withdrawn documents in the index that serves.";
     SEARCH_SWEPT = "anabranch_search_tombstones_removed_total", Counter, &["projection"],
         "Tombstones removed because of their age.";
+    RETIRED_ROWS_REMOVED = "anabranch_retired_rows_removed_total", Counter, &["projection"],
+        "Derived rows of retired source tables that were removed because they had outlived their table.";
+    RETIRED_TABLES_FORGOTTEN = "anabranch_retired_tables_forgotten_total", Counter, &["projection"],
+        "Retired source tables of which no derived row is left.";
     SEARCH_DEAD_LETTERS = "anabranch_search_dead_letters", Gauge, &["projection"],
         "Documents that the index rejected and that are kept as dead letters.";
+    SEARCH_OLDEST_LETTER = "anabranch_search_oldest_dead_letter_timestamp_seconds", Gauge, &["projection"],
+        "Time at which the dead letter that has waited longest was parked; 0 without one.";
 
     RECONCILE_VERDICT = "anabranch_reconcile_verdict", Gauge, &["verdict"],
         "1 for the verdict of the last whole reconciliation of any process, else 0.";

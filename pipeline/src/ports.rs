@@ -2,10 +2,11 @@
 //!
 //! They are defined here, and not beside their implementations, because dependencies run `pipeline ← connectors`. Each
 //! method states the parts of its contract that types cannot express, and the conformance tests check them.
-//! `lookup.rs`, `reconciliation.rs`, `relations.rs` and `sequence.rs` have the traits that only lookups,
-//! reconciliations, relations of payment documents and their identifiers need.
+//! `lookup.rs`, `operations.rs`, `reconciliation.rs`, `relations.rs` and `sequence.rs` have the traits that only
+//! lookups, records of operations, reconciliations, relations of payment documents and their identifiers need.
 
 mod lookup;
+mod operations;
 mod reconciliation;
 mod relations;
 mod sequence;
@@ -27,6 +28,7 @@ pub use self::lookup::{
     CacheEntries, CacheEntry, CacheFill, CacheRecord, Cached, CodeCache, FRESHNESS_KEY_TIME_TO_LIVE,
     MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow,
 };
+pub use self::operations::Operations;
 pub use self::reconciliation::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes};
 pub use self::relations::RelationStore;
 pub use self::sequence::Sequence;

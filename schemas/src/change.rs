@@ -174,6 +174,9 @@ pub enum Action<'a> {
     Withdraw,
     /// Rows of the table changed without row events: lanes are to read its content at or after this position.
     Reread,
+    /// TRUNCATE or DROP of the whole table by a retention rule: its claims up to this position keep standing, although
+    /// no source row makes them any more.
+    Retire,
 }
 
 impl<'a> Action<'a> {
@@ -183,7 +186,7 @@ impl<'a> Action<'a> {
             Self::Insert { after } => Some((None, Some(after))),
             Self::Update { before, after } => Some((Some(before), Some(after))),
             Self::Delete { before } => Some((Some(before), None)),
-            Self::Withdraw | Self::Reread => None,
+            Self::Withdraw | Self::Reread | Self::Retire => None,
         }
     }
 }

@@ -20,8 +20,12 @@ pub const OUTBOX: &str = include_str!("sql/outbox.sql");
 pub const CACHE: &str = include_str!("sql/cache.sql");
 /// Sources whose progress rows were made once.
 pub const ENROLLED: &str = include_str!("sql/enrolled.sql");
+/// Source tables that left by a retention rule.
+pub const RETIRED: &str = include_str!("sql/retired.sql");
 /// History of reconciliations.
 pub const RECONCILIATIONS: &str = include_str!("sql/reconciliations.sql");
+/// Operations of people.
+pub const OPERATIONS: &str = include_str!("sql/operations.sql");
 /// Reports of coupon days.
 pub const COUPON_REPORTS: &str = include_str!("sql/coupon_reports.sql");
 /// Coupon programmes.

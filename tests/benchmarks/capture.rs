@@ -3,7 +3,7 @@
 use std::future::ready;
 
 use anabranch_connectors::nats::NatsLog;
-use anabranch_pipeline::capture::{self, Capture};
+use anabranch_pipeline::capture::{self, BusiestTables, Capture};
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::ports::{BinlogStart, ChangeSource, Filled, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::BatchBuilder;
@@ -130,6 +130,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
             log: &log,
             registers: &log,
             start: &BinlogStart::Earliest,
+            busiest: BusiestTables::default(),
             limits: &limits,
         };
         capture::run(capture, || ready(Ok(Vec::new())), &sender, &stop).await

@@ -1,8 +1,8 @@
-//! A minimal HTTP client: one kept connection and one request after the other.
+//! A minimal HTTP client: one kept connection and one request after the other, or one stream of events.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
 use crate::site::TOKEN;
@@ -41,14 +41,8 @@ impl Client {
     }
 
     /// Asks for a path, which is the joined parts.
-    async fn get(&mut self, path: &[&str]) -> Answer<'_> {
-        self.request.clear();
-        self.request.push_str("GET ");
-        path.iter().for_each(|part| self.request.push_str(part));
-        self.request.push_str(" HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ");
-        self.request.push_str(TOKEN);
-        self.request.push_str("\r\n\r\n");
-        self.stream.write_all(self.request.as_bytes()).await.expect("it listens");
+    pub async fn get(&mut self, path: &[&str]) -> Answer<'_> {
+        self.send(path).await;
         self.answer.clear();
         loop {
             let read = self.stream.read_buf(&mut self.answer).await.expect("it answers");
@@ -59,6 +53,63 @@ impl Client {
                 return Answer { status, body: &self.answer[body..end] };
             }
         }
+    }
+
+    async fn send(&mut self, path: &[&str]) {
+        self.request.clear();
+        self.request.push_str("GET ");
+        path.iter().for_each(|part| self.request.push_str(part));
+        self.request.push_str(" HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer ");
+        self.request.push_str(TOKEN);
+        self.request.push_str("\r\n\r\n");
+        self.stream.write_all(self.request.as_bytes()).await.expect("it listens");
+    }
+}
+
+/// Asks for a path over a connection of its own, whose end is the end of the answer; returns the answer with its head.
+pub async fn ask_once(port: u16, path: &str) -> Vec<u8> {
+    let Client { mut stream, mut answer, .. } = Client::connect(port).await;
+    let request = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("it listens");
+    stream.read_to_end(&mut answer).await.expect("it answers");
+    let is_answered = answer.get(9..12) == Some(&b"200"[..]);
+    assert!(is_answered, "{path}: {}", String::from_utf8_lossy(&answer));
+    answer
+}
+
+/// The stream of events of an open page.
+#[derive(Debug)]
+pub struct EventStream {
+    stream: BufReader<TcpStream>,
+    line: Vec<u8>,
+}
+
+impl EventStream {
+    /// Opens the stream with the token, as a page of an operator or an application does.
+    pub async fn open(port: u16) -> Self {
+        let mut client = Client::connect(port).await;
+        client.send(&["/v1/events"]).await;
+        let mut events = Self { stream: BufReader::new(client.stream), line: Vec::new() };
+        events.read_line().await;
+        let is_open = events.line.starts_with(b"HTTP/1.1 200");
+        assert!(is_open, "the stream was refused: {}", String::from_utf8_lossy(&events.line));
+        events
+    }
+
+    /// Waits for the next document; returns its bytes.
+    pub async fn next(&mut self) -> usize {
+        loop {
+            self.read_line().await;
+            if self.line.starts_with(b"data: ") {
+                return self.line.len();
+            }
+        }
+    }
+
+    async fn read_line(&mut self) {
+        self.line.clear();
+        let read = self.stream.read_until(b'\n', &mut self.line).await.expect("it answers");
+        assert!(read > 0, "the stream was closed");
     }
 }
 

@@ -41,15 +41,8 @@ const LARGE_USERS: u64 = 2_000_000_000_000;
 pub const PROCESSES: [&str; 4] = ["daemon", "target", "broker", "source"];
 
 pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
-    let _ = site.new_log("latency").await;
-    site.installation.command(&["setup"]).await.expect_success();
-    let daemon = site.installation.run();
-    daemon.until_ready().await;
     let runs = u64::from(scale.rounds) + 1;
-    let users_a_table = (scale.latency_seconds + WARM_UP.as_secs()) * CHANGES_A_SECOND * runs
-        / u64::from(DATABASES * TABLES)
-        + 1;
-    make_users(&site, users_a_table).await;
+    let (daemon, users_a_table) = started(&mut site, "latency", runs, scale).await;
     let mut load = Load::begin(&site, &daemon, users_a_table, scale).await;
     let mut uniform = Vec::new();
     for _ in 0..scale.rounds {
@@ -60,6 +53,20 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     report.note(&format!("latency: {visible} of {sampled} sampled rows were there when first selected"));
     report.add(line("latency", &uniform, &PROCESSES, Some(BAR)));
     report.add(line("latency, 10,000-row transactions too", &[mixed], &PROCESSES, None));
+}
+
+/// Starts a daemon with an empty log of this name and makes the users that so many runs change, each once. Returns the
+/// daemon, and the number of these users in each table.
+pub async fn started(site: &mut Site<'_>, name: &str, runs: u64, scale: &Scale) -> (Daemon, u64) {
+    let _ = site.new_log(name).await;
+    site.installation.command(&["setup"]).await.expect_success();
+    let daemon = site.installation.run();
+    daemon.until_ready().await;
+    let users_a_table = (scale.latency_seconds + WARM_UP.as_secs()) * CHANGES_A_SECOND * runs
+        / u64::from(DATABASES * TABLES)
+        + 1;
+    make_users(site, users_a_table).await;
+    (daemon, users_a_table)
 }
 
 /// State that the runs share.

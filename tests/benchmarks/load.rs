@@ -131,6 +131,15 @@ impl Latencies {
         }
         latencies
     }
+
+    /// CPU of a change in microseconds, of the process at this place of the measured ones.
+    pub fn cpu_us(&self, place: usize) -> f64 {
+        self.cpu_us[place]
+    }
+
+    pub fn p99_ms(&self) -> f64 {
+        self.from_commit.value_at_quantile(0.99) as f64 / 1e3
+    }
 }
 
 fn record(histogram: &mut Histogram<u64>, latency: Duration) {

@@ -26,12 +26,15 @@ mod load;
 mod lookup;
 mod memory;
 mod meter;
+mod observed;
+mod page;
 mod payments;
 mod recharges;
 mod reconcile;
 mod reconciliations;
 mod report;
 mod scan;
+mod scrape;
 mod site;
 mod table_ids;
 mod unchanged;
@@ -62,6 +65,9 @@ struct Arguments {
     /// Rounds of each comparison; the first scan of all is measured beside them and thrown away
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
+    /// Minutes for which the live page is open while memory is measured, and as many without it
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
+    minutes: u64,
     /// Random numbers of the data and of the workload begin with it
     #[arg(long, default_value_t = 4)]
     seed: u64,
@@ -85,6 +91,12 @@ enum Figure {
     Apply,
     /// Commit to visible in the derived table at 1,000 changes a second
     Latency,
+    /// CPU of the daemon a change, and latency, with a scraper and 20 open pages, against none
+    Observed,
+    /// The live page in a browser: first paint, bytes, console, time until it names a killed server, memory
+    Page,
+    /// Scrape of a daemon with 600 lanes, and the series that captured tables add
+    Scrape,
     /// Log to 3 × 512 mapping tables, catching up, against a program written by hand for it
     Mapping,
     /// Outbox of 3 × 512 mapping tables to Redis, against a program written by hand for it
@@ -163,6 +175,7 @@ struct Scale {
     recharges: u64,
     audited: u64,
     latency_seconds: u64,
+    page_minutes: u64,
     rounds: u32,
     seed: u64,
 }
@@ -187,6 +200,7 @@ impl Scale {
             recharges: 5_000 / divisor,
             audited: 100_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
+            page_minutes: arguments.minutes,
             rounds: arguments.rounds,
             seed: arguments.seed,
         }
@@ -255,9 +269,7 @@ async fn main() {
         let mut site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
         table_ids::measure(&mut site, &scale, &mut report).await;
     }
-    if wanted.has(Figure::Latency) {
-        latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, &scale, &mut report).await;
-    }
+    live_changes(&wanted, &scale, &mut report).await;
     if wanted.has(Figure::Mapping) {
         let mut site = Site::of_devices(GROUND.turn().await, APPLY_LANES).await;
         let amount = (scale.device_changes, scale.seed);
@@ -289,6 +301,24 @@ async fn main() {
         documents::measure(&mut site, &scale, &mut report).await;
     }
     report.print();
+}
+
+/// Measures the latency of live changes, and what it costs to watch the daemon.
+async fn live_changes(wanted: &Selection, scale: &Scale, report: &mut Report) {
+    if wanted.has(Figure::Latency) {
+        latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
+    }
+    if wanted.has(Figure::Observed) {
+        observed::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
+    }
+    if wanted.has(Figure::Page) {
+        page::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
+    }
+    if wanted.has(Figure::Scrape) {
+        scrape::measure(GROUND.turn().await, report).await;
+        let site = Site::of_many_tables(GROUND.turn().await, LATENCY_LANES).await;
+        scrape::measure_tables(site, report).await;
+    }
 }
 
 /// Measures every figure of reconciliations and of coupon days.

@@ -41,7 +41,7 @@ impl Report {
             "cached_devices": scale.cached_devices, "documents": scale.documents,
             "lookup_seconds": scale.lookup_seconds, "users": scale.users, "large_transaction_rows": scale.large_transaction_rows, "table_ids": scale.table_ids, "coupon_users": scale.coupon_users, "grants": scale.grants, "day_users": scale.day_users,
             "flux_changes": scale.flux_changes, "recharges": scale.recharges, "audited": scale.audited,
-            "latency_seconds": scale.latency_seconds, "rounds": scale.rounds, "seed": scale.seed,
+            "latency_seconds": scale.latency_seconds, "page_minutes": scale.page_minutes, "rounds": scale.rounds, "seed": scale.seed,
         });
         Self { scale, machine: machine(), notes: Vec::new(), lines: Vec::new() }
     }

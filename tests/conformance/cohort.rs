@@ -35,7 +35,7 @@ struct Ground {
 
 impl Ground {
     fn stack() -> Arc<Stack> {
-        let server = |spec| TestDatabase::chosen().server(spec);
+        let server = |spec| TestDatabase::chosen().server(spec).without_fsync();
         let options = Options::empty()
             .with(server(ServerSpec::mariadb_source("source-a")))
             .with(server(ServerSpec::mariadb_target("target-a")))

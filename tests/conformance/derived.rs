@@ -27,7 +27,7 @@ fn shared_stack() -> Arc<Stack> {
     if let Some(stack) = shared.upgrade() {
         return stack;
     }
-    let server = |name: &str| TestDatabase::chosen().server(ServerSpec::mariadb_target(name));
+    let server = |name: &str| TestDatabase::chosen().server(ServerSpec::mariadb_target(name)).without_fsync();
     let options = Options::empty().with(server("target-a")).with(server("target-b"));
     let stack = Arc::new(Stack::start(options).expect("two servers"));
     *shared = Arc::downgrade(&stack);
@@ -84,7 +84,7 @@ impl StoreSite {
 
     /// A place on a server that no other test uses.
     pub async fn alone() -> Self {
-        let server = TestDatabase::chosen().server(ServerSpec::mariadb_target("target-a"));
+        let server = TestDatabase::chosen().server(ServerSpec::mariadb_target("target-a")).without_fsync();
         let options = Options::empty().with(server);
         let stack = tokio::task::spawn_blocking(|| Stack::start(options).expect("a server"));
         Self::on(Arc::new(stack.await.unwrap())).granted().await

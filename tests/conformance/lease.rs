@@ -79,3 +79,25 @@ async fn leases_of_different_keys_and_installations_are_independent() {
     let _three = within(other.acquire(KEY)).await.unwrap();
     assert!(nats.admin().await.get_stream(STREAM).await.is_ok());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_held_lease_is_listed_with_its_process_and_a_freed_one_is_not() {
+    let nats = Nats::start();
+    let log = nats.log().await;
+    assert!(log.lease_holders().await.unwrap().is_empty());
+    let odd = "lane/birthday.x y/0";
+    let (one, two) = (within(log.acquire(KEY)).await.unwrap(), within(log.acquire(odd)).await.unwrap());
+    let other = nats.connect().await;
+    for (log, is_own) in [(&log, true), (&other, false)] {
+        let holders = within(log.lease_holders()).await.unwrap();
+        assert_eq!(holders.keys().collect::<Vec<_>>(), [odd, KEY]);
+        for holder in holders.values() {
+            assert_eq!((holder.process_id, holder.is_own), (std::process::id(), is_own), "{holder:?}");
+            assert!(!holder.host.is_empty());
+        }
+    }
+    within(two.release()).await;
+    assert_eq!(within(other.lease_holders()).await.unwrap().len(), 1);
+    within(one.release()).await;
+    assert!(within(other.lease_holders()).await.unwrap().is_empty());
+}

@@ -35,6 +35,7 @@ mod source_mysql;
 mod source_outcome;
 mod source_preflight;
 mod source_rereads;
+mod source_retired;
 mod source_rows;
 mod source_statements;
 mod store;

@@ -118,7 +118,7 @@ fn config(log: &str, mysql: &str, search: &str) -> Config {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
-    let stack = start([TestDatabase::chosen().server(ServerSpec::mariadb_target("target"))]);
+    let stack = start([TestDatabase::chosen().server(ServerSpec::mariadb_target("target")).without_fsync()]);
     let server = stack.server("target").unwrap();
     let ca_file = stack.ca_file().display().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -153,7 +153,7 @@ async fn a_mariadb_is_reached_as_tls_says_and_not_otherwise() {
 async fn nats_mariadb_and_open_search_without_tls_serve() {
     let specs = [
         ServerSpec::nats("nats").plain(),
-        TestDatabase::chosen().server(ServerSpec::mariadb_target("target")),
+        TestDatabase::chosen().server(ServerSpec::mariadb_target("target")).without_fsync(),
         ServerSpec::search("search").plain(),
     ];
     let stack = start(specs);

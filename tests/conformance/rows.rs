@@ -94,7 +94,7 @@ async fn rows_that_no_lane_writes_are_met_once_beside_all_others_and_removed() {
             let mut after = None;
             loop {
                 let visit = &mut |row: DerivedRow<'_>| match row {
-                    DerivedRow::Claimed(row) => claims.push(found(row)),
+                    DerivedRow::Claimed(row) | DerivedRow::Retired(row) => claims.push(found(row)),
                     DerivedRow::Stray(row) => {
                         assert_eq!(row.key, [CellRef::UInt(row.shard.unwrap() - (1 << 63))]);
                         strays.push(row.shard.unwrap());
@@ -204,7 +204,7 @@ async fn documents_that_no_lane_writes_are_met_once_beside_all_others_and_remove
         let mut after = None;
         loop {
             let visit = &mut |row: DerivedRow<'_>| match row {
-                DerivedRow::Claimed(row) => claims.push(found(row)),
+                DerivedRow::Claimed(row) | DerivedRow::Retired(row) => claims.push(found(row)),
                 DerivedRow::Stray(row) => {
                     let [CellRef::Bytes(id)] = row.key else { panic!("{row:?}") };
                     strays.push((String::from_utf8_lossy(id).into_owned(), row.shard));

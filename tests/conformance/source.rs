@@ -9,7 +9,7 @@ use std::time::Duration;
 use anabranch_connectors::mysql::connection::async_options;
 use anabranch_connectors::mysql::source::{MysqlSource, MysqlStream};
 use anabranch_demo::FORGET_BINLOG;
-use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
+use anabranch_pipeline::config::{EntityConfig, Removal, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{BinlogStart, ChangeSource, READER_REPLICA_SLOT, SourceConnector};
 use anabranch_pipeline::records::{Batch, BatchBuilder};
@@ -49,20 +49,23 @@ pub enum DatabaseKind {
 }
 
 impl DatabaseKind {
+    /// No test here cuts the power, so the servers do not wait for the disk.
     pub fn source(self) -> ServerSpec {
-        match self {
+        let spec = match self {
             Self::MariaDb => chosen_mariadb(ServerSpec::mariadb_source("source")),
             Self::MariaDb11 => ServerSpec::mariadb_11_source("source"),
             Self::MySql => ServerSpec::mysql_source("source"),
-        }
+        };
+        spec.without_fsync()
     }
 
     pub fn target(self) -> ServerSpec {
-        match self {
+        let spec = match self {
             Self::MariaDb => TestDatabase::chosen().server(ServerSpec::mariadb_target("target-a")),
             Self::MariaDb11 => ServerSpec::mariadb_11_target("target-a"),
             Self::MySql => ServerSpec::mysql_target("target-a"),
-        }
+        };
+        spec.without_fsync()
     }
 }
 
@@ -209,6 +212,7 @@ impl Database {
             sharding_column: None,
             changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
+            removal: Removal::default(),
         }
     }
 
@@ -248,6 +252,12 @@ impl Database {
         SourceProbe::open(&source, BinlogStart::Latest).await.unwrap()
     }
 
+    /// The source with `removal = "retain"`.
+    pub fn source_that_retains(&self, unseen_changes: UnseenChanges) -> MysqlSource {
+        let entity = EntityConfig { removal: Removal::Retain, unseen_changes, ..self.entity() };
+        MysqlSource::new(&self.config(), &[entity], Duration::from_secs(2))
+    }
+
     /// Reads again from after each batch: sent changes and repeated ones together are the whole, in order.
     pub async fn assert_resumes_behind_each_batch(&self, probe: &SourceProbe) {
         for index in 0..probe.batches.len() {
@@ -275,7 +285,9 @@ pub fn start_if_there(server: ServerSpec) -> Option<Arc<Stack>> {
 }
 
 fn start(flags: &[&str]) -> Arc<Stack> {
-    let spec = flags.iter().fold(ServerSpec::mariadb_source("source"), |spec, flag| spec.flag(*flag));
+    let spec = flags
+        .iter()
+        .fold(ServerSpec::mariadb_source("source").without_fsync(), |spec, flag| spec.flag(*flag));
     Arc::new(Stack::start(Options::empty().with(chosen_mariadb(spec))).unwrap())
 }
 
@@ -456,6 +468,7 @@ fn action_text(action: &Action<'_>) -> String {
         Action::Delete { before } => format!("- {}", row_text(before)),
         Action::Withdraw => "withdrawn".to_owned(),
         Action::Reread => "again".to_owned(),
+        Action::Retire => "retired".to_owned(),
     }
 }
 

@@ -53,6 +53,7 @@ impl Database {
             }
             false => ServerSpec::mysql_source("replica"),
         };
+        let spec = spec.without_fsync();
         let replica = blocking(|| {
             let stack = Arc::clone(self.stack());
             let server = stack.add(spec).unwrap();

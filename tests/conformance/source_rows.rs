@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::config::{EntityConfig, UnseenChanges};
+use anabranch_pipeline::config::{EntityConfig, Removal, UnseenChanges};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{BinlogStart, ChangeSource, RowSource, SourceConnector};
 use anabranch_pipeline::records::Cell;
@@ -47,6 +47,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
         sharding_column: None,
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
+        removal: Removal::default(),
     };
     MysqlSource::new(&config, &[entity], Duration::from_secs(2))
 }

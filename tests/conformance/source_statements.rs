@@ -165,6 +165,8 @@ const ALTERS: &[(&[&str], &str)] = &[
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_alter_that_changes_captured_values_without_row_events_stops() {
+    // The server would otherwise end with each case.
+    let _kept = Database::shared();
     for (statements, expected) in ALTERS {
         let database = Database::shared().with_tables().await;
         let mut stream = database.read_latest_that_stops().await;
@@ -200,6 +202,8 @@ async fn a_retyped_column_and_moved_tables_stop() {
         ("RENAME TABLE $0.t0 TO $0.u", "RENAME TABLE"),
         ("ALTER TABLE $0.other RENAME $0.t9", "RENAME"),
     ];
+    // The server would otherwise end with each case.
+    let _kept = Database::shared();
     for (statement, expected) in moves {
         let database = Database::shared().with_tables().await;
         let mut stream = database.read_latest_that_stops().await;
@@ -327,6 +331,8 @@ async fn rows_that_a_foreign_key_changes_are_hinted_at_and_other_statements_are_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_character_of_two_bytes_hides_no_statement_in_any_client_character_set() {
+    // The server would otherwise end with each case.
+    let _kept = Database::shared();
     // The second byte of each character is that of a backslash.
     for (set, character) in
         [("gbk", b"\xbf\\"), ("big5", b"\xa5\\"), ("sjis", b"\x95\\"), ("cp932", b"\x95\\")]

@@ -169,6 +169,8 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
         listed.iter().map(|letter| letter.document.as_str()).collect::<Vec<_>>(),
         [letter["document"].as_str().unwrap()]
     );
+    let seen = site.target().overview("documents").await.unwrap();
+    assert_eq!((seen.dead_letters, seen.oldest_letter_ms), (1, Some(listed[0].parked_at)));
     let changes =
         vec![(8, 0, insert(2, &[("account_id", b"none")])), (8, 0, insert(4, &[("account_id", b"none")]))];
     let progress = apply(&mut lane, &progress, changes).await.unwrap();
@@ -184,6 +186,7 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     );
     assert_eq!(site.target().drop_letters(&left).await.unwrap(), 1);
     assert!(site.target().dead_letters("documents", 10).await.unwrap().is_empty());
+    assert_eq!(site.target().overview("documents").await.unwrap().oldest_letter_ms, None);
     assert_eq!(another.load().await.unwrap(), progress);
 }
 

@@ -33,7 +33,7 @@ async fn set_up_creates_everything_once_and_repeats_harmlessly() {
     assert!(before.iter().all(|fault| fault.remedy_text() == Some("anabranch --config FILE setup")));
     let target = site.target("target-a");
     let report = target.setup().await.unwrap();
-    assert_eq!(report, SetupReport { databases: 5, tables: 369, progress_rows: 4 });
+    assert_eq!(report, SetupReport { databases: 5, tables: 370, progress_rows: 4 });
     assert_eq!(target.setup().await.unwrap(), SetupReport::default());
     assert!(faults(&site).await.is_empty(), "{:?}", faults(&site).await);
     assert_eq!(target.progress().await.unwrap().len(), 4);

@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 pub fn start_sources() -> (Stack, Vec<Endpoint>) {
     let stack = Stack::start(
         Options::empty()
-            .with(ServerSpec::mariadb_source("source-a"))
-            .with(ServerSpec::mariadb_source("source-b"))
-            .with(ServerSpec::mariadb_target("target")),
+            .with(ServerSpec::mariadb_source("source-a").without_fsync())
+            .with(ServerSpec::mariadb_source("source-b").without_fsync())
+            .with(ServerSpec::mariadb_target("target").without_fsync()),
     )
     .unwrap();
     let sources = ["source-a", "source-b"].map(|name| Endpoint::admin(&stack, name).unwrap()).to_vec();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch_demo::WorkloadOptions;
 use anabranch_pipeline::metrics::{Kind, Metric};
-use anabranch_stack::{ServerSpec, StackError};
+use anabranch_stack::{Layout, ServerSpec, StackError};
 use anabranch_tests::{Installation, Plan, WAIT_MAX, blocking, seed, until};
 use serde_json::Value as Json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -25,6 +25,19 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
         daemon.metrics().await.contains("anabranch_lane_lag_seconds{projection=")
     })
     .await;
+    until("each server's certificate has an end", async || {
+        let scrape = daemon.metrics().await;
+        let ends = |server: &str| {
+            let series = format!("anabranch_certificate_ends_timestamp_seconds{{{server}}} ");
+            scrape.lines().any(|line| {
+                line.strip_prefix(&series).is_some_and(|end| end.parse::<f64>().unwrap() > now_seconds())
+            })
+        };
+        [("source", "source-a"), ("source", "source-b"), ("target", "target"), ("log", "log")]
+            .iter()
+            .all(|(kind, name)| ends(&format!("dependency=\"{kind}\",name=\"{name}\"")))
+    })
+    .await;
     let began = Instant::now();
     let scrape = daemon.metrics().await;
     println!("{} bytes, {} lines, {:?}", scrape.len(), scrape.lines().count(), began.elapsed());
@@ -35,6 +48,10 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
         assert!(scrape.contains(begun), "{begun}: {scrape}");
     }
     check_with_promtool(&scrape).await;
+}
+
+fn now_seconds() -> f64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
 /// Checks that the sample's metric is described and declares its labels.
@@ -51,18 +68,18 @@ fn check_sample(line: &str) {
     }
 }
 
-/// Runs `promtool`, which comes with Prometheus, if it is on the PATH.
+/// Runs `promtool`, which comes with Prometheus, where the machine can have it.
 async fn check_with_promtool(scrape: &str) {
-    let program = Command::new("promtool")
+    let layout = Layout::find().unwrap();
+    let Some(promtool) = blocking(|| anabranch_stack::promtool(&layout)).unwrap() else { return };
+    let mut program = Command::new(promtool.file)
         .args(["check", "metrics"])
+        .envs(promtool.environment)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn();
-    let mut program = match program {
-        Ok(program) => program,
-        Err(error) => return println!("skipped: promtool cannot be run ({error})"),
-    };
+        .spawn()
+        .unwrap();
     let mut input = program.stdin.take().unwrap();
     input.write_all(scrape.as_bytes()).await.unwrap();
     drop(input);

@@ -1,10 +1,10 @@
 //! The live page and its parts: files, headers, streams of events, and the page in a browser where there is one.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anabranch_demo::WorkloadOptions;
-use anabranch_tests::{Installation, Plan, WAIT_MAX, seed, until};
+use anabranch_tests::{Installation, Plan, WAIT_MAX, browser, seed, until};
 use serde_json::Value as Json;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
@@ -74,10 +74,30 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
     assert!(head.contains("content-type: text/html; charset=utf-8"), "{head}");
     let files: Vec<&str> = index.split('"').filter(|part| part.starts_with("/page/")).collect();
     assert_eq!(files, ["/page/page.css", "/page/page.js"]);
-    let script = get(&installation, "/page/page.js").await.1;
-    let modules = script.split('"').filter(|part| part.starts_with("/page/"));
-    for path in files.into_iter().chain(modules).chain(["/"]) {
-        let (head, text) = get(&installation, path).await;
+    check_files(&installation, files.into_iter().chain(["/"]).map(str::to_owned).collect()).await;
+    assert_eq!(daemon.ask("GET", "/page/..%2f..%2fCargo.toml", None, "").await.0, 404);
+    let (head, section) = get(&installation, "/v1/runbook/source-unreachable").await;
+    assert!(head.contains("text/markdown") && section.contains("### source-unreachable\n"), "{head}");
+    assert_eq!(daemon.ask("GET", "/v1/runbook/%3Cscript%3E", None, "").await.1["code"], "code-unknown");
+    let mut stream = events(&installation, None).await;
+    let is_current = |document: &Json| {
+        let views = ["sources", "lanes"].into_iter().flat_map(|kind| document[kind].as_array().unwrap());
+        views.into_iter().all(|view| view["state"] == "current" && view["refreshed_rows"].is_null())
+    };
+    while !is_current(&next(&mut stream).await) {}
+    check_in_browser(&installation).await;
+    daemon.kill();
+}
+
+/// Checks headers and text of the page's files, and of the modules that they import.
+async fn check_files(installation: &Installation<'_>, files: Vec<String>) {
+    let mut left = files;
+    let mut checked = BTreeSet::new();
+    while let Some(path) = left.pop() {
+        if !checked.insert(path.clone()) {
+            continue;
+        }
+        let (head, text) = get(installation, &path).await;
         assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
         let kind = match path.rsplit_once('.') {
             Some((_, "css")) => "text/css",
@@ -95,57 +115,26 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
         // The name of a vocabulary is an address that no browser requests.
         let text = text.replace("http://www.w3.org/2000/svg", "");
         assert!(!text.contains("://"), "{path} refers to an outside address");
+        if kind == "text/javascript" {
+            left.extend(text.split('"').filter(|part| part.starts_with("/page/")).map(str::to_owned));
+        }
     }
-    assert_eq!(daemon.ask("GET", "/page/..%2f..%2fCargo.toml", None, "").await.0, 404);
-    let (head, section) = get(&installation, "/v1/runbook/source-unreachable").await;
-    assert!(head.contains("text/markdown") && section.contains("### source-unreachable\n"), "{head}");
-    assert_eq!(daemon.ask("GET", "/v1/runbook/%3Cscript%3E", None, "").await.1["code"], "code-unknown");
-    let mut stream = events(&installation, None).await;
-    let is_current = |document: &Json| {
-        let views = ["sources", "lanes"].into_iter().flat_map(|kind| document[kind].as_array().unwrap());
-        views.into_iter().all(|view| view["state"] == "current" && view["refreshed_rows"].is_null())
-    };
-    while !is_current(&next(&mut stream).await) {}
-    // While this stream is open, the browser's stream gets its first document at once; its virtual time is short.
-    rendered(&installation).await;
-    drop(stream);
-    daemon.kill();
+    assert!(checked.contains("/page/stream.js"), "the modules were not found: {checked:?}");
 }
 
 /// Expects the page in a browser to have the sentence, a row for a lane, and no message on its console.
-async fn rendered(installation: &Installation<'_>) {
-    let Some(browser) = browser() else {
-        println!("skipped: no chromium is on the PATH, so the page was not rendered");
-        return;
-    };
-    let profile = tempfile::tempdir().unwrap();
-    let rendering = tokio::process::Command::new(browser)
-        .args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-dev-shm-usage",
-            "--enable-logging=stderr",
-        ])
-        .args(["--virtual-time-budget=30000", "--dump-dom"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .arg(format!("http://{}/", address(installation)))
-        .kill_on_drop(true)
-        .output();
-    let output = tokio::time::timeout(WAIT_MAX, rendering).await.expect("the browser ends").unwrap();
-    let (page, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let console: Vec<&str> = said.lines().filter(|line| line.contains("CONSOLE")).collect();
-    assert!(console.is_empty(), "{console:#?}");
-    for wanted in ["All is current: 2 sources, 4 lanes</h1>", ">birthday/target/source-a/0</th>", "<svg"] {
-        assert!(page.contains(wanted), "{wanted} is not in {page}\n{said}");
+async fn check_in_browser(installation: &Installation<'_>) {
+    let Some(browser) = browser().await else { return };
+    browser.open(&format!("http://{}/", address(installation))).await.unwrap();
+    let wanted = "All is current: 2 sources, 4 lanes";
+    let is_shown = format!("document.getElementById('sentence').textContent === '{wanted}'");
+    let shown = browser.until(&is_shown, WAIT_MAX).await.unwrap();
+    let page = browser.script("return document.documentElement.outerHTML;").await.unwrap();
+    assert!(shown.is_some(), "{wanted} is not in {page}");
+    for wanted in [">birthday/target/source-a/0</th>", "<svg"] {
+        assert!(page.as_str().unwrap().contains(wanted), "{wanted} is not in {page}");
     }
-}
-
-fn browser() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let mut files = std::env::split_paths(&path)
-        .flat_map(|folder| ["chromium", "chromium-browser"].map(|name| folder.join(name)));
-    files.find(|file| file.is_file())
+    assert_eq!(browser.console().await.unwrap(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -70,8 +70,8 @@ fn servers(code: Code) -> &'static [Refused] {
             "target" => &[Refused::Target, Refused::Flushes],
             "cache" => &[Refused::Cache],
             // Codes in answers to a request of the HTTP API or to a command.
-            "lookup" | "search" | "route" | "method" | "tokens" | "token" | "too" | "timed" | "body"
-            | "content" | "uuids" | "count" | "key" | "code" | "flux" | "plan" => &[],
+            "lookup" | "search" | "route" | "method" | "tokens" | "token" | "operator" | "too" | "timed"
+            | "body" | "content" | "uuids" | "count" | "key" | "code" | "flux" | "plan" => &[],
             // The coupon day has twins of its own, and a year on them.
             "coupon" => &[],
             kind => {

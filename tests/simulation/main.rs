@@ -23,6 +23,7 @@ mod process;
 mod reconciliations;
 mod refresh;
 mod replay;
+mod retired;
 mod script;
 mod seeds;
 mod spot_checks;

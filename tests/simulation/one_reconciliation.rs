@@ -36,7 +36,7 @@ const LANE_WAIT: Duration = Duration::from_secs(30);
 const RATE: u64 = 20;
 
 /// Inserts users who were born on the first of January.
-fn insert(stage: &Stage, shard: usize, users: Range<u64>) {
+pub fn insert(stage: &Stage, shard: usize, users: Range<u64>) {
     let row = |user| vec![Value::UInt(user), Value::Date { year: 1992, month: 1, day: 1 }];
     let rows =
         users.map(|user| ScriptedRow { table: script::table(shard), before: None, after: Some(row(user)) });
@@ -44,7 +44,7 @@ fn insert(stage: &Stage, shard: usize, users: Range<u64>) {
 }
 
 /// A stage with users in two tables of a source, all of them derived, and its tasks.
-async fn filled(users: u64) -> (Arc<Stage>, Vec<JoinHandle<()>>) {
+pub async fn filled(users: u64) -> (Arc<Stage>, Vec<JoinHandle<()>>) {
     let stage = stage();
     let tasks = run(&stage, None);
     (0..2).for_each(|shard| insert(&stage, shard, 0..users));
@@ -53,7 +53,7 @@ async fn filled(users: u64) -> (Arc<Stage>, Vec<JoinHandle<()>>) {
     (stage, tasks)
 }
 
-fn settings() -> ReconcileSettings {
+pub fn settings() -> ReconcileSettings {
     let limits = PressureLimits {
         rows_per_second: None,
         running_threads: NonZeroU64::new(10).unwrap(),
@@ -135,7 +135,7 @@ async fn reconciliation(
 }
 
 /// Runs a reconciliation in a window without end.
-async fn whole_reconciliation(stage: &Arc<Stage>, settings: &ReconcileSettings) -> StoreReport {
+pub async fn whole_reconciliation(stage: &Arc<Stage>, settings: &ReconcileSettings) -> StoreReport {
     let mut state = StoreState::new("birthday", 7);
     reconciliation(stage, settings, &mut state, &CancellationToken::new()).await;
     state.report

@@ -3,6 +3,7 @@
 use anabranch_connectors::memory::{
     MemoryLease, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore,
 };
+use anabranch_pipeline::capture::BusiestTables;
 use anabranch_pipeline::composition::{self, Connectors, EitherStore, LogServer, SourceParts};
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::deliver::Shared;
@@ -47,7 +48,8 @@ impl Connectors for Process<'_> {
 
     fn source(&self, name: &str) -> Result<SourceParts<'_, MemorySource>, Fault> {
         let connector = &self.sources[number(name)];
-        Ok(SourceParts { connector, start: &BinlogStart::Earliest, shared: self.shared })
+        let busiest = BusiestTables::default();
+        Ok(SourceParts { connector, start: &BinlogStart::Earliest, shared: self.shared, busiest })
     }
 
     async fn require_source(&self, name: &str) -> Result<(), Fault> {

@@ -5,6 +5,7 @@
 //! Servers are costly to start, so the tests of one target take turns on one stack, and each begins on a clean slate.
 
 mod audit;
+mod browser;
 mod daemon;
 mod ground;
 mod http;
@@ -15,6 +16,7 @@ mod versions;
 mod waiting;
 
 pub use audit::audited;
+pub use browser::browser;
 pub use daemon::{Daemon, Finished};
 pub use ground::{Ground, Turn};
 pub use installation::{Installation, Plan};

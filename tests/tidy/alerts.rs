@@ -1,9 +1,11 @@
 //! Alerts use existing metrics and name a heading of the runbook. Each has a case in which it fires and one in which it
-//! does not. Where `promtool` is on the PATH, it runs these cases.
+//! does not. `promtool` runs these cases where the machine can have it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+
+use anabranch_stack::Layout;
 
 use crate::tree::root;
 
@@ -45,10 +47,13 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
         }
     }
     let folder = root().join("deploy/prometheus");
-    match Command::new("promtool").args(["test", "rules", "rules.test.yml"]).current_dir(folder).output() {
-        Ok(output) => assert!(output.status.success(), "{output:?}"),
-        Err(error) => println!("skipped: promtool cannot be run ({error}), so the cases were not"),
-    }
+    let layout = Layout::find().expect("the tests run in a checkout");
+    let found = anabranch_stack::promtool(&layout).expect("an installed program is found");
+    let Some(promtool) = found else { return };
+    let mut command = Command::new(promtool.file);
+    command.args(["test", "rules", "rules.test.yml"]).envs(promtool.environment).current_dir(folder);
+    let output = command.output().expect("promtool runs");
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// The values of a key, in the order of the lines.

@@ -47,6 +47,8 @@ pub enum Group {
     Statement(Transaction),
     /// A change that tables show and row events do not, for which the reader orders a reread of its tables.
     Unseen(Transaction),
+    /// The table leaves by a retention rule; later rows of it make a table of the same name.
+    Retire(TableIdentity<'static>),
 }
 
 impl Group {
@@ -54,7 +56,11 @@ impl Group {
     fn events(&self) -> usize {
         match self {
             Self::Rows(rows) | Self::Prepare { rows, .. } => rows.len().max(1),
-            Self::CommitBranch(_) | Self::RollBackBranch(_) | Self::Statement(_) | Self::Unseen(_) => 1,
+            Self::CommitBranch(_)
+            | Self::RollBackBranch(_)
+            | Self::Statement(_)
+            | Self::Unseen(_)
+            | Self::Retire(_) => 1,
         }
     }
 }
@@ -342,7 +348,7 @@ impl Server {
         let mut undecided = BTreeSet::new();
         for committed in &self.history[..groups] {
             match &*committed.group {
-                Group::Rows(_) | Group::Statement(_) | Group::Unseen(_) => continue,
+                Group::Rows(_) | Group::Statement(_) | Group::Unseen(_) | Group::Retire(_) => continue,
                 Group::Prepare { branch, .. } => undecided.insert(*branch),
                 Group::CommitBranch(branch) | Group::RollBackBranch(branch) => undecided.remove(branch),
             };
@@ -379,19 +385,23 @@ impl Server {
         Ok(Located { position, resume, server: self.identity() })
     }
 
-    /// Returns every captured table that the history names.
+    /// Returns every captured table that the history names, without those that left.
     pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
-        let rows = |group: &Group| match group {
-            Group::Rows(rows)
-            | Group::Statement(rows)
-            | Group::Unseen(rows)
-            | Group::Prepare { rows, .. } => {
-                rows.iter().flatten().map(|row| (row.table.shard, row.table.clone())).collect()
-            }
-            Group::CommitBranch(_) | Group::RollBackBranch(_) => Vec::new(),
-        };
+        let mut tables = BTreeMap::new();
         let history = self.history.iter().map(|committed| &committed.group);
-        self.base.iter().chain(history).flat_map(|group| rows(group)).collect()
+        for group in self.base.iter().chain(history) {
+            match &**group {
+                Group::Rows(rows)
+                | Group::Statement(rows)
+                | Group::Unseen(rows)
+                | Group::Prepare { rows, .. } => {
+                    tables.extend(rows.iter().flatten().map(|row| (row.table.shard, row.table.clone())));
+                }
+                Group::Retire(table) => _ = tables.remove(&table.shard),
+                Group::CommitBranch(_) | Group::RollBackBranch(_) => {}
+            }
+        }
+        tables
     }
 
     /// Returns the rows of a table after the first `groups` groups, by their first column.
@@ -415,6 +425,9 @@ impl Server {
                 Group::Prepare { branch, rows } => _ = branches.insert(*branch, rows.clone()),
                 Group::CommitBranch(branch) => branches.remove(branch).iter().for_each(&mut apply),
                 Group::RollBackBranch(branch) => _ = branches.remove(branch),
+                Group::Retire(table) => {
+                    apply(&vec![vec![ScriptedRow { table: table.clone(), before: None, after: None }]]);
+                }
             }
         }
         rows

@@ -1,5 +1,5 @@
 //! In-memory twins of outside systems, for tests only: a source, a log, lane stores, leases and registers on virtual
-//! time, the coupon ledger, and the counters of payment documents.
+//! time, the coupon ledger, the counters of payment documents, and the records of operations.
 //!
 //! They keep the contracts of the ports and nothing else; they pass the same conformance suites as the real connectors.
 //! [`Weather`] is the influence of the outside on a run: seeded pauses before and after each durable step, so that a
@@ -13,6 +13,7 @@ mod lease;
 mod ledger;
 mod log;
 mod mapping;
+mod operations;
 mod registers;
 mod relations;
 mod rows;
@@ -38,6 +39,7 @@ pub use lease::{MemoryLease, MemoryLeases};
 pub use ledger::{LedgerState, MemoryLedger};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
 pub use mapping::MemoryMapping;
+pub use operations::MemoryOperations;
 pub use registers::MemoryRegisters;
 pub use relations::MemoryRelations;
 pub use rows::MemoryRows;

@@ -65,9 +65,13 @@ impl DerivedRows for MemoryRows {
         let rows = self.target.ask(page).await?;
         let mut next = None;
         for row in &rows {
+            let is_retired = self.target.is_retired(row.0.1, row.1.0);
             show(row, &mut |claimed| {
                 next = Some(scan_cursor::after_row(claimed.shard.as_u64(), claimed.key));
-                visit(DerivedRow::Claimed(claimed));
+                visit(match is_retired {
+                    true => DerivedRow::Retired(claimed),
+                    false => DerivedRow::Claimed(claimed),
+                });
             });
         }
         Ok(next.filter(|_| rows.len() == limit.get()))
@@ -78,7 +82,10 @@ impl DerivedRows for MemoryRows {
         sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
-        let is_sought = |((table, shard, key), _): &Row| {
+        let is_sought = |((table, shard, key), (version, _)): &Row| {
+            if self.target.is_retired(*shard, *version) {
+                return false;
+            }
             let key: Vec<CellRef<'_>> = key.iter().map(Cell::borrowed).collect();
             let of_source = self.projection.source_key(&key);
             let is_meant = |sought: &DerivedRowQuery| sought.table == *table && sought.shard == *shard;
@@ -101,7 +108,8 @@ impl ForeignRows for MemoryRows {
         let from = from(table, ShardId::from_u64(0).expect("63 bits"), after);
         let page = |target: &MemoryTarget| {
             let later = target.rows_from(from).into_iter().take_while(|row| row.0.0 == table);
-            later.filter(|row| !known.contains(&row.0.1)).take(limit.get()).collect()
+            let is_foreign = |row: &Row| !known.contains(&row.0.1) && !target.is_retired(row.0.1, row.1.0);
+            later.filter(is_foreign).take(limit.get()).collect()
         };
         let foreign = |((table, shard, key), (lsn, _)): Row| ForeignRow {
             table,

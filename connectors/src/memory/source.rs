@@ -424,6 +424,12 @@ impl MemoryStream {
                     batch.reread(lsn, table);
                 }
             }
+            Group::Retire(table) => {
+                let lsn = server.lsn(self.epoch, self.next, 0);
+                if lsn > self.above {
+                    batch.retire(lsn, table);
+                }
+            }
             Group::Statement(_) | Group::Rows(_) => {}
         }
         let events = match group {

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
-use anabranch_pipeline::records::{Cell, Flush, LaneId, Mutation, MutationAction, Progress, Replacement};
+use anabranch_pipeline::records::{
+    Cell, Flush, LaneId, Mutation, MutationAction, Progress, Replacement, RetiredShards,
+};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
@@ -24,6 +26,9 @@ const FORGOTTEN_AFTER: Duration = REMEMBERED.saturating_add(Duration::from_milli
 
 /// A claim: table, shard, key columns.
 type Claim = (u32, ShardId, Box<[Cell]>);
+
+/// A withdrawal: the versions above the first position, if there is one, up to the second.
+type Withdrawal = ((ShardId, Option<Lsn>), Lsn);
 
 /// A derived row: the version and the value columns.
 pub type StoredRow = (Lsn, Box<[Cell]>);
@@ -43,12 +48,15 @@ pub enum StoreKind {
 struct SentFlush {
     lane: LaneId,
     tables: Arc<BTreeSet<u32>>,
-    withdrawals: Vec<(ShardId, Lsn)>,
+    withdrawals: Vec<Withdrawal>,
     /// Documents to remove, each with the write that was found.
     removals: Vec<(Claim, u64)>,
     replacement: Option<Replacement>,
     mutations: Vec<Mutation>,
     progress: Option<Progress>,
+    /// Shards that were retired before this flush, and those that it retires. A store of documents has none.
+    kept: RetiredShards,
+    retired: RetiredShards,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +70,8 @@ struct State {
     /// Versions of removed documents, and the time until which they are known.
     removed: BTreeMap<Claim, (Lsn, Instant)>,
     progress: BTreeMap<LaneId, Progress>,
+    /// Retired shards of each lane, each with the position of its last retirement.
+    retired: BTreeMap<LaneId, RetiredShards>,
     on_the_way: BTreeMap<(Instant, u64), SentFlush>,
     outcomes: BTreeMap<u64, Result<(), Fault>>,
     sent: u64,
@@ -108,6 +118,13 @@ impl MemoryTarget {
         self.with(|state| {
             let of_source = state.progress.iter().filter(|(id, _)| id.source == source);
             of_source.map(|(id, progress)| (id.clone(), progress.clone())).collect()
+        })
+    }
+
+    /// Returns whether a row belongs to a source table that a lane has retired.
+    pub(super) fn is_retired(&self, shard: ShardId, version: Lsn) -> bool {
+        self.with(|state| {
+            state.retired.values().any(|of_lane| of_lane.get(&shard).is_some_and(|at| version <= *at))
         })
     }
 
@@ -158,9 +175,13 @@ impl State {
             }
             *stored = progress;
         }
-        for (shard, lsn) in &sent.withdrawals {
-            let is_meant =
-                |claim: &Claim, version| is_withdrawn(claim, version, &sent.tables, (*shard, *lsn));
+        for (shard, at) in sent.retired {
+            let last = self.retired.entry(sent.lane.clone()).or_default().entry(shard).or_insert(at);
+            *last = at.max(*last);
+        }
+        for withdrawal in &sent.withdrawals {
+            let lsn = &withdrawal.1;
+            let is_meant = |claim: &Claim, version| is_withdrawn(claim, version, &sent.tables, *withdrawal);
             let meant = self.rows.extract_if(.., |claim, (version, _)| is_meant(claim, *version));
             match store_kind {
                 StoreKind::Rows => meant.for_each(drop),
@@ -177,7 +198,8 @@ impl State {
         if let Some(replacement) = &sent.replacement {
             let written = |claim: &Claim| sent.mutations.iter().any(|mutation| mutation.is_of(claim));
             self.rows.retain(|claim, (version, _)| {
-                if !is_replaced(claim, &sent.tables, replacement) {
+                let is_retired = sent.kept.get(&claim.1).is_some_and(|at| *version <= *at);
+                if is_retired || !is_replaced(claim, &sent.tables, replacement) {
                     return true;
                 }
                 *version = (*version).min(replacement.low);
@@ -217,9 +239,10 @@ fn is_withdrawn(
     (table, owner, _): &Claim,
     version: Lsn,
     tables: &BTreeSet<u32>,
-    (shard, lsn): (ShardId, Lsn),
+    ((shard, above), lsn): Withdrawal,
 ) -> bool {
-    *owner == shard && version <= lsn && tables.contains(table)
+    let is_meant = *owner == shard && above.is_none_or(|above| version > above) && version <= lsn;
+    is_meant && tables.contains(table)
 }
 
 fn is_replaced((table, shard, key): &Claim, tables: &BTreeSet<u32>, replacement: &Replacement) -> bool {
@@ -275,6 +298,12 @@ impl LaneStore for MemoryStore {
     }
 
     async fn commit(&mut self, flush: &Flush) -> Result<(), Fault> {
+        let kept = self.target.with(|state| state.retired.get(&self.id).cloned().unwrap_or_default());
+        let mut retired = RetiredShards::new();
+        for retirement in &flush.retirements {
+            let last = retired.entry(retirement.table.shard).or_insert(retirement.at);
+            *last = retirement.at.max(*last);
+        }
         let whole = SentFlush {
             lane: self.id.clone(),
             tables: match flush.withdrawals.is_empty() {
@@ -283,11 +312,13 @@ impl LaneStore for MemoryStore {
                     self.tables.iter().copied().filter(|table| flush.withdraws_from(*table)).collect(),
                 ),
             },
-            withdrawals: flush.withdrawals.clone(),
+            withdrawals: flush.withdrawn_versions(&kept).into_iter().collect(),
             removals: Vec::new(),
             replacement: flush.replacement.clone(),
             mutations: flush.ordered().iter().map(|mutation| mutation.to_owned()).collect(),
             progress: Some(flush.progress.clone()),
+            kept,
+            retired,
         };
         match self.target.store_kind {
             StoreKind::Rows => self.send(whole).await,
@@ -311,6 +342,8 @@ impl MemoryStore {
             replacement: None,
             mutations: Vec::new(),
             progress: None,
+            kept: RetiredShards::new(),
+            retired: RetiredShards::new(),
         };
         // A withdrawal above every position of the lane: the lane begins anew from nothing.
         let (emptied, withdrawals): (Vec<_>, Vec<_>) =

@@ -8,8 +8,8 @@
 //! Processes that start together share the work: each begins at a random moment, and waits longer the more leases it
 //! holds. No process gives a held lease away for that.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
@@ -66,7 +66,8 @@ impl Leases for NatsLog {
             failpoints::reach("lease-before-take").await;
             if let Some(revision) = lease_request.try_acquire().await? {
                 failpoints::reach("lease-after-take").await;
-                return Ok(NatsLease::hold(lease_request, revision, asked, self.held_leases.one_more(gauge)));
+                let held = self.held_leases.one_more(gauge, lease_request.holder.clone());
+                return Ok(NatsLease::hold(lease_request, revision, asked, held));
             }
             on_standby();
             let jitter = rand::random_range(0..ACQUIRE_INTERVAL_MS / 2);
@@ -75,9 +76,9 @@ impl Leases for NatsLog {
     }
 }
 
-/// Number of leases that this process holds.
+/// The values of the leases that this process holds.
 #[derive(Debug, Clone, Default)]
-pub(super) struct HeldLeases(Arc<AtomicUsize>);
+pub(super) struct HeldLeases(Arc<Mutex<BTreeSet<Bytes>>>);
 
 impl HeldLeases {
     /// Returns the gauge that shows whether this process holds the lease; it starts at 0.
@@ -87,28 +88,39 @@ impl HeldLeases {
         gauge
     }
 
-    fn one_more(&self, gauge: Gauge) -> HeldLease {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    fn one_more(&self, gauge: Gauge, value: Bytes) -> HeldLease {
+        self.lock().insert(value.clone());
         gauge.set(1.0);
-        HeldLease { all: self.clone(), gauge }
+        HeldLease { all: self.clone(), value, gauge }
+    }
+
+    /// Whether this process holds the lease of this value.
+    pub(super) fn has(&self, value: &Bytes) -> bool {
+        self.lock().contains(value)
     }
 
     fn courtesy(&self) -> Duration {
-        let leases = self.0.load(Ordering::Relaxed).min(COURTESY_LEASES_MAX);
+        let leases = self.lock().len().min(COURTESY_LEASES_MAX);
         Duration::from_millis(COURTESY_MS * leases as u64)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<Bytes>> {
+        // No code under this lock leaves it half changed.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A held lease in the count of [`HeldLeases`], until it is dropped.
+/// A held lease among the [`HeldLeases`], until it is dropped.
 #[derive(Debug)]
 struct HeldLease {
     all: HeldLeases,
+    value: Bytes,
     gauge: Gauge,
 }
 
 impl Drop for HeldLease {
     fn drop(&mut self) {
-        self.all.0.fetch_sub(1, Ordering::Relaxed);
+        self.all.lock().remove(&self.value);
         self.gauge.set(0.0);
     }
 }
@@ -322,9 +334,29 @@ pub(super) fn valid_key(key: &str) -> String {
         .collect()
 }
 
+/// Decodes a key of [`valid_key`].
+pub(super) fn key_of(valid: &str) -> String {
+    let mut parts = valid.split('=');
+    let mut key = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        let (number, rest) = part.split_at_checked(2).unwrap_or((part, ""));
+        key.extend(u8::from_str_radix(number, 16).ok());
+        key.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8_lossy(&key).into_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_is_decoded_as_it_was() {
+        for key in ["lane/birthday/target-a/source_b/0", "a.b c=é", "reader/=41", ""] {
+            assert_eq!(key_of(&valid_key(key)), key);
+        }
+        assert_eq!(key_of("a=zz="), "a", "a foreign key is no reason to fail");
+    }
 
     #[test]
     fn keys_are_valid_and_stay_different() {

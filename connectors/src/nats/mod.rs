@@ -7,11 +7,13 @@
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
 //! fence, `reader.rs` reads and finds holes, `search.rs` finds positions, `work_queue.rs` carries messages to granters,
-//! `lease.rs` holds leases, `registers.rs` keeps short texts, `error.rs` turns answers into faults.
+//! `lease.rs` holds leases and `lease_holders.rs` lists them, `registers.rs` keeps short texts, `error.rs` turns answers
+//! into faults.
 
 mod client;
 mod error;
 mod lease;
+mod lease_holders;
 mod reader;
 mod registers;
 mod search;
@@ -37,6 +39,7 @@ use self::reader::ReadStart;
 use self::writer::Destination;
 
 pub use self::lease::NatsLease;
+pub use self::lease_holders::LeaseHolder;
 pub use self::reader::{NatsLogReader, TailFrom};
 pub use self::setup::{SetupOutcome, SetupStep};
 pub use self::writer::NatsLogWriter;

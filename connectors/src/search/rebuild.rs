@@ -29,6 +29,8 @@ pub struct Overview {
     pub tombstones: u64,
     /// Documents that were rejected and are parked.
     pub dead_letters: u64,
+    /// Time at which the one that has waited longest was parked, milliseconds since the Unix epoch; `None` without one.
+    pub oldest_letter_ms: Option<u64>,
 }
 
 impl SearchTarget {
@@ -141,12 +143,13 @@ impl SearchTarget {
     pub async fn overview(&self, projection: &str) -> Result<Overview, Fault> {
         let (client, generations) = (self.client().await?, self.generations(projection).await?);
         let letters = self.dead_letters_index();
-        let (documents, tombstones, dead_letters) = tokio::try_join!(
+        let (documents, tombstones, dead_letters, oldest_letter_ms) = tokio::try_join!(
             count(client, &generations.serving, json!({ "withdrawn": false })),
             count(client, &generations.serving, json!({ "withdrawn": true })),
             count(client, &letters, json!({ "projection": projection })),
+            oldest_letter(client, &letters, projection),
         )?;
-        Ok(Overview { generations, documents, tombstones, dead_letters })
+        Ok(Overview { generations, documents, tombstones, dead_letters, oldest_letter_ms })
     }
 }
 
@@ -167,6 +170,30 @@ async fn count(client: &Client, index: &str, term: Value) -> Result<u64, Fault> 
     let (path, query) = (format!("/{index}/_count"), json!({ "query": { "term": term } }));
     let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
     Ok(answer.read::<CountReply>()?.count)
+}
+
+/// Returns the time at which the oldest dead letter of a projection was parked; `None` without a letter.
+async fn oldest_letter(client: &Client, index: &str, projection: &str) -> Result<Option<u64>, Fault> {
+    #[derive(Deserialize)]
+    struct Reply {
+        aggregations: Aggregations,
+    }
+    #[derive(Deserialize)]
+    struct Aggregations {
+        oldest: Oldest,
+    }
+    #[derive(Deserialize)]
+    struct Oldest {
+        value: Option<f64>,
+    }
+    let query = json!({
+        "size": 0,
+        "query": { "term": { "projection": projection } },
+        "aggs": { "oldest": { "min": { "field": "parked_at" } } },
+    });
+    let path = format!("/{index}/_search");
+    let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
+    Ok(answer.read::<Reply>()?.aggregations.oldest.value.map(|value| value as u64))
 }
 
 /// Returns the name of a rebuild's lanes; no projection can have it.

@@ -14,6 +14,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, ScanCursor, Stray, TableShape};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -160,6 +161,51 @@ impl SearchRows {
     }
 }
 
+impl SearchRows {
+    /// Visits each document that the sought source rows claim, with its version.
+    pub async fn versions(
+        &self,
+        sought: &[DerivedRowQuery],
+        visit: &mut (dyn FnMut(Claimed<'_>, Lsn) + Send),
+    ) -> Result<(), Fault> {
+        for stored in self.sought_documents(sought).await? {
+            let Ok(version) = Lsn::from_u64(stored._version) else { continue };
+            let mut claimed =
+                |row: DerivedRow<'_>| row.claimed().into_iter().for_each(|row| visit(row, version));
+            self.show(0, &stored, &mut claimed);
+        }
+        Ok(())
+    }
+
+    /// Returns the documents with the ids of these claims, tombstones included.
+    async fn sought_documents(&self, sought: &[DerivedRowQuery]) -> Result<Vec<StoredDocument>, Fault> {
+        #[derive(Deserialize)]
+        struct Response {
+            docs: Vec<FetchedRow>,
+        }
+        #[derive(Deserialize)]
+        struct FetchedRow {
+            found: bool,
+            #[serde(flatten)]
+            rest: Map<String, Value>,
+        }
+        // Parts share one index: a document that belongs to another part does not count for the one that is asked for.
+        let is_there = |sought: &&DerivedRowQuery| matches!(&sought.key, Cell::Bytes(uuid) if self.table_of(uuid) == Some(sought.table));
+        let id = |sought: &DerivedRowQuery| document_id(sought.shard, std::slice::from_ref(&sought.key));
+        let ids: HashSet<String> = sought.iter().filter(is_there).map(id).collect();
+        let (client, index) = (self.target.client().await?, self.assignment.alias());
+        let mut documents = Vec::new();
+        for some in ids.into_iter().collect::<Vec<_>>().chunks(REQUEST_IDS) {
+            let answer = client.post(&format!("/{index}/_mget"), json!({ "ids": some }).to_string()).await?;
+            let answer = answer.success(&format!(", index {index}"))?;
+            for asked in answer.read::<Response>()?.docs.into_iter().filter(|asked| asked.found) {
+                documents.push(serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?);
+            }
+        }
+        Ok(documents)
+    }
+}
+
 impl DerivedRows for SearchRows {
     async fn page(
         &self,
@@ -179,30 +225,10 @@ impl DerivedRows for SearchRows {
         sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
-        #[derive(Deserialize)]
-        struct Response {
-            docs: Vec<FetchedRow>,
-        }
-        #[derive(Deserialize)]
-        struct FetchedRow {
-            found: bool,
-            #[serde(flatten)]
-            rest: Map<String, Value>,
-        }
-        // Parts share one index: a document that belongs to another part does not count for the one that is asked for.
-        let is_there = |sought: &&DerivedRowQuery| matches!(&sought.key, Cell::Bytes(uuid) if self.table_of(uuid) == Some(sought.table));
-        let id = |sought: &DerivedRowQuery| document_id(sought.shard, std::slice::from_ref(&sought.key));
-        let ids: HashSet<String> = sought.iter().filter(is_there).map(id).collect();
-        let (client, index) = (self.target.client().await?, self.assignment.alias());
-        for some in ids.into_iter().collect::<Vec<_>>().chunks(REQUEST_IDS) {
-            let answer = client.post(&format!("/{index}/_mget"), json!({ "ids": some }).to_string()).await?;
-            let answer = answer.success(&format!(", index {index}"))?;
-            for asked in answer.read::<Response>()?.docs.into_iter().filter(|asked| asked.found) {
-                let stored = serde_json::from_value(Value::Object(asked.rest)).map_err(|_| answer.odd())?;
-                // A document that no lane writes is never sought.
-                let mut claimed = |row: DerivedRow<'_>| row.claimed().into_iter().for_each(&mut *visit);
-                self.show(0, &stored, &mut claimed);
-            }
+        for stored in self.sought_documents(sought).await? {
+            // A document that no lane writes is never sought.
+            let mut claimed = |row: DerivedRow<'_>| row.claimed().into_iter().for_each(&mut *visit);
+            self.show(0, &stored, &mut claimed);
         }
         Ok(())
     }
@@ -224,7 +250,9 @@ impl ForeignRows for SearchRows {
             let version = (stored._seq_no, stored._primary_term);
             self.show(table, stored, &mut |row| {
                 let (shard, owner, key) = match row {
-                    DerivedRow::Claimed(row) => (Some(row.shard.as_u64()), Some(row.shard), row.key),
+                    DerivedRow::Claimed(row) | DerivedRow::Retired(row) => {
+                        (Some(row.shard.as_u64()), Some(row.shard), row.key)
+                    }
                     DerivedRow::Stray(row) => (row.shard, None, row.key),
                 };
                 if owner.is_none_or(|owner| !known.contains(&owner)) {

@@ -28,6 +28,9 @@ pub enum DemoError {
     #[error("the coupon system at {url}: {reason}")]
     Witness { url: String, reason: String },
 
+    #[error("the browser, while trying to {action}: {reason}")]
+    Browser { action: &'static str, reason: String },
+
     #[error("cannot {action} {}: {source}", path.display())]
     File { action: &'static str, path: PathBuf, source: std::io::Error },
 

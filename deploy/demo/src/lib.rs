@@ -3,6 +3,7 @@
 //! It acts as an application on one side of the product and as an auditor on the other. It knows the product's
 //! configuration file, its derived stores and their progress, and shares no code with the parts that fill them.
 
+pub mod browser;
 mod coupons;
 pub mod daemon;
 pub mod drift;

@@ -69,6 +69,13 @@ pub enum StackError {
     StateUnreadable { instance: String, path: PathBuf, source: serde_json::Error },
 }
 
+impl StackError {
+    /// Whether a program is missing that this machine cannot have now: no package, no network, no package manager.
+    pub(crate) fn is_missing_program(&self) -> bool {
+        matches!(self, Self::ProgramMissing { .. } | Self::ProgramFailed { .. } | Self::ProgramNotRun { .. })
+    }
+}
+
 /// Attaches the action and the path to an I/O error.
 pub(crate) trait FileContext<T> {
     fn file(self, action: &'static str, path: impl Into<PathBuf>) -> Result<T>;

@@ -27,6 +27,7 @@ mod managed_server;
 mod mariadb;
 mod mysql;
 mod nats;
+mod optional;
 mod ports;
 mod process;
 mod programs;
@@ -42,7 +43,8 @@ pub use clock::Clock;
 pub use companion::Companion;
 pub use error::{Result, StackError};
 pub use layout::Layout;
-pub use programs::PROGRAMS_VARIABLE;
+pub use optional::{browser, promtool};
+pub use programs::{BrowserPrograms, PROGRAMS_VARIABLE, Program};
 pub use server::{Server, ServerStatus};
 pub use spec::{
     Database, DatabaseAccount, Kind, MariaDbVersion, Nats, NatsVersion, Options, Passwords, Prometheus,

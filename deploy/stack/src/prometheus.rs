@@ -1,4 +1,5 @@
-//! Prometheus servers: configuration, readiness. Each scrapes one daemon, with the documented rules.
+//! Prometheus servers: configuration, readiness. Each scrapes one daemon, with the documented rules unless its
+//! specification has others. It also scrapes the targets in `further.json` of its folder, which may come and go.
 //!
 //! A server has neither TLS nor accounts: it listens on 127.0.0.1 and stores only figures.
 
@@ -19,7 +20,7 @@ pub(crate) fn prepare(managed: &ManagedServer) -> Result<()> {
 
 pub(crate) fn launch(managed: &ManagedServer, settings: &Prometheus, flags: Vec<String>) -> Result<Launch> {
     let program = managed.programs.prometheus()?;
-    write_private(&managed.folder.join("rules.yml"), RULES)?;
+    write_private(&managed.folder.join("rules.yml"), settings.rules.as_deref().unwrap_or(RULES))?;
     let file = managed.folder.join("prometheus.yml");
     write_private(&file, &configuration(settings))?;
     let mut arguments = vec![
@@ -32,7 +33,7 @@ pub(crate) fn launch(managed: &ManagedServer, settings: &Prometheus, flags: Vec<
 }
 
 fn configuration(settings: &Prometheus) -> String {
-    let Prometheus { scraped_port, scrape_seconds } = settings;
+    let Prometheus { scraped_port, scrape_seconds, .. } = settings;
     [
         "global:".to_owned(),
         format!("  scrape_interval: {scrape_seconds}s"),
@@ -41,6 +42,7 @@ fn configuration(settings: &Prometheus) -> String {
         "scrape_configs:".to_owned(),
         "  - job_name: anabranch".to_owned(),
         format!("    static_configs: [{{ targets: ['127.0.0.1:{scraped_port}'] }}]"),
+        "    file_sd_configs: [{ files: [further.json], refresh_interval: 5s }]".to_owned(),
     ]
     .join("\n")
         + "\n"

@@ -198,7 +198,11 @@ pub struct Search {
 pub struct Prometheus {
     /// The port of 127.0.0.1 on which a daemon shows `/metrics`.
     pub scraped_port: u16,
+    /// Time between two scrapes, and between two evaluations of the rules.
     pub scrape_seconds: u32,
+    /// Text of the rules in place of the documented ones.
+    #[serde(default)]
+    pub rules: Option<String>,
 }
 
 impl Database {
@@ -299,7 +303,17 @@ impl ServerSpec {
 
     /// Specifies a Prometheus server that scrapes the daemon on this port of 127.0.0.1 each second.
     pub fn prometheus(name: impl Into<String>, scraped_port: u16) -> Self {
-        Self::of(name, Kind::Prometheus(Prometheus { scraped_port, scrape_seconds: 1 })).plain()
+        let kind = Prometheus { scraped_port, scrape_seconds: 1, rules: None };
+        Self::of(name, Kind::Prometheus(kind)).plain()
+    }
+
+    /// Sets the time between two scrapes of a Prometheus server, and its rules in place of the documented ones.
+    #[must_use]
+    pub fn scraping(mut self, every_seconds: u32, rules: Option<String>) -> Self {
+        if let Kind::Prometheus(prometheus) = &mut self.kind {
+            (prometheus.scrape_seconds, prometheus.rules) = (every_seconds, rules);
+        }
+        self
     }
 
     /// Limits the bytes of all streams of a NATS node together.

@@ -59,7 +59,7 @@ pub fn json_of(source: &str, entry: &LogEntry, index: u64, change: &Change<'_, '
             out["after"] = row(entity, after);
         }
         Action::Delete { before } => out["before"] = row(entity, before),
-        Action::Withdraw | Action::Reread => {}
+        Action::Withdraw | Action::Reread | Action::Retire => {}
     }
     out
 }
@@ -71,6 +71,7 @@ fn action_name(action: &Action<'_>) -> &'static str {
         Action::Delete { .. } => "delete",
         Action::Withdraw => "withdraw",
         Action::Reread => "reread",
+        Action::Retire => "retire",
     }
 }
 

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::{operator, wall_clock};
+use crate::wall_clock;
 
 /// The key of the register.
 const KEY: &str = "pauses";
@@ -56,9 +56,33 @@ impl Pauses {
         self.pauses.iter().find(|pause| pause.holds(lane))
     }
 
+    /// Returns whether the same lanes have a pause.
+    pub fn has(&self, projection: &str, source: Option<&str>) -> bool {
+        self.pauses.iter().any(|known| known.is_of(projection, source))
+    }
+
+    /// Returns the number of pauses that a resume of the projection and source would end.
+    ///
+    /// Refuses by name to resume a source alone that is paused with all others.
+    pub fn ended_by(&self, projection: &str, source: Option<&str>) -> Result<usize, Fault> {
+        if let Some(source) = source.filter(|_| self.has(projection, None)) {
+            let subject = format!("projection {projection} of source {source}");
+            return Err(Fault::new(
+                Code::ConfigInvalid,
+                subject,
+                "it is paused together with all other sources",
+            )
+            .needs("a resume of the whole projection")
+            .remedy(format!(
+                "anabranch resume --projection {projection}; then pause the other sources by name"
+            )));
+        }
+        Ok(self.clone().end(projection, source))
+    }
+
     /// Adds a pause, unless the same lanes have one; returns whether it did.
     fn add(&mut self, pause: Pause) -> bool {
-        let is_new = !self.pauses.iter().any(|known| known.is_of(&pause.projection, pause.source.as_deref()));
+        let is_new = !self.has(&pause.projection, pause.source.as_deref());
         if is_new {
             self.pauses.push(pause);
         }
@@ -94,16 +118,7 @@ pub async fn resume(
     projection: &str,
     source: Option<&str>,
 ) -> Result<usize, Fault> {
-    let known = read(registers).await?;
-    let is_whole = known.pauses.iter().any(|pause| pause.is_of(projection, None));
-    if let Some(source) = source.filter(|_| is_whole) {
-        let subject = format!("projection {projection} of source {source}");
-        return Err(Fault::new(Code::ConfigInvalid, subject, "it is paused together with all other sources")
-            .needs("a resume of the whole projection")
-            .remedy(format!(
-                "anabranch resume --projection {projection}; then pause the other sources by name"
-            )));
-    }
+    read(registers).await?.ended_by(projection, source)?;
     change(registers, |pauses| pauses.end(projection, source)).await
 }
 
@@ -155,13 +170,13 @@ impl KnownPauses {
     }
 }
 
-/// Returns a pause from now on, by the operator who runs the command.
-pub fn new(projection: &str, source: Option<&str>, reason: Option<&str>) -> Pause {
+/// Returns a pause from now on, by this operator.
+pub fn new(projection: &str, source: Option<&str>, reason: Option<&str>, by: String) -> Pause {
     Pause {
         projection: projection.to_owned(),
         source: source.map(str::to_owned),
         since_ms: wall_clock::now_ms(),
-        by: operator::user_at_host(),
+        by,
         reason: reason.map(str::to_owned),
     }
 }

@@ -50,25 +50,32 @@ impl Requests {
         self.requests.back().map_or(0, |request| request.number)
     }
 
-    fn add(&mut self, task: Option<&str>) {
+    fn add(&mut self, task: Option<&str>) -> u64 {
         let number = self.newest() + 1;
         self.requests.push_back(Request { number, task: task.map(str::to_owned) });
         while self.requests.len() > REQUESTS_MAX {
             self.requests.pop_front();
         }
+        number
     }
 }
 
-/// Asks every process to try a task again, or all of them.
-pub async fn request_restart(registers: &impl Registers, task: Option<&str>) -> Result<(), Fault> {
+/// Asks every process to try a task again, or all of them; returns the number of the request.
+pub async fn request_restart(registers: &impl Registers, task: Option<&str>) -> Result<u64, Fault> {
     again(async || {
         let known = registers.read(KEY).await?;
         let mut requests = Requests::of(&known.value);
-        requests.add(task);
+        let number = requests.add(task);
         let text = serde_json::to_string(&requests).expect("numbers and texts are always JSON");
-        registers.compare_and_set(KEY, &known, text).await.map(drop)
+        registers.compare_and_set(KEY, &known, text).await?;
+        Ok(number)
     })
     .await
+}
+
+/// Returns the number of the newest request; 0 = there was none.
+pub async fn newest_request(registers: &impl Registers) -> Result<u64, Fault> {
+    Ok(Requests::of(&registers.read(KEY).await?.value).newest())
 }
 
 /// Refuses the name of a task that no process of this configuration has.
@@ -78,6 +85,7 @@ pub fn require_task(wiring: &Wiring, task: &str) -> Result<(), Fault> {
     names.extend(lanes(config).iter().map(lane_task));
     names.extend(config.caches.iter().map(|cache| cache_task(&cache.name)));
     names.extend(wiring.all_documents().map(|documents| sweep_task(&documents.projection)));
+    names.extend(wiring.retaining_projections().map(sweep_task));
     names.extend([crate::reconciliations::SCHEDULED, crate::tasks::MINT_TASK].map(str::to_owned));
     if config.coupon_system.is_some() {
         let programmes = coupons::programmes(config).unwrap_or_default();
@@ -174,7 +182,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(tries.load(Ordering::SeqCst), expected, "{requests:?}");
         }
-        (0..200).for_each(|_| requests.add(Some("reader/b")));
+        (0..200).for_each(|_| _ = requests.add(Some("reader/b")));
         let written = serde_json::to_string(&requests).unwrap();
         assert_eq!((Requests::of(&written).newest(), requests.requests.len()), (205, REQUESTS_MAX));
         assert_eq!(Requests::of("no register").newest(), 0);

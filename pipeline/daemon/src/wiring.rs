@@ -7,6 +7,7 @@ mod derived;
 mod documents;
 mod flux;
 mod lane;
+mod operations;
 mod relations;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use anabranch_connectors::mysql::store::{
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchTarget};
+use anabranch_pipeline::capture::BusiestTables;
 use anabranch_pipeline::config::{
     CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig, UnseenChanges,
 };
@@ -41,19 +43,20 @@ pub use self::derived::DerivedStore;
 pub use self::documents::Documents;
 pub use self::flux::{FluxIdentifiers, FluxSequence};
 pub use self::lane::LaneStore;
+pub use self::operations::OperationRecords;
 pub use self::relations::RelationIndex;
-pub use anabranch_connectors::SpillRoom;
 pub use anabranch_connectors::mysql::source::{
-    BinlogKept, CapturedTable, MysqlSource as Source, Survey, SurveyedColumn, TextRow, accepts_data_type,
-    holds_gtids,
+    BinlogKept, CapturedTable, MysqlSource as Source, Survey, SurveyedColumn, TableExtent, TextRow,
+    accepts_data_type, holds_gtids,
 };
 pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
-pub use anabranch_connectors::nats::{NatsLog as Log, StreamState, TailFrom};
+pub use anabranch_connectors::nats::{LeaseHolder, NatsLog as Log, StreamState, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{
     DeadLetter, DocumentQuery, FoundDocument as Document, Overview, PART_CHARACTERS_MIN, Page as SearchPage,
     PageEnd,
 };
+pub use anabranch_connectors::{SpillRoom, certificate_ends};
 
 /// Every connector of one configuration. Cheap to clone.
 #[derive(Clone)]
@@ -82,6 +85,7 @@ struct WiredSource {
     config: SourceConfig,
     connector: Arc<Source>,
     shared: Shared,
+    busiest: BusiestTables,
 }
 
 struct Target {
@@ -104,7 +108,8 @@ impl Wiring {
             .map(|source| {
                 let connector = Arc::new(Source::new(source, &config.entities, config.limits.heartbeat));
                 let shared = Shared::new(config.limits.direct_feeds.get());
-                (source.name.clone(), WiredSource { config: source.clone(), connector, shared })
+                let (config, busiest) = (source.clone(), BusiestTables::default());
+                (source.name.clone(), WiredSource { config, connector, shared, busiest })
             })
             .collect();
         let mysql = MysqlTarget::all(&config);
@@ -261,7 +266,7 @@ impl Wiring {
         self.0.targets.keys().map(String::as_str)
     }
 
-    /// Returns the end of a target's certificate, as its server says it; `None` if it does not.
+    /// Returns the end of a MySQL target's certificate, as its server says it; `None` if it does not.
     pub async fn certificate_ends(&self, target: &str) -> Result<Option<String>, Fault> {
         match &self.target(target)?.server {
             TargetServer::Mysql(server) => server.certificate_ends().await,

@@ -489,3 +489,12 @@ fn a_bundle_is_written_though_the_configuration_is_wrong_and_no_file_is_replaced
     let expected = format!("[file-unwritable] file {}: it cannot be written; needed:", file.display());
     assert!(stderr(&again).contains(&expected), "{}", stderr(&again));
 }
+
+#[test]
+fn a_key_that_is_no_text_is_refused_without_being_repeated() {
+    for key in [&b"a secret \xff\xfe"[..], &[b'7'; 4096]] {
+        let key: &std::ffi::OsStr = std::os::unix::ffi::OsStrExt::from_bytes(key);
+        let said = stderr(&command(&["trace"]).arg(key).output().unwrap());
+        assert!(said.starts_with("error: [lookup-malformed] the key") && !said.contains("secret"), "{said}");
+    }
+}

@@ -2,15 +2,18 @@
 //!
 //! A batch collects changes, `pace.rs` decides when it leaves, `run.rs` is one attempt, `open.rs` decides where it
 //! begins. The stream's last message is the only checkpoint: the next reader resumes there. `begin.rs` makes a source
-//! begin anew when nothing else mends its stream.
+//! begin anew when nothing else mends its stream. `busiest.rs` counts the changes of each
+//! table, for people who look.
 
 mod begin;
+mod busiest;
 mod epochs;
 mod open;
 mod pace;
 mod run;
 
 pub use begin::{BeginAnew, Gap};
+pub use busiest::{BusiestTables, BusyTable};
 pub(crate) use epochs::Epochs;
 pub use open::Capture;
 pub use run::run;

@@ -7,6 +7,7 @@ use anabranch_schemas::beginning::Beginning;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
+use super::busiest::BusiestTables;
 use super::epochs::Epochs;
 use crate::config::Limits;
 use crate::deliver::refresh_command;
@@ -24,6 +25,8 @@ pub struct Capture<'a, S, L, M> {
     pub registers: &'a M,
     /// Entry at which the reader begins when neither the stream nor a lane has a position.
     pub start: &'a BinlogStart,
+    /// Counters of the tables with the most changes.
+    pub busiest: BusiestTables,
     pub limits: &'a Limits,
 }
 

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::busiest::BusiestTables;
 use super::epochs::Epochs;
 use super::open::{Capture, OpenedSource, anew, entry_name, lane_progress, open_source, refresh_all};
 use super::pace::{self, Step, View};
@@ -82,8 +83,9 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     // Lanes that read more fields than the stream's end has begin at the first message that has them.
     let is_announced = is_announced && end.as_ref().is_some_and(|end| end.envelope.captured == captured);
     let numbers = (term, epochs.number());
-    let (framer, batch) =
+    let (framer, mut batch) =
         Framer::begin(entry.resume_point(), position, origin, numbers, captured, batch_bytes);
+    batch.count_tables();
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     let position_requests = capture.log.position_requests(capture.source).await?;
@@ -102,6 +104,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         keep_at: Instant::now() + capture.limits.position_interval,
         check_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
+        busiest: &capture.busiest,
         epochs,
         source,
         writer,
@@ -160,6 +163,7 @@ struct Attempt<'a, C, L: Log, M> {
     /// When to check whether the source has begun anew.
     check_at: Instant,
     meters: Meters,
+    busiest: &'a BusiestTables,
     limits: &'a Limits,
 }
 
@@ -286,6 +290,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
     async fn append(&mut self) -> Result<(), Fault> {
         self.count_read();
         self.batch.require_order(self.name)?;
+        self.busiest.add(self.batch.take_tables(), Instant::now().into_std());
         let batch = self.batch.take();
         let envelope = self.framer.frame(&batch, self.source.server());
         self.check_register().await?;

@@ -34,6 +34,8 @@ pub(super) struct EntityTables {
     changed_at_column: Option<String>,
     #[serde(default)]
     unseen_changes: super::UnseenChanges,
+    #[serde(default)]
+    removal: super::Removal,
 }
 
 #[derive(Debug, Deserialize)]
@@ -95,6 +97,7 @@ impl EntityTables {
             sharding_column,
             changed_at_column: self.changed_at_column,
             unseen_changes: self.unseen_changes,
+            removal: self.removal,
         })
     }
 
@@ -104,6 +107,12 @@ impl EntityTables {
             if self.level.is_some() {
                 let found = format!("of entity `{}`", self.entity.name());
                 problems.add("entities.level", found, "a key of entity `flux`");
+            }
+            if self.removal == super::Removal::Retain {
+                let found = format!("`retain` of entity `{}`", self.entity.name());
+                let needed = "`withdraw`: a row of a table that is gone would be shown as if it existed; only payment \
+                              documents outlive their table";
+                problems.add("entities.removal", found, needed);
             }
             return;
         }

@@ -25,6 +25,12 @@ const REQUEST_KEYS_DAYS_MIN: u32 = 2;
 const REQUEST_KEYS_DAYS_MAX: u32 = 400;
 /// Request keys, at most: some 3 GB of rows. A day of 270 million identifiers in hundreds has 2.7 million keys.
 const REQUEST_KEYS_MAX: NonZeroU64 = NonZeroU64::new(20_000_000).expect("not zero");
+/// A month's table is dropped when its documents are sixteen months old, as the source document has it.
+const RETENTION_MONTHS: NonZeroU32 = NonZeroU32::new(16).expect("not zero");
+/// Refunds come up to two years after their recharge.
+const INDEX_MONTHS_AFTER: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
+/// Months of both settings, at most: ten years.
+const MONTHS_MAX: u32 = 120;
 const DATABASE: &str = "flux_sequence";
 /// Bytes of a database name, by MySQL's limit.
 const DATABASE_BYTES_MAX: usize = 64;
@@ -38,6 +44,22 @@ pub struct FluxConfig {
     pub kinds: Vec<(u8, Kind)>,
     /// `None` = no identifiers are made here.
     pub identifiers: Option<FluxIdentifierConfig>,
+    pub retention: FluxRetention,
+}
+
+/// Time for which tables of payment documents, and rows of dropped ones, are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FluxRetention {
+    /// Age in months at which a month's table is due.
+    pub months: NonZeroU32,
+    /// Months for which index rows outlive their table.
+    pub index_months_after: NonZeroU32,
+}
+
+impl Default for FluxRetention {
+    fn default() -> Self {
+        Self { months: RETENTION_MONTHS, index_months_after: INDEX_MONTHS_AFTER }
+    }
 }
 
 /// Settings for new identifiers of payment documents.
@@ -104,6 +126,8 @@ pub(super) struct Flux {
     system: Option<u16>,
     #[serde(default)]
     kinds: BTreeMap<String, KindNames>,
+    retention_months: Option<NonZeroU32>,
+    index_months_after: Option<NonZeroU32>,
     region: Option<RegionName>,
     time_zone: Option<String>,
     sequence_url: Option<ServerUrl>,
@@ -171,8 +195,24 @@ impl Flux {
             problems.add("flux.system", system.to_string(), "at most three digits");
         }
         let kinds = kinds(&self.kinds, problems);
+        let retention = self.retention(problems);
         let identifiers = self.identifiers(system, problems);
-        (problems.0.len() == before).then_some(FluxConfig { system, kinds, identifiers })
+        (problems.0.len() == before).then_some(FluxConfig { system, kinds, identifiers, retention })
+    }
+
+    fn retention(&self, problems: &mut Problems) -> FluxRetention {
+        let mut months = |key: &str, configured: Option<NonZeroU32>, default| {
+            let months = configured.unwrap_or(default);
+            if months.get() > MONTHS_MAX {
+                let needed = format!("1 to {MONTHS_MAX} months");
+                problems.add(&format!("flux.{key}"), months.to_string(), &needed);
+            }
+            months
+        };
+        FluxRetention {
+            months: months("retention_months", self.retention_months, RETENTION_MONTHS),
+            index_months_after: months("index_months_after", self.index_months_after, INDEX_MONTHS_AFTER),
+        }
     }
 
     /// Returns the settings for new identifiers, if the section has both the region and the server. One of them alone,

@@ -34,7 +34,7 @@ use serde::Deserialize;
 
 pub use self::coupon_system::CouponSystemConfig;
 pub use self::derived::{DocumentIndex, ProjectionKind};
-pub use self::flux::{FluxConfig, FluxIdentifierConfig};
+pub use self::flux::{FluxConfig, FluxIdentifierConfig, FluxRetention};
 use self::reconcile::ReconcileSettings;
 pub use self::tables::{BirthdayTables, MappingTables, RelationTables};
 pub use self::values::{Secret, ServerUrl};
@@ -87,6 +87,16 @@ pub struct HttpConfig {
     pub listen: Option<SocketAddr>,
     /// Tokens of clients that may use the endpoints for applications; without any the endpoints are closed.
     pub tokens: Vec<Secret>,
+    /// People who may change something over HTTP, each with a token of their own.
+    pub operators: Vec<OperatorConfig>,
+}
+
+/// A person, or a program of one, with a token for endpoints that change something.
+#[derive(Debug, Clone)]
+pub struct OperatorConfig {
+    /// The name that records of operations show.
+    pub name: String,
+    pub token: Secret,
 }
 
 /// A captured entity: its physical tables, and the names of its fields in them.
@@ -106,6 +116,19 @@ pub struct EntityConfig {
     /// Its own changes are not captured: granters read it with the source row.
     pub changed_at_column: Option<String>,
     pub unseen_changes: UnseenChanges,
+    /// The fate of derived rows when a table of the entity leaves as a whole.
+    pub removal: Removal,
+}
+
+/// The meaning of a table that is dropped, truncated or renamed away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Removal {
+    /// The rows of the table are gone: lanes withdraw their claims.
+    #[default]
+    Withdraw,
+    /// The table was online for long enough. Its documents still exist elsewhere, so their claims keep standing.
+    Retain,
 }
 
 /// The reaction of a reader when rows of a captured table changed without row events: a RENAME, a change by text, an
@@ -311,6 +334,22 @@ impl Config {
     /// Returns the settings for new identifiers of payment documents; `None` = none are made here.
     pub fn flux_identifiers(&self) -> Option<&FluxIdentifierConfig> {
         self.flux.as_ref()?.identifiers.as_ref()
+    }
+
+    /// Returns how long tables of payment documents are kept, and their rows in the index.
+    pub fn flux_retention(&self) -> FluxRetention {
+        self.flux.as_ref().map_or_else(FluxRetention::default, |flux| flux.retention)
+    }
+
+    /// Returns the settings of the captured table of this name; `None` if no entity captures it.
+    pub fn entity_of(&self, entity: Entity, database: &str, table: &str) -> Option<&EntityConfig> {
+        let mut of_entity = self.entities.iter().filter(|known| known.entity == entity);
+        of_entity.find(|known| known.tables.matches(database, table).is_some())
+    }
+
+    /// Returns whether rows of an entity's tables keep standing when a table leaves.
+    pub fn retains(&self, entity: Entity) -> bool {
+        self.entities.iter().any(|known| known.entity == entity && known.removal == Removal::Retain)
     }
 
     pub fn target(&self, name: &str) -> Option<&TargetConfig> {

@@ -28,6 +28,8 @@ pub(super) const EXAMPLES: [&str; 3] = [
 ];
 /// Shorter tokens can be guessed; an empty environment variable would leave an empty one.
 const TOKEN_MIN_BYTES: usize = 16;
+/// A table of operations has a column for the name, and a page shows it.
+const OPERATOR_NAME_MAX_BYTES: usize = 64;
 /// Names become parts of NATS subjects and of a VARCHAR(128) lane key.
 pub const NAME_MAX_BYTES: usize = 32;
 /// From 16 KB on only the bytes of a message cost; above 256 KB nothing is gained, and 64 KB keeps latency low.
@@ -113,6 +115,15 @@ struct Http {
     listen: Option<SocketAddr>,
     #[serde(default)]
     tokens: Vec<Expanded>,
+    #[serde(default)]
+    operators: Vec<Operator>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Operator {
+    name: String,
+    token: Expanded,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -223,19 +234,50 @@ impl Log {
 
 impl Http {
     fn resolve(self, problems: &mut Problems) -> super::HttpConfig {
-        let is_sound = |token: &Expanded| {
-            token.0.len() >= TOKEN_MIN_BYTES && token.0.bytes().all(|byte| byte.is_ascii_graphic())
-        };
+        let needed = "16 or more visible ASCII characters without blanks (openssl rand -hex 32)";
         for (place, _) in self.tokens.iter().enumerate().filter(|(_, token)| !is_sound(token)) {
-            let needed = "16 or more visible ASCII characters without blanks (openssl rand -hex 32)";
             problems.add("http.tokens", format!("token {} is too short or not ASCII", place + 1), needed);
         }
         if self.listen.is_none() && !self.tokens.is_empty() {
             problems.add("http.listen", "missing beside http.tokens".to_owned(), "an address to serve on");
         }
-        let tokens = self.tokens.into_iter().map(|token| Secret::new(token.0)).collect();
-        super::HttpConfig { listen: self.listen, tokens }
+        if self.listen.is_none() && !self.operators.is_empty() {
+            problems.add("http.listen", "missing beside http.operators".to_owned(), "an address to serve on");
+        }
+        for (place, Operator { name, token }) in self.operators.iter().enumerate() {
+            if !is_operator_name(name) {
+                let needed = "1 to 64 small letters, digits, `_`, `.` and `-`";
+                problems.add("http.operators.name", format!("`{name}`"), needed);
+            }
+            if !is_sound(token) {
+                let found = format!("the token of `{name}` is too short or not ASCII");
+                problems.add("http.operators.token", found, needed);
+            }
+            let others = self.operators[..place].iter().map(|other| &other.token).chain(&self.tokens);
+            if others.into_iter().any(|other| other.0 == token.0) {
+                let found = format!("the token of `{name}` is another one's too");
+                problems.add("http.operators.token", found, "a token of its own for each operator");
+            }
+        }
+        problems.unique("http.operators.name", self.operators.iter().map(|operator| operator.name.as_str()));
+        let operator = |Operator { name, token }| super::OperatorConfig { name, token: Secret::new(token.0) };
+        super::HttpConfig {
+            listen: self.listen,
+            tokens: self.tokens.into_iter().map(|token| Secret::new(token.0)).collect(),
+            operators: self.operators.into_iter().map(operator).collect(),
+        }
     }
+}
+
+/// Returns whether a token is long enough and can stand in a header.
+fn is_sound(token: &Expanded) -> bool {
+    token.0.len() >= TOKEN_MIN_BYTES && token.0.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// Returns whether a name has the form that records of operations and the live page show.
+fn is_operator_name(name: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.-".contains(&byte);
+    (1..=OPERATOR_NAME_MAX_BYTES).contains(&name.len()) && name.bytes().all(is_allowed)
 }
 
 impl Limits {

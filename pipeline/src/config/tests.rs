@@ -80,6 +80,11 @@ fn each_mistake_is_named_with_its_key() {
             "http.tokens: token 2 is too short",
         ),
         ("[[entities]]", "[http]\ntokens = [\"0123456789abcdef\"]\n[[entities]]", "http.listen: missing"),
+        (
+            "[[entities]]",
+            "[[http.operators]]\nname = \"ann\"\ntoken = \"0123456789abcdef\"\n[[entities]]",
+            "http.listen: missing beside http.operators",
+        ),
         ("databases = 4", "databases = 0", "a nonzero"),
         ("databases = 4", "databases = -4", "databases"),
         ("databases = 4", "databases = 4\nlanes = 0", "lanes"),
@@ -284,6 +289,46 @@ fn a_target_inside_a_captured_pattern_is_refused() {
         .replace("birthday_{db:02}", "user_{db:02}")
         .replace("table = \"birthday_{mmdd}\"", "table = \"user_{mmdd}\"");
     assert!(problems(&text).contains("[target-is-source] target target"), "{}", problems(&text));
+}
+
+/// The sample with an application's token and these operators.
+fn with_operators(operators: &[(&str, &str)]) -> String {
+    let mut http = "[http]\nlisten = \"127.0.0.1:0\"\ntokens = [\"token-of-an-application\"]\n".to_owned();
+    for (name, token) in operators {
+        http += &format!("[[http.operators]]\nname = \"{name}\"\ntoken = \"{token}\"\n");
+    }
+    GOOD.replace("[[entities]]", &format!("{http}[[entities]]"))
+}
+
+#[test]
+fn each_operator_has_a_name_and_a_token_that_nobody_else_has() {
+    let config =
+        Config::parse(&with_operators(&[("ann", "token-of-ann-1234"), ("b.c_d-9", "token-of-b-123456")]));
+    let operators = config.unwrap().http.operators;
+    assert_eq!(operators.iter().map(|known| &*known.name).collect::<Vec<_>>(), ["ann", "b.c_d-9"]);
+    assert_eq!(operators[0].token.expose(), "token-of-ann-1234");
+    assert!(Config::parse(GOOD).unwrap().http.operators.is_empty());
+    let long = "a".repeat(65);
+    for (operators, expected) in [
+        (&[("", "token-of-ann-1234")][..], "http.operators.name: ``"),
+        (&[("Ann", "token-of-ann-1234")], "http.operators.name: `Ann`"),
+        (&[("ann b", "token-of-ann-1234")], "http.operators.name: `ann b`"),
+        (&[(long.as_str(), "token-of-ann-1234")], "needed: 1 to 64 small letters"),
+        (&[("ann", "short")], "http.operators.token: the token of `ann` is too short"),
+        (&[("ann", "token of ann 1234")], "http.operators.token: the token of `ann` is too short"),
+        (&[("ann", "token-of-an-application")], "the token of `ann` is another one's too"),
+        (
+            &[("ann", "token-of-ann-1234"), ("bob", "token-of-ann-1234")],
+            "the token of `bob` is another one's",
+        ),
+        (&[("ann", "token-of-ann-1234"), ("ann", "token-of-bob-1234")], "http.operators.name: `ann` twice"),
+    ] {
+        let found = problems(&with_operators(operators));
+        assert!(found.contains(expected), "{operators:?}: {found}");
+        assert!(!found.contains("token-of"), "a token in {found}");
+    }
+    let unknown = with_operators(&[("ann", "token-of-ann-1234\"\nrole = \"all")]);
+    assert!(problems(&unknown).contains("unknown field `role`"), "{}", problems(&unknown));
 }
 
 #[test]

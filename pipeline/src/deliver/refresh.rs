@@ -41,7 +41,7 @@ use self::changed_claims::ChangedClaims;
 use self::meters::Meters;
 use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
-pub use self::request::request_refresh;
+pub use self::request::{rehearse_refresh, request_refresh};
 use super::lane::Lane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
@@ -128,6 +128,8 @@ pub(super) struct Refresher<'a, S> {
     set_aside: BTreeSet<ShardId>,
     /// Tables that were set aside and that a warning in the log names.
     warned_of: BTreeSet<ShardId>,
+    /// Tables that were retired in this attempt: one that cannot be found is gone and not hidden.
+    retired: BTreeSet<ShardId>,
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
@@ -159,6 +161,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             meters: Meters::of(lane.id),
             set_aside: BTreeSet::new(),
             warned_of: BTreeSet::new(),
+            retired: BTreeSet::new(),
         }
     }
 
@@ -268,6 +271,12 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 Reread::Every => self.set_aside.clear(),
                 Reread::Table(shard) => _ = self.set_aside.remove(shard),
             }
+        }
+        if !flush.retirements.is_empty() {
+            // A table that left is no longer listed. A chunk of it that was read before is written all the same: its
+            // rows are as old as the table, and stay as the others do.
+            self.tables = None;
+            self.retired.extend(flush.retirements.iter().map(|retired| retired.table.shard));
         }
         self.changes.record(flush);
     }

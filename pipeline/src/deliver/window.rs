@@ -20,7 +20,9 @@ use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress, Reread};
 
-/// Withdrawals of shards with rows that fill a flush. A message is taken whole, so one of 64 KiB adds a thousand.
+/// Withdrawals of shards with rows, or retirements, that fill a flush.
+///
+/// A message is taken whole, so one of 64 KiB adds a thousand.
 const WITHDRAWALS_MAX: usize = 256;
 
 /// A message of the stream or of a direct feed.
@@ -119,7 +121,8 @@ impl LaneWindow {
 
     /// Whether one transaction takes no more: a statement may withdraw as many tables as the configuration can name.
     pub(super) fn is_full(&self, flush_rows: usize) -> bool {
-        self.flush.rows() >= flush_rows || self.has_many_withdrawals()
+        let has_many_retirements = self.flush.retirements.len() >= WITHDRAWALS_MAX;
+        self.flush.rows() >= flush_rows || self.has_many_withdrawals() || has_many_retirements
     }
 
     /// Whether the transaction takes no more because of its withdrawals, most of which may be of shards without a row.

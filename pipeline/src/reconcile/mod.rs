@@ -10,7 +10,7 @@
 //!   them.
 //! - `lane_wait.rs` waits for lanes, `backpressure.rs` for servers; `pace.rs` holds how fast these are read.
 //! - `spot_checks.rs` rechecks some of the changed keys between reconciliations and only reports its findings.
-//! - `barrier.rs` lets other tasks wait for lanes, too.
+//! - `barrier.rs` lets other tasks wait for lanes, too, and `proof.rs` compares one table before a person drops it.
 //!
 //! A reconciliation writes no derived row, and calls nothing clean that it has not read.
 
@@ -23,6 +23,7 @@ mod history;
 mod lane_wait;
 mod pace;
 mod placement;
+mod proof;
 mod recheck;
 mod repair;
 mod report;
@@ -42,6 +43,7 @@ pub use lane_wait::LaneWait;
 pub use pace::Pace;
 pub(crate) use pace::released;
 pub use placement::{DoubledKey, OddDocument, Placement, PlacementAudit, Rules};
+pub use proof::{Proof, TableProof};
 pub use recheck::{Recheck, Verdict, WindowVerdicts};
 pub use report::{Drifted, ReconciliationReport, StoreReport, count_again, worst};
 pub use run::{Checkpoint, Reconciliation, StoreState};

@@ -61,6 +61,11 @@ pub struct StoreReport {
     pub foreign_rows: u64,
     #[serde(default)]
     pub foreign: Vec<Foreign>,
+    /// Source tables that left by a retention rule and whose derived rows stand; `retired_rows` counts these rows.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retired_tables: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub retired_rows: u64,
     /// Whether more differs than may be repaired without the word of a person.
     pub is_gate_closed: bool,
     /// Findings about the placement of source rows; each entity is audited once.
@@ -192,6 +197,17 @@ pub struct ReconciliationReport {
     /// The point where the next audit of a cache resumes, by the name of its store.
     #[serde(default)]
     pub caches: BTreeMap<String, AuditCursor>,
+    /// Command that a person gave; `None` = the schedule alone began it, or an older version wrote the report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// Who asked for it: `user@host` of each person, and the schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked_by: Option<String>,
+}
+
+/// A store without retired tables is written as before there were any.
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A report of a version without this field counts as whole.
@@ -231,6 +247,7 @@ mod tests {
         assert_eq!(with(|report| report.count(Verdict::Unreadable, 1)), Outcome::Incomplete);
         assert_eq!(with(|report| report.set_incomplete("a table")), Outcome::Incomplete);
         assert_eq!(with(|report| report.add_foreign(1, std::iter::empty())), Outcome::Incomplete);
+        assert_eq!(with(|report| report.retired_rows = 5), Outcome::Clean);
         assert_eq!(with(|report| report.left = 1), Outcome::Failed);
         assert_eq!(with(|report| report.is_gate_closed = true), Outcome::Failed);
         assert_eq!(worst([]), Outcome::Incomplete);
@@ -288,6 +305,18 @@ mod tests {
         let last = many.incomplete.last().cloned();
         many.put_in_order();
         assert_eq!((many.incomplete[0].as_str(), many.incomplete.last().cloned()), ("001", last));
+    }
+
+    #[test]
+    fn a_report_of_a_version_without_orders_is_read_and_written_as_it_was() {
+        let before = r#"{"id":"r","verdict":"clean","begun_at_ms":1,"ended_at_ms":2,"mode":"repair","stores":[],"tables":{},"is_whole":true,"caches":{}}"#;
+        let report: ReconciliationReport = serde_json::from_str(before).unwrap();
+        assert_eq!((&report.command, &report.asked_by), (&None, &None));
+        assert_eq!(serde_json::to_string(&report).unwrap(), before);
+        let command = Some("reconcile --now --open-gate".to_owned());
+        let ordered = ReconciliationReport { command, asked_by: Some("ann@db-1".to_owned()), ..report };
+        let written = serde_json::to_string(&ordered).unwrap();
+        assert_eq!(serde_json::from_str::<ReconciliationReport>(&written).unwrap(), ordered);
     }
 
     #[test]

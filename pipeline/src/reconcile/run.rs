@@ -316,6 +316,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         report.rows_source += scanned.rows_source;
         report.rows_expected += scanned.rows_expected;
         report.rows_derived += scanned.rows_derived;
+        report.retired_tables += scanned.retired.len() as u64;
+        report.retired_rows += scanned.retired.values().sum::<u64>();
         self.report_foreign(scanned.unowned, recheck.tables, report).await;
         for mut window in scanned.candidates.windows(WINDOW_ROWS) {
             // Derived rows of one source row may lie in several slices; the row counts once and is read back with all

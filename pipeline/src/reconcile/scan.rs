@@ -94,6 +94,8 @@ pub struct Scanned {
     /// Derived rows of shards that no table of the unit has, in the first slice only: they are not among the
     /// candidates.
     pub unowned: UnownedRows,
+    /// Rows of retired source tables by shard, in the first slice only. They are expected, and compared with nothing.
+    pub retired: BTreeMap<ShardId, u64>,
     pub candidates: Candidates,
 }
 
@@ -145,6 +147,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             rows_expected: 0,
             rows_derived: 0,
             unowned: UnownedRows::default(),
+            retired: BTreeMap::new(),
         }));
         let owned: Arc<BTreeSet<ShardId>> = Arc::new(unit.tables.keys().copied().collect());
         // All reads of one server share its throttle.
@@ -158,6 +161,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
             words: Vec::new(),
             sums: Vec::new(),
             unowned: UnownedRows::default(),
+            retired: BTreeMap::new(),
             throttle: throttle.clone(),
             backpressure: pace.backpressure.clone(),
         };
@@ -185,7 +189,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         }
         let board = Arc::into_inner(board).expect("every reading has ended");
         let board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let UnitTotals { sketch, sums, rows_source, rows_expected, rows_derived, unowned } = board;
+        let UnitTotals { sketch, sums, rows_source, rows_expected, rows_derived, unowned, retired } = board;
         let Some(difference) = sketch.list() else { return Ok(None) };
         let not_understood = |found: &str| Unscanned::Unread {
             shard: None,
@@ -196,7 +200,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         }
         let candidates = Candidates::new(difference, &self.projection)
             .map_err(|_| not_understood("it lists parts of a key that are not whole"))?;
-        Ok(Some(Scanned { rows_source, rows_expected, rows_derived, unowned, candidates }))
+        Ok(Some(Scanned { rows_source, rows_expected, rows_derived, unowned, retired, candidates }))
     }
 }
 
@@ -225,6 +229,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
                 if std::mem::replace(&mut self.is_counted, true) {
                     scanned.rows_source = 0;
                     scanned.unowned = UnownedRows::default();
+                    scanned.retired = BTreeMap::new();
                 }
                 return Ok(Some(scanned));
             }
@@ -257,6 +262,7 @@ struct UnitTotals {
     rows_expected: u64,
     rows_derived: u64,
     unowned: UnownedRows,
+    retired: BTreeMap<ShardId, u64>,
 }
 
 /// Returns the sums of fingerprints that these differences make.
@@ -283,6 +289,7 @@ struct ScanBuffer {
     words: Vec<u64>,
     sums: Vec<(usize, u64)>,
     unowned: UnownedRows,
+    retired: BTreeMap<ShardId, u64>,
     throttle: SharedThrottle,
     backpressure: watch::Receiver<bool>,
 }
@@ -358,6 +365,9 @@ impl ScanBuffer {
         }
         board.rows_source += rows_source;
         board.unowned.append(std::mem::take(&mut self.unowned));
+        for (shard, rows) in std::mem::take(&mut self.retired) {
+            *board.retired.entry(shard).or_default() += rows;
+        }
         self.forget();
     }
 
@@ -365,6 +375,7 @@ impl ScanBuffer {
         self.words.clear();
         self.sums.clear();
         self.unowned = UnownedRows::default();
+        self.retired.clear();
     }
 }
 
@@ -426,6 +437,7 @@ async fn read_derived<D: DerivedRows>(
                 let mut visit = |row: DerivedRow<'_>| match row {
                     DerivedRow::Claimed(row) => buffer.put(&row),
                     DerivedRow::Stray(row) => buffer.unowned.count(row.table, (None, row.shard), row.key),
+                    DerivedRow::Retired(row) => *buffer.retired.entry(row.shard).or_default() += 1,
                 };
                 match target.page(table, shards.clone(), after.as_ref(), rows, &mut visit).await {
                     Ok(next) => break next,
@@ -433,7 +445,8 @@ async fn read_derived<D: DerivedRows>(
                 }
                 buffer.forget();
             };
-            let read = buffer.sums.len() as u64 + buffer.unowned.rows();
+            let kept = buffer.retired.values().sum::<u64>();
+            let read = buffer.sums.len() as u64 + buffer.unowned.rows() + kept;
             buffer.throttle.give_back(rows.get().saturating_sub(read as usize));
             buffer.hand_over(Side::Derived, 0);
             if after.is_none() {

@@ -9,6 +9,7 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use bytes::Bytes;
 
+use super::table_counts::TableCounts;
 use crate::error::{Code, Fault};
 
 /// A finished message: its payload and its position in the binlog.
@@ -65,6 +66,8 @@ pub struct BatchBuilder {
     unchanged: u64,
     unseen: u64,
     rereads: u64,
+    /// Changes by table; `None` when they are not counted.
+    tables: Option<TableCounts>,
     /// The previous batch ended in the middle of an event.
     continues: bool,
     position: Lsn,
@@ -85,6 +88,7 @@ impl BatchBuilder {
             unchanged: 0,
             unseen: 0,
             rereads: 0,
+            tables: None,
             continues: false,
             position,
             resume,
@@ -93,8 +97,13 @@ impl BatchBuilder {
         }
     }
 
+    /// Counts changes by table from now on, for [`Self::take_tables`].
+    pub fn count_tables(&mut self) {
+        self.tables = Some(TableCounts::default());
+    }
+
     pub fn insert(&mut self, lsn: Lsn, table: &TableIdentity<'static>, after: &[Value<'_>]) {
-        self.raise_highest(lsn);
+        self.raise_highest(lsn, table);
         self.encoder.insert(lsn, table, after);
     }
 
@@ -105,23 +114,29 @@ impl BatchBuilder {
         before: &[Value<'_>],
         after: &[Value<'_>],
     ) {
-        self.raise_highest(lsn);
+        self.raise_highest(lsn, table);
         self.encoder.update(lsn, table, before, after);
     }
 
     pub fn delete(&mut self, lsn: Lsn, table: &TableIdentity<'static>, before: &[Value<'_>]) {
-        self.raise_highest(lsn);
+        self.raise_highest(lsn, table);
         self.encoder.delete(lsn, table, before);
     }
 
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
-        self.raise_highest(lsn);
+        self.raise_highest(lsn, table);
         self.encoder.withdraw(lsn, table);
+    }
+
+    /// Adds the record of a table that a retention rule removed: its rows keep standing.
+    pub fn retire(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
+        self.raise_highest(lsn, table);
+        self.encoder.retire(lsn, table);
     }
 
     /// Adds a request to read the table again, because rows of it changed in a way that row events do not show.
     pub fn reread(&mut self, lsn: Lsn, table: &TableIdentity<'static>) {
-        self.raise_highest(lsn);
+        self.raise_highest(lsn, table);
         self.rereads += 1;
         self.encoder.reread(lsn, table);
     }
@@ -131,12 +146,20 @@ impl BatchBuilder {
         std::mem::take(&mut self.rereads)
     }
 
-    fn raise_highest(&mut self, lsn: Lsn) {
+    /// Returns the changes by table that were added since the last call.
+    pub fn take_tables(&mut self) -> TableCounts {
+        self.tables.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn raise_highest(&mut self, lsn: Lsn, table: &TableIdentity<'_>) {
         if lsn <= self.position {
             self.violation.get_or_insert((lsn, self.position));
         }
         self.newest = lsn;
         self.added += 1;
+        if let Some(tables) = &mut self.tables {
+            tables.add(table);
+        }
     }
 
     /// Refuses a batch with a change that is not above the position before it: each lane would skip the change as one

@@ -3,8 +3,8 @@
 //! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source returns `chunk.rs`, perhaps for a
 //! `condition.rs`. A projection turns both into `mutation.rs` for rows of `row.rs`, and a lane commits them with
 //! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs` and `relation.rs`, reconciliations leave
-//! `past_reconciliation.rs`. Identifiers of payment documents come from `sequence.rs`, and `flux_places.rs` says where
-//! such documents belong. The methods of [`crate::ports`] use these types.
+//! `past_reconciliation.rs`, and commands `operation.rs`. Identifiers of payment documents come from `sequence.rs`, and
+//! `flux_places.rs` says where such documents belong. The methods of [`crate::ports`] use these types.
 
 mod batch;
 mod chunk;
@@ -13,12 +13,14 @@ mod condition;
 mod flux_places;
 mod frame;
 mod mutation;
+mod operation;
 mod past_reconciliation;
 mod progress;
 mod refresh;
 mod relation;
 mod row;
 mod sequence;
+mod table_counts;
 
 pub use batch::{Batch, BatchBuilder};
 pub use chunk::{Chunk, ScanCursor};
@@ -26,8 +28,11 @@ pub use claims::{Claims, DeviceClaim, TimeToLive, Token};
 pub use condition::{COMPARISONS_MAX, Comparison, Condition, InvalidComparison, Operator};
 pub use flux_places::{FluxPlaces, FluxSource, FluxTables};
 pub use frame::Framer;
-pub use mutation::{Flush, Mutation, MutationAction, OrderedMutation, Replacement};
+pub use mutation::{
+    Flush, Mutation, MutationAction, OrderedMutation, Replacement, RetiredShards, Retirement,
+};
 pub(crate) use mutation::{Reread, TABLE_WORK};
+pub use operation::{OperationPhase, OperationRecord, OperationWay, StoredOperation};
 pub use past_reconciliation::{Outcome, PastReconciliation};
 pub use progress::{LaneId, Progress};
 pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
@@ -37,3 +42,4 @@ pub use sequence::{
     CounterRow, DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,
     RequestKey, SequenceServer, SequenceStatus,
 };
+pub use table_counts::TableCounts;

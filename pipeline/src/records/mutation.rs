@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use anabranch_schemas::change::{Action, Change};
+use anabranch_schemas::change::{Action, Change, TableIdentity};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
@@ -80,6 +80,17 @@ impl Replacement {
 /// Work of a statement for a table, in rows of one (MariaDB 10.11: 50 µs, and 7 µs a row).
 pub(crate) const TABLE_WORK: usize = 8;
 
+/// A source table that left by a retention rule: its rows up to the position keep standing, whatever the table of that
+/// name holds afterwards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Retirement {
+    pub table: TableIdentity<'static>,
+    pub at: Lsn,
+}
+
+/// Position up to which rows of each retired shard keep standing: that of its last retirement.
+pub type RetiredShards = BTreeMap<ShardId, Lsn>;
+
 /// A request to read source tables again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reread {
@@ -98,6 +109,8 @@ pub struct Flush {
     pub withdrawals: Vec<(ShardId, Lsn)>,
     /// Tables to which the withdrawals apply; `None` = all tables of the lane.
     pub withdrawn_tables: Option<Range<u32>>,
+    /// Source tables that left by a retention rule. The store keeps them with the lane's progress.
+    pub retirements: Vec<Retirement>,
     /// The source rows that a refresh of keys has read.
     pub replacement: Option<Replacement>,
     mutations: HashMap<DerivedKey, (Lsn, MutationAction), foldhash::quality::RandomState>,
@@ -127,10 +140,37 @@ impl Flush {
     pub fn withdraw(&mut self, shard: ShardId, lsn: Lsn) {
         // A statement may withdraw thousands of shards, and few have mutations here.
         if self.owners.contains(&shard) {
-            let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), _)| *owner == shard);
+            let kept = self.retired_before(shard, lsn);
+            let of_shard = self.mutations.iter_mut().filter(|((_, owner, _), (version, _))| {
+                *owner == shard && kept.is_none_or(|kept| *version > kept)
+            });
             of_shard.for_each(|(_, mutation)| *mutation = (lsn, MutationAction::Delete));
         }
         self.withdrawals.push((shard, lsn));
+    }
+
+    /// Returns the position of this flush's last retirement of a shard before `lsn`.
+    fn retired_before(&self, shard: ShardId, lsn: Lsn) -> Option<Lsn> {
+        let of_shard = self.retirements.iter().filter(|retired| retired.table.shard == shard);
+        of_shard.map(|retired| retired.at).filter(|at| *at < lsn).max()
+    }
+
+    /// Returns the versions that the withdrawals remove: for each shard those above the first position, if there is
+    /// one, up to the second. Rows of a retired table keep standing. `retired` are the shards that were retired before
+    /// this flush; a withdrawal that is not above such a position comes from a replay, or from a sweep of a table that
+    /// left meanwhile, and removes nothing.
+    pub fn withdrawn_versions(&self, retired: &RetiredShards) -> BTreeMap<(ShardId, Option<Lsn>), Lsn> {
+        let mut versions = BTreeMap::new();
+        for (shard, lsn) in &self.withdrawals {
+            let before = retired.get(shard).copied();
+            if before.is_some_and(|before| before >= *lsn) {
+                continue;
+            }
+            let above = before.max(self.retired_before(*shard, *lsn));
+            let version = versions.entry((*shard, above)).or_insert(*lsn);
+            *version = (*version).max(*lsn);
+        }
+        versions
     }
 
     /// Adds an action on a whole table of the lane's entity: an action without row images.
@@ -145,6 +185,10 @@ impl Flush {
             Action::Reread => {
                 self.rereads.push(Reread::Table(table.shard));
                 Some(Refresh::with_reread(refresh, table.shard, lsn))
+            }
+            Action::Retire => {
+                self.retirements.push(Retirement { table: table.clone().into_owned(), at: lsn });
+                refresh.map(|refresh| refresh.without_reread(table.shard, lsn))
             }
             _ => {
                 self.withdraw(table.shard, lsn);
@@ -194,7 +238,8 @@ impl Flush {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.mutations.is_empty() && self.withdrawals.is_empty() && self.replacement.is_none()
+        let changes_no_row = self.mutations.is_empty() && self.withdrawals.is_empty();
+        changes_no_row && self.retirements.is_empty() && self.replacement.is_none()
     }
 
     /// Returns the mutations ordered by table, shard and key: every flush locks in one order.
@@ -217,7 +262,81 @@ impl Flush {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
+    use anabranch_schemas::change::Entity;
+
     use super::*;
+
+    fn lsn(position: u64) -> Lsn {
+        Lsn::new(1, 1, position * 16).expect("it is small")
+    }
+
+    fn table() -> TableIdentity<'static> {
+        TableIdentity {
+            entity: Entity::Flux,
+            shard: ShardId::of("s", "d", "t", 0),
+            database: Cow::Borrowed("d"),
+            table: Cow::Borrowed("t"),
+        }
+    }
+
+    fn take(flush: &mut Flush, position: u64, action: Action<'_>) {
+        flush.take_table(&Change { lsn: lsn(position), table: &table(), action });
+    }
+
+    /// Documents outlive their table: neither a withdrawal nor a sweep after it reaches them.
+    #[test]
+    fn rows_of_a_retired_table_are_no_part_of_any_later_withdrawal() {
+        let shard = table().shard;
+        let retired = RetiredShards::from([(shard, lsn(10))]);
+        let withdrawn = |position, retired: &RetiredShards| {
+            let mut flush = Flush::default();
+            take(&mut flush, position, Action::Withdraw);
+            flush.withdrawn_versions(retired)
+        };
+        assert_eq!(withdrawn(7, &RetiredShards::new()), BTreeMap::from([((shard, None), lsn(7))]));
+        assert!(withdrawn(7, &retired).is_empty(), "a replay, or a sweep that the retirement overtook");
+        assert!(withdrawn(10, &retired).is_empty());
+        assert_eq!(withdrawn(12, &retired), BTreeMap::from([((shard, Some(lsn(10))), lsn(12))]));
+    }
+
+    #[test]
+    fn a_flush_withdraws_what_was_before_a_retirement_and_what_came_after_it_and_nothing_between() {
+        let shard = table().shard;
+        let mut flush = Flush::default();
+        let write = |flush: &mut Flush, key, position| {
+            let action = MutationAction::Upsert([].into());
+            flush.push(Mutation {
+                table: 0,
+                shard,
+                key: [Cell::UInt(key)].into(),
+                lsn: lsn(position),
+                action,
+            });
+        };
+        write(&mut flush, 1, 3);
+        take(&mut flush, 5, Action::Withdraw);
+        write(&mut flush, 2, 7);
+        take(&mut flush, 10, Action::Retire);
+        write(&mut flush, 3, 12);
+        take(&mut flush, 15, Action::Withdraw);
+        let expected = [((shard, None), lsn(5)), ((shard, Some(lsn(10))), lsn(15))];
+        assert_eq!(flush.withdrawn_versions(&RetiredShards::new()), BTreeMap::from(expected));
+        let kept: Vec<_> = flush.ordered().iter().map(|row| *row.action != MutationAction::Delete).collect();
+        assert_eq!(kept, [false, true, false]);
+        assert_eq!(flush.retirements, [Retirement { table: table(), at: lsn(10) }]);
+    }
+
+    #[test]
+    fn a_retirement_ends_what_waits_to_be_read_again_and_is_work_of_its_own() {
+        let waits = Refresh::with_reread(None, table().shard, lsn(4));
+        let mut flush = Flush::new(Progress { refresh: Some(waits), ..Progress::default() });
+        assert!(flush.is_empty());
+        take(&mut flush, 5, Action::Retire);
+        assert!(!flush.is_empty() && flush.withdrawals.is_empty());
+        assert!(flush.progress.refresh.is_some_and(|refresh| refresh.rereads.is_empty()));
+    }
 
     #[test]
     fn a_flush_is_cut_between_tables_and_nothing_is_lost() {

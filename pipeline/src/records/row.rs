@@ -92,14 +92,17 @@ pub struct Stray<'a> {
 pub enum DerivedRow<'a> {
     Claimed(Claimed<'a>),
     Stray(Stray<'a>),
+    /// A row of a retired source table: its version is not above the position at which the table left. A table of that
+    /// name may exist again; its rows have higher versions.
+    Retired(Claimed<'a>),
 }
 
 impl<'a> DerivedRow<'a> {
-    /// Returns the row, if a lane can have written it.
+    /// Returns the row, if a source row should make it.
     pub fn claimed(self) -> Option<Claimed<'a>> {
         match self {
             Self::Claimed(claimed) => Some(claimed),
-            Self::Stray(_) => None,
+            Self::Stray(_) | Self::Retired(_) => None,
         }
     }
 }

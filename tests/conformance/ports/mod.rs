@@ -95,6 +95,7 @@ mod issues;
 mod lease;
 pub mod ledger;
 pub mod log;
+mod operations;
 pub mod outbox;
 pub mod registers;
 mod relations;

@@ -1,15 +1,20 @@
 //! The relation index of payment documents: rows by identifier and by parent, as lanes have written them.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use anabranch_connectors::memory::{MemoryRelations, MemoryStore, MemoryTarget, StoreKind, Weather};
-use anabranch_connectors::mysql::store::{MysqlLane, MysqlRelations};
+use anabranch_connectors::memory::{
+    MemoryRelations, MemoryRows, MemoryStore, MemoryTarget, StoreKind, Weather,
+};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlRelations, MysqlRows, Outlived};
 use anabranch_pipeline::config::{Config, ProjectionConfig};
-use anabranch_pipeline::ports::{LaneStore, RelationStore};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRows, LaneStore, RelationStore};
 use anabranch_pipeline::projections::flux_relations::FluxRelations;
 use anabranch_pipeline::projections::{Defects, LaneScope, Projection};
-use anabranch_pipeline::records::{Flush, LaneId, Progress, RelationRow};
+use anabranch_pipeline::records::{
+    Cell, CellRef, Claimed, DerivedRow, Flush, LaneId, Progress, RelationRow, Replacement,
+};
 use anabranch_schemas::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use anabranch_schemas::flux::id::{FluxId, SYSTEM};
 use anabranch_schemas::shard::ShardId;
@@ -27,23 +32,27 @@ on_twin_and_both_kinds_of_server!(Twin, Server:
     the_first_children_of_all_tables_are_the_first_of_each_limit,
     more_identifiers_than_one_statement_takes_are_all_found,
     a_document_that_gets_another_parent_or_goes_leaves_nothing_behind,
+    rows_of_a_retired_table_stand_and_are_told_from_those_of_the_next_one,
 );
 
 pub trait Ground: Sized {
     type Store: LaneStore;
     type Index: RelationStore;
+    type Rows: DerivedRows + ForeignRows;
 
     async fn start() -> Self;
     fn projection(&self) -> Projection;
     /// The lane of each target, in the order of targets.
     fn lanes(&self) -> Vec<Self::Store>;
     fn index(&self) -> Self::Index;
+    /// The derived rows on each target, in the order of targets.
+    fn rows(&self) -> Vec<Self::Rows>;
 }
 
 /// Sections of an index on these targets, in a database of this name.
 fn sections(targets: &[&str], database: &str) -> String {
     format!(
-        "[[entities]]\nentity = \"flux\"\ntables = \"flux_00_{{db}}.document_{{partition:02}}\"\n\
+        "[[entities]]\nentity = \"flux\"\nremoval = \"retain\"\ntables = \"flux_00_{{db}}.document_{{partition:02}}\"\n\
          columns = {{ amount = \"amount\", created = \"created\" }}\n\
          [[projections]]\nname = \"relations\"\nkind = \"flux_relations\"\ntargets = {targets:?}\nlanes = 1\n\
          database = \"{database}\"\n"
@@ -64,6 +73,7 @@ pub struct Twin(Config, MemoryTarget);
 impl Ground for Twin {
     type Store = MemoryStore;
     type Index = MemoryRelations;
+    type Rows = MemoryRows;
 
     async fn start() -> Self {
         let text = "name = \"test\"\n[log]\nurl = \"tls://u:p@127.0.0.1:1\"\n\
@@ -85,6 +95,10 @@ impl Ground for Twin {
 
     fn index(&self) -> MemoryRelations {
         self.1.relations(&FluxRelations::configured(relations(&self.0)).unwrap(), SYSTEM)
+    }
+
+    fn rows(&self) -> Vec<MemoryRows> {
+        vec![self.1.derived(&self.projection())]
     }
 }
 
@@ -115,6 +129,7 @@ impl Server {
 impl Ground for Server {
     type Store = MysqlLane;
     type Index = MysqlRelations;
+    type Rows = MysqlRows;
 
     async fn start() -> Self {
         Self::on(StoreSite { targets: vec!["target-a", "target-b"], ..StoreSite::new().await }).await
@@ -131,6 +146,11 @@ impl Ground for Server {
 
     fn index(&self) -> MysqlRelations {
         MysqlRelations::new(&self.0.config(), "relations", CONNECTIONS).unwrap()
+    }
+
+    fn rows(&self) -> Vec<MysqlRows> {
+        let rows = |target: &&str| self.0.target(target).rows("relations", 1).unwrap();
+        self.0.targets.iter().map(rows).collect()
     }
 }
 
@@ -169,6 +189,20 @@ impl<S: LaneStore> Writer<S> {
             flush.progress.highest_position = lsn(self.position);
             lane.commit(&flush).await.unwrap();
             *progress = flush.progress;
+        }
+    }
+
+    /// Commits a repair that found no row of these documents of partition 05.
+    async fn replace(&mut self, number: u32, sequences: &[u32]) {
+        let key = |sequence: &u32| Cell::Bytes(id(5, *sequence).digits().as_slice().into());
+        let rows: BTreeSet<_> =
+            sequences.iter().map(|sequence| (table(number).shard, key(sequence))).collect();
+        for (lane, progress) in &mut self.lanes {
+            progress.revision += 1;
+            let low = lsn(self.position);
+            let mut flush = Flush::new(progress.clone());
+            flush.replacement = Some(Replacement { low, column: 0, rows: rows.clone() });
+            lane.commit(&flush).await.unwrap();
         }
     }
 
@@ -348,4 +382,119 @@ async fn a_document_that_gets_another_parent_or_goes_leaves_nothing_behind(groun
         }
         stored_now = next;
     }
+}
+
+/// Returns the sequence of the digits in a derived row's key.
+fn sequence(key: &[CellRef<'_>]) -> u32 {
+    let [CellRef::Bytes(digits)] = key else { panic!("{key:?}") };
+    std::str::from_utf8(&digits[23..]).unwrap().parse().unwrap()
+}
+
+/// Returns the sequences of all rows, in order: those that source rows should make, and those of retired tables. No row
+/// is foreign where `known` are the shards of all source tables.
+async fn foreign_and_retired(ground: &impl Ground, known: &[u32]) -> (Vec<u32>, Vec<u32>) {
+    let (projection, mut claimed, mut retired) = (ground.projection(), Vec::new(), Vec::new());
+    let whole = ShardId::from_u64(0).unwrap()..=ShardId::from_u64(u64::MAX >> 1).unwrap();
+    let known: BTreeSet<ShardId> = known.iter().map(|number| table(*number).shard).collect();
+    let limit = NonZeroUsize::new(2).unwrap();
+    for (rows, place) in ground.rows().iter().zip(0..) {
+        for (index, _) in projection.target_tables(place) {
+            let mut after = None;
+            loop {
+                let visit = &mut |row: DerivedRow<'_>| match row {
+                    DerivedRow::Claimed(row) => claimed.push(sequence(row.key)),
+                    DerivedRow::Retired(row) => retired.push(sequence(row.key)),
+                    DerivedRow::Stray(row) => panic!("{row:?}"),
+                };
+                after = rows.page(index, whole.clone(), after.as_ref(), limit, visit).await.unwrap();
+                if after.is_none() {
+                    break;
+                }
+            }
+            loop {
+                let (found, next) = rows.foreign(index, &known, after.as_ref(), limit).await.unwrap();
+                assert_eq!(found, []);
+                after = next;
+                if after.is_none() {
+                    break;
+                }
+            }
+        }
+    }
+    claimed.sort_unstable();
+    retired.sort_unstable();
+    (claimed, retired)
+}
+
+async fn rows_of_a_retired_table_stand_and_are_told_from_those_of_the_next_one(ground: impl Ground) {
+    let mut writer = Writer::of(&ground).await;
+    // Each of them stands in two tables, as its parent has another partition.
+    let old = [1, 2, 3].map(|sequence| (1, Document::of(5, sequence, Some(id(15, 9)))));
+    let beside = [(2, Document::of(5, 10, None))];
+    writer.insert(&old).await;
+    writer.insert(&beside).await;
+    writer.change(vec![(1, Action::Retire)]).await;
+    assert_eq!(foreign_and_retired(&ground, &[2]).await, (vec![10], vec![1, 1, 2, 2, 3, 3]));
+
+    let changed = Document { amount: Some("1"), ..old[2].1.clone() };
+    let new = [(1, changed), (1, Document::of(5, 4, None))];
+    writer.insert(&new).await;
+    let index = ground.index();
+    let ids: Vec<FluxId> = [1, 2, 3, 4, 10].map(|sequence| id(5, sequence)).into();
+    let all = stored(&[&old[..2], &new, &beside].concat());
+    assert_eq!(index.documents(&ids).await.unwrap(), all);
+    assert_eq!(foreign_and_retired(&ground, &[1, 2]).await, (vec![3, 3, 4, 10], vec![1, 1, 2, 2]));
+    let (place, table_5) = (0..).zip(ground.rows()).next().unwrap();
+    let sought = [1, 3].map(|sequence| DerivedRowQuery {
+        table: ground
+            .projection()
+            .target_tables(place)
+            .map(|(index, _)| index)
+            .find(|index| *index == 5)
+            .unwrap(),
+        shard: table(1).shard,
+        key: Cell::Bytes(id(5, sequence).digits().as_slice().into()),
+    });
+    let mut seen = Vec::new();
+    table_5.rows(&sought, &mut |row: Claimed<'_>| seen.push(sequence(row.key))).await.unwrap();
+    assert_eq!(seen, [3], "a single row of a retired table is no row to compare either");
+
+    // A repair of rows that the next table does not have, a withdrawal of it, and one of a lane that begins again.
+    writer.replace(1, &[1, 2]).await;
+    assert_eq!(index.documents(&ids).await.unwrap(), all);
+    writer.change(vec![(1, Action::Withdraw)]).await;
+    let position = writer.position;
+    let mut writer = Writer { position, ..Writer::of(&ground).await };
+    writer.change(vec![(1, Action::Withdraw)]).await;
+    let kept = stored(&[&old[..2], &beside].concat());
+    assert_eq!(index.documents(&ids).await.unwrap(), kept);
+    assert_eq!(foreign_and_retired(&ground, &[2]).await, (vec![10], vec![1, 1, 2, 2]));
+
+    // A row event inside the table deletes its document as always.
+    writer.change(vec![(1, Action::Delete { before: old[0].1.row() })]).await;
+    assert_eq!(foreign_and_retired(&ground, &[2]).await, (vec![10], vec![2, 2]));
+}
+
+/// Rows that have outlived their table go in steps, and the table is forgotten with the last one.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_have_outlived_their_table_go_in_steps_and_no_other_rows() {
+    let ground = Server::start().await;
+    let mut writer = Writer::of(&ground).await;
+    let documents: Vec<_> = (1..=5).map(|sequence| (1, Document::of(5, sequence, None))).collect();
+    writer.insert(&documents).await;
+    writer.insert(&[(2, Document::of(5, 10, None))]).await;
+    writer.change(vec![(1, Action::Retire)]).await;
+    writer.insert(&[(1, documents[0].1.clone()), (1, Document::of(5, 6, None))]).await;
+    let rows = ground.rows();
+    let retired = rows[0].retired_tables().await.unwrap();
+    assert_eq!(retired.iter().map(|table| table.table.as_str()).collect::<Vec<_>>(), ["document_01"]);
+
+    let done = Outlived { is_done: true, ..Outlived::default() };
+    assert_eq!(rows[0].remove_outlived(1, 2).await.unwrap(), done, "it left a moment ago");
+    let step = |rows| Outlived { rows, ..Outlived::default() };
+    for expected in [step(2), step(2), Outlived { tables: 1, ..Outlived::default() }, done] {
+        assert_eq!(rows[0].remove_outlived(0, 2).await.unwrap(), expected);
+    }
+    assert_eq!(foreign_and_retired(&ground, &[1, 2]).await, (vec![1, 6, 10], vec![]));
+    assert_eq!(rows[0].retired_tables().await.unwrap(), []);
 }

@@ -28,6 +28,7 @@ use tokio::sync::Mutex;
 use self::decode::gtid::Gtids;
 pub use self::decode::gtid::holds_gtids;
 use self::decode::position::{self, Position};
+pub use self::server::extent::TableExtent;
 pub use self::server::inventory::TextRow;
 pub use self::server::kept::BinlogKept;
 pub(super) use self::server::kept::CERTIFICATE;

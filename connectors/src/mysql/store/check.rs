@@ -9,7 +9,7 @@ use anabranch_schemas::sql;
 
 use super::MysqlTarget;
 use super::catalog::{Catalog, FoundTable};
-use super::ddl::{COUPON_REPORTS_TABLE, RECONCILIATIONS_TABLE, Shape};
+use super::ddl::{COUPON_REPORTS_TABLE, OPERATIONS_TABLE, RECONCILIATIONS_TABLE, Shape};
 use super::session::Session;
 use super::setup::{gone, read_enrolment};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -26,7 +26,7 @@ const SHAPE_FAULTS_MAX: usize = 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Extent {
     Everything,
-    /// Everything that lanes use; the history of reconciliations, which must not stop them, is left out.
+    /// Everything that lanes use; the histories, which must not stop them, are left out.
     Lanes,
 }
 
@@ -47,7 +47,8 @@ async fn add_faults(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault
     let mut missing_control = Vec::new();
     let mut control_tables = target.control_tables();
     if extent == Extent::Lanes {
-        control_tables.retain(|(table, _)| ![RECONCILIATIONS_TABLE, COUPON_REPORTS_TABLE].contains(table));
+        let histories = [RECONCILIATIONS_TABLE, OPERATIONS_TABLE, COUPON_REPORTS_TABLE];
+        control_tables.retain(|(table, _)| !histories.contains(table));
     }
     for (table, statement) in &control_tables {
         let (quoted, shape) = (quote_table(control, table), Shape::of(statement));
@@ -61,8 +62,12 @@ async fn add_faults(target: &MysqlTarget, extent: Extent, faults: &mut Vec<Fault
     let mut probed = vec![];
     if control_is_usable {
         probed.push(Probe::of_progress(target));
+        if target.0.retains {
+            probed.push(Probe::of_retired(target));
+        }
         if extent == Extent::Everything {
             probed.push(Probe::of_history(target, RECONCILIATIONS_TABLE, sql::RECONCILIATIONS));
+            probed.push(Probe::of_history(target, OPERATIONS_TABLE, sql::OPERATIONS));
             if target.0.has_coupon_reports {
                 probed.push(Probe::of_history(target, COUPON_REPORTS_TABLE, sql::COUPON_REPORTS));
             }
@@ -305,6 +310,17 @@ impl Probe {
         let on = target.progress_table();
         let statements = format!("UPDATE {on} SET `lane` = `lane` WHERE FALSE");
         Self { on, privileges: "SELECT, UPDATE", statements }
+    }
+
+    /// Probes the table of retired source tables, whose rows go with the last derived row.
+    fn of_retired(target: &MysqlTarget) -> Self {
+        let on = target.retired_table();
+        let (columns, first) = columns(&Shape::of(sql::RETIRED));
+        let statements = format!(
+            "INSERT INTO {on} ({columns}) SELECT {columns} FROM {on} AS `nothing` WHERE FALSE \
+             ON DUPLICATE KEY UPDATE {on}.{first} = {on}.{first}; DELETE FROM {on} WHERE FALSE"
+        );
+        Self { on, privileges: "SELECT, INSERT, UPDATE, DELETE", statements }
     }
 
     /// Probes a table of history, whose rows are never changed.

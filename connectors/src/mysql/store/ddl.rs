@@ -5,7 +5,9 @@
 
 pub(super) const PROGRESS_TABLE: &str = "progress";
 pub(super) const ENROLLED_TABLE: &str = "enrolled";
+pub(super) const RETIRED_TABLE: &str = "retired";
 pub(super) const RECONCILIATIONS_TABLE: &str = "reconciliations";
+pub(super) const OPERATIONS_TABLE: &str = "operations";
 pub(super) const COUPON_REPORTS_TABLE: &str = "coupon_reports";
 
 /// The needed shape of a table.
@@ -94,8 +96,10 @@ mod tests {
         assert_eq!(birthday.primary_key, ["shard_id", "user_id"]);
         assert_eq!(Shape::of(sql::MAPPING).primary_key, ["value", "shard_id", "uuid", "kind"]);
         assert_eq!(Shape::of(sql::FLUX_RELATION).primary_key, ["id", "shard_id"]);
+        assert_eq!(Shape::of(sql::OPERATIONS).primary_key, ["number"]);
         assert_eq!(Shape::of(sql::PROGRESS).primary_key, ["projection", "source", "lane"]);
         assert_eq!(Shape::of(sql::ENROLLED).primary_key, ["projection", "source"]);
+        assert_eq!(Shape::of(sql::RETIRED).primary_key, ["projection", "shard_id", "lane", "position"]);
     }
 
     #[test]
@@ -103,9 +107,11 @@ mod tests {
         let control = [
             sql::PROGRESS,
             sql::ENROLLED,
+            sql::RETIRED,
             sql::OUTBOX,
             sql::CACHE,
             sql::RECONCILIATIONS,
+            sql::OPERATIONS,
             sql::COUPON_REPORTS,
         ];
         for statement in [sql::BIRTHDAY, sql::MAPPING, sql::FLUX_RELATION].into_iter().chain(control) {

@@ -1,9 +1,9 @@
 //! Derived rows of unknown shards: finds them between the known shards, and removes them while they are the ones that
 //! were read.
 //!
-//! Rows of a shard are adjacent, so the gaps between known shards are ranges of an index, and no other row is read. A
-//! row that a lane has written since has another version, and stays. The same transaction stores the values of removed
-//! mapping rows in the outbox, as a lane's flush does.
+//! Rows of a shard are adjacent, so the gaps between known shards are ranges of an index, and no other row is read.
+//! Rows of retired source tables are no foreign ones. A row that a lane has written since has another version, and
+//! stays. The same transaction stores the values of removed mapping rows in the outbox, as a lane's flush does.
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows};
-use anabranch_pipeline::records::{Cell, CellRef, ScanCursor};
+use anabranch_pipeline::records::{CellRef, ScanCursor};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, TxOpts};
@@ -19,7 +19,7 @@ use mysql_async::{Row, TxOpts};
 use super::cells::push_cell;
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::literal;
-use super::rows::{MysqlRows, Part, cells};
+use super::rows::{MysqlRows, Part, cells, without_expression};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::scan_cursor;
 
@@ -39,16 +39,24 @@ impl ForeignRows for MysqlRows {
         let derived = self.table(table)?;
         let keys = derived.shape.key_columns.len();
         let mut after = self.place(derived, after)?;
-        let mut rows: Vec<ForeignRow> = Vec::new();
+        let retired = self.retired_expression(table).await?;
+        let (mut rows, mut read, mut last_read): (Vec<ForeignRow>, usize, _) = (Vec::new(), 0, None);
         for (first, last) in gaps(known) {
             if after.as_ref().is_some_and(|(shard, _)| last.is_some_and(|last| last < *shard)) {
                 continue;
             }
-            let part = Part { first, last, after: after.take().filter(|(shard, _)| *shard >= first) };
-            let sql = self.part_sql(derived, &["lsn"], part, limit.get() - rows.len());
+            let after = after.take().filter(|(shard, _)| *shard >= first);
+            let part = Part { first, last, after, version_max: None };
+            let sql = self.part_sql(derived, &["lsn"], retired.as_deref(), part, limit.get() - read);
             let take = |row: &Row| {
                 let mut note = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
+                    let (values, is_retired) = without_expression(values, retired.is_some());
                     let [CellRef::UInt(lsn)] = values else { return None };
+                    read += 1;
+                    last_read = Some(scan_cursor::after_row(shard, key));
+                    if is_retired {
+                        return Some(());
+                    }
                     let key = key.iter().map(|cell| CellRef::to_owned(*cell)).collect();
                     let (owner, version) = (ShardId::from_u64(shard), (*lsn, 0));
                     rows.push(ForeignRow { table, shard: Some(shard), owner, key, version });
@@ -59,12 +67,8 @@ impl ForeignRows for MysqlRows {
                 is_noted
             };
             self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
-            if rows.len() == limit.get() {
-                let last = rows.last().map(|row| {
-                    let key: Vec<CellRef<'_>> = row.key.iter().map(Cell::borrowed).collect();
-                    scan_cursor::after_row(row.shard.unwrap_or_default(), &key)
-                });
-                return Ok((rows, last));
+            if read == limit.get() {
+                return Ok((rows, last_read));
             }
         }
         Ok((rows, None))

@@ -14,16 +14,19 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{Flush, LaneId, Progress};
+use anabranch_pipeline::records::{Flush, LaneId, Progress, RetiredShards};
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::MysqlTarget;
+use super::ddl::RETIRED_TABLE;
 use super::layout::{FlushLayout, OccupiedTable, StoredVersion};
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
 use super::replace;
+use super::retired;
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
 use super::withdraw::{Census, PresentShards, Search};
@@ -66,6 +69,8 @@ pub struct MysqlLane {
     connection: Option<Connected>,
     /// Shards of which rows may exist in the lane's tables. It may name too many, and never too few.
     present: PresentShards,
+    /// Shards that were retired up to the progress that this process loaded or stored last.
+    retired: RetiredShards,
 }
 
 #[derive(Debug)]
@@ -74,6 +79,8 @@ struct Connected {
     packet_bytes: usize,
     /// A statement of every flush, see [`MysqlLane::forgets_cache`].
     forgets_cache: Option<String>,
+    /// The target has the table of retired source tables.
+    has_retired: bool,
 }
 
 /// The failure of one attempt of a flush.
@@ -86,7 +93,8 @@ struct Failed {
 impl MysqlLane {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
         let owned = assignment.owned_by(id.lane);
-        Self { target, assignment, id, owned, connection: None, present: PresentShards::default() }
+        let (present, retired) = (PresentShards::default(), RetiredShards::new());
+        Self { target, assignment, id, owned, connection: None, present, retired }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -129,9 +137,11 @@ impl MysqlLane {
                 .remedy("connect to the server itself, not through a proxy that hides session settings"));
         }
         let forgets_cache = self.forgets_cache(&mut connection).await?;
+        let may_retire = self.assignment.projection.entity() == Entity::Flux;
+        let has_retired = may_retire && self.has_control_table(&mut connection, RETIRED_TABLE).await?;
         let packet_bytes = usize::try_from(max_allowed_packet).unwrap_or(usize::MAX);
         let packet_bytes = packet_bytes.saturating_sub(PACKET_SLACK_BYTES).min(PACKET_BYTES);
-        Ok(Connected { connection, packet_bytes, forgets_cache })
+        Ok(Connected { connection, packet_bytes, forgets_cache, has_retired })
     }
 
     /// A lane without a cache writes nothing to the outbox. So each of its flushes deletes the record of the cache: a
@@ -141,15 +151,20 @@ impl MysqlLane {
         if self.assignment.is_cached || !self.assignment.projection.is_cached() {
             return Ok(None);
         }
-        let control = &self.target.0.control_database;
+        let exists = self.has_control_table(connection, CACHE_TABLE).await?;
+        let table = quote_table(&self.target.0.control_database, CACHE_TABLE);
+        let projection = literal(&self.id.projection);
+        Ok(exists.then(|| format!("DELETE FROM {table} WHERE `projection` = {projection}")))
+    }
+
+    async fn has_control_table(&self, connection: &mut Conn, table: &str) -> Result<bool, Fault> {
         let exists = format!(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = {} AND table_name = {}",
-            literal(control),
-            literal(CACHE_TABLE)
+            literal(&self.target.0.control_database),
+            literal(table)
         );
         let exists: Option<u8> = connection.query_first(exists).await.map_err(|error| self.fault(error))?;
-        let (table, projection) = (quote_table(control, CACHE_TABLE), literal(&self.id.projection));
-        Ok(exists.map(|_| format!("DELETE FROM {table} WHERE `projection` = {projection}")))
+        Ok(exists.is_some())
     }
 
     /// Makes one attempt, COMMIT included.
@@ -164,11 +179,18 @@ impl MysqlLane {
             progress::update(&table, &self.id, &flush.progress),
         ];
         head.extend(connected.forgets_cache.clone());
+        head.extend(retired::insert(&self.target.retired_table(), &self.id, &flush.retirements));
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
         let mut present = std::mem::take(&mut self.present);
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
-        let layout =
-            FlushLayout { tables, owned, outbox: outbox.as_ref(), stored_versions: &[], withdrawn: &[] };
+        let layout = FlushLayout {
+            tables,
+            owned,
+            outbox: outbox.as_ref(),
+            stored_versions: &[],
+            withdrawn: &[],
+            retired: &self.retired,
+        };
         let stored_versions = match &flush.replacement {
             Some(replacement) => {
                 self.stored_versions(&mut connected, &replace::selects(&layout, replacement)).await
@@ -211,6 +233,7 @@ impl MysqlLane {
             }
         }
         self.connection = Some(connected);
+        retired::add(&mut self.retired, &flush.retirements);
         Ok(())
     }
 
@@ -233,11 +256,25 @@ impl MysqlLane {
         Ok(stored_versions)
     }
 
+    async fn read_retired(&self, connected: &mut Connected) -> Result<RetiredShards, Fault> {
+        let sql = retired::select(&self.target.retired_table(), &self.id);
+        let rows = connected.connection.query::<(u64, u64), _>(sql);
+        let rows = tokio::time::timeout(PACKET_TIMEOUT, rows).await;
+        let rows = rows.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
+        Ok(rows.into_iter().filter_map(retired::shard_of).collect())
+    }
+
     async fn census(&mut self) -> Result<PresentShards, Fault> {
         let mut connected = self.connected().await?;
         let tables = self.assignment.projection.tables();
-        let layout =
-            FlushLayout { tables, owned: &self.owned, outbox: None, stored_versions: &[], withdrawn: &[] };
+        let layout = FlushLayout {
+            tables,
+            owned: &self.owned,
+            outbox: None,
+            stored_versions: &[],
+            withdrawn: &[],
+            retired: &self.retired,
+        };
         let mut census = Census::of(&layout);
         self.ask(&mut connected, &mut census, |census| census.ask(&layout), Census::answer).await?;
         self.connection = Some(connected);
@@ -355,6 +392,11 @@ impl LaneStore for MysqlLane {
                 return Err(self.fault(error));
             }
             Err(_) => return Err(self.silent(PACKET_TIMEOUT)),
+        };
+        // Progress was read with a lock, so everything that its transaction stored is there.
+        self.retired = match connected.has_retired {
+            true => self.read_retired(&mut connected).await?,
+            false => RetiredShards::new(),
         };
         self.connection = Some(connected);
         let Some(row) = rows.first() else { return Err(self.progress_missing()) };

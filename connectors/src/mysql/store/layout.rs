@@ -1,7 +1,7 @@
 //! Inputs of a flush's statements besides the flush: the lane's tables, and the rows that exist in them.
 
 use anabranch_pipeline::projections::ProjectedTable;
-use anabranch_pipeline::records::Cell;
+use anabranch_pipeline::records::{Cell, RetiredShards};
 use anabranch_schemas::shard::ShardId;
 
 use super::outbox::OutboxText;
@@ -19,6 +19,8 @@ pub(super) struct FlushLayout<'l> {
     pub(super) stored_versions: &'l [StoredVersion],
     /// Tables with rows that the flush withdraws.
     pub(super) withdrawn: &'l [OccupiedTable],
+    /// Shards that were retired before the flush: their rows up to the position stay.
+    pub(super) retired: &'l RetiredShards,
 }
 
 /// A derived row that was found.

@@ -15,10 +15,12 @@ mod lane;
 mod layout;
 mod mapping;
 mod needed;
+mod operations;
 mod outbox;
 mod progress;
 mod relations;
 mod replace;
+mod retired;
 mod rows;
 mod select;
 mod session;
@@ -41,9 +43,11 @@ pub use self::history::MysqlHistory;
 pub use self::lane::MysqlLane;
 pub use self::mapping::{Duplicate, MysqlMapping};
 pub use self::needed::NeededTable;
+pub use self::operations::MysqlOperations;
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
 pub use self::relations::MysqlRelations;
+pub use self::retired::{Outlived, RetiredTable};
 pub use self::rows::MysqlRows;
 use self::session::Session;
 pub use self::setup::SetupReport;
@@ -65,6 +69,8 @@ struct StoreSettings {
     control_database: String,
     statement_rows: usize,
     assignments: Assignments,
+    /// Some tables of an entity with projections here are retained when they leave.
+    retains: bool,
     /// The target holds the ledger of coupons, and the reports of its days.
     has_coupon_reports: bool,
     /// Notified when a lane has committed rows of the outbox.
@@ -84,6 +90,9 @@ impl MysqlTarget {
             ca_file: target.ca_file.clone(),
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
+            retains: Assignments::of(config, name)
+                .iter()
+                .any(|assignment| config.retains(assignment.projection.entity())),
             assignments: Assignments::of(config, name),
             has_coupon_reports: config
                 .coupon_system
@@ -142,7 +151,11 @@ impl MysqlTarget {
             (ddl::PROGRESS_TABLE, sql::PROGRESS),
             (ddl::ENROLLED_TABLE, sql::ENROLLED),
             (ddl::RECONCILIATIONS_TABLE, sql::RECONCILIATIONS),
+            (ddl::OPERATIONS_TABLE, sql::OPERATIONS),
         ];
+        if self.0.retains {
+            tables.push((ddl::RETIRED_TABLE, sql::RETIRED));
+        }
         if self.0.has_coupon_reports {
             tables.push((ddl::COUPON_REPORTS_TABLE, sql::COUPON_REPORTS));
         }
@@ -171,6 +184,7 @@ impl MysqlTarget {
             control_database: self.0.control_database.clone(),
             statement_rows: self.0.statement_rows,
             assignments: self.0.assignments.clone(),
+            retains: self.0.retains,
             has_coupon_reports: self.0.has_coupon_reports,
             touched: Notify::new(),
             progress_session: Mutex::default(),
@@ -223,6 +237,10 @@ impl MysqlTarget {
 
     fn progress_table(&self) -> String {
         quote_table(&self.0.control_database, ddl::PROGRESS_TABLE)
+    }
+
+    fn retired_table(&self) -> String {
+        quote_table(&self.0.control_database, ddl::RETIRED_TABLE)
     }
 
     fn enrolled_table(&self) -> String {

@@ -41,6 +41,7 @@ impl MysqlTarget {
             control_database: String::new(),
             statement_rows: 1,
             assignments: Assignments::default(),
+            retains: false,
             has_coupon_reports: false,
             touched: Notify::new(),
             progress_session: Mutex::default(),

@@ -1,13 +1,14 @@
 //! Reads the relation index of payment documents, on whatever targets its tables are.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anabranch_pipeline::config::{Config, ProjectionKind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::RelationStore;
 use anabranch_pipeline::projections::flux_relations::FluxRelations;
 use anabranch_pipeline::records::RelationRow;
-use anabranch_schemas::flux::id::{DIGITS, FluxId};
+use anabranch_schemas::flux::id::{DIGITS, FluxId, NO_MONTH, Part};
 use anabranch_schemas::shard::ShardId;
 use futures::{StreamExt, TryStreamExt};
 
@@ -15,6 +16,8 @@ use super::MysqlTarget;
 use crate::mysql::connection::{push_bytes, quote_table};
 use crate::mysql::pool::Pool;
 
+/// Limit of the query for open documents, which reads the identifiers of two years.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(600);
 /// Identifiers in a statement: the server weighs each as a range, and its text stays small.
 const STATEMENT_IDS: usize = 200;
 
@@ -83,6 +86,32 @@ impl MysqlRelations {
         Ok(found.into_values().collect())
     }
 
+    /// Returns, for each of these source tables of a user partition, how many of its documents have a child without a
+    /// month whose identifier is not before `since` (`YYYYMM`): refunds, chargebacks and what clears them. Tables
+    /// without such a document are left out.
+    ///
+    /// The children of a partition's documents are in its own table. The query reads the children of that time once,
+    /// for all source tables.
+    pub async fn open_documents(
+        &self,
+        partition: u8,
+        shards: &[ShardId],
+        since: &str,
+    ) -> Result<BTreeMap<ShardId, u64>, Fault> {
+        if shards.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let table = &self.relations.tables()[self.relations.table_of(partition) as usize];
+        let sql = open(&quote_table(&table.derived.database, &table.derived.table), shards, since);
+        let mut sets = self.pools[table.target as usize].sets(OPEN_TIMEOUT, sql).await?;
+        let rows = sets.pop().unwrap_or_default();
+        let of_shard = |row: mysql_async::Row| {
+            let (shard, documents) = mysql_async::from_row_opt::<(u64, u64)>(row).ok()?;
+            Some((ShardId::from_u64(shard)?, documents))
+        };
+        Ok(rows.into_iter().filter_map(of_shard).collect())
+    }
+
     fn row(&self, row: mysql_async::Row) -> Result<RelationRow, Fault> {
         let odd = || {
             let found = "a row has values that lanes never write";
@@ -118,6 +147,22 @@ fn select(table: &str, column: &str, ids: &[&FluxId], limit: Option<usize>) -> S
     sql
 }
 
+/// Counts the documents of source tables that a child without a month follows; `since` is digits.
+fn open(table: &str, shards: &[ShardId], since: &str) -> String {
+    let shards: Vec<String> = shards.iter().map(ToString::to_string).collect();
+    let (first, last) = Part::Month.digits();
+    let mut sql = format!(
+        "SELECT `d`.`shard_id`, COUNT(DISTINCT `d`.`id`) FROM {table} AS `c` JOIN {table} AS `d` \
+         ON `d`.`id` = `c`.`parent_id` WHERE `d`.`shard_id` IN ({}) AND SUBSTRING(`c`.`id`, {first}, {}) = ",
+        shards.join(","),
+        last + 1 - first
+    );
+    push_bytes(&mut sql, NO_MONTH.to_string().as_bytes());
+    sql.push_str(" AND `c`.`id` >= ");
+    push_bytes(&mut sql, since.as_bytes());
+    sql + " GROUP BY `d`.`shard_id`"
+}
+
 impl RelationStore for MysqlRelations {
     async fn documents(&self, ids: &[FluxId]) -> Result<Vec<RelationRow>, Fault> {
         self.rows("id", ids, None).await
@@ -140,6 +185,10 @@ mod tests {
         assert!(sql.ends_with(&format!(
             "FROM `d`.`t` WHERE `parent_id` IN (x'{digits}',x'{digits}') ORDER BY `id`, `shard_id` LIMIT 7"
         )));
+        let shards = [7, 8].map(|shard| ShardId::from_u64(shard).unwrap());
+        let open = open("`d`.`t`", &shards, "201505");
+        assert!(open.contains("IN (7,8) AND SUBSTRING(`c`.`id`, 18, 2) = x'3939' AND"), "{open}");
+        assert!(open.ends_with("`c`.`id` >= x'323031353035' GROUP BY `d`.`shard_id`"), "{open}");
         assert!(select("`d`.`t`", "id", &[&id], None).ends_with(&format!("WHERE `id` IN (x'{digits}')")));
     }
 }

@@ -52,7 +52,8 @@ pub(super) fn selects(layout: &FlushLayout<'_>, replacement: &Replacement) -> Ve
             sql.push_str(if place == 0 { " " } else { " UNION ALL " });
             let table = &layout.tables[*index as usize].derived;
             let column = table.shape.key_columns[replacement.column];
-            Select { number: Some(*index), table, columns: &["lsn"], index: None }
+            let columns: &[&str] = &["lsn"];
+            Select { number: Some(*index), table, columns, expression: None, index: None }
                 .push_joined(&mut sql, column);
         }
         sql
@@ -102,6 +103,10 @@ impl<'s> Undoing<'s> {
         let low = replacement.low;
         for row in stored_versions {
             let StoredVersion { table, shard, ref key, version } = *row;
+            // A row of a retired table has no source row by design.
+            if layout.retired.get(&shard).is_some_and(|at| version <= at.as_u64()) {
+                continue;
+            }
             if version > low.as_u64() {
                 undoing.lowers.push((table, lower(layout, row, low)));
             }

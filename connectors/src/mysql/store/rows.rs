@@ -14,9 +14,11 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, ScanCursor, Stray};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
+use tokio::sync::OnceCell;
 
 use super::MysqlTarget;
 use super::cells::push_cell;
@@ -32,7 +34,7 @@ pub(super) type Visit<'v> = dyn FnMut(u64, &[CellRef<'_>], &[CellRef<'_>]) + 'v;
 type RowAddress = (u64, Box<[Cell]>);
 
 /// Limit of a page of a table that is not in memory, on a busy server.
-const TIMEOUT: Duration = Duration::from_secs(120);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Keys in a statement: the server weighs each as a range, and its text stays small.
 const STATEMENT_KEYS: usize = 200;
 /// Columns of the widest derived table without the shard.
@@ -44,6 +46,8 @@ pub struct MysqlRows {
     pub(super) target: MysqlTarget,
     pub(super) assignment: Arc<Assignment>,
     pub(super) pool: Pool,
+    /// Whether the target has the table of retired source tables, once a call has asked.
+    pub(super) has_retired: Arc<OnceCell<bool>>,
 }
 
 /// A part of a table's rows, in the order of shards.
@@ -54,11 +58,13 @@ pub(super) struct Part {
     pub(super) last: Option<u64>,
     /// The part begins after this row.
     pub(super) after: Option<(u64, Box<[Cell]>)>,
+    /// Version that no row of the part exceeds; `None` = any.
+    pub(super) version_max: Option<u64>,
 }
 
 impl MysqlRows {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, pool: Pool) -> Self {
-        Self { target, assignment, pool }
+        Self { target, assignment, pool, has_retired: Arc::default() }
     }
 
     pub(super) fn table(&self, table: u32) -> Result<&DerivedTable, Fault> {
@@ -94,15 +100,23 @@ impl MysqlRows {
         after.map(read).transpose()
     }
 
-    /// Selects at most `limit` rows of a part, with these columns after the key, by the index of its shards.
-    pub(super) fn part_sql(&self, table: &DerivedTable, values: &[&str], part: Part, limit: usize) -> String {
-        let Part { first, last, after } = part;
+    /// Selects at most `limit` rows of a part, with these columns and the expression after the key, by the index of its
+    /// shards.
+    pub(super) fn part_sql(
+        &self,
+        table: &DerivedTable,
+        values: &[&str],
+        expression: Option<&str>,
+        part: Part,
+        limit: usize,
+    ) -> String {
+        let Part { first, last, after, version_max } = part;
         let index = Some(table.shape.shard_index);
         let key =
             table.shape.shard_order.iter().map(|place| quote_identifier(table.shape.key_columns[*place]));
         let order: Vec<String> = std::iter::once("`shard_id`".to_owned()).chain(key).collect();
         let mut sql = String::new();
-        Select { number: None, table, columns: values, index }.push(&mut sql);
+        Select { number: None, table, columns: values, expression, index }.push(&mut sql);
         match after {
             None => sql.push_str(&format!("`shard_id` >= {first}")),
             Some((shard, key)) => {
@@ -118,17 +132,25 @@ impl MysqlRows {
         if let Some(last) = last {
             sql.push_str(&format!(" AND `shard_id` <= {last}"));
         }
+        if let Some(version) = version_max {
+            sql.push_str(&format!(" AND `lsn` <= {version}"));
+        }
         sql + &format!(" ORDER BY {} LIMIT {limit}", order.join(","))
     }
 
-    /// Selects the rows of these keys, each with its table's number in front. `sought` is sorted.
-    fn rows_sql(&self, sought: &[DerivedRowQuery]) -> Result<String, Fault> {
+    /// Selects the rows of these keys, each with its table's number in front. `sought` is sorted. `columns` follow the
+    /// key; `None` = the value columns of each table, without rows of retired source tables.
+    async fn rows_sql(&self, sought: &[DerivedRowQuery], columns: Option<&[&str]>) -> Result<String, Fault> {
         let mut sql = String::new();
         for of_table in sought.chunk_by(|one, next| one.table == next.table) {
             let table = self.table(of_table[0].table)?;
             sql.push_str(if sql.is_empty() { "" } else { " UNION ALL " });
-            let (columns, index) = (table.shape.value_columns, Some(table.shape.shard_index));
-            Select { number: Some(of_table[0].table), table, columns, index }.push(&mut sql);
+            let (is_of_values, index) = (columns.is_none(), Some(table.shape.shard_index));
+            let columns = columns.unwrap_or(table.shape.value_columns);
+            let retired = if is_of_values { self.retired_expression(of_table[0].table).await? } else { None };
+            Select { number: Some(of_table[0].table), table, columns, expression: None, index }
+                .push(&mut sql);
+            sql.push_str(if retired.is_some() { "(" } else { "" });
             // The source's key follows the shard directly.
             let column = table.shape.key_columns[table.shape.shard_order[0]];
             for (number, of_shard) in of_table.chunk_by(|one, next| one.shard == next.shard).enumerate() {
@@ -140,8 +162,55 @@ impl MysqlRows {
                     of_shard.iter().map(|sought| &sought.key),
                 );
             }
+            if let Some(retired) = retired {
+                sql.push_str(&format!(") AND NOT {retired}"));
+            }
         }
         Ok(sql)
+    }
+
+    /// Visits each row that the sought source rows claim, with the row's version in place of its values.
+    pub async fn versions(
+        &self,
+        sought: &[DerivedRowQuery],
+        visit: &mut (dyn FnMut(Claimed<'_>, Lsn) + Send),
+    ) -> Result<(), Fault> {
+        let mut show = |row: Claimed<'_>| {
+            if let [CellRef::UInt(version)] = row.values
+                && let Ok(version) = Lsn::from_u64(*version)
+            {
+                visit(Claimed { values: &[], ..row }, version);
+            }
+        };
+        self.visit_rows(sought, Some(&["lsn"]), &mut show).await
+    }
+
+    /// Visits each row that the sought source rows claim; `columns` are its values, `None` = its value columns.
+    async fn visit_rows(
+        &self,
+        sought: &[DerivedRowQuery],
+        columns: Option<&[&str]>,
+        visit: &mut (dyn FnMut(Claimed<'_>) + Send),
+    ) -> Result<(), Fault> {
+        let mut sought = sought.to_vec();
+        sought.sort_unstable();
+        sought.dedup();
+        for some in sought.chunks(STATEMENT_KEYS) {
+            let (sql, derived) = (self.rows_sql(some, columns).await?, self.table(some[0].table)?);
+            let keys = derived.shape.key_columns.len();
+            let take = |row: &Row| {
+                let table = u32::try_from(number(row.as_ref(0)?)?).ok()?;
+                let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
+                    // A row that no lane writes is never sought.
+                    if let Some(shard) = ShardId::from_u64(shard) {
+                        visit(Claimed { table, shard, key, values });
+                    }
+                };
+                cells(row, 1, keys, &mut show)
+            };
+            self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
+        }
+        Ok(())
     }
 
     /// Visits each row of a statement; returns their number and the last one. The inner `Err` = a row has other types.
@@ -182,11 +251,14 @@ impl DerivedRows for MysqlRows {
         let (first, last) = (shards.start().as_u64(), shards.end().as_u64());
         // Only rows that no lane wrote lie above the last shard: the page includes them.
         let last = ShardId::from_u64(last + 1).map(|_| last);
-        let sql =
-            self.part_sql(derived, derived.shape.value_columns, Part { first, last, after }, limit.get());
+        let retired = self.retired_expression(table).await?;
+        let part = Part { first, last, after, version_max: None };
+        let sql = self.part_sql(derived, derived.shape.value_columns, retired.as_deref(), part, limit.get());
         let take = |row: &Row| {
             let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
+                let (values, is_retired) = without_expression(values, retired.is_some());
                 visit(match ShardId::from_u64(shard) {
+                    Some(shard) if is_retired => DerivedRow::Retired(Claimed { table, shard, key, values }),
                     Some(shard) => DerivedRow::Claimed(Claimed { table, shard, key, values }),
                     None => DerivedRow::Stray(Stray { table, shard: Some(shard), key }),
                 });
@@ -205,25 +277,18 @@ impl DerivedRows for MysqlRows {
         sought: &[DerivedRowQuery],
         visit: &mut (dyn FnMut(Claimed<'_>) + Send),
     ) -> Result<(), Fault> {
-        let mut sought = sought.to_vec();
-        sought.sort_unstable();
-        sought.dedup();
-        for some in sought.chunks(STATEMENT_KEYS) {
-            let (sql, derived) = (self.rows_sql(some)?, self.table(some[0].table)?);
-            let keys = derived.shape.key_columns.len();
-            let take = |row: &Row| {
-                let table = u32::try_from(number(row.as_ref(0)?)?).ok()?;
-                let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {
-                    // A row that no lane writes is never sought.
-                    if let Some(shard) = ShardId::from_u64(shard) {
-                        visit(Claimed { table, shard, key, values });
-                    }
-                };
-                cells(row, 1, keys, &mut show)
-            };
-            self.read(sql, take).await?.map_err(|()| self.odd(derived))?;
-        }
-        Ok(())
+        self.visit_rows(sought, None, visit).await
+    }
+}
+
+/// Returns the values of a row without the expression for retired source tables, if the row has it, and its value.
+pub(super) fn without_expression<'v, 'c>(
+    values: &'v [CellRef<'c>],
+    has_expression: bool,
+) -> (&'v [CellRef<'c>], bool) {
+    match values {
+        [values @ .., CellRef::UInt(said)] if has_expression => (values, *said == 1),
+        values => (values, false),
     }
 }
 

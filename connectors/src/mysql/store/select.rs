@@ -13,6 +13,8 @@ pub(super) struct Select<'t> {
     pub(super) table: &'t DerivedTable,
     /// Columns after the shard and the key.
     pub(super) columns: &'t [&'t str],
+    /// An SQL expression after the columns.
+    pub(super) expression: Option<&'t str>,
     /// The index to use; `None` = the server chooses.
     pub(super) index: Option<&'static str>,
 }
@@ -42,6 +44,10 @@ impl Select<'_> {
         for column in self.table.shape.key_columns.iter().chain(self.columns) {
             sql.push(',');
             sql.push_str(&quote_identifier(column));
+        }
+        if let Some(expression) = self.expression {
+            sql.push(',');
+            sql.push_str(expression);
         }
         sql.push_str(" FROM ");
     }

@@ -16,7 +16,6 @@ use super::cells::push_cell;
 use super::layout::{FlushLayout, OccupiedTable};
 use super::outbox::OutboxText;
 use super::replace::Undoing;
-use super::withdraw;
 use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
 /// Rows in a DELETE by a list of conditions, at most. The server's optimiser examines each `OR` as a range: a row costs
@@ -54,12 +53,12 @@ pub(super) fn packets(
     layout: FlushLayout<'_>,
     limits: TextLimits,
 ) -> Vec<String> {
-    let FlushLayout { tables, outbox, stored_versions, withdrawn, .. } = layout;
+    let FlushLayout { tables, outbox, stored_versions, withdrawn, retired, .. } = layout;
     let mut packets = Packets { limit_bytes: limits.packet_bytes, ..Packets::default() };
     for statement in head {
         packets.push(statement);
     }
-    let versions = withdraw::versions(flush);
+    let versions = flush.withdrawn_versions(retired);
     let Undoing { mut deletes, mut lowers } = Undoing::of(flush, stored_versions, &layout);
     lowers.sort_by_key(|(table, _)| *table);
     let mut ordered = flush.ordered();
@@ -70,16 +69,16 @@ pub(super) fn packets(
     touched.extend(lowers.iter().map(|(table, _)| *table));
     for index in touched {
         let table = &tables[index as usize].derived;
-        let mut shards_of = BTreeMap::<Lsn, Vec<ShardId>>::new();
+        let mut shards_of = BTreeMap::<(Option<Lsn>, Lsn), Vec<ShardId>>::new();
         for OccupiedTable { shard, .. } in part_of(withdrawn, |occupied| occupied.table, index) {
             // Rows of a shard that this flush does not withdraw stay.
-            if let Some(lsn) = versions.get(shard) {
-                shards_of.entry(*lsn).or_default().push(*shard);
+            for ((_, above), lsn) in versions.range((*shard, None)..=(*shard, Some(Lsn::MAX))) {
+                shards_of.entry((*above, *lsn)).or_default().push(*shard);
             }
         }
-        for (lsn, shards) in &shards_of {
+        for ((above, lsn), shards) in &shards_of {
             for shards in shards.chunks(WITHDRAWN_SHARDS_MAX) {
-                withdrawal(&mut packets, table, outbox, &withdrawn_up_to(*lsn, shards));
+                withdrawal(&mut packets, table, outbox, &withdrawn_versions(*above, *lsn, shards));
             }
         }
         // A replacement lowers stored versions that are too high, so that the deletes and upserts after it apply.
@@ -94,14 +93,18 @@ pub(super) fn packets(
     packets.finish()
 }
 
-/// Returns the condition for the rows of these shards whose version is at most `lsn`.
-fn withdrawn_up_to(lsn: Lsn, shards: &[ShardId]) -> String {
+/// Returns the condition for the rows of these shards whose version is at most `lsn`, and above the other position if
+/// there is one.
+fn withdrawn_versions(above: Option<Lsn>, lsn: Lsn, shards: &[ShardId]) -> String {
     let mut condition = String::from("`shard_id` IN (");
     for (place, shard) in shards.iter().enumerate() {
         condition.push_str(if place == 0 { "" } else { "," });
         push_number(&mut condition, shard.as_u64());
     }
     write!(condition, ") AND `lsn` <= {}", lsn.as_u64()).expect("writing to a String cannot fail");
+    if let Some(above) = above {
+        write!(condition, " AND `lsn` > {}", above.as_u64()).expect("writing to a String cannot fail");
+    }
     condition
 }
 

@@ -15,7 +15,6 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anabranch_pipeline::records::Flush;
-use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use super::layout::{FlushLayout, OccupiedTable};
@@ -125,16 +124,6 @@ impl Census {
     }
 }
 
-/// Returns the version up to which each shard loses its rows: the highest, when a flush withdraws a shard twice.
-pub(super) fn versions(flush: &Flush) -> BTreeMap<ShardId, Lsn> {
-    let mut versions = BTreeMap::new();
-    for (shard, lsn) in &flush.withdrawals {
-        let version = versions.entry(*shard).or_insert(*lsn);
-        *version = (*version).max(*lsn);
-    }
-    versions
-}
-
 /// Searches withdrawn shards in the tables of a lane: it returns statements and takes their rows.
 #[derive(Debug)]
 pub(super) struct Search {
@@ -149,7 +138,8 @@ pub(super) struct Search {
 impl Search {
     /// Begins a search; with a census it is over without a query.
     pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &PresentShards) -> Self {
-        let shards: Vec<ShardId> = versions(flush).into_keys().collect();
+        let shards: BTreeSet<ShardId> = flush.withdrawals.iter().map(|(shard, _)| *shard).collect();
+        let shards: Vec<ShardId> = shards.into_iter().collect();
         let tables = || layout.owned.iter().copied().filter(|table| flush.withdraws_from(*table));
         let (mut open, mut occupied) = (BTreeMap::new(), BTreeSet::new());
         if let PresentShards::Shards(with_rows) = present {
@@ -256,7 +246,8 @@ fn list(shards: &[ShardId]) -> String {
 #[cfg(test)]
 mod tests {
     use anabranch_pipeline::projections::ProjectedTable;
-    use anabranch_pipeline::records::{DerivedTable, TableShape};
+    use anabranch_pipeline::records::{DerivedTable, RetiredShards, TableShape};
+    use anabranch_schemas::lsn::Lsn;
     use proptest::prelude::*;
 
     use super::*;
@@ -292,12 +283,14 @@ mod tests {
         };
         let tables: Vec<_> = (0..with_rows.len()).map(table).collect();
         let owned: Vec<u32> = (0..).take(with_rows.len()).collect();
+        let retired = RetiredShards::new();
         let layout = FlushLayout {
             tables: &tables,
             owned: &owned,
             outbox: None,
             stored_versions: &[],
             withdrawn: &[],
+            retired: &retired,
         };
         let mut flush = Flush::default();
         for shard in withdrawn {

@@ -76,6 +76,22 @@ pub fn free_port() -> Result<u16> {
     listener.map(|address| address.port()).map_err(|source| DemoError::PortNotFound { source })
 }
 
+/// A free port of 127.0.0.1 that no other process can take until this is dropped.
+#[derive(Debug)]
+pub struct ReservedPort {
+    _listener: TcpListener,
+    pub port: u16,
+}
+
+impl ReservedPort {
+    pub fn choose() -> Result<Self> {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+        let (port, _listener) = taken.map_err(|source| DemoError::PortNotFound { source })?;
+        Ok(Self { _listener, port })
+    }
+}
+
 /// Runs commands of the product beside a running daemon, with its configuration file.
 #[derive(Debug, Clone)]
 pub struct Commands {

@@ -18,13 +18,18 @@ const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Unpacks packages and their dependencies below `<folder>/root`.
 pub(super) fn unpack(folder: &Path, what: &str, packages: &[&str]) -> Result<()> {
+    unpack_with(folder, what, packages, &[])
+}
+
+/// Unpacks as [`unpack`] does, and the packages of `alone` without their dependencies.
+pub(super) fn unpack_with(folder: &Path, what: &str, packages: &[&str], alone: &[&str]) -> Result<()> {
     let help = format!(
         "install {what} yourself so that it is on PATH, on Debian and Ubuntu: apt-get install --no-install-recommends {}",
-        packages.join(" ")
+        [packages, alone].concat().join(" ")
     );
     let apt = PrivateApt::new(folder, &help)?;
     // The system's C library must stay the only one: a second one of another patch level crashes programs.
-    apt.unpack(packages, |file| !file.starts_with("libc6_"))
+    apt.unpack((packages, alone), |file| !file.starts_with("libc6_"))
 }
 
 /// Unpacks packages of another Debian release with its C library, whose loader must then run these programs.
@@ -38,7 +43,7 @@ pub(super) fn unpack_release(
     let mut apt = PrivateApt::new(folder, help)?;
     let mirror = apt.debian_mirror(what)?;
     apt.use_release_of(&mirror, release)?;
-    apt.unpack(packages, |_| true)
+    apt.unpack((packages, &[]), |_| true)
 }
 
 /// An apt that keeps its state and downloads below a folder.
@@ -128,14 +133,19 @@ impl<'a> PrivateApt<'a> {
         Ok(())
     }
 
-    /// Unpacks those packages of the closure whose file names `is_wanted` accepts.
-    fn unpack(&self, packages: &[&str], is_wanted: impl Fn(&str) -> bool) -> Result<()> {
+    /// Unpacks those packages of the closure, and of `alone`, whose file names `is_wanted` accepts.
+    fn unpack(&self, (packages, alone): (&[&str], &[&str]), is_wanted: impl Fn(&str) -> bool) -> Result<()> {
         let root = self.folder.join("root");
         make_folder(&root)?;
         run(self.get().arg("update"), self.help)?;
         let mut install = self.get();
         install.args(["--download-only", "--no-install-recommends", "-y", "install"]).args(packages);
         run(&mut install, self.help)?;
+        if !alone.is_empty() {
+            let mut download = self.get();
+            download.current_dir(self.archives()).arg("download").args(alone);
+            run(&mut download, self.help)?;
+        }
         for package in files(&self.archives())? {
             let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
             if name.ends_with(".deb") && is_wanted(&name) {

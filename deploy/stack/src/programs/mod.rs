@@ -5,6 +5,7 @@
 //! complete, and two stacks that start at once install once.
 
 mod apt;
+mod browser;
 mod java;
 mod newer;
 mod progress;
@@ -16,6 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+pub(crate) use self::browser::BROWSER;
+pub use self::browser::BrowserPrograms;
 use self::java::Java;
 pub(crate) use self::newer::{LoadedProgram, MARIADB_11, MYSQL};
 use self::newer::{MARIADB_11_SET, MYSQL_SET, ProgramSet};
@@ -62,9 +65,10 @@ pub(crate) enum MariaDbInstaller {
 
 /// A program of one file.
 #[derive(Debug, Clone)]
-pub(crate) struct Program {
-    pub(crate) file: PathBuf,
-    pub(crate) environment: Vec<(String, String)>,
+pub struct Program {
+    pub file: PathBuf,
+    /// Variables that it needs.
+    pub environment: Vec<(String, String)>,
 }
 
 impl Programs {
@@ -222,7 +226,16 @@ impl Programs {
 
     /// Returns Prometheus; every version is new enough.
     pub(crate) fn prometheus(&self) -> Result<Program> {
-        if let Some(file) = self.on_path("prometheus") {
+        self.of_prometheus("prometheus")
+    }
+
+    /// Returns the program that checks metrics and rules, which comes with Prometheus.
+    pub(crate) fn promtool(&self) -> Result<Program> {
+        self.of_prometheus("promtool")
+    }
+
+    fn of_prometheus(&self, program: &str) -> Result<Program> {
+        if let Some(file) = self.on_path(program) {
             return Ok(Program { file, environment: Vec::new() });
         }
         let folder = self
@@ -230,7 +243,7 @@ impl Programs {
         let root = folder.join("root");
         let libraries = apt::library_path(&root)?;
         Ok(Program {
-            file: root.join("usr/bin/prometheus"),
+            file: root.join("usr/bin").join(program),
             environment: vec![("LD_LIBRARY_PATH".to_owned(), libraries)],
         })
     }

@@ -28,7 +28,7 @@ pub trait FromFields: Sized {
 pub struct Fields(Map<String, Value>);
 
 impl Fields {
-    fn of<T: FromFields>(body: Value) -> Result<Self, Problem> {
+    pub(super) fn of<T: FromFields>(body: Value) -> Result<Self, Problem> {
         let keys = T::KEYS.join(", ");
         let Value::Object(fields) = body else {
             return Err(wrong(format!("the body is {}; an object is needed, with {keys}", kind(&body))));
@@ -62,6 +62,11 @@ impl Fields {
     pub fn flag(&mut self, key: &str) -> Result<Option<bool>, Problem> {
         let Some(value) = self.take(key) else { return Ok(None) };
         value.as_bool().map(Some).ok_or_else(|| unfit(key, &value, "true or false"))
+    }
+
+    /// Returns a key that was not read.
+    pub fn rest(&self) -> Option<&str> {
+        self.0.keys().next().map(String::as_str)
     }
 
     fn take(&mut self, key: &str) -> Option<Value> {
@@ -98,7 +103,8 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-fn wrong(detail: String) -> Problem {
+/// Returns the problem of a body that has another shape than the route reads.
+pub fn wrong(detail: String) -> Problem {
     Problem::new(Code::BodyNotUnderstood, detail, SEE_DESCRIPTION)
 }
 

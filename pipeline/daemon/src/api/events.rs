@@ -2,7 +2,8 @@
 //!
 //! One producer makes each document, once for all streams, and only while a stream is open. A stream holds one of
 //! [`STREAMS_MAX`] places until its client goes away, or until `unread.rs` drops a client that does not read. A client
-//! that sends no token gets the document without the texts of faults, which name hosts and accounts.
+//! that sends no token gets the document without the texts of faults, which name hosts and accounts, without the
+//! holders of leases, and without the busiest tables.
 
 use std::convert::Infallible;
 use std::sync::Arc;

@@ -1,13 +1,15 @@
-//! Checks of every request to an endpoint for applications: token, size, number at once, time.
+//! Checks of every request to an endpoint for applications or operators: token, size, number at once, time.
 //!
-//! The guard compares digests of tokens, and always all of them, so that time tells nothing about a token. Connections
-//! are plain HTTP, bounded by `serve.rs`; TLS belongs to a proxy in front (nginx, Envoy, HAProxy).
+//! Each kind of endpoint takes its own tokens: an application changes nothing, and an operator's token finds no device.
+//! Either kind of token shows the full texts of open endpoints. The guard compares digests of tokens, and always all of
+//! them, so that time tells nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to a
+//! proxy in front (nginx, Envoy, HAProxy).
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::config::Secret;
+use anabranch_pipeline::config::{OperatorConfig, Secret};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::metrics as names;
 use axum::body::{Body, Bytes, HttpBody};
@@ -28,20 +30,36 @@ pub const BODY_BYTES_MAX: usize = 64 * 1024;
 const REQUESTS_MAX: usize = 256;
 /// Time from the head of a request to its answer; longer than any bounded wait inside it.
 pub const TIME_LIMIT: Duration = Duration::from_secs(10);
+/// Time from the head of an operator's request to its answer: an action asks several servers one after another.
+const OPERATOR_TIME_LIMIT: Duration = Duration::from_secs(30);
+
+/// The operator whose token came with a request; handlers of operators' endpoints get it as an extension.
+#[derive(Debug, Clone)]
+pub struct Operator {
+    pub name: String,
+}
 
 /// The checks, shared by all requests.
 #[derive(Debug, Clone)]
 pub struct Guard {
     tokens: Arc<[[u8; 32]]>,
+    operators: Arc<[(Operator, [u8; 32])]>,
     requests: Arc<Semaphore>,
     body_time: Duration,
 }
 
 impl Guard {
     /// Makes a guard that accepts these tokens; a body must arrive within `body_time`.
-    pub fn new(tokens: &[Secret], body_time: Duration) -> Self {
-        let tokens = tokens.iter().map(|token| digest(token.expose().as_bytes())).collect();
-        Self { tokens, requests: Arc::new(Semaphore::new(REQUESTS_MAX)), body_time }
+    pub fn new(tokens: &[Secret], operators: &[OperatorConfig], body_time: Duration) -> Self {
+        let digest_of = |token: &Secret| digest(token.expose().as_bytes());
+        let operator =
+            |known: &OperatorConfig| (Operator { name: known.name.clone() }, digest_of(&known.token));
+        Self {
+            tokens: tokens.iter().map(digest_of).collect(),
+            operators: operators.iter().map(operator).collect(),
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            body_time,
+        }
     }
 
     /// Returns the number of requests that are being answered.
@@ -54,31 +72,69 @@ impl Guard {
             let remedy = "set http.tokens in the daemon's configuration and restart it";
             return Err(Problem::new(Code::TokensMissing, "no token is configured", remedy));
         }
-        let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        let token = given.and_then(|given| given.split_at_checked(BEARER.len()));
-        match token {
-            Some((scheme, token)) if scheme.eq_ignore_ascii_case(BEARER) => match self.knows(token) {
-                true => Ok(()),
-                false => Err(unauthorised("the token is none of the configured ones")),
-            },
-            Some(_) | None => Err(unauthorised("no bearer token was sent")),
+        match bearer(headers) {
+            Some(token) if self.knows(token) => Ok(()),
+            Some(_) => Err(unauthorised("the token is none of the configured ones")),
+            None => Err(unauthorised("no bearer token was sent")),
         }
     }
 
-    /// Returns whether the request came with a valid token. No token is no error; a wrong token is one.
+    /// Returns the operator whose token came with the request.
+    fn authorise_operator(&self, headers: &HeaderMap) -> Result<Operator, Problem> {
+        if self.operators.is_empty() {
+            let remedy = "set [[http.operators]] in the daemon's configuration and restart it";
+            return Err(Problem::new(Code::OperatorRefused, "no operator is configured", remedy));
+        }
+        let token = bearer(headers).ok_or_else(|| unauthorised_operator("no bearer token was sent"))?;
+        match self.operator(token) {
+            Some(operator) => Ok(operator.clone()),
+            None if self.knows(token) => {
+                let remedy = "send the token of one of [[http.operators]]";
+                Err(Problem::new(Code::OperatorRefused, "the token is an application's", remedy))
+            }
+            None => Err(unauthorised_operator("the token is none of the configured ones")),
+        }
+    }
+
+    /// Returns whether the request came with a valid token, of an application or an operator. No token is no error; a
+    /// wrong token is one.
     pub fn knows_sender(&self, headers: &HeaderMap) -> Result<bool, Problem> {
-        match headers.contains_key(header::AUTHORIZATION) {
-            true => self.authorise(headers).map(|()| true),
-            false => Ok(false),
+        if !headers.contains_key(header::AUTHORIZATION) {
+            return Ok(false);
         }
+        if bearer(headers).is_some_and(|token| self.operator(token).is_some()) {
+            return Ok(true);
+        }
+        self.authorise(headers).map(|()| true)
     }
 
-    /// Returns whether a configured token equals this one; compares every byte of every digest.
+    /// Returns whether a configured token of an application equals this one.
     fn knows(&self, token: &[u8]) -> bool {
         let given = digest(token);
-        let differs = |known: &[u8; 32]| known.iter().zip(given).fold(0, |all, (one, two)| all | (one ^ two));
-        self.tokens.iter().fold(false, |found, known| found | (black_box(differs(known)) == 0))
+        self.tokens.iter().fold(false, |found, known| found | equals(known, &given))
     }
+
+    /// Returns the operator with this token.
+    fn operator(&self, token: &[u8]) -> Option<&Operator> {
+        let given = digest(token);
+        self.operators.iter().fold(None, |found, (operator, known)| match equals(known, &given) {
+            true => Some(operator),
+            false => found,
+        })
+    }
+}
+
+/// Compares every byte of two digests.
+fn equals(known: &[u8; 32], given: &[u8; 32]) -> bool {
+    let differs = known.iter().zip(given).fold(0, |all, (one, two)| all | (one ^ two));
+    black_box(differs) == 0
+}
+
+/// Returns the bearer token of a request.
+fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let given = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes)?;
+    let (scheme, token) = given.split_at_checked(BEARER.len())?;
+    scheme.eq_ignore_ascii_case(BEARER).then_some(token)
 }
 
 const BEARER: &[u8] = b"Bearer ";
@@ -89,6 +145,11 @@ fn digest(token: &[u8]) -> [u8; 32] {
 
 fn unauthorised(detail: &str) -> Problem {
     let remedy = "send the header authorization: Bearer TOKEN, with one of http.tokens";
+    Problem::new(Code::TokenRefused, detail, remedy).with_header(header::WWW_AUTHENTICATE, "Bearer")
+}
+
+fn unauthorised_operator(detail: &str) -> Problem {
+    let remedy = "send the header authorization: Bearer TOKEN, with the token of one of [[http.operators]]";
     Problem::new(Code::TokenRefused, detail, remedy).with_header(header::WWW_AUTHENTICATE, "Bearer")
 }
 
@@ -106,18 +167,42 @@ fn late(time: Duration) -> Problem {
 
 /// The middleware of all endpoints for applications.
 pub async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let allowed = guard.authorise(request.headers()).map(|()| None);
+    answered(&guard, (request, allowed), TIME_LIMIT, next).await
+}
+
+/// The middleware of all endpoints for operators, whose handlers get an [`Operator`] as an extension.
+pub async fn admit_operator(State(guard): State<Guard>, request: Request, next: Next) -> Response {
+    let allowed = guard.authorise_operator(request.headers()).map(Some);
+    answered(&guard, (request, allowed), OPERATOR_TIME_LIMIT, next).await
+}
+
+/// Answers a request that may have been refused, and records how long that took.
+async fn answered(
+    guard: &Guard,
+    (mut request, allowed): (Request, Result<Option<Operator>, Problem>),
+    limit: Duration,
+    next: Next,
+) -> Response {
     let began = Instant::now();
     let route = request.extensions().get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let response = admitted(&guard, request, next).await.unwrap_or_else(IntoResponse::into_response);
+    let response = match allowed {
+        Ok(operator) => {
+            if let Some(operator) = operator {
+                request.extensions_mut().insert(operator);
+            }
+            admitted(guard, request, limit, next).await.unwrap_or_else(IntoResponse::into_response)
+        }
+        Err(refused) => refused.into_response(),
+    };
     let status = response.status().as_u16().to_string();
     histogram!(names::HTTP_REQUEST_SECONDS, "route" => route.unwrap_or_default(), "status" => status)
         .record(began.elapsed().as_secs_f64());
     response
 }
 
-async fn admitted(guard: &Guard, request: Request, next: Next) -> Result<Response, Problem> {
-    let deadline = Instant::now() + TIME_LIMIT;
-    guard.authorise(request.headers())?;
+async fn admitted(guard: &Guard, request: Request, limit: Duration, next: Next) -> Result<Response, Problem> {
+    let deadline = Instant::now() + limit;
     let length = request.headers().get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok());
     if length.and_then(|length| length.parse::<u64>().ok()).is_some_and(|bytes| bytes > BODY_BYTES_MAX as u64)
     {
@@ -129,7 +214,7 @@ async fn admitted(guard: &Guard, request: Request, next: Next) -> Result<Respons
         Problem::new(Code::TooManyRequests, detail, "send fewer at once, or ask more daemons")
     })?;
     tokio::time::timeout_at(deadline, next.run(request)).await.map_err(|_| {
-        let detail = format!("no answer within {} s", TIME_LIMIT.as_secs());
+        let detail = format!("no answer within {} s", limit.as_secs());
         Problem::new(Code::TimedOut, detail, "GET /readyz says what is down; try again")
     })
 }

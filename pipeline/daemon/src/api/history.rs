@@ -65,7 +65,13 @@ pub(super) async fn list(
     }))
 }
 
-fn number(query: &HashMap<String, String>, key: &str, default: u64, max: u64) -> Result<u64, Problem> {
+/// Returns a number of the query, from 1 to `max`.
+pub(super) fn number(
+    query: &HashMap<String, String>,
+    key: &str,
+    default: u64,
+    max: u64,
+) -> Result<u64, Problem> {
     let Some(text) = query.get(key) else { return Ok(default) };
     let wrong = || {
         let detail = format!("`{key}` is no whole number from 1 to {max}");

@@ -1,8 +1,8 @@
 //! The HTTP listener: metrics, health, readiness, status, the live page and, with tokens, endpoints for applications.
 //!
 //! `/` is the live page (`page.rs`), and `/v1/events` keeps it live. `health.rs` answers probes. `guard.rs` checks
-//! requests to the endpoints for applications, `body.rs` reads their bodies, and `problem.rs` holds every error.
-//! `openapi.json` describes them; it is written by hand, and a test compares it with the routes.
+//! requests to the endpoints for applications and operators, `body.rs` reads their bodies, and `problem.rs` holds every
+//! error. `openapi.json` describes them; it is written by hand, and a test compares it with the routes.
 
 mod body;
 pub mod client;
@@ -12,12 +12,15 @@ mod flux;
 mod guard;
 mod health;
 mod history;
+mod operations;
 mod page;
 mod problem;
 mod relations;
 mod search;
 mod serials;
+mod series;
 mod serve;
+mod trace;
 mod unread;
 pub mod uuids;
 
@@ -25,12 +28,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anabranch_pipeline::config::Secret;
+use anabranch_pipeline::config::{OperatorConfig, Secret};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::TaskStates;
 use axum::extract::{FromRef, State};
-use axum::http::{Method, Uri, header};
+use axum::http::{HeaderMap, Method, Uri, header};
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, post};
@@ -50,6 +53,7 @@ use self::uuids::UuidOrders;
 use crate::coupons::CouponDays;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, StatusView};
+use crate::operations::Actions;
 use crate::reconciliations::ReconciliationBook;
 use crate::relations::Relations;
 use crate::roles::Role;
@@ -71,6 +75,9 @@ pub struct ApiContext {
     pub metrics: PrometheusHandle,
     /// Tokens of applications; without any, their endpoints are closed.
     pub tokens: Vec<Secret>,
+    /// People who may change something, in every process.
+    pub operators: Vec<OperatorConfig>,
+    pub actions: Actions,
     pub orders: UuidOrders,
     /// `None` when there are no mapping tables.
     pub lookup: Option<Lookup>,
@@ -169,7 +176,7 @@ impl Listener {
 
     /// Serves until `cancel`; requests that are being answered are finished.
     pub async fn serve(self, shown: ApiContext, cancel: CancellationToken) {
-        let guard = Guard::new(&shown.tokens, self.bounds.body_time);
+        let guard = Guard::new(&shown.tokens, &shown.operators, self.bounds.body_time);
         let served = Arc::new(Served { context: shown, guard, events: Events::new(cancel.clone()) });
         let serving = serve::serve(self.listener, router(Shared(served.clone())), self.bounds, cancel);
         tokio::join!(serving, events::produce(served));
@@ -190,6 +197,7 @@ fn open_routes() -> Routes {
         ("/readyz/{role}", Method::GET, get(health::ready_in_role)),
         ("/v1/status", Method::GET, get(status)),
         ("/v1/events", Method::GET, get(events::stream)),
+        ("/v1/series", Method::GET, get(series::recent)),
         ("/v1/reconciliations", Method::GET, get(history::list)),
         ("/v1/runbook/{code}", Method::GET, get(page::runbook_section)),
         ("/v1/openapi.json", Method::GET, get(openapi)),
@@ -211,6 +219,15 @@ fn application_routes() -> Routes {
     ]
 }
 
+/// Returns the routes that require the token of an operator.
+fn operator_routes() -> Routes {
+    vec![
+        ("/v1/operations", Method::GET, get(operations::list)),
+        ("/v1/operations", Method::POST, post(operations::carry_out)),
+        ("/v1/trace", Method::POST, post(trace::follow)),
+    ]
+}
+
 fn router(shared: Shared) -> Router {
     let with = |routes: Routes| {
         routes.into_iter().fold(Router::new(), |router, (path, _, handler)| router.route(path, handler))
@@ -219,8 +236,11 @@ fn router(shared: Shared) -> Router {
     let guarded = with(application_routes())
         .route("/v1/serials/", get(serials::without_code))
         .route_layer(from_fn_with_state(shared.0.guard.clone(), guard::admit));
+    let of_operators = with(operator_routes())
+        .route_layer(from_fn_with_state(shared.0.guard.clone(), guard::admit_operator));
     with(open_routes())
         .merge(guarded)
+        .merge(of_operators)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
@@ -248,8 +268,16 @@ async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 
-async fn status(State(Shared(served)): State<Shared>) -> Json<StatusAnswer> {
-    Json(served.status(Instant::now()))
+async fn status(
+    State(Shared(served)): State<Shared>,
+    headers: HeaderMap,
+) -> Result<Json<StatusAnswer>, Problem> {
+    let is_known = served.guard.knows_sender(&headers)?;
+    let mut answer = served.status(Instant::now());
+    if !is_known {
+        answer.status.leave_out_holders();
+    }
+    Ok(Json(answer))
 }
 
 #[cfg(test)]

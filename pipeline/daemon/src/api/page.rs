@@ -1,7 +1,8 @@
 //! The live page: its files, which are part of the binary, and the runbook's sections that it shows.
 //!
-//! The page is read-only, and its headers forbid it to load anything from outside this listener. `page/model.js` alone
-//! knows the field names of the status.
+//! The page's headers forbid it to load anything from outside this listener. It changes something only with an
+//! operator's token, by `POST /v1/operations`. `page/model.js` alone knows the field names of the status, and
+//! `page/answers.js` those of the other answers.
 
 use anabranch_pipeline::error::Code;
 use axum::extract::Path;
@@ -20,15 +21,31 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 const INDEX: &str = include_str!("page/index.html");
 /// Name below `/page/`, content type, text.
-pub(super) const ASSETS: [(&str, &str, &str); 9] = [
+pub(super) const ASSETS: [(&str, &str, &str); 25] = [
     ("page.css", CSS, include_str!("page/page.css")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
     ("model.js", JAVASCRIPT, include_str!("page/model.js")),
+    ("answers.js", JAVASCRIPT, include_str!("page/answers.js")),
+    ("time.js", JAVASCRIPT, include_str!("page/time.js")),
     ("elements.js", JAVASCRIPT, include_str!("page/elements.js")),
+    ("rows.js", JAVASCRIPT, include_str!("page/rows.js")),
+    ("dialogs.js", JAVASCRIPT, include_str!("page/dialogs.js")),
+    ("verdict.js", JAVASCRIPT, include_str!("page/verdict.js")),
     ("drawing.js", JAVASCRIPT, include_str!("page/drawing.js")),
     ("tables.js", JAVASCRIPT, include_str!("page/tables.js")),
+    ("lanes.js", JAVASCRIPT, include_str!("page/lanes.js")),
+    ("heat.js", JAVASCRIPT, include_str!("page/heat.js")),
+    ("rings.js", JAVASCRIPT, include_str!("page/rings.js")),
+    ("series.js", JAVASCRIPT, include_str!("page/series.js")),
+    ("chart.js", JAVASCRIPT, include_str!("page/chart.js")),
     ("calendar.js", JAVASCRIPT, include_str!("page/calendar.js")),
+    ("history.js", JAVASCRIPT, include_str!("page/history.js")),
+    ("pace.js", JAVASCRIPT, include_str!("page/pace.js")),
+    ("changes.js", JAVASCRIPT, include_str!("page/changes.js")),
+    ("operations.js", JAVASCRIPT, include_str!("page/operations.js")),
+    ("actions.js", JAVASCRIPT, include_str!("page/actions.js")),
+    ("trace.js", JAVASCRIPT, include_str!("page/trace.js")),
     ("runbook.js", JAVASCRIPT, include_str!("page/runbook.js")),
 ];
 
@@ -67,17 +84,48 @@ pub(super) async fn runbook_section(Path(code): Path<String>) -> Result<impl Int
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Ways to make elements, styles or programs from text, and to keep something beyond the tab.
+    const FORBIDDEN: [&str; 12] = [
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "style=\"",
+        "onclick=",
+        "localStorage",
+        "sessionStorage",
+        "document.cookie",
+        "history.pushState",
+    ];
+
+    fn texts() -> impl Iterator<Item = &'static str> {
+        ASSETS.iter().map(|(_, _, text)| *text).chain([INDEX])
+    }
 
     /// The page's other promises need a browser: `tests/end_to_end/page.rs` checks them.
     #[test]
     fn the_page_is_small_and_refers_to_nothing_outside() {
-        let texts = || ASSETS.iter().map(|(_, _, text)| *text).chain([INDEX]);
         assert!(texts().map(str::len).sum::<usize>() < 300_000);
         for text in texts() {
             let outside = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!outside.contains("http://") && !outside.contains("https://"));
-            assert!(!text.contains("innerHTML") && !text.contains("style=\"") && !text.contains("onclick="));
+            let found = FORBIDDEN.iter().find(|forbidden| text.contains(**forbidden));
+            assert_eq!(found, None, "{}", text.lines().next().unwrap_or_default());
         }
+    }
+
+    /// A module that is not served leaves the whole page empty.
+    #[test]
+    fn each_file_that_the_page_loads_is_served_and_each_served_file_is_loaded() {
+        let paths = texts().flat_map(|text| text.split('"'));
+        let loaded: BTreeSet<&str> = paths.filter_map(|path| path.strip_prefix("/page/")).collect();
+        let served: BTreeSet<&str> = ASSETS.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(loaded, served);
     }
 }

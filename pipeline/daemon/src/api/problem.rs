@@ -53,7 +53,7 @@ fn status(code: Code) -> StatusCode {
     match code {
         Code::BodyNotJson | Code::BodyUnreadable => StatusCode::BAD_REQUEST,
         Code::TokenRefused => StatusCode::UNAUTHORIZED,
-        Code::TokensMissing => StatusCode::FORBIDDEN,
+        Code::TokensMissing | Code::OperatorRefused => StatusCode::FORBIDDEN,
         Code::RouteUnknown
         | Code::CodeUnknown
         | Code::LookupUnconfigured
@@ -70,8 +70,11 @@ fn status(code: Code) -> StatusCode {
         | Code::FluxParentUnfit
         | Code::FluxDateRefused
         | Code::KeyMalformed
-        | Code::KeyReused => StatusCode::UNPROCESSABLE_ENTITY,
-        Code::DispatchRefused => StatusCode::CONFLICT,
+        | Code::KeyReused
+        | Code::ConfigInvalid => StatusCode::UNPROCESSABLE_ENTITY,
+        Code::DispatchRefused | Code::RefreshRefused | Code::ReconcileRefused | Code::ReplayRefused => {
+            StatusCode::CONFLICT
+        }
         Code::UuidsKeysFull | Code::FluxKeysFull | Code::FluxSequenceExhausted => {
             StatusCode::INSUFFICIENT_STORAGE
         }

@@ -36,6 +36,8 @@ async fn health_readiness_status_and_metrics_are_served() {
         roles: vec![Role::Reader, Role::Api],
         metrics: crate::telemetry::install(&config).unwrap(),
         tokens: Vec::new(),
+        operators: Vec::new(),
+        actions: Actions::new(&crate::wiring::Wiring::new(config.clone()), cancel.child_token()),
         orders: UuidOrders::default(),
         lookup: None,
         documents: None,
@@ -97,7 +99,16 @@ impl Api {
     }
 
     async fn bounded(tokens: &[&str], bounds: ConnectionBounds) -> Self {
+        Self::served(tokens, &[], bounds).await
+    }
+
+    async fn served(tokens: &[&str], operators: &[(&str, &str)], bounds: ConnectionBounds) -> Self {
         let config = Config::parse(CONFIG).unwrap();
+        let cancel = CancellationToken::new();
+        let operator = |(name, token): &(&str, &str)| OperatorConfig {
+            name: (*name).to_owned(),
+            token: Secret::new(*token),
+        };
         let orders = UuidOrders::default();
         let shown = ApiContext {
             name: config.name.clone(),
@@ -106,6 +117,8 @@ impl Api {
             roles: Role::ALL.to_vec(),
             metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
             tokens: tokens.iter().copied().map(Secret::new).collect(),
+            operators: operators.iter().map(operator).collect(),
+            actions: Actions::new(&crate::wiring::Wiring::new(config.clone()), cancel.child_token()),
             orders: orders.clone(),
             documents: None,
             flux: None,
@@ -116,7 +129,7 @@ impl Api {
         };
         let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let listener = Listener { bounds, ..listener };
-        let (address, cancel) = (listener.address, CancellationToken::new());
+        let address = listener.address;
         tokio::spawn(listener.serve(shown, cancel.clone()));
         Self { address, cancel, orders }
     }
@@ -132,10 +145,13 @@ impl Api {
     }
 
     async fn post(&self, authorization: &str, body: &str) -> (String, serde_json::Value) {
+        self.post_to("/v1/uuids", authorization, body).await
+    }
+
+    async fn post_to(&self, path: &str, authorization: &str, body: &str) -> (String, serde_json::Value) {
         let head = format!("Authorization: {authorization}\r\nContent-Type: application/json");
         let length = body.len();
-        self.raw(&format!("POST /v1/uuids HTTP/1.0\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}"))
-            .await
+        self.raw(&format!("POST {path} HTTP/1.0\r\n{head}\r\nContent-Length: {length}\r\n\r\n{body}")).await
     }
 }
 
@@ -180,6 +196,55 @@ async fn an_application_needs_one_of_the_configured_tokens() {
     assert!(answer.1["remedy"].as_str().unwrap().contains("http.tokens"), "{}", answer.1);
     let open = closed.raw("GET /v1/openapi.json HTTP/1.0\r\n\r\n").await;
     assert!(open.0.starts_with("HTTP/1.0 200"), "{}", open.0);
+}
+
+#[tokio::test]
+async fn an_action_needs_the_token_of_an_operator_who_gets_nothing_of_applications() {
+    const OPERATOR: &str = "token-of-ann-0123";
+    let operators = [("ann", OPERATOR), ("bob", "token-of-bob-0123")];
+    let api = Api::served(&[TOKEN], &operators, ConnectionBounds::default()).await;
+    let body = r#"{"action": "restart", "task": "reader/source-a", "dry_run": true}"#;
+    let act = async |api: &Api, authorization: &str, body: &str| {
+        api.post_to("/v1/operations", authorization, body).await
+    };
+    let done = act(&api, &format!("Bearer {OPERATOR}"), body).await;
+    assert!(done.0.starts_with("HTTP/1.0 200 "), "{done:?}");
+    assert_eq!(done.1["command"], "anabranch restart reader/source-a");
+    assert!(done.1["dry_run"] == true && done.1["operation"].is_null(), "{}", done.1);
+    let line = done.1["lines"][0].as_str().unwrap();
+    assert!(line.starts_with("task reader/source-a would be tried again"), "{line}");
+    let wrong = r#"{"action": "restart", "task": "reader/nobody", "dry_run": true}"#;
+    expect(&act(&api, &format!("Bearer {OPERATOR}"), wrong).await, 422, "config-invalid");
+
+    for (authorization, status, code) in [
+        (format!("Bearer {TOKEN}"), 403, "operator-refused"),
+        ("Bearer token-of-ann-0124".to_owned(), 401, "token-refused"),
+        ("Bearer token-of-ann-012".to_owned(), 401, "token-refused"),
+        ("Bearer ".to_owned(), 401, "token-refused"),
+        (format!("Basic {OPERATOR}"), 401, "token-refused"),
+        (OPERATOR.to_owned(), 401, "token-refused"),
+    ] {
+        let refused = act(&api, &authorization, body).await;
+        expect(&refused, status, code);
+        assert!(!refused.1.to_string().contains("token-of"), "{}", refused.1);
+        let list = format!("GET /v1/operations HTTP/1.0\r\nAuthorization: {authorization}\r\n\r\n");
+        expect(&api.raw(&list).await, status, code);
+    }
+    expect(&api.raw("POST /v1/operations HTTP/1.0\r\n\r\n").await, 401, "token-refused");
+    // An operator is known where texts are shown, and is no application.
+    expect(&api.post(&format!("Bearer {OPERATOR}"), r#"{"count": 1}"#).await, 401, "token-refused");
+    for (token, status) in [(OPERATOR, "200"), (TOKEN, "200"), ("another-token-0123", "401")] {
+        let head = format!("GET /v1/reconciliations HTTP/1.0\r\nAuthorization: Bearer {token}\r\n\r\n");
+        let answer = api.raw(&head).await.0;
+        assert!(answer.starts_with(&format!("HTTP/1.0 {status} ")), "{token}: {answer}");
+    }
+
+    let without = Api::with(&[TOKEN]).await;
+    for token in [TOKEN, OPERATOR] {
+        let refused = act(&without, &format!("Bearer {token}"), body).await;
+        expect(&refused, 403, "operator-refused");
+        assert!(refused.1["remedy"].as_str().unwrap().contains("http.operators"), "{}", refused.1);
+    }
 }
 
 #[tokio::test]
@@ -323,6 +388,21 @@ async fn unknown_routes_and_methods_are_named() {
 }
 
 #[tokio::test]
+async fn series_are_one_document_also_before_the_first_sample() {
+    let api = Api::with(&[TOKEN]).await;
+    let (head, body) = api.raw("GET /v1/series HTTP/1.0\r\n\r\n").await;
+    assert!(head.starts_with("HTTP/1.0 200 ") && body["now_ms"].is_u64(), "{head} {body}");
+    let none = serde_json::json!([]);
+    assert_eq!((&body["series"], &body["events"]), (&none, &none), "{body}");
+    assert_eq!(body["step_seconds"], 10, "{body}");
+    expect(&api.raw("GET /v1/series?thing=lane/none HTTP/1.0\r\n\r\n").await, 404, "route-unknown");
+    for path in ["/v1/series", "/v1/status"] {
+        let head = format!("GET {path} HTTP/1.0\r\nAuthorization: Bearer another\r\n\r\n");
+        expect(&api.raw(&head).await, 401, "token-refused");
+    }
+}
+
+#[tokio::test]
 async fn without_an_index_relations_of_documents_are_unconfigured() {
     let api = Api::with(&[TOKEN]).await;
     for path in ["/v1/flux/2016060611031003099052400029904", "/v1/flux/1/relations?limit=7"] {
@@ -373,14 +453,20 @@ fn the_description_names_exactly_what_is_served_and_to_whom() {
         routes.into_iter().map(|(path, method, _)| format!("{method} {path}")).collect()
     };
     let (mut open, mut guarded) = (named(open_routes()), named(application_routes()));
+    let mut of_operators = named(operator_routes());
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, description) in methods.as_object().unwrap() {
             let name = format!("{} {path}", method.to_uppercase());
-            let served = if description["security"].is_null() { &mut guarded } else { &mut open };
+            let served = match description.pointer("/security/0/operator") {
+                Some(_) => &mut of_operators,
+                None if description["security"].is_null() => &mut guarded,
+                None => &mut open,
+            };
             assert!(served.remove(&name), "{name} is described and not served so");
         }
     }
     assert!(open.is_empty() && guarded.is_empty(), "not described: {open:?} {guarded:?}");
+    assert!(of_operators.is_empty(), "not described: {of_operators:?}");
 }
 
 /// The description lists every code that can come, and `explain` knows each (`error.rs` has that test).

@@ -45,6 +45,8 @@ fn samples() -> Vec<Action<'static>> {
         },
         Action::Insert { after: vec![Value::Null, Value::Null, Value::Int(3)] },
         Action::Withdraw,
+        Action::Reread,
+        Action::Retire,
     ]
 }
 

@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep};
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::{lanes, reader_task};
+use crate::operations::{Actor, CommandText, recorded};
 use crate::wiring::Wiring;
 use crate::{operator, output, restarts};
 
@@ -99,8 +100,16 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         }
         confirm(arguments)?;
     }
+    let command = CommandText::of("begin-anew").option("--source", Some(source));
+    let command = command.option("--id", arguments.id.as_deref()).text();
+    let before = gap.read.as_ref().map(|(position, _)| format!("read up to {position}"));
     // The server may have written more meanwhile, so the beginning is at its end of this moment.
-    let gap = again(async || ask(wiring, source, &id, &known, false).await).await?;
+    let work = again(async || ask(wiring, source, &id, &known, false).await);
+    let after = |gap: &Gap| {
+        let begins = &gap.beginning;
+        format!("beginning {} at {} of server {}, id {id}", begins.number, begins.position, begins.server)
+    };
+    let gap = recorded(wiring, &Actor::of_command(), (command, before), work, after).await?.done;
     tracing::warn!(source, id, position = %gap.beginning.position, why = gap.why, "the source begins anew");
     if arguments.json || gap.is_repeated {
         show(&known, &id, &gap, arguments);
@@ -201,7 +210,7 @@ async fn wake(wiring: &Wiring, source: &str, number: u64) -> Result<(), Fault> {
         }
         sleep(CHECK_INTERVAL).await;
     }
-    restarts::request_restart(log, None).await
+    restarts::request_restart(log, None).await.map(drop)
 }
 
 fn show(known: &KnownLanes, id: &str, gap: &Gap, arguments: &Arguments) {

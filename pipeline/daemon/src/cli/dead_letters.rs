@@ -3,24 +3,16 @@
 //! A letter disappears once the index has taken the document in the same or a newer version. `retry` sets the lanes
 //! back to before their oldest letter, as `replay` does; `drop` forgets letters, and the index stays as it is.
 
-use std::collections::BTreeMap;
-
-use anabranch_pipeline::deliver::rewind;
-use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::BinlogPoint;
-use anabranch_pipeline::records::LaneId;
+use anabranch_pipeline::error::Fault;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use super::replay::past;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
+use crate::operations::{self, Actor, CommandText, LETTERS_MAX, RetryRequest, recorded};
 use crate::output;
 use crate::wiring::{DeadLetter, Documents, Wiring};
-
-/// Letters that one command reads, at most: the oldest.
-const LETTERS_MAX: usize = 10_000;
 
 /// Show, try again or forget documents that a search index rejected
 #[derive(Debug, Args)]
@@ -68,13 +60,33 @@ struct LetterView<'l> {
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
+    let projection = arguments.projection.as_deref();
     let work = async {
-        for documents in chosen(&wiring, arguments)? {
-            let letters = documents.target.dead_letters(&documents.projection, LETTERS_MAX).await?;
-            match &arguments.command {
-                Command::List { json } => letters.iter().for_each(|letter| list(letter, *json)),
-                Command::Retry { dry_run } => retry(&wiring, &documents, &letters, *dry_run).await?,
-                Command::Drop { ids, all } => forget(&documents, letters, ids, *all).await?,
+        match &arguments.command {
+            Command::List { json } => {
+                for documents in operations::chosen(&wiring, projection)? {
+                    let letters = letters(&documents).await?;
+                    letters.iter().for_each(|letter| list(letter, *json));
+                }
+            }
+            Command::Retry { dry_run } => {
+                let request = RetryRequest { projection: arguments.projection.clone() };
+                let lines = match dry_run {
+                    true => request.rehearse(&wiring).await?,
+                    false => request.carry_out(&wiring, &Actor::of_command()).await?.done,
+                };
+                lines.iter().for_each(|line| _ = output::line(line));
+            }
+            Command::Drop { ids, all } => {
+                let command = CommandText::of("dead-letters drop")
+                    .option("--projection", projection)
+                    .counted("", ids.len(), "id")
+                    .flag("--all", *all)
+                    .text();
+                let chosen = operations::chosen(&wiring, projection)?;
+                let work = forget(&chosen, ids, *all);
+                let after = |lines: &Vec<String>| lines.join("\n");
+                recorded(&wiring, &Actor::of_command(), (command, None), work, after).await?;
             }
         }
         Ok(Exit::Success)
@@ -82,11 +94,8 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     block_on(work)?.map_err(|fault| vec![fault])
 }
 
-fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<Documents>, Fault> {
-    match &arguments.projection {
-        Some(projection) => wiring.documents_of(projection).map(|documents| vec![documents]),
-        None => Ok(wiring.all_documents().collect()),
-    }
+async fn letters(documents: &Documents) -> Result<Vec<DeadLetter>, Fault> {
+    documents.target.dead_letters(&documents.projection, LETTERS_MAX).await
 }
 
 fn list(letter: &DeadLetter, is_json: bool) {
@@ -99,44 +108,16 @@ fn list(letter: &DeadLetter, is_json: bool) {
     });
 }
 
-async fn retry(
-    wiring: &Wiring,
-    documents: &Documents,
-    letters: &[DeadLetter],
-    is_rehearsal: bool,
-) -> Result<(), Fault> {
-    let mut oldest: BTreeMap<LaneId, u64> = BTreeMap::new();
-    for letter in letters {
-        let id = LaneId {
-            projection: letter.projection.clone(),
-            target: documents.target.name().to_owned(),
-            source: letter.source.clone(),
-            lane: letter.lane,
-        };
-        let lsn = oldest.entry(id).or_insert(letter.lsn);
-        *lsn = letter.lsn.min(*lsn);
+/// Drops the letters with these ids, or all; returns a sentence about each projection.
+async fn forget(chosen: &[Documents], ids: &[String], all: bool) -> Result<Vec<String>, Fault> {
+    let mut lines = Vec::new();
+    for documents in chosen {
+        let mut letters = letters(documents).await?;
+        letters.retain(|letter| all || ids.contains(&letter.id()));
+        let dropped = documents.target.drop_letters(&letters).await?;
+        let line = format!("{}: {dropped} letters dropped", documents.projection);
+        _ = output::line(&line);
+        lines.push(line);
     }
-    for (id, lsn) in oldest {
-        let odd =
-            |_| Fault::new(Code::TargetTableShape, format!("dead letter of {id}"), "it has no position");
-        let place = BinlogPoint::Lsn(Lsn::from_u64(lsn).map_err(odd)?);
-        let to = past(wiring, &id.source).await?.resolve(place).await?;
-        let before = rewind(&id, &mut wiring.lane(&id)?, &to, is_rehearsal).await?;
-        let verb = if is_rehearsal { "would go" } else { "goes" };
-        let to = Lsn::from_u64(lsn).map_err(odd)?;
-        _ = output::line(&format!("lane {id} {verb} back from {} to before {to}", before.position));
-    }
-    Ok(())
-}
-
-async fn forget(
-    documents: &Documents,
-    mut letters: Vec<DeadLetter>,
-    ids: &[String],
-    all: bool,
-) -> Result<(), Fault> {
-    letters.retain(|letter| all || ids.contains(&letter.id()));
-    let dropped = documents.target.drop_letters(&letters).await?;
-    _ = output::line(&format!("{}: {dropped} letters dropped", documents.projection));
-    Ok(())
+    Ok(lines)
 }

@@ -1,7 +1,11 @@
 //! `flux`: explains identifiers of payment documents, and names the table of a new document, without a server. `next`,
-//! `sequence` and `show` ask servers.
+//! `sequence`, `show` and `retention` ask servers.
 
+mod document_tables;
 mod next;
+mod retention;
+mod retention_check;
+mod retention_cost;
 mod sequence;
 mod show;
 
@@ -32,6 +36,7 @@ enum Command {
     Next(next::Arguments),
     Sequence(sequence::Arguments),
     Show(show::Arguments),
+    Retention(retention::Arguments),
 }
 
 /// Print each part of an identifier, its database and table, its rule, and unusual facts
@@ -152,6 +157,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         Command::Next(arguments) => next::run(cli, arguments),
         Command::Sequence(arguments) => sequence::run(cli, arguments),
         Command::Show(arguments) => show::run(cli, arguments),
+        Command::Retention(arguments) => retention::run(cli, arguments),
     }
 }
 

@@ -1,10 +1,11 @@
 //! `reconcile remove-foreign`: removes derived rows that belong to no table of any source.
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::reconcile::Foreign;
+use anabranch_pipeline::reconcile::{Foreign, Removed};
 use clap::Args;
 
 use crate::exit::Exit;
+use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
 use crate::reconciliations::{self, ForeignShard};
 use crate::wiring::Wiring;
@@ -44,8 +45,19 @@ pub async fn run(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> 
         };
         _ = output::line(&line);
     };
-    let removed =
-        reconciliations::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, print_row).await?;
+    let removing =
+        reconciliations::remove_foreign(wiring, &arguments.store, only, arguments.dry_run, print_row);
+    let removed = match arguments.dry_run {
+        true => removing.await?,
+        false => {
+            let command =
+                CommandText::of("reconcile remove-foreign").option("--store", Some(&arguments.store));
+            let command = command.option("--shard", arguments.shard.as_deref()).text();
+            let after =
+                |removed: &Removed| format!("{} of {} rows were removed", removed.removed, removed.found);
+            recorded(wiring, &Actor::of_command(), (command, None), removing, after).await?.done
+        }
+    };
     // With `--json`, standard output has rows only, because a program reads it.
     let text = match arguments.dry_run {
         true => format!("{} rows would be removed", removed.found),

@@ -18,6 +18,7 @@ mod init;
 mod lookup;
 mod manual;
 mod new_file;
+mod operations;
 mod pause;
 mod plan;
 mod reconcile;
@@ -30,6 +31,7 @@ mod selection;
 mod setup;
 mod status;
 mod tail;
+mod trace;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -71,6 +73,7 @@ enum Command {
     Bundle(bundle::Arguments),
     Health(health::Arguments),
     Tail(tail::Arguments),
+    Trace(trace::Arguments),
     Lookup(lookup::Arguments),
     Replay(replay::Arguments),
     Refresh(refresh::Arguments),
@@ -78,6 +81,7 @@ enum Command {
     Restart(restart::Arguments),
     Pause(pause::PauseArguments),
     Resume(pause::ResumeArguments),
+    Operations(operations::Arguments),
     Reconcile(reconcile::Arguments),
     Search(search::Arguments),
     DeadLetters(dead_letters::Arguments),
@@ -122,6 +126,7 @@ impl Cli {
             Command::Bundle(arguments) => bundle::run(self, arguments),
             Command::Health(arguments) => health::run(self, arguments),
             Command::Tail(arguments) => tail::run(self, arguments),
+            Command::Trace(arguments) => trace::run(self, arguments),
             Command::Lookup(arguments) => lookup::run(self, arguments),
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Refresh(arguments) => refresh::run(self, arguments),
@@ -129,6 +134,7 @@ impl Cli {
             Command::Restart(arguments) => restart::run(self, arguments),
             Command::Pause(arguments) => pause::pause(self, arguments),
             Command::Resume(arguments) => pause::resume(self, arguments),
+            Command::Operations(arguments) => operations::run(self, arguments),
             Command::Reconcile(arguments) => reconcile::run(self, arguments),
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),

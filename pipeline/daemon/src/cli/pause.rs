@@ -1,15 +1,12 @@
 //! `pause` and `resume`: stop the lanes of a projection, and let them continue where they stopped.
 
-use anabranch_pipeline::config::Config;
-use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::records::LaneId;
 use clap::Args;
 use serde::Serialize;
 
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
-use crate::observe::lanes;
-use crate::pauses::{self, Pause};
+use crate::operations::{Actor, PauseRequest, ResumeRequest};
+use crate::pauses::Pause;
 use crate::wiring::Wiring;
 use crate::{output, wall_clock};
 
@@ -42,6 +39,9 @@ struct Lanes {
     /// Only its lanes of this source. Default: of every source
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
+    /// Say which lanes are meant, and change nothing
+    #[arg(long)]
+    dry_run: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -53,24 +53,37 @@ struct PausedView<'p> {
     /// The lanes were not paused in the same way before.
     is_new: bool,
     lanes: Vec<String>,
+    dry_run: bool,
 }
 
 #[derive(Debug, Serialize)]
 struct ResumedView {
     pauses_ended: usize,
     lanes: Vec<String>,
+    dry_run: bool,
 }
 
 pub fn pause(cli: &Cli, PauseArguments { lanes, reason }: &PauseArguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
-    let held = lanes.selected(&wiring)?;
-    let pause = pauses::new(&lanes.projection, lanes.source.as_deref(), reason.as_deref());
-    let is_new =
-        block_on(async { pauses::pause(wiring.log().await?, &pause).await })?.map_err(|fault| vec![fault])?;
+    let (projection, source) = (lanes.projection.clone(), lanes.source.clone());
+    let request = PauseRequest { projection, source, reason: reason.clone() };
+    let (actor, dry_run) = (Actor::of_command(), lanes.dry_run);
+    let work = async {
+        match dry_run {
+            true => request.rehearse(&wiring, &actor).await,
+            false => Ok(request.carry_out(&wiring, &actor).await?.done),
+        }
+    };
+    let outcome = block_on(work)?.map_err(|fault| vec![fault])?;
+    let names = || outcome.lanes.iter().map(ToString::to_string).collect::<Vec<String>>();
     let text = match lanes.json {
-        true => output::json(&PausedView { pause: &pause, is_new, lanes: held }),
-        false if is_new => format!("paused within seconds: {}", held.join(", ")),
-        false => format!("paused already: {}", held.join(", ")),
+        true => output::json(&PausedView {
+            pause: &outcome.pause,
+            is_new: outcome.is_new,
+            lanes: names(),
+            dry_run,
+        }),
+        false => outcome.line(dry_run),
     };
     _ = output::line(&text);
     Ok(Exit::Success)
@@ -78,49 +91,22 @@ pub fn pause(cli: &Cli, PauseArguments { lanes, reason }: &PauseArguments) -> Ou
 
 pub fn resume(cli: &Cli, ResumeArguments { lanes }: &ResumeArguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
-    let held = lanes.selected(&wiring)?;
-    let ended = block_on(async {
-        pauses::resume(wiring.log().await?, &lanes.projection, lanes.source.as_deref()).await
-    })?
-    .map_err(|fault| vec![fault])?;
-    let text = match (lanes.json, ended) {
-        (true, _) => output::json(&ResumedView { pauses_ended: ended, lanes: held }),
-        (false, 0) => format!("not paused: {}", held.join(", ")),
-        (false, _) => format!("resumed within seconds: {}", held.join(", ")),
+    let request = ResumeRequest { projection: lanes.projection.clone(), source: lanes.source.clone() };
+    let dry_run = lanes.dry_run;
+    let work = async {
+        match dry_run {
+            true => request.rehearse(&wiring).await,
+            false => Ok(request.carry_out(&wiring, &Actor::of_command()).await?.done),
+        }
+    };
+    let outcome = block_on(work)?.map_err(|fault| vec![fault])?;
+    let names = || outcome.lanes.iter().map(ToString::to_string).collect::<Vec<String>>();
+    let text = match lanes.json {
+        true => output::json(&ResumedView { pauses_ended: outcome.ended, lanes: names(), dry_run }),
+        false => outcome.line(dry_run),
     };
     _ = output::line(&text);
     Ok(Exit::Success)
-}
-
-impl Lanes {
-    /// Returns the lanes of this selection, as `status` names them.
-    fn selected(&self, wiring: &Wiring) -> Result<Vec<String>, Vec<Fault>> {
-        let held = held(wiring.config(), &self.projection, self.source.as_deref());
-        let held = held.map_err(|fault| vec![fault])?;
-        Ok(held.iter().map(ToString::to_string).collect())
-    }
-}
-
-/// Returns the configured lanes that a pause would hold; refuses an unknown projection or source by name.
-fn held(config: &Config, projection: &str, source: Option<&str>) -> Result<Vec<LaneId>, Fault> {
-    let unknown = |kind: &str, name: &str, known: Vec<&str>| {
-        let found = format!("the configuration has no {kind} of this name");
-        Fault::new(Code::ConfigInvalid, format!("{kind} {name}"), found)
-            .needs(format!("one of {}", known.join(", ")))
-    };
-    if !config.projections.iter().any(|known| known.name == projection) {
-        let names = config.projections.iter().map(|known| known.name.as_str()).collect();
-        return Err(unknown("projection", projection, names));
-    }
-    if let Some(source) = source
-        && !config.sources.iter().any(|known| known.name == source)
-    {
-        let names = config.sources.iter().map(|known| known.name.as_str()).collect();
-        return Err(unknown("source", source, names));
-    }
-    let is_meant =
-        |lane: &LaneId| lane.projection == projection && source.is_none_or(|source| lane.source == source);
-    Ok(lanes(config).into_iter().filter(is_meant).collect())
 }
 
 /// Returns `paused for 5 min by ann@db-1: new disks`, for tables of lanes.

@@ -11,10 +11,12 @@ use anabranch_pipeline::reconcile::{OddDocument, Placement, ReconciliationReport
 use anabranch_pipeline::records::{Outcome as Verdict, PastReconciliation};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on, foreign};
 use crate::exit::Exit;
+use crate::operations::{
+    Actor, BegunOperation, newest_reconciliation, plan_lines, reconcile_until_interrupt, reconciliation_end,
+};
 use crate::output;
 use crate::reconciliations::{self, ReconcileOrder, ReconciliationEnd, RunningReconciliation};
 use crate::wall_clock;
@@ -53,6 +55,9 @@ pub struct Arguments {
     /// Give up a reconciliation that was begun by hand with other options, and cut off
     #[arg(long)]
     abandon: bool,
+    /// Say what would be compared, and change nothing
+    #[arg(long, requires = "now")]
+    dry_run: bool,
     /// Print the report as JSON
     #[arg(long)]
     json: bool,
@@ -118,19 +123,17 @@ async fn now(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         is_gate_open: arguments.open_gate,
         is_unthrottled: arguments.unthrottled,
     };
-    let cancel = CancellationToken::new();
-    let interrupted = async {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending::<()>().await;
-        }
-        cancel.cancel();
-        std::future::pending::<()>().await;
-    };
-    let ended = tokio::select! {
-        ended = reconciliations::run_now(wiring, &order, arguments.abandon, &cancel) => ended?,
-        () = interrupted => unreachable!("it never ends"),
-    };
-    match ended {
+    if arguments.dry_run {
+        let plan = reconciliations::rehearse(wiring, &order, arguments.abandon).await?;
+        plan_lines(&plan).iter().for_each(|line| _ = output::line(line));
+        return Ok(Exit::Success);
+    }
+    let (actor, before) = (Actor::of_command(), newest_reconciliation(wiring).await);
+    let abandon = if arguments.abandon { " --abandon" } else { "" };
+    let begun = BegunOperation::begin(wiring, &actor, format!("anabranch {order}{abandon}"), before).await;
+    let ended = reconcile_until_interrupt(wiring, &order, arguments.abandon, &actor.to_string()).await;
+    begun.end(reconciliation_end(&ended)).await;
+    match ended? {
         ReconciliationEnd::Over(report) => {
             print(&report, arguments.json);
             Ok(exit(report.verdict))
@@ -158,6 +161,10 @@ fn print(report: &ReconciliationReport, json: bool) {
     }
     let seconds = report.ended_at_ms.saturating_sub(report.begun_at_ms) / 1000;
     _ = output::line(&format!("reconciliation {}: {}, {seconds} s", report.id, report.verdict.name()));
+    if let Some(asked_by) = &report.asked_by {
+        let command = report.command.as_ref().map_or(String::new(), |command| format!(": {command}"));
+        _ = output::line(&format!("asked for by {asked_by}{command}"));
+    }
     report.stores.iter().flat_map(lines_of).for_each(|line| _ = output::line(&line));
 }
 
@@ -179,6 +186,12 @@ fn lines_of(store: &StoreReport) -> Vec<String> {
         lines.extend(cut(&store.foreign, |row| {
             format!("  foreign    row {} of {}, shard_id {}", row.key_hash, row.table, row.shard)
         }));
+    }
+    if store.retired_tables > 0 {
+        lines.push(format!(
+            "  retired    {} source tables left by a retention rule, and {} derived rows of them stand",
+            store.retired_tables, store.retired_rows
+        ));
     }
     lines.extend([
         format!(

@@ -3,9 +3,9 @@
 //! The command writes progress rows only. The daemon that runs the lanes notices and resumes from there by itself: from
 //! the stream where that still holds the past, else from the binlog.
 
-use anabranch_pipeline::deliver::{Rewind, RewindSource, rewind};
+use anabranch_pipeline::deliver::{Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::BinlogPoint;
+use anabranch_pipeline::ports::{BinlogPoint, LaneStore as _};
 use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
 use clap::Args;
@@ -14,8 +14,9 @@ use serde::Serialize;
 use super::selection::Selection;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
+use crate::operations::{Actor, BegunOperation, CommandText, past};
 use crate::output;
-use crate::wiring::{Log, Source, Wiring};
+use crate::wiring::Wiring;
 
 /// Apply a part of the past once more, for one projection; others are not touched or delayed
 #[derive(Debug, Args)]
@@ -87,39 +88,72 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let one = |fault| vec![fault];
     let lanes = chosen(&wiring, arguments).map_err(one)?;
     block_on(async {
-        let mut faults = Vec::new();
-        for id in &lanes {
-            match set_back(&wiring, id, arguments).await {
-                Ok(done) => _ = output::line(&text(&done, arguments.json)),
-                Err(fault) => faults.push(fault),
+        match arguments.dry_run {
+            true => set_all_back(&wiring, &lanes, arguments).await.0,
+            false => {
+                let before = positions(&wiring, &lanes).await;
+                let begun =
+                    BegunOperation::begin(&wiring, &Actor::of_command(), command(arguments), before).await;
+                let (outcome, lines) = set_all_back(&wiring, &lanes, arguments).await;
+                let faults = outcome.as_ref().err().into_iter().flatten().map(ToString::to_string);
+                let all = lines.into_iter().chain(faults).collect::<Vec<_>>().join("\n");
+                begun.end(if outcome.is_ok() { Ok(all) } else { Err(all) }).await;
+                outcome
             }
         }
-        if faults.is_empty() { Ok(Exit::Success) } else { Err(faults) }
     })?
 }
 
+/// Returns the command in words, for its record.
+fn command(arguments: &Arguments) -> String {
+    let place = match &arguments.from {
+        From::Nothing => "nothing".to_owned(),
+        From::BinlogPoint(BinlogPoint::Earliest) => "earliest".to_owned(),
+        From::BinlogPoint(BinlogPoint::Latest) => "latest".to_owned(),
+        From::BinlogPoint(BinlogPoint::Lsn(position)) => position.to_string(),
+        From::BinlogPoint(BinlogPoint::Gtid(set)) => set.clone(),
+        From::BinlogPoint(BinlogPoint::Time { at_us }) => {
+            let at = i64::try_from(*at_us).ok().and_then(|at| jiff::Timestamp::from_microsecond(at).ok());
+            at.map_or_else(|| format!("{at_us} us"), |at| at.to_string())
+        }
+    };
+    let text = arguments.selection.plain().add_to(CommandText::of("replay")).option("--from", Some(&place));
+    text.flag("--accept-missing-history", arguments.accept_missing_history).text()
+}
+
+/// Returns the position of each lane that answers, for the record of the beginning.
+async fn positions(wiring: &Wiring, lanes: &[LaneId]) -> Option<String> {
+    let mut lines = Vec::new();
+    for id in lanes {
+        let Ok(mut store) = wiring.lane(id) else { continue };
+        let Ok(progress) = store.load().await else { continue };
+        lines.push(format!("{id} at {}", progress.position));
+    }
+    (!lines.is_empty()).then(|| lines.join("\n"))
+}
+
+/// Sets every lane back; the fault of one lane does not hold up the others. Returns the outcome, and what was done.
+async fn set_all_back(wiring: &Wiring, lanes: &[LaneId], arguments: &Arguments) -> (Outcome, Vec<String>) {
+    let (mut faults, mut lines) = (Vec::new(), Vec::new());
+    for id in lanes {
+        match set_back(wiring, id, arguments).await {
+            Ok(done) => {
+                _ = output::line(&text(&done, arguments.json));
+                lines.push(text(&done, false));
+            }
+            Err(fault) => faults.push(fault),
+        }
+    }
+    (if faults.is_empty() { Ok(Exit::Success) } else { Err(faults) }, lines)
+}
+
 fn chosen(wiring: &Wiring, arguments: &Arguments) -> Result<Vec<LaneId>, Fault> {
-    let lanes = arguments.selection.lanes(wiring, Code::ReplayRefused)?;
+    let lanes = arguments.selection.plain().lanes(wiring, Code::ReplayRefused)?;
     if arguments.from.is_of_one_source() && lanes.iter().any(|id| id.source != lanes[0].source) {
         let found = "positions and GTID sets belong to one source";
         return Err(Fault::new(Code::ReplayRefused, "replay", found).needs("--source NAME, once"));
     }
     Ok(lanes)
-}
-
-/// Returns the past of a source, into which a replay goes back.
-pub(super) async fn past<'w>(
-    wiring: &'w Wiring,
-    source: &'w str,
-) -> Result<RewindSource<'w, Source, Log, Log>, Fault> {
-    let log = wiring.log().await?;
-    Ok(RewindSource {
-        source,
-        connector: wiring.source(source)?,
-        log,
-        registers: log,
-        start: &wiring.source_config(source)?.start,
-    })
 }
 
 async fn set_back(wiring: &Wiring, id: &LaneId, arguments: &Arguments) -> Result<ReplayedLane, Fault> {

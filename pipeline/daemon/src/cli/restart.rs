@@ -4,8 +4,9 @@ use clap::Args;
 
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
+use crate::operations::{Actor, RestartRequest};
+use crate::output;
 use crate::wiring::Wiring;
-use crate::{output, restarts};
 
 /// Try a stopped or pausing task again at once, in whichever process has it; SIGHUP does it for all tasks of one
 /// process
@@ -17,19 +18,21 @@ pub struct Arguments {
     /// Every task
     #[arg(long)]
     all: bool,
+    /// Say what would be done, and change nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
-    let task = arguments.task.as_deref();
-    block_on(async {
-        if let Some(task) = task {
-            restarts::require_task(&wiring, task)?;
+    let request = RestartRequest { task: arguments.task.clone() };
+    let work = async {
+        match arguments.dry_run {
+            true => request.rehearse(&wiring),
+            false => Ok(request.carry_out(&wiring, &Actor::of_command()).await?.done),
         }
-        restarts::request_restart(wiring.log().await?, task).await
-    })?
-    .map_err(|fault| vec![fault])?;
-    let what = task.map_or_else(|| "every task".to_owned(), |task| format!("task {task}"));
-    _ = output::line(&format!("{what} is tried again within seconds, if it has stopped or waits to retry"));
+    };
+    let lines = block_on(work)?.map_err(|fault| vec![fault])?;
+    lines.iter().for_each(|line| _ = output::line(line));
     Ok(Exit::Success)
 }

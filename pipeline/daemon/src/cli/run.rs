@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::{Config, Secret};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::{Supervisor, TaskStates};
 use clap::Args;
@@ -24,14 +24,15 @@ use crate::api::uuids::UuidOrders;
 use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
-use crate::observe::{Observatory, lanes, poll};
+use crate::observe::{Observatory, lanes, poll, recent};
+use crate::operations::Actions;
 use crate::reconciliations::ReconciliationBook;
 use crate::relations::Relations;
 use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
 use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring};
-use crate::{coupons, output, reconciliations, restarts, sharing, tasks, telemetry, watchdog};
+use crate::{coupons, output, reconciliations, restarts, retention, sharing, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
 #[derive(Debug, Args)]
@@ -121,26 +122,15 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         tasks::spawn_mint(&mut mint, &wiring, &orders);
     }
     // Servants outlive readers and lanes.
-    let (served, mut servants) = (CancellationToken::new(), JoinSet::new());
-    let (lookup, relations) = observe(&mut servants, (&wiring, &metrics), &observatory, (serves, &served));
+    let (served, mut servants, known) = (CancellationToken::new(), JoinSet::new(), (&observatory, &states));
+    let (lookup, relations) = observe(&mut servants, (&wiring, &metrics), known, (serves, &served));
     servants.spawn(restarts::run(wiring.clone(), states.clone(), hang_ups, served.child_token()));
     servants.spawn(sharing::run(&wiring, &states, &requests.yields, roles, &served));
     if let Some(listener) = listener {
-        let shown = ApiContext {
-            name: config.name.clone(),
-            observatory: observatory.clone(),
-            tasks: states.clone(),
-            roles: roles.to_vec(),
-            metrics,
-            tokens,
-            orders,
-            lookup,
-            documents: wiring.documents(),
-            flux: FluxIdentifiers::new(&wiring),
-            relations,
-            book: ReconciliationBook::new(&wiring),
-            days: coupons::CouponDays::new(&wiring),
-        };
+        let actions = Actions::new(&wiring, served.child_token());
+        servants.spawn(actions.clone().finished());
+        let known = (observatory.clone(), states.clone());
+        let shown = context(&wiring, roles, known, (metrics, tokens, orders), (lookup, relations), actions);
         servants.spawn(listener.serve(shown, served.child_token()));
     }
     // The watchdog is fed to the end of the process, because a stop has its own limit.
@@ -177,6 +167,35 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         }
     };
     Ok((exit, states))
+}
+
+/// Returns what the handlers of HTTP requests show and use.
+fn context(
+    wiring: &Wiring,
+    roles: &[Role],
+    (observatory, tasks): (Observatory, TaskStates),
+    (metrics, tokens, orders): (PrometheusHandle, Vec<Secret>, UuidOrders),
+    (lookup, relations): (Option<Lookup>, Option<Relations>),
+    actions: Actions,
+) -> ApiContext {
+    let config = wiring.config();
+    ApiContext {
+        name: config.name.clone(),
+        observatory,
+        tasks,
+        roles: roles.to_vec(),
+        metrics,
+        tokens,
+        operators: config.http.operators.clone(),
+        actions,
+        orders,
+        lookup,
+        documents: wiring.documents(),
+        flux: FluxIdentifiers::new(wiring),
+        relations,
+        book: ReconciliationBook::new(wiring),
+        days: coupons::CouponDays::new(wiring),
+    }
 }
 
 /// Checks the spill folder at the start, because reads need it only when it is late.
@@ -217,6 +236,9 @@ fn spawn_tasks(
                 tasks::spawn_sweep(&mut others, wiring, &documents, kept);
             }
         }
+        for projection in wiring.retaining_projections() {
+            retention::spawn_sweep(&mut others, wiring, projection);
+        }
     }
     if roles.contains(&Role::Reconciler) {
         reconciliations::spawn_reconciliations(&mut others, wiring);
@@ -231,16 +253,17 @@ fn spawn_tasks(
     [readers, projectors, others]
 }
 
-/// Spawns the upkeep of metrics, the poll of the servers and, if the daemon serves applications, the watch of cache,
-/// lanes and tables for lookups; returns the lookups that are configured.
+/// Spawns the upkeep of metrics, the poll of the servers, the record of the last hours and, if the daemon serves
+/// applications, the watch of cache, lanes and tables for lookups; returns the lookups that are configured.
 fn observe(
     servants: &mut JoinSet<()>,
     (wiring, metrics): (&Wiring, &PrometheusHandle),
-    observatory: &Observatory,
+    (observatory, states): (&Observatory, &TaskStates),
     (serves, served): (bool, &CancellationToken),
 ) -> (Option<Lookup>, Option<Relations>) {
     servants.spawn(upkeep(metrics.clone(), served.child_token()));
     servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
+    servants.spawn(recent::record(observatory.clone(), states.clone(), served.child_token()));
     let status = || {
         let observatory = observatory.clone();
         move || observatory.status(&BTreeMap::new(), std::time::Instant::now())

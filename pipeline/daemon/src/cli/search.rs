@@ -18,10 +18,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::replay::past;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::lanes;
+use crate::operations::{Actor, CommandText, past, recorded};
 use crate::output;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
@@ -89,7 +89,17 @@ async fn sweep(wiring: &Wiring, arguments: &Sweep) -> Result<(), Fault> {
     let documents = wiring.documents_of(&arguments.projection)?;
     let age_ms = u64::from(arguments.older_than) * 3_600_000;
     let before_ms = wall_clock::now_ms().saturating_sub(age_ms);
-    let count = documents.target.sweep(&documents.projection, before_ms, arguments.dry_run).await?;
+    let work = documents.target.sweep(&documents.projection, before_ms, arguments.dry_run);
+    let count = match arguments.dry_run {
+        true => work.await?,
+        false => {
+            let hours = arguments.older_than.to_string();
+            let command = CommandText::of("search sweep").word(&arguments.projection);
+            let command = command.option("--older-than", Some(&hours)).text();
+            let after = |count: &u64| format!("{count} tombstones are removed");
+            recorded(wiring, &Actor::of_command(), (command, None), work, after).await?.done
+        }
+    };
     let verb = if arguments.dry_run { "would be" } else { "are" };
     _ = output::line(&format!("{}: {count} tombstones {verb} removed", documents.projection));
     Ok(())
@@ -98,12 +108,17 @@ async fn sweep(wiring: &Wiring, arguments: &Sweep) -> Result<(), Fault> {
 async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {
     let documents = wiring.documents_of(&arguments.projection)?;
     let (target, projection) = (&documents.target, documents.projection.as_str());
+    let command = CommandText::of("search rebuild").word(projection);
     if arguments.abandon {
-        let text = match target.abandon_rebuild(projection).await? {
-            Some(index) => format!("{index} is removed"),
-            None => format!("{projection}: no index is being built"),
+        let work = async {
+            Ok(match target.abandon_rebuild(projection).await? {
+                Some(index) => format!("{index} is removed"),
+                None => format!("{projection}: no index is being built"),
+            })
         };
-        _ = output::line(&text);
+        let command = command.flag("--abandon", true).text();
+        let done = recorded(wiring, &Actor::of_command(), (command, None), work, String::clone).await?.done;
+        _ = output::line(&done);
         return Ok(());
     }
     let mut ids = lanes(wiring.config());
@@ -123,12 +138,31 @@ async fn rebuild(wiring: &Wiring, arguments: &Rebuild) -> Result<(), Fault> {
     if arguments.dry_run {
         return Ok(());
     }
-    let index = target.begin_rebuild(projection).await?;
-    try_join_all((0..).zip(&ids).map(|(number, id)| build(wiring, &documents, (number, id), &index))).await?;
-    let old = target.end_rebuild(projection, &index, arguments.remove_old).await?;
-    let (count, what) = (target.count(&index).await?, if arguments.remove_old { "removed" } else { "kept" });
-    _ = output::line(&format!("{index} serves with {count} documents; {old} is {what}"));
+    let command = command
+        .flag("--accept-missing-history", arguments.accept_missing_history)
+        .flag("--remove-old", arguments.remove_old)
+        .text();
+    let before = format!("{serving} serves with {now} documents");
+    let work = build_all(wiring, &documents, &ids, arguments.remove_old);
+    let done =
+        recorded(wiring, &Actor::of_command(), (command, Some(before)), work, String::clone).await?.done;
+    _ = output::line(&done);
     Ok(())
+}
+
+/// Builds the new index, and lets it serve; returns a sentence about it.
+async fn build_all(
+    wiring: &Wiring,
+    documents: &Documents,
+    ids: &[LaneId],
+    removes_old: bool,
+) -> Result<String, Fault> {
+    let (target, projection) = (&documents.target, documents.projection.as_str());
+    let index = target.begin_rebuild(projection).await?;
+    try_join_all((0..).zip(ids).map(|(number, id)| build(wiring, documents, (number, id), &index))).await?;
+    let old = target.end_rebuild(projection, &index, removes_old).await?;
+    let (count, what) = (target.count(&index).await?, if removes_old { "removed" } else { "kept" });
+    Ok(format!("{index} serves with {count} documents; {old} is {what}"))
 }
 
 /// Brings the past of one lane into the new index.

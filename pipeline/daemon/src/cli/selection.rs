@@ -1,11 +1,8 @@
-//! Selects the lanes that a command means.
+//! Options that select the lanes that a command means.
 
-use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::records::LaneId;
 use clap::Args;
 
-use crate::observe::lanes;
-use crate::wiring::Wiring;
+use crate::operations::LaneSelection;
 
 /// The lanes of a projection, or some of them.
 #[derive(Debug, Args)]
@@ -22,24 +19,12 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// Returns the selected lanes of the configuration; a fault with the code `refused` if there are none.
-    pub fn lanes(&self, wiring: &Wiring, refused: Code) -> Result<Vec<LaneId>, Fault> {
-        wiring.projection(&self.projection)?;
-        for source in &self.sources {
-            wiring.source(source)?;
+    /// Returns the selection without its options' form.
+    pub fn plain(&self) -> LaneSelection {
+        LaneSelection {
+            projection: self.projection.clone(),
+            sources: self.sources.clone(),
+            targets: self.targets.clone(),
         }
-        let is_wanted = |names: &[String], name: &String| names.is_empty() || names.contains(name);
-        let mut lanes = lanes(wiring.config());
-        lanes.retain(|id| {
-            id.projection == self.projection
-                && is_wanted(&self.sources, &id.source)
-                && is_wanted(&self.targets, &id.target)
-        });
-        if lanes.is_empty() {
-            let found = "no configured lane has the given projection, source and target";
-            return Err(Fault::new(refused, format!("projection {}", self.projection), found)
-                .needs("a projection, source and target that belong together"));
-        }
-        Ok(lanes)
     }
 }

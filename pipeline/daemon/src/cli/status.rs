@@ -3,6 +3,7 @@
 //! It asks the servers themselves, twice, so it needs no running daemon. If the daemon of this configuration answers on
 //! `http.listen`, its task states and its lag are shown too, because it knows earlier heads of the sources.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use crate::api::client;
 use crate::coupons::DayView;
 use crate::exit::Exit;
 use crate::observe::{
-    CacheView, LaneView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView,
+    CacheView, LaneView, LeaseView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView,
     cache_task, lane_task, poll, reader_task,
 };
 use crate::output::{self, Reader};
@@ -74,7 +75,7 @@ fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
 }
 
 /// Polls every server twice, a second apart, because a rate needs two answers; returns also whether a daemon answered.
-async fn observe(wiring: &Wiring) -> (StatusView, bool) {
+pub(super) async fn observe(wiring: &Wiring) -> (StatusView, bool) {
     let observatory = Observatory::new(wiring.config());
     poll::once(wiring, &observatory).await;
     tokio::time::sleep(poll::POLL_INTERVAL).await;
@@ -138,6 +139,20 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
         }
     }
     status.tasks = daemon.tasks;
+    merge_leases(&mut status.leases, daemon.leases);
+    status.busiest = daemon.busiest;
+}
+
+/// Adds which leases the daemon holds. The daemon names no holder to a client without a token; this command asks the
+/// log.
+fn merge_leases(leases: &mut Vec<LeaseView>, of_daemon: Vec<LeaseView>) {
+    if leases.is_empty() {
+        *leases = of_daemon;
+        return;
+    }
+    let held: BTreeSet<String> =
+        of_daemon.into_iter().filter(|known| known.is_here).map(|known| known.lease).collect();
+    leases.iter_mut().for_each(|view| view.is_here = held.contains(&view.lease));
 }
 
 fn is_failed(task: &TaskView) -> bool {
@@ -239,6 +254,9 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
             _ = write!(out, "\n{thing}: {}", fault.replace('\n', " "));
         }
     }
+    if let Some(held) = held_leases(&status.leases) {
+        _ = write!(out, "\n{held}");
+    }
     let stopped = status.tasks.iter().filter(|task| task.state == STOPPED).count();
     if stopped > 0 {
         _ = write!(out, "\n{stopped} of {} tasks of the daemon stopped", status.tasks.len());
@@ -247,6 +265,16 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         out.push_str("\nno daemon answered on http.listen: lag is what this command saw within a second");
     }
     out
+}
+
+/// Returns `leases: 5 of host-a 4242, 2 of host-b 99`; `None` when none are known.
+fn held_leases(leases: &[LeaseView]) -> Option<String> {
+    let mut holders = BTreeMap::<&str, usize>::new();
+    for view in leases {
+        *holders.entry(view.holder.as_deref().unwrap_or("unknown processes")).or_default() += 1;
+    }
+    let holders: Vec<String> = holders.iter().map(|(holder, count)| format!("{count} of {holder}")).collect();
+    (!holders.is_empty()).then(|| format!("leases: {}", holders.join(", ")))
 }
 
 fn source_row(source: &SourceView, now_us: u64) -> [String; 8] {
@@ -372,123 +400,4 @@ fn bytes(rate: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn status() -> StatusView {
-        StatusView {
-            sources: vec![SourceView {
-                source: "a".to_owned(),
-                state: "current".to_owned(),
-                head: Some("1:7:320".to_owned()),
-                lag_seconds: Some(0.25),
-                committed_at_us: Some(1_000_000),
-                binlog_bytes_per_second: Some(1_500_000.0),
-                ..SourceView::default()
-            }],
-            lanes: vec![LaneView {
-                projection: "birthday".to_owned(),
-                target: "t".to_owned(),
-                source: "a".to_owned(),
-                lane: 1,
-                state: "current".to_owned(),
-                rows: 12,
-                ..LaneView::default()
-            }],
-            caches: vec![CacheView {
-                cache: "redis".to_owned(),
-                state: "believed".to_owned(),
-                delay_seconds: Some(0.0),
-                ..CacheView::default()
-            }],
-            searches: vec![SearchView {
-                projection: "documents".to_owned(),
-                index: Some("serials-v1".to_owned()),
-                documents: Some(3),
-                dead_letters: Some(1),
-                ..SearchView::default()
-            }],
-            programmes: Vec::new(),
-            tasks: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn the_text_shows_each_source_and_lane() {
-        let text = text(&status(), true, 61_000_000);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines[0],
-            "SOURCE  STATE    LAG    BINLOG HEAD  STREAM END  NEWEST CHANGE  BINLOG/S  MESSAGES/S"
-        );
-        assert_eq!(lines[1], "a       current  0.2 s  1:7:320      -           60 s ago       1.5 MB    -");
-        assert!(lines[4].starts_with("birthday/t/a/1  current  -"), "{text}");
-        assert_eq!(lines[6..8], ["CACHE  STATE     DELAY", "redis  believed  0.0 s"]);
-        assert_eq!(lines[9], "SEARCH     INDEX       BUILDING  DOCUMENTS  TOMBSTONES  DEAD LETTERS");
-        assert_eq!(lines[10], "documents  serials-v1  -         3          -           1");
-    }
-
-    #[test]
-    fn a_refresh_shows_as_much_as_is_known_of_it() {
-        let mut lane = LaneView { refreshed_rows: Some(12_000), ..LaneView::default() };
-        assert_eq!(refresh(&lane), "12000 rows");
-        lane.refreshed_rows_per_second = Some(9_800.4);
-        assert_eq!(refresh(&lane), "12000 rows, 9800/s");
-        lane.refresh_rows = Some(300_000);
-        lane.refresh_seconds_left = Some(29.4);
-        assert_eq!(refresh(&lane), "12000 of about 300000 rows, 9800/s, 29 s left");
-        assert_eq!(refresh(&LaneView::default()), "-");
-    }
-
-    #[test]
-    fn every_stopped_task_is_shown_and_counted_also_one_of_nothing_else_that_is_shown() {
-        for task in ["reconciliation", "spot-checks/a", "sweep/documents", "uuids"] {
-            let mut shown = status();
-            let stopped = TaskView {
-                task: task.to_owned(),
-                state: "stopped".to_owned(),
-                // This code may pass by itself, but a stopped task does not.
-                code: Some("target-unreachable".to_owned()),
-                fault: Some("[target-unreachable] x".to_owned()),
-                ..TaskView::default()
-            };
-            let running =
-                TaskView { task: "reader/a".to_owned(), state: "running".to_owned(), ..TaskView::default() };
-            merge(&mut shown, StatusView { tasks: vec![running, stopped], ..status() });
-            assert_eq!(exit(&shown), Exit::Definite, "{task}");
-            let text = text(&shown, true, 0);
-            assert!(text.contains(&format!("{task}: [target-unreachable] x")), "{text}");
-            assert!(text.ends_with("1 of 2 tasks of the daemon stopped"), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_cluster_that_cannot_be_asked_decides_the_exit_code() {
-        let mut shown = status();
-        shown.searches[0].code = Some("target-unreachable".to_owned());
-        assert_eq!(exit(&shown), Exit::Transient);
-    }
-
-    #[test]
-    fn a_stopped_task_of_the_daemon_outranks_what_was_seen_and_decides_the_exit_code() {
-        let mut shown = status();
-        assert_eq!(exit(&shown), Exit::Success);
-        let mut daemon = status();
-        daemon.lanes[0].lag_seconds = Some(77.0);
-        daemon.tasks = vec![
-            TaskView { task: "reader/a".to_owned(), state: "running".to_owned(), ..TaskView::default() },
-            TaskView {
-                task: "lane/birthday/t/a/1".to_owned(),
-                state: "stopped".to_owned(),
-                code: Some("target-table-shape".to_owned()),
-                fault: Some("[target-table-shape] x".to_owned()),
-                ..TaskView::default()
-            },
-        ];
-        merge(&mut shown, daemon);
-        assert_eq!(shown.sources[0].state, "current");
-        assert_eq!((shown.lanes[0].state.as_str(), shown.lanes[0].lag_seconds), ("stopped", Some(77.0)));
-        assert_eq!(exit(&shown), Exit::Definite);
-        assert!(text(&shown, true, 0).contains("birthday/t/a/1: [target-table-shape] x"));
-    }
-}
+mod tests;

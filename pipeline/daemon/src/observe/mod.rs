@@ -4,13 +4,20 @@
 //! daemon sees a task of another process, or a dead one, as it sees its own. `view.rs` shows it; this file and
 //! `view.rs` read no clock and do no I/O.
 
+mod busiest;
+mod certificates;
 mod dependencies;
 pub mod exposition;
 mod headroom;
+mod leases;
 pub mod poll;
+mod polling;
 mod programmes;
 mod rate;
+pub mod recent;
+mod ring;
 mod short;
+mod state_changes;
 mod view;
 
 use std::collections::BTreeMap;
@@ -32,11 +39,15 @@ use anabranch_schemas::timeline::Timeline;
 use metrics::gauge;
 use tokio::sync::watch;
 
+pub use self::busiest::BusiestView;
 pub use self::dependencies::Dependency;
 use self::dependencies::DependencyObservation;
+pub use self::leases::LeaseView;
 use self::programmes::ProgrammeObservation;
 pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
+use self::recent::Recent;
+pub use self::state_changes::StateChange;
 pub use self::view::{
     CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
     reader_task, sweep_task,
@@ -153,6 +164,10 @@ struct Observations {
     searches: BTreeMap<String, SearchObservation>,
     /// Coupon programmes by name.
     programmes: BTreeMap<String, ProgrammeObservation>,
+    /// Held leases; none while they are not known.
+    leases: Vec<LeaseView>,
+    /// Busiest tables of this process's readers.
+    busiest: Vec<BusiestView>,
     /// Paused lanes; `None` until the register was read once.
     pauses: watch::Sender<Option<Pauses>>,
     /// The process was asked to stop.
@@ -161,7 +176,11 @@ struct Observations {
 
 /// All observations. Clones share them and are cheap.
 #[derive(Debug, Clone)]
-pub struct Observatory(Arc<Mutex<Observations>>);
+pub struct Observatory {
+    all: Arc<Mutex<Observations>>,
+    /// It has a lock of its own, because a text of it may take a while.
+    recent: Arc<Mutex<Recent>>,
+}
 
 impl Observatory {
     /// Returns an observatory of every source, lane, cache and index of the configuration, which knows nothing yet.
@@ -189,15 +208,17 @@ impl Observatory {
             entities,
             searches,
             programmes: programmes.collect(),
+            leases: Vec::new(),
+            busiest: Vec::new(),
             pauses: watch::Sender::default(),
             stops: false,
         };
-        Self(Arc::new(Mutex::new(all)))
+        Self { all: Arc::new(Mutex::new(all)), recent: Arc::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Observations> {
         // No code under this lock leaves it half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records that the process was asked to stop: it is not ready any more, so that clients send it no more requests.
@@ -369,6 +390,8 @@ impl Observatory {
                 for (name, count) in gauges {
                     gauge!(name, "projection" => projection.to_owned()).set(count as f64);
                 }
+                let oldest = overview.oldest_letter_ms.map_or(0.0, |at_ms| at_ms as f64 / 1000.0);
+                gauge!(names::SEARCH_OLDEST_LETTER, "projection" => projection.to_owned()).set(oldest);
                 known.seen = Some(overview.clone());
                 known.answer.good(now);
             }

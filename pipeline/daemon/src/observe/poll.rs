@@ -1,5 +1,5 @@
-//! Asks every source, the log, every target and cache about once a second, and every index and the history of
-//! reconciliations more rarely; records the answers.
+//! Asks every source, the log, every target and cache about once a second, and every index, the leases and the history
+//! of reconciliations more rarely; records the answers.
 //!
 //! A server that does not answer delays its own queries only.
 
@@ -12,8 +12,10 @@ use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::busiest::TABLES_SHOWN_MAX;
 use super::headroom::certificate_end;
-use super::{Dependency, Observatory};
+use super::polling::{LOG, every_interval, within};
+use super::{Dependency, Observatory, certificates};
 use crate::wiring::{Documents, Wiring};
 use crate::{coupons, pauses, reconciliations};
 
@@ -25,12 +27,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two reads of a programme's day, which its dispatcher updates every few seconds.
 const PROGRAMME_INTERVAL: Duration = Duration::from_secs(3);
-/// Time between two polls of certificates, which end on a day.
-const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(3600);
-/// Name of the one log.
-const LOG: &str = "log";
-/// Wait for one answer; longer than a TLS connection over a slow line, short enough for `status`.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between two reads of all leases and of the busiest tables.
+const LEASES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Polls until `cancel`; one loop for each server.
 pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationToken) {
@@ -48,14 +46,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
         }));
     }
     for target in wiring.targets() {
-        let own = || (wiring.clone(), observatory.clone(), target.to_owned());
-        let (wiring, observatory, name) = own();
+        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), target.to_owned());
         loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_target(&wiring, &observatory, &name).await;
-        }));
-        let (wiring, observatory, name) = own();
-        loops.spawn(every_interval(CERTIFICATE_INTERVAL, cancel.clone(), async move || {
-            ask_certificate(&wiring, &observatory, &name).await;
         }));
     }
     for cache in &wiring.config().caches {
@@ -80,6 +73,12 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
     loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
         ask_pauses(&asking.0, &asking.1).await;
     }));
+    let asking = (wiring.clone(), observatory.clone());
+    loops.spawn(every_interval(LEASES_INTERVAL, cancel.clone(), async move || {
+        asking.1.busiest_seen(asking.0.busiest(TABLES_SHOWN_MAX, Instant::now()));
+        ask_leases(&asking.0, &asking.1).await;
+    }));
+    certificates::spawn(&mut loops, &wiring, &observatory, &cancel);
     loops.spawn(reconciliations::show_last(wiring.clone(), cancel.clone()));
     while loops.join_next().await.is_some() {}
 }
@@ -99,23 +98,9 @@ pub async fn once(wiring: &Wiring, observatory: &Observatory) {
         join_all(caches),
         join_all(searches),
         join_all(programmes),
-        ask_pauses(wiring, observatory)
+        ask_pauses(wiring, observatory),
+        ask_leases(wiring, observatory)
     );
-}
-
-async fn every_interval(interval: Duration, cancel: CancellationToken, work: impl AsyncFn()) {
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = work() => {}
-        }
-    }
 }
 
 /// Asks for the head first and for the end of the stream then, so that a pipeline that keeps up appears as current.
@@ -151,12 +136,6 @@ async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let target = PolledDependency { observatory, kind: Dependency::Target, name };
     let progress = target.answer(wiring.progress(name)).await;
     observatory.progress_seen(name, &progress, Instant::now());
-}
-
-async fn ask_certificate(wiring: &Wiring, observatory: &Observatory, target: &str) {
-    if let Ok(ends) = within(Dependency::Target, target, wiring.certificate_ends(target)).await {
-        observatory.certificate_seen(Dependency::Target, target, ends.as_deref().and_then(certificate_end));
-    }
 }
 
 async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
@@ -195,6 +174,12 @@ async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
     observatory.pauses_seen(&pauses);
 }
 
+/// Asks for the leases. Whether the log is up does not depend on it: a bucket that is not set up yet is no outage.
+async fn ask_leases(wiring: &Wiring, observatory: &Observatory) {
+    let holders = async { wiring.log().await?.lease_holders().await };
+    observatory.leases_seen(&within(Dependency::Log, LOG, holders).await);
+}
+
 /// A server that is asked; each of its answers is recorded.
 struct PolledDependency<'a> {
     observatory: &'a Observatory,
@@ -208,19 +193,5 @@ impl PolledDependency<'_> {
         let answer = within(self.kind, self.name, question).await;
         self.observatory.answered(self.kind, self.name, asked, &answer);
         answer
-    }
-}
-
-async fn within<T>(
-    kind: Dependency,
-    name: &str,
-    question: impl Future<Output = Result<T, Fault>>,
-) -> Result<T, Fault> {
-    match tokio::time::timeout(ANSWER_TIMEOUT, question).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let found = format!("no answer within {} s", ANSWER_TIMEOUT.as_secs());
-            Err(Fault::new(kind.unreachable(), kind.subject(name), found))
-        }
     }
 }

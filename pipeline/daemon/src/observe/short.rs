@@ -1,12 +1,20 @@
 //! The status for a client that sent no token: codes and states, without the texts of faults and pauses, which name
-//! hosts and accounts.
+//! hosts and accounts, and without the processes that hold leases.
 
 use super::StatusView;
 
 impl StatusView {
-    /// Removes texts of faults and pauses. Codes stay, so that the runbook says the rest.
+    /// Removes what names hosts beside faults: the holders of leases. The busiest tables go too.
+    pub fn leave_out_holders(&mut self) {
+        self.leases.iter_mut().for_each(|view| view.holder = None);
+        self.busiest.clear();
+    }
+
+    /// Removes texts of faults and pauses, and all that [`Self::leave_out_holders`] removes. Codes stay, so that the
+    /// runbook says the rest.
     pub fn leave_out_faults(&mut self) {
-        let Self { sources, lanes, caches, searches, programmes, tasks } = self;
+        self.leave_out_holders();
+        let Self { sources, lanes, caches, searches, programmes, tasks, leases: _, busiest: _ } = self;
         for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {
             pause.by.clear();
             pause.reason = None;

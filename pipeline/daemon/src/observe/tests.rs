@@ -1,5 +1,6 @@
 //! Tests of the views of sources, lanes and tasks in each state.
 
+use anabranch_pipeline::capture::BusyTable;
 use anabranch_pipeline::records::Refresh;
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::envelope::Envelope;
@@ -7,6 +8,7 @@ use anabranch_schemas::envelope::Envelope;
 use super::exposition::Exposition;
 use super::view::{lane_task, reader_task};
 use super::*;
+use crate::wiring::LeaseHolder;
 
 const CONFIG: &str = r#"
 name = "test"
@@ -376,4 +378,61 @@ fn a_refresh_shows_its_rate_and_about_how_much_is_left() {
     assert_eq!(shown(refreshed(only, 30, 6)), (Some(30), None, Some(300), None));
     world.poll(7, 1, 1, 1);
     assert_eq!(shown(world.view(7).lanes.remove(0)), (None, None, None, None));
+}
+
+#[test]
+fn the_last_hours_have_what_the_status_showed() {
+    let mut world = world();
+    let see = |world: &World, second: u64| {
+        world.observatory.status_seen(&world.view(second), world.second(second), second * 1_000);
+    };
+    for second in 0..=20 {
+        world.poll(second, 10 + second, 10 + second, 10 + second);
+        see(&world, second);
+    }
+    let hours = world.observatory.recent_hours(None, world.second(25)).unwrap();
+    assert_eq!((hours.step_seconds, hours.age), (10, Duration::from_secs(5)));
+    let lane = lane_task(&world.lane);
+    let series: serde_json::Value = serde_json::from_slice(&hours.series).unwrap();
+    let expected = serde_json::json!([
+        {"thing": lane, "rate": [1.0, 1.0], "lag": [0.0, 0.0]},
+        {"thing": "source/a", "rate": [16.0, 16.0], "lag": [0.0, 0.0]},
+    ]);
+    assert_eq!(series, expected);
+    assert!(hours.changes.is_empty(), "{:?}", hours.changes);
+
+    let status = world.tasks.get_mut(&lane).unwrap();
+    status.state = TaskState::Retrying;
+    status.fault = Some((Code::TargetUnreachable, "[target-unreachable] x".to_owned()));
+    see(&world, 21);
+    let hours = world.observatory.recent_hours(Some(lane.as_str()), world.second(21)).unwrap();
+    let expected = StateChange {
+        at_ms: 21_000,
+        thing: lane,
+        from: "current".to_owned(),
+        to: "retrying".to_owned(),
+        code: Some("target-unreachable".to_owned()),
+    };
+    assert_eq!(hours.changes, [expected]);
+    assert!(world.observatory.recent_hours(Some("lane/none"), world.second(21)).is_none());
+}
+
+#[test]
+fn a_client_without_a_token_learns_of_leases_and_not_of_their_holders() {
+    let observatory = world().observatory;
+    let holder = |process_id, is_own| LeaseHolder { host: "host".to_owned(), process_id, is_own };
+    let holders = [("lane/0".to_owned(), holder(7, true)), ("reader/a".to_owned(), holder(8, false))];
+    observatory.leases_seen(&Ok(holders.into()));
+    let busy = |number: u32| BusyTable { table: format!("d.t{number}"), changes_per_minute: number.into() };
+    observatory.busiest_seen((0..20).map(|number| ("a", busy(number))));
+    let mut shown = observatory.status(&BTreeMap::new(), Instant::now());
+    let leases: Vec<_> = shown.leases.iter().map(|view| (view.holder.as_deref(), view.is_here)).collect();
+    assert_eq!(leases, [(Some("host 7"), true), (Some("host 8"), false)]);
+    let tables: Vec<&str> = shown.busiest.iter().map(|view| view.table.as_str()).collect();
+    assert_eq!((tables.len(), tables[0], tables[9]), (10, "d.t19", "d.t10"));
+    shown.leave_out_faults();
+    assert!(shown.busiest.is_empty() && shown.leases.iter().all(|view| view.holder.is_none()));
+    assert!(shown.leases[0].is_here && shown.leases[1].lease == "reader/a");
+    observatory.leases_seen(&Err(Fault::new(Code::LogUnreachable, "log", "no answer")));
+    assert!(observatory.status(&BTreeMap::new(), Instant::now()).leases.is_empty(), "an old holder is none");
 }

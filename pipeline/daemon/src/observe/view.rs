@@ -13,8 +13,8 @@ use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CacheObservation, LaneObservation, LastAnswer, Observatory, ProgrammeView, SearchObservation,
-    SourceObservation, TableSize,
+    BusiestView, CacheObservation, LaneObservation, LastAnswer, LeaseView, Observatory, ProgrammeView,
+    SearchObservation, SourceObservation, TableSize,
 };
 use crate::pauses::Pause;
 
@@ -37,6 +37,12 @@ pub struct StatusView {
     #[serde(default)]
     pub programmes: Vec<ProgrammeView>,
     pub tasks: Vec<TaskView>,
+    /// The leases that processes hold now.
+    #[serde(default)]
+    pub leases: Vec<LeaseView>,
+    /// The tables with the most changes among those that this process reads; none for a client without a token.
+    #[serde(default)]
+    pub busiest: Vec<BusiestView>,
 }
 
 /// One source and its stream.
@@ -147,6 +153,11 @@ pub struct Reason {
     pub code: Option<String>,
 }
 
+/// Returns the name of a source among other things.
+pub fn source_thing(source: &str) -> String {
+    format!("source/{source}")
+}
+
 /// Returns the name of the task that captures a source.
 pub fn reader_task(source: &str) -> String {
     format!("reader/{source}")
@@ -203,7 +214,8 @@ impl Observatory {
         let tasks = tasks.iter().map(|(name, status)| TaskView::of(name, status, now)).collect();
         let searches = all.searches.iter().map(|(name, search)| search.view(name)).collect();
         let programmes = all.programmes.iter().map(|(name, known)| known.view(name)).collect();
-        StatusView { sources, lanes, caches, searches, programmes, tasks }
+        let (leases, busiest) = (all.leases.clone(), all.busiest.clone());
+        StatusView { sources, lanes, caches, searches, programmes, tasks, leases, busiest }
     }
 
     /// Returns the reasons why this process is not ready; none = ready. Only the work of its own tasks counts: the work

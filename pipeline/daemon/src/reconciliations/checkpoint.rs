@@ -12,12 +12,18 @@ use serde::{Deserialize, Serialize};
 use super::{BY_HAND, ReconcileOrder, SCHEDULED};
 use crate::wiring::Wiring;
 
+/// Askers that a report names, at most.
+const ASKERS_MAX: usize = 10;
+
 /// Stored state of a reconciliation.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct State {
     pub(super) id: String,
     pub(super) begun_at_ms: u64,
     pub(super) order: ReconcileOrder,
+    /// Who asked for it, in the order of asking: `user@host` of each person, and the schedule.
+    #[serde(default)]
+    pub(super) asked_by: Vec<String>,
     /// Layout that was compared: a reconciliation continues only under the same one.
     pub(super) layout: String,
     /// Windows of the schedule in which it was worked on; the last one began at `window_began_at_ms`.
@@ -39,6 +45,15 @@ pub(super) struct CheckpointWriter<'a, M> {
     pub(super) key: &'static str,
     pub(super) register: Register,
     pub(super) state: State,
+}
+
+impl State {
+    /// Notes who has asked for the reconciliation; the report names each once.
+    pub(super) fn add_asker(&mut self, asker: &str) {
+        if self.asked_by.len() < ASKERS_MAX && self.asked_by.iter().all(|known| known != asker) {
+            self.asked_by.push(asker.to_owned());
+        }
+    }
 }
 
 impl<M: Registers> CheckpointWriter<'_, M> {
@@ -107,6 +122,7 @@ pub(super) fn begun(order: &ReconcileOrder, layout: String) -> State {
         id: format!("{at}-{random:04x}"),
         begun_at_ms: now,
         order: order.clone(),
+        asked_by: Vec::new(),
         layout,
         windows: 0,
         window_began_at_ms: None,

@@ -9,6 +9,7 @@ mod book;
 mod checkpoint;
 mod columns;
 mod foreign;
+mod proof;
 mod relied_on;
 mod schedule;
 mod shown;
@@ -40,6 +41,7 @@ pub use self::book::{HistoryEntry, Progress, ReconciliationBook};
 use self::checkpoint::{CheckpointWriter, State, begun, read, resumed};
 pub use self::checkpoint::{RunningReconciliation, underway};
 pub use self::foreign::{ForeignShard, remove_foreign};
+pub use self::proof::prove;
 pub use self::relied_on::{LastGood, ReliedOn, barrier};
 pub use self::schedule::{is_believed, spawn_reconciliations};
 pub use self::shown::show_last;
@@ -52,6 +54,8 @@ use crate::wiring::Wiring;
 pub const SCHEDULED: &str = "reconciliation";
 /// The register of the reconciliation that was asked for in another way.
 const BY_HAND: &str = "reconciliation-by-hand";
+/// The asker of a reconciliation that the schedule begins.
+const SCHEDULE: &str = "schedule";
 /// Past reports that are searched, at most, for one that says something of a store, or of all stores.
 const LOOKED_BACK: usize = 1_000;
 /// Time that a reconciliation by hand waits for one that is under way.
@@ -91,6 +95,15 @@ struct EndSignals<'a> {
     window: Option<(u64, &'a CancellationToken)>,
 }
 
+/// What a reconciliation would do.
+#[derive(Debug)]
+pub struct ReconcilePlan {
+    pub stores: Vec<String>,
+    pub mode: Mode,
+    /// The id of one that was cut off and would continue.
+    pub continued: Option<String>,
+}
+
 impl<'a> EndSignals<'a> {
     fn any(self) -> &'a CancellationToken {
         self.window.map_or(self.cancel, |(_, window)| window)
@@ -115,20 +128,40 @@ pub enum ReconciliationEnd {
 
 /// Works on a reconciliation; returns a fault if another process does. Transient faults do not end it: a process that
 /// slept until its lease had run out continues where it was. A reconciliation that was asked for otherwise and cut off
-/// is given up only if `abandons`, which only a person sets.
+/// is given up only if `abandons`, which only a person sets. The report says `asked_by`.
 pub async fn run_now(
     wiring: &Wiring,
     order: &ReconcileOrder,
     abandons: bool,
+    asked_by: &str,
     cancel: &CancellationToken,
 ) -> Result<ReconciliationEnd, Fault> {
-    retry::again(|| attempt(wiring, order, abandons, cancel)).await
+    retry::again(|| attempt(wiring, order, abandons, asked_by, cancel)).await
+}
+
+/// Returns what [`run_now`] would do, or the fault with which it would refuse. Changes nothing.
+pub async fn rehearse(
+    wiring: &Wiring,
+    order: &ReconcileOrder,
+    abandons: bool,
+) -> Result<ReconcilePlan, Fault> {
+    let (stores, layout) = (stores::names(wiring, order)?, layout(wiring.config()));
+    wiring.history()?;
+    let register = wiring.log().await?.read(order.register()).await?;
+    if !abandons {
+        require_same(&register, order, &layout)?;
+    }
+    let is_same = |state: &State| state.order == *order && state.layout == layout;
+    let continued = read(&register).and_then(Result::ok).filter(is_same).map(|state| state.id);
+    let mode = order.mode.unwrap_or(wiring.config().reconcile.settings.mode);
+    Ok(ReconcilePlan { stores, mode, continued })
 }
 
 async fn attempt(
     wiring: &Wiring,
     order: &ReconcileOrder,
     abandons: bool,
+    asked_by: &str,
     cancel: &CancellationToken,
 ) -> Result<ReconciliationEnd, Fault> {
     let log = wiring.log().await?;
@@ -140,7 +173,7 @@ async fn attempt(
         if !abandons {
             require_same(&log.read(order.register()).await?, order, &layout(wiring.config()))?;
         }
-        run(wiring, order, EndSignals { cancel, window: None }).await
+        run(wiring, order, asked_by, EndSignals { cancel, window: None }).await
     })
     .await
 }
@@ -179,23 +212,14 @@ impl std::fmt::Display for ReconcileOrder {
 async fn run(
     wiring: &Wiring,
     order: &ReconcileOrder,
+    asked_by: &str,
     until: EndSignals<'_>,
 ) -> Result<ReconciliationEnd, Fault> {
     let (log, history) = (wiring.log().await?, wiring.history()?);
     let stores = stores::names(wiring, order)?;
     let (key, register) = (order.register(), log.read(order.register()).await?);
     let window_began_at_ms = until.window.map(|(began_at_ms, _)| began_at_ms);
-    let state = match resumed(&register, order, &layout(wiring.config())) {
-        Some(state) => {
-            tracing::info!(
-                reconciliation = state.id,
-                stores = state.done.len(),
-                "the reconciliation continues"
-            );
-            state
-        }
-        None => begun(order, layout(wiring.config())),
-    };
+    let state = begun_or_resumed(&register, order, wiring.config(), asked_by);
     let settings = settings(wiring, order);
     let caches = carried(&history, order).await?;
     let mut reached = CheckpointWriter { log, key, register, state };
@@ -248,6 +272,23 @@ async fn run(
     Ok(ReconciliationEnd::Over(Box::new(report)))
 }
 
+/// Returns the state of the reconciliation that continues, or of a new one.
+fn begun_or_resumed(register: &Register, order: &ReconcileOrder, config: &Config, asked_by: &str) -> State {
+    let mut state = match resumed(register, order, &layout(config)) {
+        Some(state) => {
+            tracing::info!(
+                reconciliation = state.id,
+                stores = state.done.len(),
+                "the reconciliation continues"
+            );
+            state
+        }
+        None => begun(order, layout(config)),
+    };
+    state.add_asker(asked_by);
+    state
+}
+
 /// Returns all that decides where rows belong: sources, captured tables and columns, derived tables, this version.
 fn layout(config: &Config) -> String {
     let entities = config.entities.iter().map(|entity| format!("{:?} {:?}", entity.tables, entity.columns));
@@ -283,7 +324,8 @@ async fn close(
 ) -> Result<ReconciliationReport, Fault> {
     let before = history.newest(1).await?.into_iter().next();
     let is_whole = state.order.is_whole(wiring.config());
-    let State { id, begun_at_ms, done: mut stores, caches, .. } = state;
+    let State { id, begun_at_ms, order, asked_by, done: mut stores, caches, .. } = state;
+    let is_of_a_person = asked_by.iter().any(|asker| asker != SCHEDULE);
     let last = before.as_ref().and_then(|reconciliation| parsed(&reconciliation.report));
     for store in stores.iter_mut().filter(|store| !store.drift.is_empty()) {
         let looked_at_it = |report: &ReconciliationReport| {
@@ -309,6 +351,8 @@ async fn close(
         tables,
         is_whole,
         caches,
+        command: is_of_a_person.then(|| order.to_string()),
+        asked_by: (!asked_by.is_empty()).then(|| asked_by.join(", ")),
     };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");

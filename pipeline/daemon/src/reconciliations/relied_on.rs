@@ -120,6 +120,8 @@ mod tests {
             tables: Default::default(),
             is_whole: true,
             caches: BTreeMap::new(),
+            command: None,
+            asked_by: None,
         };
         change(&mut report);
         report

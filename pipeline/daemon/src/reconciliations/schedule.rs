@@ -15,7 +15,9 @@ use anabranch_pipeline::supervise::{Supervisor, TaskHandle, while_held};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
-use super::{EndSignals, ReconcileOrder, ReconciliationEnd, SCHEDULED, newest, publish_metrics, run};
+use super::{
+    EndSignals, ReconcileOrder, ReconciliationEnd, SCHEDULE, SCHEDULED, newest, publish_metrics, run,
+};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
@@ -110,7 +112,7 @@ async fn in_window(
     };
     let order = ReconcileOrder::default();
     let reconciliation = tokio::select! {
-        reconciliation = run(wiring, &order, EndSignals { cancel, window: Some((began_at_ms, &window)) }) => reconciliation?,
+        reconciliation = run(wiring, &order, SCHEDULE, EndSignals { cancel, window: Some((began_at_ms, &window)) }) => reconciliation?,
         () = closing => unreachable!("it never ends"),
     };
     match reconciliation {

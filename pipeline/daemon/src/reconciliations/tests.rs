@@ -73,6 +73,21 @@ fn a_reconciliation_goes_on_as_the_same_only_and_from_what_is_whole() {
 }
 
 #[test]
+fn each_asker_is_named_once_and_a_state_of_before_has_none() {
+    let mut state = begun(&ReconcileOrder::default(), "a layout".to_owned());
+    for asker in [SCHEDULE, "ann@db-1", SCHEDULE, "ann@db-1", "bob@db-1"] {
+        state.add_asker(asker);
+    }
+    assert_eq!(state.asked_by, [SCHEDULE, "ann@db-1", "bob@db-1"]);
+    (0..100).for_each(|number| state.add_asker(&number.to_string()));
+    assert_eq!(state.asked_by.len(), 10);
+    state.asked_by.clear();
+    let text = serde_json::to_string(&state).unwrap().replace("\"asked_by\":[],", "");
+    assert!(!text.contains("asked_by"));
+    assert!(serde_json::from_str::<State>(&text).unwrap().asked_by.is_empty());
+}
+
+#[test]
 fn whatever_decides_which_rows_stand_where_makes_another_layout() {
     let present = layout_of(CONFIG);
     assert_eq!(

@@ -3,6 +3,7 @@
 //! An answer comes from the relation index alone; sources only name the tables of its claims. It uses the waiting for a
 //! point of the binlog, the directory of tables and the freshness of lookups. `view.rs` is the answer.
 
+mod retired_names;
 mod view;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,11 +12,13 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::records::FluxPlaces;
 use anabranch_pipeline::relations::{self, PageCursor, RelatedDocument, WayUp};
-use anabranch_schemas::change::Entity;
+use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::flux::id::{Defect, FluxId};
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use self::retired_names::RetiredNames;
 pub use self::view::{
     BelowView, ClaimView, DocumentAnswer, DocumentView, EndView, OddTexts, PartsView, RelationsAnswer,
 };
@@ -50,6 +53,8 @@ struct RelationService {
     places: Arc<FluxPlaces>,
     index: RelationIndex,
     directory: Directory,
+    /// Names of tables that left by a retention rule: no source lists them.
+    retired: RetiredNames,
     passage: PassedPositions,
     freshness: Mutex<LaneFreshness>,
     /// One permit for each request that is answered or waits.
@@ -64,6 +69,7 @@ impl Relations {
         Some(Self(Arc::new(RelationService {
             index: wiring.relation_index(projection, CONNECTIONS)?,
             directory: Directory::new(Entity::Flux),
+            retired: RetiredNames::new(wiring.derived(projection).ok()?),
             passage: PassedPositions::new(wiring, projection),
             freshness: Mutex::default(),
             room: Semaphore::new(CONNECTIONS + QUEUED),
@@ -126,10 +132,15 @@ impl Relations {
         let service = &*self.0;
         let (document, way) = self.ask(at_least, service.with_way_up(id)).await?.unzip();
         let mut answer = DocumentAnswer::new(id, document.as_ref(), way, &service.places, self.freshness());
-        for (claim, view) in document.iter().flat_map(|document| &document.claims).zip(&mut answer.claims) {
-            if let Some((source, table)) = service.directory.table(claim.shard) {
-                view.name(source, &table.identity);
-                answer.odd.add(&service.places, &table.identity, claim);
+        let mut tables = Vec::new();
+        for claim in document.as_ref().map_or(&[][..], |document| &document.claims) {
+            tables.push(service.table(claim.shard).await);
+        }
+        let claims = document.iter().flat_map(|document| &document.claims).zip(&mut answer.claims);
+        for ((claim, view), table) in claims.zip(tables) {
+            if let Some((source, table)) = table {
+                view.name(source, &table);
+                answer.odd.add(&service.places, &table, claim);
             }
         }
         Ok(answer)
@@ -170,6 +181,14 @@ impl Relations {
 }
 
 impl RelationService {
+    /// Returns the source of a table and the table, which may have left by a retention rule.
+    async fn table(&self, shard: ShardId) -> Option<(String, TableIdentity<'static>)> {
+        match self.directory.table(shard) {
+            Some((source, table)) => Some((source, table.identity.clone())),
+            None => self.retired.table(shard).await,
+        }
+    }
+
     async fn with_way_up(&self, id: &FluxId) -> Result<Option<(RelatedDocument, WayUp)>, Fault> {
         let Some(document) = relations::document(&self.index, id).await? else { return Ok(None) };
         let way = relations::way_up(&self.index, &document).await?;

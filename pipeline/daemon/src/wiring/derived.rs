@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use anabranch_connectors::mysql::store::MysqlRows;
+use anabranch_connectors::mysql::store::{MysqlRows, Outlived, RetiredTable};
 use anabranch_connectors::search::SearchRows;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
 use anabranch_pipeline::records::{Claimed, DerivedRow, ScanCursor};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 /// A projection's derived rows on one target. A reconciliation only reads them; foreign rows, which belong to no known
@@ -18,6 +19,38 @@ use anabranch_schemas::shard::ShardId;
 pub enum DerivedStore {
     Mysql(MysqlRows),
     Search(SearchRows),
+}
+
+impl DerivedStore {
+    /// Visits each row that the sought source rows claim, with its version. The visited rows have no values.
+    pub async fn versions(
+        &self,
+        sought: &[DerivedRowQuery],
+        visit: &mut (dyn FnMut(Claimed<'_>, Lsn) + Send),
+    ) -> Result<(), Fault> {
+        match self {
+            Self::Mysql(rows) => rows.versions(sought, visit).await,
+            Self::Search(rows) => rows.versions(sought, visit).await,
+        }
+    }
+}
+
+impl DerivedStore {
+    /// Returns the source tables that left by a retention rule and that still have derived rows here. No index has any.
+    pub async fn retired_tables(&self) -> Result<Vec<RetiredTable>, Fault> {
+        match self {
+            Self::Mysql(rows) => rows.retired_tables().await,
+            Self::Search(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Removes at most `rows` derived rows of a source table that was retired `months` months ago or earlier.
+    pub async fn remove_outlived(&self, months: u32, rows: usize) -> Result<Outlived, Fault> {
+        match self {
+            Self::Mysql(derived) => derived.remove_outlived(months, rows).await,
+            Self::Search(_) => Ok(Outlived { is_done: true, ..Outlived::default() }),
+        }
+    }
 }
 
 impl DerivedRows for DerivedStore {

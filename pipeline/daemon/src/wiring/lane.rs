@@ -1,8 +1,11 @@
 //! The connectors that readers and lanes of this process are put together from.
 
+use std::time::Instant;
+
 use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::search::SearchLane;
+use anabranch_pipeline::capture::BusyTable;
 use anabranch_pipeline::composition::{Connectors, EitherStore, LogServer, SourceParts};
 use anabranch_pipeline::config::Limits;
 use anabranch_pipeline::error::Fault;
@@ -14,6 +17,15 @@ use crate::observe::lanes;
 
 /// The store of a lane on either kind of server.
 pub type LaneStore = EitherStore<MysqlLane, SearchLane>;
+
+impl Wiring {
+    /// Returns the busiest tables of each source that this process reads, at most `count` a source.
+    pub fn busiest(&self, count: usize, now: Instant) -> impl Iterator<Item = (&str, BusyTable)> {
+        self.0.sources.iter().flat_map(move |(name, source)| {
+            source.busiest.top(count, now).into_iter().map(move |table| (name.as_str(), table))
+        })
+    }
+}
 
 impl Connectors for Wiring {
     type Log = NatsLog;
@@ -29,7 +41,12 @@ impl Connectors for Wiring {
 
     fn source(&self, name: &str) -> Result<SourceParts<'_, Source>, Fault> {
         let source = self.wired_source(name)?;
-        Ok(SourceParts { connector: &source.connector, start: &source.config.start, shared: &source.shared })
+        Ok(SourceParts {
+            connector: &source.connector,
+            start: &source.config.start,
+            shared: &source.shared,
+            busiest: source.busiest.clone(),
+        })
     }
 
     async fn require_source(&self, name: &str) -> Result<(), Fault> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 pub use anabranch_connectors::mysql::store::MysqlRelations as RelationIndex;
-use anabranch_pipeline::config::ProjectionKind;
+use anabranch_pipeline::config::{ProjectionConfig, ProjectionKind};
 use anabranch_pipeline::records::FluxPlaces;
 
 use super::Wiring;
@@ -18,6 +18,15 @@ impl Wiring {
             | ProjectionKind::SerialMapping(_)
             | ProjectionKind::SerialDocuments(_) => None,
         })
+    }
+
+    /// Returns the projections whose rows may outlive their source table.
+    pub fn retaining_projections(&self) -> impl Iterator<Item = &str> {
+        let config = self.config();
+        let retains = move |known: &&ProjectionConfig| {
+            self.projection(&known.name).is_ok_and(|projection| config.retains(projection.entity()))
+        };
+        config.projections.iter().filter(retains).map(|known| known.name.as_str())
     }
 
     /// Returns a reader of a projection's relation tables, with so many `connections` to each target.

@@ -121,6 +121,36 @@ fn payment_documents_have_levels_sites_kinds_and_a_relation_index() {
 }
 
 #[test]
+fn only_tables_of_payment_documents_leave_their_rows_behind() {
+    let config = Config::parse(&format!("{GOOD}{DOCUMENTS}")).unwrap();
+    assert!(!config.retains(Entity::Flux));
+    let retention = config.flux_retention();
+    assert_eq!((retention.months.get(), retention.index_months_after.get()), (16, 24));
+    let retained = DOCUMENTS
+        .replace("level = \"atom\"", "level = \"atom\"\nremoval = \"retain\"")
+        .replace("[flux]\n", "[flux]\nretention_months = 12\nindex_months_after = 36\n");
+    let config = Config::parse(&format!("{GOOD}{retained}")).unwrap();
+    assert!(config.retains(Entity::Flux) && !config.retains(Entity::User));
+    let of = |table: &str| config.entity_of(Entity::Flux, "flux_00_0", table).map(|entity| entity.removal);
+    assert_eq!(of("atom_05_01"), Some(Removal::Retain));
+    assert_eq!(of("composite_05_01"), Some(Removal::Withdraw));
+    assert_eq!(of("other"), None);
+    let retention = config.flux_retention();
+    assert_eq!((retention.months.get(), retention.index_months_after.get()), (12, 36));
+    for (text, expected) in [
+        (retained.replace("= 12", "= 121"), "flux.retention_months: 121; needed: 1 to 120 months"),
+        (retained.replace("= 36", "= 0"), "a nonzero"),
+        (retained.replace("\"retain\"", "\"keep\""), "unknown variant `keep`"),
+    ] {
+        let found = problems(&format!("{GOOD}{text}"));
+        assert!(found.contains(expected), "{found}");
+    }
+    let users = GOOD.replacen("entity = \"user\"\n", "entity = \"user\"\nremoval = \"retain\"\n", 1);
+    let found = problems(&users);
+    assert!(found.contains("entities.removal: `retain` of entity `user`; needed: `withdraw`"), "{found}");
+}
+
+#[test]
 fn each_mistake_about_payment_documents_is_named_with_its_key() {
     for (from, to, expected) in [
         (

@@ -39,6 +39,19 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             );
             return Phase::Waiting(Step::Gone(*shard));
         }
+        if let Some(shard) = self.changes.shards.first()
+            && fault.code() == Code::SourceTableMissing
+            && self.retired.contains(shard)
+            && self.changes.shards.len() == 1
+        {
+            // It left by a retention rule, and the feed has passed that: nothing of it waits to be read any more.
+            self.tables = None;
+            let is_begun = progress.refresh.as_ref().is_some_and(|refresh| refresh.table.is_some());
+            return match is_begun || !self.is_reread {
+                true => Phase::Waiting(Step::Gone(*shard)),
+                false => Phase::Resting,
+            };
+        }
         let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
         self.failures += 1;
         self.not_before = Instant::now() + pause;

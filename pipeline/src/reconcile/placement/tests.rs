@@ -6,7 +6,7 @@ use anabranch_schemas::flux::placement::Kind;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread, TablePattern};
 
 use super::*;
-use crate::config::{EntityConfig, UnseenChanges};
+use crate::config::{EntityConfig, Removal, UnseenChanges};
 use crate::records::{FluxPlaces, FluxSource, FluxTables};
 
 fn table(database: u32, number: u32) -> TableIdentity<'static> {
@@ -25,6 +25,7 @@ fn audit(spread: Spread) -> PlacementAudit {
         sharding_column: Some("user_name".to_owned()),
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
+        removal: Removal::default(),
     };
     let places = Arc::new(FluxPlaces::new(SYSTEM, &[], Vec::new(), Vec::new()));
     PlacementAudit::new(Rules::of(Entity::User, &[config], &places), 7)

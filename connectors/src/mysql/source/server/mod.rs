@@ -5,13 +5,14 @@
 //! - `preflight.rs`, with `preflight_tables.rs` and `versions.rs`, checks every condition of capture.
 //! - `head.rs` asks where the binlog begins and ends, `kept.rs` how long the server keeps it, and `pressure.rs` how
 //!   busy the server is.
-//! - `inventory.rs` looks up rows by key, `estimate.rs` asks for the sizes of tables, and `instance.rs` identifies the
-//!   server. `survey.rs` examines a server before an operator configures it.
+//! - `inventory.rs` looks up rows by key, `estimate.rs` asks for the sizes of tables, `extent.rs` for their greatest
+//!   keys too, and `instance.rs` identifies the server. `survey.rs` examines a server before an operator configures it.
 //!
 //! No file here reads the binlog, as `stream/` does, or whole tables, as `snapshot/` does.
 
 mod collations;
 mod estimate;
+pub(super) mod extent;
 mod gtid_check;
 mod head;
 mod instance;

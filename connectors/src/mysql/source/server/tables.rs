@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use anabranch_pipeline::config::{EntityConfig, SourceConfig, UnseenChanges};
+use anabranch_pipeline::config::{EntityConfig, Removal, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
@@ -18,6 +18,8 @@ pub struct CapturedTable {
     pub columns: Arc<[String]>,
     /// The stream's reaction to changes of the table's rows without row events.
     pub unseen_changes: UnseenChanges,
+    /// The meaning of the table's end.
+    pub removal: Removal,
 }
 
 /// The captured tables seen so far, which a lookup by name adds.
@@ -75,6 +77,7 @@ impl CapturedTables {
                 },
                 columns: Arc::clone(columns),
                 unseen_changes: entity.unseen_changes,
+                removal: entity.removal,
             })
         });
         if known.identity.database != database || known.identity.table != table {

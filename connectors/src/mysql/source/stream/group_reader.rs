@@ -248,6 +248,12 @@ impl GroupReader {
         self.withheld.withdraw(lsn, table, &room).map_err(|error| cannot_withhold(error, at))
     }
 
+    /// Withholds the record that this table is retired in the open group.
+    pub fn retire(&mut self, lsn: Lsn, table: &TableIdentity<'static>, at: &Cursor) -> Result<(), Fault> {
+        let room = self.room();
+        self.withheld.retire(lsn, table, &room).map_err(|error| cannot_withhold(error, at))
+    }
+
     /// Notes that the table is read again at the end of the open group.
     pub fn reread(&mut self, table: TableIdentity<'static>) {
         self.withheld.reread(table);

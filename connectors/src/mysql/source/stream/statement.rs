@@ -1,9 +1,10 @@
-//! Carries out a logged statement: it ends a group, withdraws tables, has them read again, or stops the source.
+//! Carries out a logged statement: it ends a group, withdraws or retires tables, has them read again, or stops the
+//! source.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use anabranch_pipeline::config::UnseenChanges;
+use anabranch_pipeline::config::{Removal, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::Lsn;
@@ -106,10 +107,19 @@ impl<E: Events> MysqlStream<E> {
             let Some(table) = self.find(&name)? else { continue };
             self.maps.emptied(table.identity.shard);
             if self.groups.is_new(lsn) {
-                self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
+                self.record_end(&table, lsn)?;
             }
         }
         Ok(())
+    }
+
+    /// Withholds the record of a captured table whose rows are gone as a whole: lanes withdraw their claims, or keep
+    /// them.
+    fn record_end(&mut self, table: &CapturedTable, lsn: Lsn) -> Result<(), Fault> {
+        match table.removal {
+            Removal::Withdraw => self.groups.withdraw(lsn, &table.identity, &self.cursor),
+            Removal::Retain => self.groups.retire(lsn, &table.identity, &self.cursor),
+        }
     }
 
     fn drop_database(&mut self, name: &str, lsn: Lsn) -> Result<(), Fault> {
@@ -125,12 +135,13 @@ impl<E: Events> MysqlStream<E> {
         };
         for table in tables {
             self.maps.shapes.forget(table.identity.shard);
-            self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
+            self.record_end(&table, lsn)?;
         }
         Ok(())
     }
 
-    /// Handles rows that came to tables, or went, without row events. A table whose name is gone is withdrawn.
+    /// Handles rows that came to tables, or went, without row events. A table whose name is gone is withdrawn or
+    /// retired; its rows do not come back by that name, so a retired one does not stop the source.
     fn moved(&mut self, tables: &[MovedTable], how: &str, lsn: Lsn) -> Result<(), Fault> {
         for MovedTable { name, exists } in tables {
             let Some(table) = self.find(name)? else { continue };
@@ -141,10 +152,11 @@ impl<E: Events> MysqlStream<E> {
                 .cursor
                 .fault(Code::SourceSchemaChanged, found)
                 .needs("changes of the table that are logged as row events");
-            if *exists || table.unseen_changes == UnseenChanges::Stop {
+            let stops = table.unseen_changes == UnseenChanges::Stop && table.removal == Removal::Withdraw;
+            if *exists || stops {
                 self.read_again(&table, fault, lsn)?;
             } else if self.groups.is_new(lsn) {
-                self.groups.withdraw(lsn, &table.identity, &self.cursor)?;
+                self.record_end(&table, lsn)?;
             }
         }
         Ok(())

@@ -190,6 +190,18 @@ impl Withheld {
         self.store(&mut builder, room)
     }
 
+    pub fn retire(
+        &mut self,
+        lsn: Lsn,
+        table: &TableIdentity<'static>,
+        room: &RowStorage,
+    ) -> Result<(), WithholdError> {
+        self.encode(room)?;
+        let mut builder = new_chunk();
+        builder.retire(lsn, table);
+        self.store(&mut builder, room)
+    }
+
     /// Sets a savepoint, which replaces an older one of the same name.
     pub fn set_savepoint(&mut self, name: &str) {
         let name = name.to_lowercase();
@@ -344,6 +356,7 @@ impl Withheld {
                 Action::Delete { before } => batch.delete(lsn, table, before),
                 Action::Withdraw => batch.withdraw(lsn, table),
                 Action::Reread => batch.reread(lsn, table),
+                Action::Retire => batch.retire(lsn, table),
             }
         }
         Ok(())

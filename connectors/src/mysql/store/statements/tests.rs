@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anabranch_pipeline::projections::ProjectedTable;
-use anabranch_pipeline::records::{Mutation, TableShape};
+use anabranch_pipeline::records::{Mutation, RetiredShards, TableShape};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use proptest::prelude::*;
@@ -37,6 +37,15 @@ fn mutation(user_id: u64, lsn: u64, value: Option<&[u8]>) -> Mutation {
 }
 
 fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String> {
+    text_beside(flush, &RetiredShards::new(), statement_rows, packet_bytes)
+}
+
+fn text_beside(
+    flush: &Flush,
+    retired: &RetiredShards,
+    statement_rows: usize,
+    packet_bytes: usize,
+) -> Vec<String> {
     let head = ["START TRANSACTION".to_owned()];
     let withdrawn: Vec<OccupiedTable> =
         flush.withdrawals.iter().map(|(shard, _)| OccupiedTable { table: 0, shard: *shard }).collect();
@@ -46,6 +55,7 @@ fn text(flush: &Flush, statement_rows: usize, packet_bytes: usize) -> Vec<String
         outbox: None,
         stored_versions: &[],
         withdrawn: &withdrawn,
+        retired,
     };
     packets(&head, flush, layout, TextLimits { statement_rows, packet_bytes })
 }
@@ -70,6 +80,16 @@ fn a_flush_reads_withdrawals_deletes_upserts() {
     );
 }
 
+#[test]
+fn a_withdrawal_leaves_the_rows_of_a_retired_table() {
+    let at = |lsn| Lsn::from_u64(lsn).unwrap();
+    let mut flush = Flush::default();
+    flush.withdraw(shard(), at(9));
+    let written = |retired| text_beside(&flush, &[(shard(), at(retired))].into(), 1000, 1 << 20).join(";");
+    assert!(written(4).ends_with("AND `lsn` <= 9 AND `lsn` > 4"), "{}", written(4));
+    assert_eq!(written(9), "START TRANSACTION");
+}
+
 /// Two lanes that reach the same tables in two orders could each wait for the other.
 #[test]
 fn a_table_is_left_before_the_next_one_is_written() {
@@ -90,6 +110,7 @@ fn a_table_is_left_before_the_next_one_is_written() {
         outbox: None,
         stored_versions: &[],
         withdrawn: &withdrawn,
+        retired: &RetiredShards::new(),
     };
     let limits = TextLimits { statement_rows: 1000, packet_bytes: 1 << 20 };
     let written = packets(&[], &flush, layout, limits).join(";");

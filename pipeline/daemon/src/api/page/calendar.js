@@ -27,6 +27,7 @@ export function calendar(history, chosen, choose) {
   const today = Date.parse(day(history.now));
   const first = today - ((new Date(today).getUTCDay() + 6) % 7) * DAY_MS - (WEEKS - 1) * 7 * DAY_MS;
   const grid = make("div", { class: "days", role: "group", "aria-label": "A year of reconciliations, a square a day" });
+  grid.addEventListener("keydown", (event) => move(event, grid));
   for (let at = first; at <= today; at += DAY_MS) {
     const key = day(at);
     const of = days.get(key);
@@ -38,7 +39,7 @@ export function calendar(history, chosen, choose) {
     const said = `${key}: ${one.verdict}, ${one.seal}${of.length > 1 ? `; ${of.length} that day` : ""}`;
     const button = make("button", {
       class: `day ${one.level}${one.isBroken ? " broken" : ""}`, type: "button", title: said, "aria-label": said,
-      "aria-pressed": key === chosen ? "true" : "false",
+      "aria-pressed": key === chosen ? "true" : "false", tabindex: key === chosen ? 0 : -1, "data-day": key,
     }, SIGNS[one.level]);
     button.addEventListener("click", () => choose(key));
     grid.append(button);
@@ -46,11 +47,30 @@ export function calendar(history, chosen, choose) {
   return make("div", { class: "calendar" }, months(first, today), grid, legend());
 }
 
+const STEPS = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -7, ArrowRight: 7, Home: -Infinity, End: Infinity };
+
+/** Moves the focus by days or weeks to the next day with a reconciliation: a year is one stop of the Tab key. */
+function move(event, grid) {
+  const step = STEPS[event.key];
+  const from = event.target.dataset.day;
+  if (step === undefined || from === undefined) return;
+  event.preventDefault();
+  const days = [...grid.querySelectorAll("button")];
+  const wanted = Date.parse(from) + step * DAY_MS;
+  const beyond = step < 0
+    ? days.findLast((one) => Date.parse(one.dataset.day) <= wanted) ?? days[0]
+    : days.find((one) => Date.parse(one.dataset.day) >= wanted) ?? days.at(-1);
+  beyond.focus();
+}
+
 function months(first, today) {
   const row = make("div", { class: "months", "aria-hidden": "true" });
   for (let week = 0, before = null; first + week * 7 * DAY_MS <= today; week += 1) {
-    const name = new Date(first + week * 7 * DAY_MS).toLocaleString("en", { month: "short", timeZone: "UTC" });
-    row.append(make("span", {}, name === before ? "" : name));
+    const nameOf = (place) =>
+      new Date(first + place * 7 * DAY_MS).toLocaleString("en", { month: "short", timeZone: "UTC" });
+    const name = nameOf(week);
+    // The name of a month needs two weeks of room.
+    row.append(make("span", {}, name === before || nameOf(week + 1) !== name ? "" : name));
     before = name;
   }
   return row;
@@ -86,10 +106,11 @@ function report(one) {
 }
 
 function storeTable(stores) {
-  const titles = ["Store", "Verdict", "Source rows", "Derived rows", "Wrong", "Repaired", "Confirmed", "Left", "Wrong again", "Foreign", "Took"];
+  const titles = ["Store", "Verdict", "Tables", "Source rows", "Expected", "Derived rows", "Looked at", "Wrong", "Repaired", "Confirmed", "Left", "Wrong again", "Foreign", "Took"];
   const row = (store) => make("tr", {}, make("th", { scope: "row" }, store.name),
     make("td", {}, badge(store.verdict, store.level)), ...[
-      store.sourceRows, store.derivedRows, store.drifted, store.repaired, store.confirmed, store.left, store.again, store.foreign,
+      store.tables, store.sourceRows, store.expectedRows, store.derivedRows, store.lookedAt, store.drifted, store.repaired,
+      store.confirmed, store.left, store.again, store.foreign,
     ].map((number) => make("td", { class: "number" }, count(number))), make("td", { class: "number" }, duration(store.seconds)));
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Stores of this report" },
     make("table", {}, make("caption", { class: "hidden" }, "What each store's comparison read and found"),
@@ -104,12 +125,26 @@ function reasons(store) {
   return make("ul", { class: "reasons" }, ...gate, ...store.reasons.map((why) => make("li", {}, `${store.name}: ${why}`)), ...more);
 }
 
-export const underway = (history) => history.underway.map((one) => {
+/** Makes the reconciliations that are not over; `paceOf(one)` gives their pace. */
+export const underway = (history, paceOf) => history.underway.map((one) => {
   const now = one.current ? `${one.current.name}, ${count(one.current.sourceRows)} source rows read` : "between two stores";
+  const wrong = one.current?.drifted ? `, ${count(one.current.drifted)} wrong so far` : "";
   return make("article", { class: "report busy" },
     make("h3", {}, `${one.id} `, badge("under way", "busy")),
     make("p", {}, make("progress", { max: 1, value: one.share, "aria-label": "share of the store that is compared now" }),
-      ` ${Math.floor(one.share * 100)} % of ${now}`),
+      ` ${Math.floor(one.share * 100)} % of ${now}${wrong}`),
+    make("p", {}, paceText(paceOf(one))),
     make("p", { class: "quiet" }, `${one.command}; begun ${moment(one.begunAt)}; ${plural(one.done.length, "store")} through`,
-      one.windows > 1 ? `; worked on in ${one.windows} windows` : ""));
+      one.windows > 1 ? `; worked on in ${one.windows} windows` : ""),
+    ...(one.done.length ? [storeTable(one.done)] : []));
 });
+
+function paceText(pace) {
+  if (pace.isHeld) return "It waits now: a source, a replica or a lane is too busy (backpressure).";
+  if (pace.rowsPerSecond === null) return "Its rate is not known yet.";
+  if (pace.rowsPerSecond === 0) {
+    return `No row was added to its figures for ${duration(pace.seconds)}: a part is being read, or it waits.`;
+  }
+  const left = pace.secondsLeft === null ? "" : `, about ${duration(pace.secondsLeft)} left of this store`;
+  return `${count(pace.rowsPerSecond)} rows a second on both sides${left}.`;
+}

@@ -1,4 +1,5 @@
 // Draws sources → log → lanes → stores. Lanes of one source and store are one edge; the worst lane decides its colour.
+// In a large installation, sources that are in order are one box.
 
 import { LEVELS, plural } from "/page/model.js";
 import { draw, duration, rate } from "/page/elements.js";
@@ -9,6 +10,10 @@ const GAP = 22;
 const TOP = 34;
 const COLUMNS = [0, 290, 500, 890];
 const CHARACTERS_MAX = 24;
+/** Boxes of lanes below each other, at most, unless there are more stores. */
+const GROUPS_MAX = 14;
+/** Names of lanes in the tooltip of their box. */
+const NAMES_MAX = 20;
 
 const cut = (text) => (text.length > CHARACTERS_MAX ? `${text.slice(0, CHARACTERS_MAX - 1)}…` : text);
 const worst = (things) => LEVELS[Math.max(0, ...things.map((thing) => LEVELS.indexOf(thing.level)))];
@@ -19,9 +24,37 @@ function grouped(things, key) {
   const groups = new Map();
   for (const thing of things) {
     const name = key(thing);
-    groups.set(name, [...(groups.get(name) ?? []), thing]);
+    if (!groups.has(name)) groups.set(name, []);
+    groups.get(name).push(thing);
   }
   return groups;
+}
+
+/** Returns sources and lanes as they are drawn: where there are too many, sources that are in order become one. */
+function folded(model) {
+  const numberOf = (key) => new Set(model.lanes.map(key)).size;
+  const stores = Math.max(1, numberOf((lane) => lane.store));
+  const groups = numberOf((lane) => `${lane.source}\n${lane.store}`);
+  if (Math.max(groups, model.sources.length) <= GROUPS_MAX) return model;
+  const rank = new Map(model.sources.map((source) => [source.name, LEVELS.indexOf(source.level)]));
+  for (const lane of model.lanes) {
+    rank.set(lane.source, Math.max(rank.get(lane.source) ?? 0, LEVELS.indexOf(lane.level)));
+  }
+  const room = Math.max(1, Math.floor(GROUPS_MAX / stores) - 1);
+  const wrong = [...rank].filter(([, place]) => place >= LEVELS.indexOf("unsure"));
+  const kept = new Set(wrong.sort(([, one], [, other]) => other - one).slice(0, room).map(([name]) => name));
+  const rest = model.sources.filter((source) => !kept.has(source.name));
+  if (rest.length < 2) return model;
+  const one = {
+    name: kept.size ? plural(rest.length, "other") : `all ${rest.length} sources`,
+    state: states(rest), level: worst(rest),
+    lag: most(rest.map((source) => source.lag)), messagesPerSecond: sum(rest.map((source) => source.messagesPerSecond)),
+    messages: sum(rest.map((source) => source.messages)),
+  };
+  return {
+    sources: [...model.sources.filter((source) => kept.has(source.name)), one],
+    lanes: model.lanes.map((lane) => (kept.has(lane.source) ? lane : { ...lane, source: one.name })),
+  };
 }
 
 function box(x, y, title, line, level, full) {
@@ -30,7 +63,7 @@ function box(x, y, title, line, level, full) {
     draw("rect", { width: BOX.width, height: BOX.height, rx: 8 }),
     draw("rect", { class: "mark", width: 5, height: BOX.height, rx: 2.5 }),
     draw("text", { x: 16, y: 22, class: "name" }, cut(title)),
-    draw("text", { x: 16, y: 40, class: "line" }, line));
+    draw("text", { x: 16, y: 40, class: "line" }, cut(line)));
 }
 
 function edge(from, to, level, above, below, isDashed) {
@@ -51,7 +84,8 @@ function head(x, text) {
 }
 
 /** Makes the whole drawing, some dozens of elements, anew each second. */
-export function drawing(model) {
+export function drawing(whole) {
+  const model = folded(whole);
   const groups = [...grouped(model.lanes, (lane) => `${lane.source}\n${lane.store}`).values()];
   const stores = [...grouped(model.lanes, (lane) => lane.store)];
   const rows = Math.max(model.sources.length, groups.length, stores.length, 1);
@@ -61,7 +95,7 @@ export function drawing(model) {
   const laneY = centred(groups.length, height);
   const storeY = centred(stores.length, height);
   const half = BOX.height / 2;
-  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": spoken(model) },
+  const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": spoken(model, whole) },
     head(sourceX, "Sources"), head(logX, "Log"), head(laneX, "Lanes"), head(storeX, "Stores"));
   const places = new Map(model.sources.map((source, place) => [source.name, place]));
   const logWidth = 130;
@@ -82,8 +116,9 @@ export function drawing(model) {
     const label = { labelX: laneX + BOX.width + 48, labelY: y };
     svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, level,
       rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), behind(most(lanes.map((lane) => lane.lag)))));
+    const names = lanes.slice(0, NAMES_MAX).map((lane) => lane.name).join("\n");
     svg.append(box(laneX, y - half, `${lanes[0].projection} ← ${lanes[0].source}`,
-      `${plural(lanes.length, "lane")}: ${states(lanes)}`, level, lanes.map((lane) => lane.name).join("\n")));
+      `${plural(lanes.length, "lane")}: ${states(lanes)}`, level, names));
   });
   stores.forEach(([name, lanes], place) => {
     const y = storeY(place);
@@ -106,8 +141,8 @@ function states(lanes) {
 }
 
 /** Returns the drawing in words for screen readers; the tables below the drawing have every figure. */
-function spoken(model) {
+function spoken(model, whole) {
   const sources = model.sources.map((source) => `${source.name} ${source.state}`).join(", ");
-  return `Flow from ${plural(model.sources.length, "source")} (${sources}) over the log and ` +
-    `${plural(model.lanes.length, "lane")} into the stores. The tables below have every figure.`;
+  return `Flow from ${plural(whole.sources.length, "source")} (${sources}) over the log and ` +
+    `${plural(whole.lanes.length, "lane")} into the stores. The tables below have every figure.`;
 }

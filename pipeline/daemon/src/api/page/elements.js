@@ -31,16 +31,23 @@ export function say(element, text) {
 export const badge = (state, level) =>
   make("span", { class: `badge ${level}` }, make("i", { "aria-hidden": "true" }), state);
 
+/** Makes a button that sends no form. */
+export function button(text, attributes, pressed) {
+  const made = make("button", { type: "button", ...attributes }, text);
+  made.addEventListener("click", pressed);
+  return made;
+}
+
 // The functions below write numbers and times in one form for the whole page.
 
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+const TENTHS = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
 export const count = (number) => (number === null ? "–" : WHOLE.format(number));
 
 export function rate(number, unit) {
   if (number === null) return "–";
-  const digits = number > 0 && number < 10 ? 1 : 0;
-  return `${number.toLocaleString("en", { maximumFractionDigits: digits })} ${unit}`;
+  return `${(number > 0 && number < 10 ? TENTHS : WHOLE).format(number)} ${unit}`;
 }
 
 export function bytes(number) {
@@ -51,7 +58,7 @@ export function bytes(number) {
     number /= 1000;
     place += 1;
   }
-  return `${number.toLocaleString("en", { maximumFractionDigits: number < 10 && place > 0 ? 1 : 0 })} ${units[place]}`;
+  return `${(number < 10 && place > 0 ? TENTHS : WHOLE).format(number)} ${units[place]}`;
 }
 
 export function duration(seconds) {
@@ -62,8 +69,6 @@ export function duration(seconds) {
   if (seconds < 48 * 3600) return `${Math.round(seconds / 3600)} h`;
   return `${Math.round(seconds / 86400)} days`;
 }
-
-export const clock = (date) => date.toLocaleTimeString("en-GB");
 
 /** Writes a server's time in UTC, because reports are compared across machines. */
 export const moment = (ms) => new Date(ms).toISOString().replace("T", " ").slice(0, 16) + " UTC";

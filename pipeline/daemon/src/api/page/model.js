@@ -1,4 +1,5 @@
-// This file alone knows the field names of /v1/status and /v1/reconciliations, and the meaning of each state.
+// This file alone knows the field names of /v1/status and /v1/reconciliations, and the meaning of each state;
+// answers.js knows those of the other answers.
 // All other files see sources, lanes, stores, tasks and problems as this file makes them.
 
 /** Levels from best to worst. */
@@ -18,7 +19,7 @@ const LAG_BAD_SECONDS = 60;
 
 const known = (value) => (value === undefined ? null : value);
 
-function levelOf(state, lag) {
+export function levelOf(state, lag) {
   const level = STATE_LEVELS[state] ?? "unsure";
   if (state !== "behind") return level;
   if (lag !== null && lag <= LAG_GOOD_SECONDS) return "good";
@@ -32,9 +33,14 @@ function source(view) {
   return {
     key: `source ${view.source}`, name: view.source, state: view.state, level: levelOf(view.state, lag), lag,
     bytesPerSecond: known(view.binlog_bytes_per_second), messagesPerSecond: known(view.messages_per_second),
-    head: known(view.head), position: known(view.position), messages: view.sequence, ...trouble(view),
+    rate: known(view.binlog_bytes_per_second), task: `reader/${view.source}`, head: known(view.head),
+    position: known(view.position), messages: view.sequence, ...trouble(view),
   };
 }
+
+/** Without a token, the operator and the reason are left out. */
+const pause = (view) =>
+  (view ? { source: known(view.source), by: view.by || null, reason: known(view.reason) } : null);
 
 function lane(view) {
   const lag = known(view.lag_seconds);
@@ -44,6 +50,8 @@ function lane(view) {
     store: `${view.projection} on ${view.target}`, projection: view.projection, target: view.target,
     source: view.source, state: view.state, level: levelOf(view.state, lag), lag, feed: known(view.feed),
     position: known(view.position), rows: view.rows, rowsPerSecond: known(view.rows_per_second),
+    rate: known(view.rows_per_second), pause: pause(view.pause),
+    task: `lane/${view.projection}/${view.target}/${view.source}/${view.lane}`,
     refreshed: known(view.refreshed_rows), refreshRows: known(view.refresh_rows),
     refreshLeft: known(view.refresh_seconds_left), ...trouble(view),
   };
@@ -52,7 +60,7 @@ function lane(view) {
 const cache = (view) => ({
   key: `cache ${view.cache}`, kind: "cache", name: view.cache, state: view.state,
   level: levelOf(view.state, null), delay: known(view.delay_seconds), documents: null, parked: null, index: null,
-  ...trouble(view),
+  task: `cache/${view.cache}`, ...trouble(view),
 });
 
 function search(view) {
@@ -62,7 +70,7 @@ function search(view) {
   const level = parked ? worse("unsure", levelOf(state, null)) : levelOf(state, null);
   return {
     key: `index ${view.projection}`, kind: "index", name: view.projection, state, level, delay: null,
-    documents: known(view.documents), parked, index: known(view.index), ...trouble(view),
+    documents: known(view.documents), parked, index: known(view.index), task: null, ...trouble(view),
   };
 }
 
@@ -80,7 +88,16 @@ function programme(view) {
 
 const task = (view) => ({
   key: `task ${view.task}`, name: view.task, state: view.state, level: levelOf(view.state, null),
-  waitsFor: known(view.waits_for), down: known(view.down_seconds), isLasting: view.lasting, ...trouble(view),
+  task: view.task, waitsFor: known(view.waits_for), down: known(view.down_seconds), isLasting: view.lasting,
+  ...trouble(view),
+});
+
+const lease = (view) => ({
+  key: view.lease, name: view.lease, holder: known(view.holder), isHere: view.is_here === true,
+});
+
+const busyTable = (view) => ({
+  key: `${view.source} ${view.table}`, source: view.source, name: view.table, changesPerMinute: view.changes_per_minute,
 });
 
 /** Makes the model of one event of the stream. */
@@ -91,6 +108,7 @@ export function read(text) {
     sources: document.sources.map(source), lanes: document.lanes.map(lane),
     stores: [...document.caches.map(cache), ...document.searches.map(search)],
     programmes: (document.programmes ?? []).map(programme), tasks: document.tasks.map(task),
+    leases: (document.leases ?? []).map(lease), busiest: (document.busiest ?? []).map(busyTable),
   };
   model.problems = problems(model);
   return model;
@@ -132,6 +150,10 @@ export function sentence(model, history) {
   if (loading.length) {
     return { text: `${plural(loading.length, "lane")} of ${model.lanes.length} read source tables again`, level: "busy" };
   }
+  const paused = model.lanes.filter((lane) => lane.state === "paused");
+  if (paused.length) {
+    return { text: `Nothing is wrong; ${plural(paused.length, "lane")} paused by an operator`, level: "busy" };
+  }
   if (busy.length) return { text: `Nothing is wrong; ${plural(busy.length, "task or lane", "tasks or lanes")} catch up`, level: "busy" };
   const sources = plural(model.sources.length, "source");
   return { text: `All is current: ${sources}, ${plural(model.lanes.length, "lane")}`, level: "good" };
@@ -171,6 +193,16 @@ export function remedy(problem) {
   const fault = problem.things.map((thing) => thing.fault).find((text) => text);
   return fault ?? null;
 }
+
+/** Returns whether a change between two states is daily life, which no list of changes shows. */
+export const isCalm = (one, other) => [one, other].every((state) => state === "current" || state === "behind");
+
+/** Returns the names that a reconciliation knows: projections and caches. */
+export const storeNames = (model) => [
+  ...projections(model), ...model.stores.filter((one) => one.kind === "cache").map((one) => `cache/${one.name}`),
+];
+
+export const projections = (model) => [...new Set(model.lanes.map((lane) => lane.projection))];
 
 export const plural = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
 

@@ -10,21 +10,38 @@ const SILENCE_MAX_MS = 4500;
 /** Characters of one event, at most: more than any document of the daemon has. */
 const BUFFER_CHARACTERS_MAX = 32 * 1024 * 1024;
 
+const ASK_MAX_MS = 10000;
+/** Time for the answer to an action; the daemon gives up earlier. */
+const SEND_MAX_MS = 30000;
+
 let token = null;
 
 const headers = () => (token === null ? {} : { authorization: `Bearer ${token}` });
 
 /** Gets a path of this listener: JSON or text, or an error with the text of the problem document. */
-export async function ask(path) {
-  const response = await fetch(path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(10000) });
+export async function ask(path, waitMs = ASK_MAX_MS) {
+  return answer(await fetch(path, { headers: headers(), cache: "no-store", signal: AbortSignal.timeout(waitMs) }));
+}
+
+/** Sends a body as JSON; answers as `ask` does. */
+export async function send(path, body) {
+  const head = { ...headers(), "content-type": "application/json" };
+  const request = { method: "POST", headers: head, body: JSON.stringify(body), cache: "no-store" };
+  return answer(await fetch(path, { ...request, signal: AbortSignal.timeout(SEND_MAX_MS) }));
+}
+
+export const hasToken = () => token !== null;
+
+async function answer(response) {
   if (!response.ok) throw await refusal(response);
   const isJson = response.headers.get("content-type").includes("json");
   return isJson ? response.json() : response.text();
 }
 
 async function refusal(response) {
-  const text = await response.json().then(problemText, () => `status ${response.status}`);
-  return Object.assign(new Error(text), { status: response.status });
+  const problem = await response.json().catch(() => null);
+  const text = problem ? problemText(problem) : `status ${response.status}`;
+  return Object.assign(new Error(text), { status: response.status, code: problem?.code ?? null });
 }
 
 /** Calls `told.event(text)`, `told.up()`, `told.down(why)` and `told.refused(why)`; `use(token)` reconnects. */

@@ -1,123 +1,167 @@
-// Makes the tables, with a sparkline for each source and lane. The rings of points live in this tab.
+// Makes the tables of the status, with a sparkline for each source and lane.
 
-import { badge, bytes, count, draw, duration, make, rate } from "/page/elements.js";
+import { buttonSign, laneButtons, storeButtons, taskButtons } from "/page/actions.js";
+import { sparkline } from "/page/chart.js";
+import { badge, count, draw, duration, make, rate, say } from "/page/elements.js";
+import { LEVELS, plural } from "/page/model.js";
+import { liveTable, mounted, parts, texts } from "/page/rows.js";
 
-/** Points of a ring: ten minutes at a point a second. Rings of a few hundred lanes are some megabytes. */
-const POINTS_MAX = 600;
-const SHOWN = { width: 120, height: 24 };
-const rings = new Map();
+/** Leases that are listed one by one; more are counted by kind and holder. */
+const LEASES_LISTED_MAX = 40;
+/** Tasks that are listed; of more, only those that do not simply run. */
+const TASKS_LISTED_MAX = 40;
+const BAR = { width: 120, height: 8 };
 
-/** Adds the rates of this second to the rings. */
-export function note(model) {
-  const push = (key, value) => {
-    const ring = rings.get(key) ?? [];
-    ring.push(value);
-    if (ring.length > POINTS_MAX) ring.shift();
-    rings.set(key, ring);
-  };
-  model.sources.forEach((source) => push(source.key, source.bytesPerSecond));
-  model.lanes.forEach((lane) => push(lane.key, lane.rowsPerSecond));
-}
+const pauseText = (thing) => (thing.pause
+  ? [thing.pause.by ? `by ${thing.pause.by}` : null, thing.pause.reason].filter((part) => part).join(": ") : "");
 
-/** Adds one gap to each ring for the seconds without a connection. */
-export function noteGap() {
-  for (const ring of rings.values()) {
-    if (ring.at(-1) !== null) ring.push(null);
-  }
-}
+const state = parts("State", (thing) => `${thing.state} ${thing.level} ${thing.code} ${pauseText(thing)}`, (thing) => [
+  badge(thing.state, thing.level), thing.code ? make("code", {}, thing.code) : null,
+  pauseText(thing) ? make("span", { class: "quiet" }, ` ${pauseText(thing)}`) : null,
+].filter((part) => part));
 
-function sparkline(key, text) {
-  const ring = rings.get(key) ?? [];
-  const points = ring.slice(-SHOWN.width * 2);
-  const top = Math.max(1e-9, ...points.filter((point) => point !== null));
-  const step = SHOWN.width / Math.max(1, points.length - 1);
-  let path = "";
-  let isDown = false;
-  points.forEach((point, place) => {
-    if (point === null) {
-      isDown = false;
+const buttons = (made) => parts("Actions", buttonSign, made, "acts");
+
+const named = (title) => texts(title, (thing) => thing.name);
+
+const sources = () => liveTable("Sources: state, lag, rate, position", [
+  named("Source"), state, buttons(taskButtons),
+  texts("Lag", (source) => duration(source.lag), true),
+  mounted("Binlog written", sparkline),
+  texts("Messages", (source) => rate(source.messagesPerSecond, "/s"), true),
+  texts("Logged up to", (source) => source.position ?? "–", true),
+  texts("Binlog's end", (source) => source.head ?? "–", true),
+]);
+
+const shareOf = (lane) => Math.min(1, lane.refreshed / lane.refreshRows);
+
+/** Mounts the progress of a refresh; the bar stays while its value changes. */
+function refresh(cell) {
+  const bar = make("progress", { max: 1 });
+  const text = make("span");
+  cell.append(make("span", { class: "refresh" }, bar, text));
+  return (lane) => {
+    bar.hidden = lane.refreshed === null || !lane.refreshRows;
+    if (bar.hidden) {
+      say(text, lane.refreshed === null ? "–" : `${count(lane.refreshed)} rows`);
       return;
     }
-    const y = SHOWN.height - 2 - (point / top) * (SHOWN.height - 4);
-    path += `${isDown ? "L" : "M"}${(place * step).toFixed(1)} ${y.toFixed(1)}`;
-    isDown = true;
-  });
-  const size = { viewBox: `0 0 ${SHOWN.width} ${SHOWN.height}`, width: SHOWN.width, height: SHOWN.height };
-  return make("span", { class: "spark" }, draw("svg", { ...size, "aria-hidden": "true" }, draw("path", { d: path })),
-    make("span", {}, text));
+    bar.value = shareOf(lane);
+    if (!bar.hasAttribute("aria-label")) bar.setAttribute("aria-label", `refresh of ${lane.name}`);
+    const left = lane.refreshLeft === null ? "" : `, ${duration(lane.refreshLeft)} left`;
+    say(text, `${Math.floor(shareOf(lane) * 100)} %${left}`);
+  };
 }
 
-/** Makes a table. Each of `columns` has a title, a function from a thing to its cell, and whether it is a number. */
-function table(caption, columns, things) {
-  const head = columns.map(([title, , isNumber]) =>
-    make("th", { scope: "col", class: isNumber ? "number" : null }, title));
-  const body = things.map((thing) => make("tr", { class: thing.level }, ...columns.map(([, cell, isNumber], place) =>
-    make(place === 0 ? "th" : "td",
-      { scope: place === 0 ? "row" : null, class: isNumber ? "number" : null }, cell(thing)))));
-  return make("table", {}, make("caption", { class: "hidden" }, caption), make("thead", {}, make("tr", {}, ...head)),
-    make("tbody", {}, ...body));
-}
+const lanes = (caption) => liveTable(caption, [
+  named("Lane"), state, buttons(laneButtons),
+  texts("Lag", (lane) => duration(lane.lag), true),
+  mounted("Rows applied", sparkline),
+  texts("In all", (lane) => count(lane.rows), true),
+  texts("Feed", (lane) => lane.feed ?? "–"),
+  mounted("Refresh", refresh),
+  texts("Applied up to", (lane) => lane.position ?? "–", true),
+]);
 
-const state = (thing) => make("span", {}, badge(thing.state, thing.level), thing.code ? make("code", {}, thing.code) : null);
+const stores = () => liveTable("Caches and indexes: state, delay, documents", [
+  named("Name"), texts("Kind", (store) => store.kind), state, buttons(storeButtons),
+  texts("Oldest change waits", (store) => duration(store.delay), true),
+  texts("Index", (store) => store.index ?? "–"),
+  texts("Documents", (store) => count(store.documents), true),
+  texts("Parked", (store) => count(store.parked), true),
+]);
 
-export const sources = (model) => table("Sources: state, lag, rate, position", [
-  ["Source", (source) => source.name],
-  ["State", state],
-  ["Lag", (source) => duration(source.lag), true],
-  ["Binlog written", (source) => sparkline(source.key, bytes(source.bytesPerSecond))],
-  ["Messages", (source) => rate(source.messagesPerSecond, "/s"), true],
-  ["Logged up to", (source) => source.position ?? "–", true],
-  ["Binlog's end", (source) => source.head ?? "–", true],
-], model.sources);
-
-function refresh(lane) {
-  if (lane.refreshed === null) return "–";
-  if (!lane.refreshRows) return `${count(lane.refreshed)} rows`;
-  const share = Math.min(1, lane.refreshed / lane.refreshRows);
-  const left = lane.refreshLeft === null ? "" : `, ${duration(lane.refreshLeft)} left`;
-  return make("span", { class: "refresh" },
-    make("progress", { max: 1, value: share, "aria-label": `refresh of ${lane.name}` }),
-    `${Math.floor(share * 100)} %${left}`);
-}
-
-export const lanes = (model) => table("Lanes: state, lag, rate, feed, refresh", [
-  ["Lane", (lane) => lane.name],
-  ["State", state],
-  ["Lag", (lane) => duration(lane.lag), true],
-  ["Rows applied", (lane) => sparkline(lane.key, rate(lane.rowsPerSecond, "/s"))],
-  ["In all", (lane) => count(lane.rows), true],
-  ["Feed", (lane) => lane.feed ?? "–"],
-  ["Refresh", refresh],
-  ["Applied up to", (lane) => lane.position ?? "–", true],
-], [...model.lanes].sort((one, other) => (other.level === "bad") - (one.level === "bad")));
-
-export const stores = (model) => table("Caches and indexes: state, delay, documents", [
-  ["Name", (store) => store.name],
-  ["Kind", (store) => store.kind],
-  ["State", state],
-  ["Oldest change waits", (store) => duration(store.delay), true],
-  ["Index", (store) => store.index ?? "–"],
-  ["Documents", (store) => count(store.documents), true],
-  ["Parked", (store) => count(store.parked), true],
-], model.stores);
-
-export const programmes = (model) => table("Coupon programmes: the newest day and its members", [
-  ["Programme", (programme) => programme.name],
-  ["Day", (programme) => programme.day ?? "–"],
-  ["State", state],
-  ["Frozen", (programme) => count(programme.eligible), true],
-  ["Granted", (programme) => count(programme.granted), true],
-  ["Refused", (programme) => count(programme.refused), true],
-  ["In flight", (programme) => count(programme.inFlight), true],
-  ["Missed", (programme) => count(programme.missed), true],
-  ["Dead letters", (programme) => count(programme.letters), true],
-], model.programmes);
+const programmes = () => liveTable("Coupon programmes: the newest day and its members", [
+  named("Programme"), texts("Day", (programme) => programme.day ?? "–"), state,
+  texts("Frozen", (programme) => count(programme.eligible), true),
+  texts("Granted", (programme) => count(programme.granted), true),
+  texts("Refused", (programme) => count(programme.refused), true),
+  texts("In flight", (programme) => count(programme.inFlight), true),
+  texts("Missed", (programme) => count(programme.missed), true),
+  texts("Dead letters", (programme) => count(programme.letters), true),
+]);
 
 const WHY = { standby: "another process does its work", paused: "somebody paused it; anabranch resume ends that" };
 
-export const tasks = (model) => table("Tasks of this daemon: state, and why", [
-  ["Task", (task) => task.name],
-  ["State", state],
-  ["Not running for", (task) => duration(task.down), true],
-  ["Why", (task) => task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : WHY[task.state] ?? "–")],
-], model.tasks);
+const whyNot = (task) => task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : WHY[task.state] ?? "–");
+
+const tasks = () => liveTable("Tasks of this daemon: state, and why", [
+  named("Task"), state, buttons(taskButtons),
+  texts("Not running for", (task) => duration(task.down), true),
+  { ...texts("Why", whyNot), kind: "wide" },
+]);
+
+const rank = (thing) => LEVELS.indexOf(thing.level);
+const worstFirst = (things) => [...things].sort((one, other) => rank(other) - rank(one));
+
+export const sourceRows = (model) => worstFirst(model.sources);
+
+/** Returns the tasks that are listed. A large daemon has thousands, and those that run need no row. */
+export function taskRows(model) {
+  const tasks = worstFirst(model.tasks);
+  if (tasks.length <= TASKS_LISTED_MAX) return tasks;
+  return tasks.filter((task) => task.state !== "running" && task.state !== "standby").slice(0, TASKS_LISTED_MAX);
+}
+
+/** Says how many tasks `taskRows` leaves out. */
+export function tasksSaid(model, listed) {
+  const others = model.tasks.length - listed.length;
+  if (others === 0) return "";
+  return listed.length < TASKS_LISTED_MAX ? `${plural(others, "task")} more: each runs or stands by.`
+    : `${plural(others, "task")} more: some of them do not run either.`;
+}
+
+function holderText(lease) {
+  if (lease.holder === null) return lease.isHere ? "this process" : "another process; a token shows which";
+  return `${lease.holder}${lease.isHere ? " (this process)" : ""}`;
+}
+
+const leases = () => liveTable("Leases: the work and the process that holds it", [
+  texts("Work", (lease) => lease.name), texts("Held by", holderText),
+]);
+
+/** Returns the held leases; counts them by kind and holder where a list would be too long. */
+export function leaseRows(model) {
+  if (model.leases.length <= LEASES_LISTED_MAX) return model.leases;
+  const groups = new Map();
+  for (const lease of model.leases) {
+    const [kind] = lease.name.split("/", 1);
+    const key = `${kind} ${lease.holder} ${lease.isHere}`;
+    const group = groups.get(key) ?? { ...lease, key, number: 0 };
+    group.number += 1;
+    if (group.number > 1) group.name = `${kind}/… (${count(group.number)} leases)`;
+    groups.set(key, group);
+  }
+  return [...groups.values()];
+}
+
+/** Mounts a bar as long as the table's share of the busiest table. */
+function bar(cell) {
+  const filled = draw("rect", { height: BAR.height, rx: 2 });
+  const size = { viewBox: `0 0 ${BAR.width} ${BAR.height}`, width: BAR.width, height: BAR.height };
+  cell.append(draw("svg", { class: "bar", ...size, "aria-hidden": "true" }, filled));
+  return (table) => filled.setAttribute("width", (table.share * BAR.width).toFixed(1));
+}
+
+const busiest = () => liveTable("The busiest tables of sources that this process reads", [
+  named("Table"), texts("Source", (table) => table.source),
+  texts("Changes a minute", (table) => count(table.changesPerMinute), true), mounted("Share of the busiest", bar),
+]);
+
+export function busiestRows(model) {
+  const most = Math.max(1, ...model.busiest.map((table) => table.changesPerMinute));
+  return model.busiest.map((table) => ({ ...table, share: table.changesPerMinute / most }));
+}
+
+const RANKS = { stopped: 4, incomparable: 3, retrying: 3, unreachable: 2 };
+
+/** Returns the worst lanes: stopped, then retrying, then by lag. */
+export const worstLanes = (model, number) => [...model.lanes]
+  .sort((one, other) => (RANKS[other.state] ?? 0) - (RANKS[one.state] ?? 0) || (other.lag ?? -1) - (one.lag ?? -1))
+  .slice(0, number);
+
+/** Makes all tables of the status. */
+export const tables = () => ({
+  sources: sources(), lanes: lanes("Lanes: state, lag, rate, feed, refresh"), chosen: lanes("The chosen lane"),
+  stores: stores(), programmes: programmes(), tasks: tasks(), leases: leases(), busiest: busiest(),
+});

@@ -17,6 +17,7 @@ use serde::Serialize;
 
 use super::refused;
 use crate::exit::Exit;
+use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
 use crate::wiring::{CouponLedger, Wiring};
 
@@ -137,12 +138,47 @@ pub(super) async fn run(
             }
             Ok(Exit::Success)
         }
-        Command::Requeue(chosen) => requeue(wiring, &ledger, chosen.of(all)?, chosen.dry_run).await,
-        Command::Drop { chosen, outcome } => end(&ledger, chosen.of(all)?, *outcome, chosen.dry_run).await,
+        Command::Requeue(chosen) => {
+            let command = chosen.add_to(CommandText::of("dispatch letters requeue"));
+            let work = requeue(wiring, &ledger, chosen.of(all)?, chosen.dry_run);
+            with_record(wiring, chosen, command, work).await
+        }
+        Command::Drop { chosen, outcome } => {
+            let said = match outcome {
+                FoundOutcome::Given => "given",
+                FoundOutcome::NotGiven => "not-given",
+            };
+            let command = chosen.add_to(CommandText::of("dispatch letters drop"));
+            let command = command.option("--outcome", Some(said));
+            let work = end(&ledger, chosen.of(all)?, *outcome, chosen.dry_run);
+            with_record(wiring, chosen, command, work).await
+        }
     }
 }
 
+/// Does the work between the records of an operation, unless it is a rehearsal.
+async fn with_record(
+    wiring: &Wiring,
+    chosen: &LetterSelection,
+    command: CommandText,
+    work: impl Future<Output = Result<Exit, Fault>>,
+) -> Result<Exit, Fault> {
+    if chosen.dry_run {
+        return work.await;
+    }
+    let after = |exit: &Exit| match exit {
+        Exit::Success => "all letters were handled".to_owned(),
+        _ => "some letters were left as they are".to_owned(),
+    };
+    Ok(recorded(wiring, &Actor::of_command(), (command.text(), None), work, after).await?.done)
+}
+
 impl LetterSelection {
+    /// Adds the selection to the text of a command. Keys name users, so only their number is written.
+    fn add_to(&self, text: CommandText) -> CommandText {
+        text.counted("", self.keys.len(), "key").flag("--all", self.all)
+    }
+
     /// Returns the chosen letters; refuses a key that names no letter before anything is done.
     fn of(&self, all: Vec<(CouponKey, LedgerRow)>) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
         if self.all {

@@ -24,6 +24,7 @@ use serde::Serialize;
 use super::{Cli, Outcome, block_on};
 use crate::coupons::{self, DayView, Process, Signed, SignedReport};
 use crate::exit::Exit;
+use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
 use crate::wiring::Wiring;
 
@@ -80,7 +81,15 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         }
         match &arguments.command {
             Command::Plan(of_day) => plan::run(&wiring, &programmes, of_day.day, of_day.json).await,
-            Command::Run(of_day) => run_day(&wiring, &programmes, of_day).await,
+            Command::Run(of_day) => {
+                let command = CommandText::of("dispatch run").word(&of_day.day.to_string());
+                let command = command.option("--programme", arguments.programme.as_deref()).text();
+                let work = run_day(&wiring, &programmes, of_day);
+                let after = |shown: &Vec<ProgrammeDay>| counts(shown);
+                let shown = recorded(&wiring, &Actor::of_command(), (command, None), work, after).await?.done;
+                print(&shown, of_day.json);
+                Ok(Exit::Success)
+            }
             Command::Status { json } => status(&wiring, &programmes, *json).await,
             Command::Report(of_day) => report(&wiring, &programmes, of_day).await,
             Command::Explain(arguments) => explain::run(&wiring, &programmes, arguments).await,
@@ -103,7 +112,11 @@ struct ProgrammeDay {
     view: DayView,
 }
 
-async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> Result<Exit, Fault> {
+async fn run_day(
+    wiring: &Wiring,
+    programmes: &[Programme],
+    of_day: &OfDay,
+) -> Result<Vec<ProgrammeDay>, Fault> {
     let dispatcher = coupons::dispatcher(wiring).await?;
     let mut shown = Vec::new();
     for programme in programmes {
@@ -111,8 +124,12 @@ async fn run_day(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> R
         let view = day_now(wiring, programme, of_day.day).await?;
         shown.push(ProgrammeDay { programme: programme.name.to_string(), view });
     }
-    print(&shown, of_day.json);
-    Ok(Exit::Success)
+    Ok(shown)
+}
+
+/// Returns the counts of each programme's day, for a record.
+fn counts(shown: &[ProgrammeDay]) -> String {
+    shown.iter().map(|day| text(&day.programme, &day.view)).collect::<Vec<_>>().join("\n")
 }
 
 /// Returns a day with the counts that the ledger has now; a fault if the day has no run.

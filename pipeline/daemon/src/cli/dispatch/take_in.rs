@@ -20,6 +20,7 @@ use serde::Deserialize;
 use super::refused;
 use crate::coupons::{LedgerRegister, Process};
 use crate::exit::Exit;
+use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
 use crate::wiring::Wiring;
 
@@ -78,7 +79,11 @@ pub(super) async fn run(
         if arguments.dry_run { ("would be", "changes nothing") } else { ("were", "begins anew") };
     if !arguments.dry_run {
         let ledger = wiring.coupon_ledger().await?;
-        restored::take_in(&ledger, &LedgerRegister(wiring.clone()), &Process, &statement).await?;
+        let register = LedgerRegister(wiring.clone());
+        let command = CommandText::of("dispatch take-in").counted("", arguments.files.len(), "file").text();
+        let work = async { restored::take_in(&ledger, &register, &Process, &statement).await };
+        let after = |_: &()| format!("{coupons} coupons were settled");
+        recorded(wiring, &Actor::of_command(), (command, None), work, after).await?;
     }
     _ = output::line(&format!(
         "{coupons} coupons {verb} settled, {others} are of other programmes; the ledger {left}"

@@ -1,6 +1,6 @@
 //! `flux sequence`: how far the counters are, and the skip after their server was restored or replaced.
 
-use anabranch_pipeline::identifiers::flux::SequenceState;
+use anabranch_pipeline::identifiers::flux::{RaiseOutcome, SequenceState};
 use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::SEQUENCES;
 use clap::{Args, Subcommand};
@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::cli::{Cli, Outcome, block_on};
 use crate::exit::Exit;
+use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
 use crate::wiring::Wiring;
 
@@ -58,7 +59,8 @@ struct CounterView {
 }
 
 pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
-    let flux = Wiring::new(cli.configuration()?).flux_identifiers().map_err(|fault| vec![fault])?;
+    let wiring = Wiring::new(cli.configuration()?);
+    let flux = wiring.flux_identifiers().map_err(|fault| vec![fault])?;
     match arguments.command {
         Command::Status { json } => {
             let state = block_on(flux.state())?.map_err(|fault| vec![fault])?;
@@ -68,11 +70,24 @@ pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             if faults.is_empty() { Ok(Exit::Success) } else { Err(faults) }
         }
         Command::Raise { numbers } => {
-            let raised = block_on(flux.raise(numbers))?.map_err(|fault| vec![fault])?;
-            _ = output::line(&format!(
-                "{} counters of {} to {} skip {numbers} numbers; their server is {}",
-                raised.counters, raised.first, raised.last, raised.server
-            ));
+            let command =
+                CommandText::of("flux sequence raise").option("--numbers", Some(&numbers.to_string()));
+            let text = |raised: &RaiseOutcome| {
+                format!(
+                    "{} counters of {} to {} skip {numbers} numbers; their server is {}",
+                    raised.counters, raised.first, raised.last, raised.server
+                )
+            };
+            let raised = block_on(async {
+                let before = flux.state().await.ok().map(|state| match state.accepted.as_str() {
+                    "" => "no server has given out numbers".to_owned(),
+                    accepted => format!("server {accepted} has given out numbers"),
+                });
+                let work = flux.raise(numbers);
+                recorded(&wiring, &Actor::of_command(), (command.text(), before), work, text).await
+            })?
+            .map_err(|fault| vec![fault])?;
+            _ = output::line(&text(&raised.done));
             Ok(Exit::Success)
         }
     }

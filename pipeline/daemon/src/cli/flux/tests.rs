@@ -19,7 +19,9 @@ fn ended(words: &[&str]) -> Result<(), Code> {
     let answer = match &line.arguments.command {
         Command::Explain(arguments) => explain(arguments),
         Command::Place(arguments) => placement(arguments),
-        Command::Next(_) | Command::Sequence(_) | Command::Show(_) => panic!("they ask servers"),
+        Command::Next(_) | Command::Sequence(_) | Command::Show(_) | Command::Retention(_) => {
+            panic!("they ask servers")
+        }
     };
     match answer {
         Ok((_, None)) => Ok(()),

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig, UnseenChanges};
+use anabranch_pipeline::config::{EntityConfig, Removal, ServerUrl, SourceConfig, UnseenChanges};
 use anabranch_pipeline::ports::BinlogStart;
 use anabranch_schemas::change::{Entity, Value};
 use anabranch_schemas::shard::TablePattern;
@@ -39,6 +39,7 @@ impl Ground {
             sharding_column: None,
             changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
+            removal: Removal::default(),
         };
         let config = SourceConfig {
             name: "source-a".to_owned(),

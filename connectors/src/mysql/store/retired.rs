@@ -1,0 +1,240 @@
+//! Source tables that left by a retention rule: a lane stores them beside its progress, readers tell their derived rows
+//! from others, and the rows go once they have outlived their table.
+//!
+//! A retired generation of a table is the pair (shard, position): its rows are those of the shard whose version is not
+//! above the position. Rows of a table of that name that exists again have higher versions. So a retirement changes no
+//! derived row. No lane writes or removes a retired row afterwards, unless a change of the same document raises its
+//! version, and then the row is no retired one any more.
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{ForeignRow, ForeignRows as _};
+use anabranch_pipeline::records::{CellRef, LaneId, RetiredShards, Retirement};
+use anabranch_schemas::change::Entity;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+use mysql_async::Row;
+use mysql_async::prelude::Queryable;
+
+use super::ddl::RETIRED_TABLE;
+use super::progress::literal;
+use super::rows::{MysqlRows, Part, TIMEOUT, cells};
+use crate::mysql::connection::quote_table;
+
+/// A retired table, as the target stores it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetiredTable {
+    pub shard: ShardId,
+    pub source: String,
+    pub database: String,
+    pub table: String,
+}
+
+/// The result of one step of a removal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outlived {
+    /// Derived rows that were removed.
+    pub rows: u64,
+    /// Retired tables without a row left: the target has forgotten them.
+    pub tables: u64,
+    /// Whether nothing has outlived its table at this moment.
+    pub is_done: bool,
+}
+
+/// Returns the statement that stores retirements; one that a replay meets again changes nothing.
+pub(super) fn insert(table: &str, lane: &LaneId, retirements: &[Retirement]) -> Option<String> {
+    let row = |Retirement { table, at }: &Retirement| {
+        format!(
+            "({}, {}, {}, {}, {}, {}, {}, UTC_TIMESTAMP(6))",
+            literal(&lane.projection),
+            table.shard,
+            lane.lane,
+            at.as_u64(),
+            literal(&lane.source),
+            literal(&table.database),
+            literal(&table.table)
+        )
+    };
+    let rows: Vec<String> = retirements.iter().map(row).collect();
+    (!rows.is_empty()).then(|| {
+        format!(
+            "INSERT INTO {table} (`projection`, `shard_id`, `lane`, `position`, `source`, `source_database`, \
+             `source_table`, `retired_at`) VALUES {} ON DUPLICATE KEY UPDATE `source` = {table}.`source`",
+            rows.join(", ")
+        )
+    })
+}
+
+/// Selects the retired shards of a lane, each with the position of its last retirement.
+pub(super) fn select(table: &str, lane: &LaneId) -> String {
+    format!(
+        "SELECT `shard_id`, MAX(`position`) FROM {table} WHERE `projection` = {} AND `source` = {} AND `lane` = {} \
+         GROUP BY `shard_id`",
+        literal(&lane.projection),
+        literal(&lane.source),
+        lane.lane
+    )
+}
+
+/// Parses a row of [`select`].
+pub(super) fn shard_of((shard, position): (u64, u64)) -> Option<(ShardId, Lsn)> {
+    Some((ShardId::from_u64(shard)?, Lsn::from_u64(position).ok()?))
+}
+
+pub(super) fn add(retired: &mut RetiredShards, retirements: &[Retirement]) {
+    for Retirement { table, at } in retirements {
+        let last = retired.entry(table.shard).or_insert(*at);
+        *last = (*last).max(*at);
+    }
+}
+
+impl MysqlRows {
+    /// Returns whether the target has the table of retired source tables; only a target of payment documents can.
+    async fn has_retired(&self) -> Result<bool, Fault> {
+        if self.assignment.projection.entity() != Entity::Flux {
+            return Ok(false);
+        }
+        let has = || async {
+            let sql = format!(
+                "SELECT 1 FROM information_schema.tables WHERE table_schema = {} AND table_name = {}",
+                literal(&self.target.0.control_database),
+                literal(RETIRED_TABLE)
+            );
+            Ok::<_, Fault>(!self.pool.rows(sql).await?.is_empty())
+        };
+        self.has_retired.get_or_try_init(has).await.copied()
+    }
+
+    /// Returns the SQL expression that is 1 for a row of a retired source table and 0 for others; `None` where no table
+    /// can be retired. The row and its retirement were committed together, so one statement sees both or neither.
+    pub(super) async fn retired_expression(&self, index: u32) -> Result<Option<String>, Fault> {
+        if !self.has_retired().await? {
+            return Ok(None);
+        }
+        let lane = self.assignment.projection.tables().get(index as usize).map_or(0, |table| table.lane);
+        let table = self.table(index)?;
+        let name = quote_table(&table.database, &table.table);
+        Ok(Some(format!(
+            "COALESCE({name}.`lsn` <= (SELECT MAX(`r`.`position`) FROM {} AS `r` WHERE `r`.`projection` = {} AND \
+             `r`.`shard_id` = {name}.`shard_id` AND `r`.`lane` = {lane}), 0)",
+            self.target.retired_table(),
+            literal(&self.assignment.name)
+        )))
+    }
+
+    /// Returns the source tables that were retired and that still have derived rows, each once.
+    pub async fn retired_tables(&self) -> Result<Vec<RetiredTable>, Fault> {
+        if !self.has_retired().await? {
+            return Ok(Vec::new());
+        }
+        let sql = format!(
+            "SELECT DISTINCT `shard_id`, `source`, `source_database`, `source_table` FROM {} WHERE `projection` = {}",
+            self.target.retired_table(),
+            literal(&self.assignment.name)
+        );
+        let table = |row: Row| {
+            let (shard, source, database, table) =
+                mysql_async::from_row_opt::<(u64, String, String, String)>(row).ok()?;
+            Some(RetiredTable { shard: ShardId::from_u64(shard)?, source, database, table })
+        };
+        Ok(self.pool.rows(sql).await?.into_iter().filter_map(table).collect())
+    }
+
+    /// Removes at most `rows` derived rows of the source table that was retired longest ago, if that is `months` months
+    /// ago or more. A lane that raises the version of such a row at the same time keeps it.
+    pub async fn remove_outlived(&self, months: u32, rows: usize) -> Result<Outlived, Fault> {
+        let done = Outlived { is_done: true, ..Outlived::default() };
+        if !self.has_retired().await? {
+            return Ok(done);
+        }
+        let sql = format!(
+            "SELECT `shard_id`, `lane`, `position` FROM {} WHERE `projection` = {} AND \
+             `retired_at` <= UTC_TIMESTAMP(6) - INTERVAL {months} MONTH ORDER BY `retired_at` LIMIT 1",
+            self.target.retired_table(),
+            literal(&self.assignment.name)
+        );
+        let oldest = self.pool.rows(sql).await?.into_iter().next();
+        let oldest = oldest.and_then(|row| mysql_async::from_row_opt::<(u64, u32, u64)>(row).ok());
+        let Some((shard, lane, position)) = oldest else { return Ok(done) };
+        for index in self.assignment.owned_by(lane) {
+            let found = self.rows_up_to(index, shard, position, rows).await?;
+            if !found.is_empty() {
+                let removed = self.remove(&found).await?;
+                return Ok(Outlived { rows: removed, ..Outlived::default() });
+            }
+        }
+        self.forget_retired(shard, lane, position).await?;
+        Ok(Outlived { tables: 1, ..Outlived::default() })
+    }
+
+    /// Returns at most `limit` rows of a shard whose version is not above the position.
+    async fn rows_up_to(
+        &self,
+        index: u32,
+        shard: u64,
+        position: u64,
+        limit: usize,
+    ) -> Result<Vec<ForeignRow>, Fault> {
+        let table = self.table(index)?;
+        let part = Part { first: shard, last: Some(shard), after: None, version_max: Some(position) };
+        let sql = self.part_sql(table, &["lsn"], None, part, limit);
+        let (owner, keys) = (ShardId::from_u64(shard), table.shape.key_columns.len());
+        let mut found = Vec::new();
+        let take = |row: &Row| {
+            let mut is_noted = None;
+            cells(row, 0, keys, &mut |shard, key, values| {
+                let [CellRef::UInt(lsn)] = values else { return };
+                let key = key.iter().map(|cell| CellRef::to_owned(*cell)).collect();
+                found.push(ForeignRow { table: index, shard: Some(shard), owner, key, version: (*lsn, 0) });
+                is_noted = Some(());
+            })?;
+            is_noted
+        };
+        self.read(sql, take).await?.map_err(|()| self.odd(table))?;
+        Ok(found)
+    }
+
+    async fn forget_retired(&self, shard: u64, lane: u32, position: u64) -> Result<(), Fault> {
+        let sql = format!(
+            "DELETE FROM {} WHERE `projection` = {} AND `shard_id` = {shard} AND `lane` = {lane} AND \
+             `position` = {position}",
+            self.target.retired_table(),
+            literal(&self.assignment.name)
+        );
+        let mut connection = self.pool.connection().await?;
+        self.pool.within(TIMEOUT, async { connection.query_drop(sql).await }).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use anabranch_schemas::change::TableIdentity;
+
+    use super::*;
+
+    fn retirement(shard: u64, at: u64) -> Retirement {
+        let table = TableIdentity {
+            entity: Entity::Flux,
+            shard: ShardId::from_u64(shard).unwrap(),
+            database: Cow::Borrowed("flux_00_0"),
+            table: Cow::Borrowed("atom'05"),
+        };
+        Retirement { table, at: Lsn::from_u64(at).unwrap() }
+    }
+
+    #[test]
+    fn a_retirement_is_stored_once_for_each_position_and_the_last_one_counts() {
+        let lane = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 3 };
+        assert_eq!(insert("`c`.`retired`", &lane, &[]), None);
+        let both = [retirement(7, 160), retirement(7, 320)];
+        let sql = insert("`c`.`retired`", &lane, &both).unwrap();
+        assert!(sql.is_ascii() && !sql.contains("atom"), "{sql}");
+        assert!(sql.contains(", 7, 3, 160, ") && sql.contains(", 7, 3, 320, "), "{sql}");
+        let mut retired = RetiredShards::new();
+        add(&mut retired, &both);
+        add(&mut retired, &both[..1]);
+        assert_eq!(retired, RetiredShards::from([(both[0].table.shard, both[1].at)]));
+        assert_eq!(shard_of((7, 320)), Some((both[1].table.shard, both[1].at)));
+    }
+}

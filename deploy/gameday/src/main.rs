@@ -1,0 +1,67 @@
+//! `cargo gameday`: runs faults on this machine's servers and writes `deploy/GAMEDAY.md`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anabranch_gameday::{Order, list, run};
+use clap::Parser;
+
+/// Break a real installation, watch its alerts and its page, and end each fault by the steps of the runbook
+///
+/// All drills take about two hours, because the rules run as they are shipped. deploy/GAMEDAY.md is written when every
+/// drill has run and ended as it should.
+#[derive(Debug, Parser)]
+#[command(name = "gameday", bin_name = "cargo gameday", max_term_width = 110)]
+struct Arguments {
+    /// Run only this drill; may be repeated
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Print the names of all drills and end
+    #[arg(long)]
+    list: bool,
+    /// Divide every `for` and range of the rules by 20, for work on the drills themselves
+    #[arg(long)]
+    quick: bool,
+    /// Go on with the next drill after one that failed
+    #[arg(long)]
+    keep_going: bool,
+    /// Take this built daemon, such as target/debug/anabranch, and build none
+    #[arg(long, value_name = "PATH")]
+    daemon: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        list().iter().for_each(|line| println!("{line}"));
+        return ExitCode::SUCCESS;
+    }
+    let order = Order {
+        only: arguments.only,
+        is_quick: arguments.quick,
+        keeps_going: arguments.keep_going,
+        daemon: arguments.daemon,
+    };
+    match run(&order).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+        assert_eq!(Arguments::parse_from(["gameday", "--only", "a", "--only", "b"]).only, ["a", "b"]);
+    }
+}

@@ -1,0 +1,139 @@
+//! A drill as data: the fault, the alert that it needs, what the page shows, and the runbook's steps that end it.
+
+use std::time::Duration;
+
+/// One drill.
+#[derive(Debug)]
+pub struct Scenario {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// The fault, as the report names it.
+    pub fault: &'static str,
+    pub inject: &'static [Action],
+    pub alert: Expected,
+    pub shown: Shown,
+    /// Limit from the fault until the daemon's status shows it.
+    pub shown_within: Duration,
+    /// Sections whose steps are taken, one after the other.
+    pub sections: &'static [Section],
+    /// Values of the runbook's words in capitals; a command is run once for each value.
+    pub words: &'static [(&'static str, &'static [&'static str])],
+    /// Work after the drill that belongs to no runbook, such as ending a second daemon.
+    pub afterwards: &'static [Action],
+}
+
+/// The alert that a fault fires.
+#[derive(Debug, Clone, Copy)]
+pub enum Expected {
+    Alert {
+        name: &'static str,
+        /// Labels that the firing alert has.
+        labels: &'static [(&'static str, &'static str)],
+        condition: Condition,
+    },
+    /// Nobody is woken, for this reason.
+    Nobody(&'static str),
+}
+
+/// The time that an alert's expression needs, beside its `for`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Condition {
+    /// It is true at the next scrape, and false again at the first one after the repair.
+    AtOnce,
+    /// The daemon tries for so long before it reports a fault.
+    After(Duration),
+    /// A spot check must look at the row, and the expression looks back over a range.
+    AfterSpotCheck,
+}
+
+/// What the daemon shows of a fault.
+#[derive(Debug, Clone, Copy)]
+pub enum Shown {
+    /// A source, lane, store or task has this code.
+    Code(&'static str),
+    /// The newest reconciliation has this verdict.
+    Verdict(&'static str),
+    /// A document is parked.
+    DeadLetter,
+    /// Another daemon works on every task, and its page shows that.
+    TakenOver,
+    /// No daemon answers, so there is no page.
+    NoAnswer,
+    /// Everything stays current, for this reason.
+    Current(&'static str),
+}
+
+/// A section of the runbook with the meaning of its steps.
+#[derive(Debug)]
+pub struct Section {
+    pub heading: &'static str,
+    /// Steps that are no commands of `anabranch`, or mean something else in the stack.
+    pub table: &'static [Step],
+}
+
+/// A text of the runbook and its meaning in the stack.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    pub text: &'static str,
+    pub means: Meaning,
+}
+
+/// The meaning of a step in the stack.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Meaning {
+    Do(&'static [Action]),
+    /// The step is left out, for this reason.
+    Leave(&'static str),
+}
+
+/// Something that is done to the stack, the daemon or the rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Ends a server with SIGKILL.
+    Kill(&'static str),
+    /// Starts a server with its own flags, after an orderly stop if it runs.
+    Start(&'static str),
+    /// Runs statements on a server as its administrator.
+    Sql {
+        server: &'static str,
+        statements: &'static str,
+    },
+    /// Fills the storage of NATS by a stream of somebody else.
+    FillLog,
+    EmptyLog,
+    /// Asks NATS for the use of the account, as `nats account info` does.
+    AskLog,
+    FlushCache,
+    BlockIndex,
+    FreeIndex,
+    /// Replaces the index by one with a foreign mapping, and adds a device that it rejects.
+    ForeignIndex,
+    /// Removes all binlogs of a source but the newest one.
+    PurgeBinlog(&'static str),
+    /// Lets a source forget its binlog and its GTIDs.
+    ForgetBinlog(&'static str),
+    /// Deletes the derived row of a user whose row has just changed.
+    Drift,
+    /// Restarts a source with a certificate that ends within a day.
+    ShortCertificate(&'static str),
+    /// Runs a command of the product, whatever its exit code is.
+    Command(&'static [&'static str]),
+    KillDaemon,
+    /// Starts the daemon, after an orderly stop if it runs.
+    StartDaemon,
+    /// Starts the daemon as [`Action::StartDaemon`] does, with a wall clock that can be stepped.
+    StartDaemonWithClock,
+    /// Steps the daemon's wall clock to so many seconds off the machine's.
+    StepClock(i64),
+    /// Starts a second daemon, which Prometheus scrapes too.
+    StartSecondDaemon,
+    EndSecondDaemon,
+    /// Freezes the first daemon (SIGSTOP).
+    FreezeDaemon,
+    /// Lets it continue (SIGCONT).
+    ThawDaemon,
+    /// Asks `/readyz`, which may have no answer.
+    AskReadiness,
+    /// Reads the end of the daemon's log.
+    ReadLog,
+}

@@ -1,0 +1,126 @@
+//! Faults of sources: the server, its binlog, its certificate, the rights of the account.
+
+use super::{KILLED_SHOWN, SHOWN, leave, means};
+use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+
+/// Takes the right to read one database of a source away: the grant is on a pattern of databases.
+const REVOKE: &str = r"
+    REVOKE SELECT ON `user\_%`.* FROM 'anabranch_capture'@'127.0.0.1';
+    GRANT SELECT ON `user\_01`.* TO 'anabranch_capture'@'127.0.0.1';
+    GRANT SELECT ON `user\_02`.* TO 'anabranch_capture'@'127.0.0.1';
+    GRANT SELECT ON `user\_03`.* TO 'anabranch_capture'@'127.0.0.1';
+    GRANT SELECT ON `user\_04`.* TO 'anabranch_capture'@'127.0.0.1'";
+/// Restores the documented grants.
+const GRANT: &str = r"
+    REVOKE SELECT ON `user\_01`.* FROM 'anabranch_capture'@'127.0.0.1';
+    REVOKE SELECT ON `user\_02`.* FROM 'anabranch_capture'@'127.0.0.1';
+    REVOKE SELECT ON `user\_03`.* FROM 'anabranch_capture'@'127.0.0.1';
+    REVOKE SELECT ON `user\_04`.* FROM 'anabranch_capture'@'127.0.0.1';
+    GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'127.0.0.1'";
+/// Three days.
+const RAISE_RETENTION: &str = "SET GLOBAL binlog_expire_logs_seconds = 259200";
+
+pub(super) static ALL: [Scenario; 5] = [
+    Scenario {
+        name: "source-killed",
+        fault: "a source is killed",
+        inject: &[Action::Kill("source-a")],
+        alert: Expected::Alert {
+            name: "AnabranchServerUnreachable",
+            labels: &[("dependency", "source"), ("name", "source-a")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("source-unreachable"),
+        shown_within: KILLED_SHOWN,
+        sections: &[Section {
+            heading: "source-unreachable",
+            table: &[
+                means("Check that the server runs", &[Action::Start("source-a")]),
+                leave("SELECT @@GLOBAL.gtid_owned;", "the message names no transaction, and it is not MySQL"),
+            ],
+        }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "certificate-ends",
+        fault: "the certificate of a source ends tomorrow",
+        inject: &[Action::ShortCertificate("source-b")],
+        alert: Expected::Alert {
+            name: "AnabranchCertificateEnds",
+            labels: &[("dependency", "source"), ("name", "source-b")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Current("the certificate holds until tomorrow"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "Servers and certificates",
+            table: &[
+                means("Renew it on that server", &[Action::Start("source-b")]),
+                leave("systemctl restart anabranch", "it is a step of AnabranchConfigurationsDiffer"),
+            ],
+        }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "table-unreadable",
+        fault: "the capture account may not read a table any more",
+        inject: &[
+            Action::Sql { server: "source-a", statements: REVOKE },
+            Action::Command(&["reconcile", "--now"]),
+        ],
+        alert: Expected::Alert {
+            name: "AnabranchReconciliationUnproved",
+            labels: &[("verdict", "incomplete")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Verdict("incomplete"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "Missing rows",
+            table: &[means("Remove the cause", &[Action::Sql { server: "source-a", statements: GRANT }])],
+        }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "binlog-purged",
+        fault: "a source purges its binlog while the daemon is away",
+        inject: &[Action::KillDaemon, Action::PurgeBinlog("source-a"), Action::StartDaemon],
+        alert: Expected::Alert {
+            name: "AnabranchTaskRetrying",
+            labels: &[("task", "reader/source-a")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("binlog-purged"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "binlog-purged",
+            table: &[means(
+                "SET GLOBAL binlog_expire_logs_seconds = SECONDS;",
+                &[Action::Sql { server: "source-a", statements: RAISE_RETENTION }],
+            )],
+        }],
+        words: &[("NAME", &["birthday", "mapping", "documents"]), ("SOURCE", &["source-a"])],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "source-reset",
+        fault: "a source forgets its binlog (RESET MASTER) while the daemon is away",
+        inject: &[Action::KillDaemon, Action::ForgetBinlog("source-b"), Action::StartDaemon],
+        alert: Expected::Alert {
+            name: "AnabranchTaskStopped",
+            labels: &[("task", "reader/source-b")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("source-server-changed"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "source-server-changed",
+            table: &[leave("systemctl restart anabranch", "the address leads to the right server")],
+        }],
+        words: &[("SOURCE", &["source-b"])],
+        afterwards: &[],
+    },
+];

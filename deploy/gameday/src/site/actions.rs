@@ -1,0 +1,180 @@
+//! Carries actions out on servers and daemons. What is done to the content of stores stands in `stores.rs`.
+
+use std::time::Duration;
+
+use anabranch_demo::{FORGET_BINLOG, SHOW_BINLOG_END, daemon as product};
+use mysql_async::Row;
+use tokio::time::Instant;
+
+use super::daemon::Daemon;
+use super::{CURRENT_MAX, POLL_INTERVAL, Site, blocking, write_private};
+use crate::error::{GamedayError, Result};
+use crate::scenario::Action;
+
+/// Limit until a server lets go of binlogs that a killed reader has read.
+const PURGE_MAX: Duration = Duration::from_secs(60);
+/// Time in which the workload changes rows that a stopped reader misses.
+const MISSED_FOR: Duration = Duration::from_secs(3);
+/// Time in which a daemon that was frozen notices that others have its tasks.
+const AWAKE_FOR: Duration = Duration::from_secs(10);
+
+impl Site {
+    /// Carries an action out; returns when its effect on the stack is reached.
+    pub async fn act(&mut self, action: &Action) -> Result<()> {
+        match *action {
+            Action::Kill(name) => self.kill_server(name),
+            Action::Start(name) => self.start_server(name),
+            Action::Sql { server, statements } => self.run_sql(server, statements).await,
+            Action::FillLog => self.fill_log().await,
+            Action::EmptyLog => self.empty_log().await,
+            Action::AskLog => self.ask_log().await,
+            Action::FlushCache => self.flush_cache().await,
+            Action::BlockIndex => self.block_index(true).await,
+            Action::FreeIndex => self.block_index(false).await,
+            Action::ForeignIndex => self.replace_index().await,
+            Action::PurgeBinlog(source) => self.purge_binlog(source).await,
+            Action::ForgetBinlog(source) => self.forget_binlog(source).await,
+            Action::Drift => self.plant_drift().await,
+            Action::ShortCertificate(source) => self.shorten_certificate(source),
+            Action::Command(arguments) => {
+                self.command(&self.with_file(arguments), "").await?;
+                Ok(())
+            }
+            Action::KillDaemon => self.main.kill(),
+            Action::StartDaemon => self.start_daemon(&[]),
+            Action::StartDaemonWithClock => self.start_daemon_with_clock().await,
+            Action::StepClock(seconds) => self.step_clock(seconds),
+            Action::StartSecondDaemon => self.start_second_daemon().await,
+            Action::EndSecondDaemon => self.end_second_daemon(),
+            Action::FreezeDaemon => {
+                self.main.freeze();
+                Ok(())
+            }
+            Action::ThawDaemon => self.thaw_daemon().await,
+            Action::AskReadiness => {
+                let _no_answer_is_one_too = self.shown().ask("readyz").await;
+                Ok(())
+            }
+            Action::ReadLog => {
+                eprintln!("{}", self.main.log_tail());
+                Ok(())
+            }
+        }
+    }
+
+    fn kill_server(&self, name: &str) -> Result<()> {
+        let server = self.server(name)?;
+        Ok(blocking(|| server.kill())?)
+    }
+
+    fn start_server(&self, name: &str) -> Result<()> {
+        let server = self.server(name)?;
+        Ok(blocking(|| server.restart())?)
+    }
+
+    async fn run_sql(&self, server: &str, statements: &str) -> Result<()> {
+        Ok(self.admin(server).await?.execute("run the drill's statements", statements).await?)
+    }
+
+    fn shorten_certificate(&self, source: &str) -> Result<()> {
+        let flags = self.certificate.flags();
+        let server = self.server(source)?;
+        Ok(blocking(|| server.restart_with(&flags.each_ref().map(String::as_str)))?)
+    }
+
+    /// Purges while the daemon is away and the workload changes rows.
+    async fn purge_binlog(&self, source: &str) -> Result<()> {
+        tokio::time::sleep(MISSED_FOR).await;
+        let mut admin = self.admin(source).await?;
+        admin.execute("begin a new binlog", "FLUSH BINARY LOGS").await?;
+        let newest = admin.first::<Row>("find the newest binlog", SHOW_BINLOG_END).await?;
+        let newest: Option<String> = newest.as_ref().and_then(|row| row.get(0));
+        let Some(newest) = newest else {
+            let reason = "it names no newest binlog".to_owned();
+            return Err(GamedayError::AnswerUnfit { server: "the source", reason });
+        };
+        // The server keeps files in use by a reader, and the killed daemon's connection may end a moment later.
+        let deadline = Instant::now() + PURGE_MAX;
+        loop {
+            admin.execute("purge", format!("PURGE BINARY LOGS TO '{newest}'")).await?;
+            if admin.rows::<Row>("list the binlogs", "SHOW BINARY LOGS").await?.len() == 1 {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let what = format!("the old binlogs of {source} are purged");
+                return Err(GamedayError::Late { what, seconds: PURGE_MAX.as_secs() });
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    async fn forget_binlog(&mut self, source: &str) -> Result<()> {
+        self.load.stop().await?;
+        let forgotten = self.admin(source).await?.execute("forget the binlog", FORGET_BINLOG).await;
+        self.load.start();
+        Ok(forgotten?)
+    }
+
+    /// Starts the first daemon, after an orderly stop if it runs.
+    fn start_daemon(&mut self, environment: &[(String, String)]) -> Result<()> {
+        self.main.stop()?;
+        let port = self.main.port();
+        self.main = Daemon::start(&self.stack, &self.binary, (&self.file, port), environment)?;
+        if environment.is_empty() {
+            self.clock = None;
+        }
+        Ok(())
+    }
+
+    /// Starts the daemon with a clock of its own, and waits until it works.
+    async fn start_daemon_with_clock(&mut self) -> Result<()> {
+        let (clock, variables) = blocking(|| self.stack.clock("gameday"))?;
+        clock.step_to(0)?;
+        self.start_daemon(&variables)?;
+        self.clock = Some(clock);
+        self.until_current(CURRENT_MAX).await
+    }
+
+    fn step_clock(&self, seconds: i64) -> Result<()> {
+        match &self.clock {
+            Some(clock) => Ok(clock.step_to(seconds)?),
+            // The daemon has the machine's clock already.
+            None => Ok(()),
+        }
+    }
+
+    /// Starts a second daemon with the configuration of the first and a port of its own; waits until it answers.
+    async fn start_second_daemon(&mut self) -> Result<()> {
+        let port = product::free_port()?;
+        let listen = |port: u16| format!("listen = \"127.0.0.1:{port}\"");
+        let failed = |source| GamedayError::File { action: "read", path: self.file.clone(), source };
+        let text = std::fs::read_to_string(&self.file).map_err(failed)?;
+        let file = self.file.with_file_name("gameday-second.toml");
+        write_private(&file, &text.replace(&listen(self.main.port()), &listen(port)))?;
+        self.second = Some(Daemon::start(&self.stack, &self.binary, (&file, port), &[])?);
+        self.prometheus.scrape_also(Some(port))?;
+        self.until_current(CURRENT_MAX).await
+    }
+
+    fn end_second_daemon(&mut self) -> Result<()> {
+        self.prometheus.scrape_also(None)?;
+        self.main.thaw();
+        match self.second.take() {
+            Some(mut second) => second.stop(),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets the frozen daemon continue, and notes the codes that it shows when it finds its tasks taken.
+    async fn thaw_daemon(&self) -> Result<()> {
+        self.main.thaw();
+        let deadline = Instant::now() + AWAKE_FOR;
+        while Instant::now() < deadline {
+            if let Some(status) = self.main.ask("v1/status").await {
+                self.note(&status);
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+// Shows the sentence at the top: the worst thing with its code, its remedy and the runbook's text.
+
+import { badge, byId, make, say } from "/page/elements.js";
+import { remedy, sentence, told } from "/page/model.js";
+import { section } from "/page/runbook.js";
+
+let shownCode = null;
+
+export function showVerdict(model, history) {
+  const top = sentence(model, history);
+  byId("verdict").className = `verdict ${top.level}`;
+  say(byId("sentence"), top.text);
+  const title = `${top.level === "good" ? "" : "● "}${top.text} – Anabranch`;
+  if (document.title !== title) document.title = title;
+  const code = top.problem?.code ?? null;
+  const text = top.problem ? remedy(top.problem) ?? advice(top.problem) : "";
+  if (byId("action").textContent !== `${code ?? ""}${text}`) {
+    byId("action").replaceChildren(...(code ? [make("code", {}, code)] : []), text);
+  }
+  showOthers(model.problems.slice(1));
+  showRunbook(code);
+}
+
+function showOthers(problems) {
+  const others = problems.map((problem) =>
+    make("li", {}, badge(problem.code ?? "no code", problem.level), ` ${told(problem)}`));
+  byId("others").replaceChildren(...(others.length ? [make("ul", {}, ...others)] : []));
+}
+
+/** Returns general advice. Without a token the fault's own text is missing; the runbook has the remedy. */
+function advice(problem) {
+  if (!problem.code) return "";
+  const isStopped = problem.things.some((thing) => thing.state === "stopped");
+  return isStopped
+    ? " It stays stopped until an operator restarts it: the runbook's text below says how."
+    : " Anabranch tries again by itself. If the fault lasts, the runbook's text below says what to do.";
+}
+
+async function showRunbook(code) {
+  if (code === shownCode) return;
+  shownCode = code;
+  byId("runbook").hidden = code === null;
+  if (code === null) return;
+  say(byId("runbook-title"), `The runbook's section on ${code}`);
+  try {
+    byId("runbook-text").replaceChildren(...await section(code));
+  } catch (error) {
+    byId("runbook-text").replaceChildren(make("p", {}, `It could not be read: ${error.message}`));
+    shownCode = null;
+  }
+}

@@ -1,0 +1,178 @@
+//! `flux retention`: which months' tables of payment documents are due, what it costs to remove them, and whether the
+//! index has every row of those that a person is to drop (`retention_check.rs`). Nothing here writes to a source.
+
+use anabranch_pipeline::config::Removal;
+use anabranch_pipeline::error::Fault;
+use anabranch_schemas::flux::retention::YearMonth;
+use clap::{Args, Subcommand};
+use jiff::civil::Date;
+use serde::Serialize;
+
+use super::document_tables::{DocumentTable, TableState, document_tables, today};
+use super::{retention_check, retention_cost};
+use crate::cli::{Cli, Outcome, block_on};
+use crate::exit::Exit;
+use crate::output;
+use crate::wiring::Wiring;
+
+/// Due tables that the text lists, at most; `--json` has them all.
+const LINES_MAX: usize = 50;
+
+/// Plan and check the removal of old tables of payment documents; the statements are for a person or a job to run
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Plan(Plan),
+    Check(retention_check::Arguments),
+}
+
+/// List the months' tables that are due, their rows and open refunds, and what each of three ways to remove them costs
+#[derive(Debug, Args)]
+struct Plan {
+    /// The day that ages are counted to, as YYYY-MM-DD. Default: today, UTC
+    #[arg(long, value_name = "DATE")]
+    today: Option<Date>,
+    /// Rows a second that a deletion or a copy reaches on your servers
+    #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rows_per_second: u64,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
+    let wiring = Wiring::new(cli.configuration()?);
+    match &arguments.command {
+        Command::Plan(arguments) => {
+            let view = block_on(plan(&wiring, arguments))?.map_err(|fault| vec![fault])?;
+            _ = output::line(&if arguments.json { output::json(&view) } else { view.text() });
+            Ok(Exit::Success)
+        }
+        Command::Check(arguments) => block_on(retention_check::run(&wiring, arguments))?,
+    }
+}
+
+/// The plan, as it is printed.
+#[derive(Debug, Serialize)]
+struct PlanView {
+    today: String,
+    retention_months: u32,
+    index_months_after: u32,
+    /// Captured tables with a month in their name, and without one.
+    tables_of_months: usize,
+    tables_without_month: usize,
+    /// Tables whose greatest key is no identifier.
+    odd: Vec<String>,
+    due: Vec<DueView>,
+    /// The ways to remove the due tables.
+    ways: Vec<retention_cost::Way>,
+}
+
+#[derive(Debug, Serialize)]
+struct DueView {
+    source: String,
+    table: String,
+    month: String,
+    age_months: i32,
+    /// By the source's statistics.
+    rows: u64,
+    bytes: u64,
+    /// Documents with a refund, a chargeback or what clears them within the refunds' time.
+    open: u64,
+    /// Whether the rows of the table keep standing in the index when it is dropped.
+    is_retained: bool,
+}
+
+async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
+    let (config, today) = (wiring.config(), today(arguments.today));
+    let retention = config.flux_retention();
+    let tables = document_tables(wiring, today).await?;
+    let is_without_month = |table: &&DocumentTable| table.state == TableState::NoMonth;
+    let is_odd = |table: &&DocumentTable| table.state == TableState::Odd;
+    let mut due = Vec::new();
+    for table in &tables {
+        let Ok(month) = table.due(retention.months.get()) else { continue };
+        let TableState::Month(_, age_months) = table.state else { continue };
+        due.push(DueView {
+            source: table.source.clone(),
+            table: table.name(),
+            month: month.to_string(),
+            age_months,
+            rows: table.extent.rows,
+            bytes: table.extent.bytes,
+            open: open_documents(wiring, table, today).await?,
+            is_retained: table.table().removal == Removal::Retain,
+        });
+    }
+    let total = |of: fn(&DueView) -> u64| -> u64 { due.iter().map(of).sum() };
+    let (rows, bytes) = (total(|due| due.rows), total(|due| due.bytes));
+    Ok(PlanView {
+        today: today.to_string(),
+        retention_months: retention.months.get(),
+        index_months_after: retention.index_months_after.get(),
+        tables_of_months: tables.iter().filter(|table| !is_without_month(table)).count(),
+        tables_without_month: tables.iter().filter(is_without_month).count(),
+        odd: tables
+            .iter()
+            .filter(is_odd)
+            .map(|table| format!("{} of {}", table.name(), table.source))
+            .collect(),
+        ways: retention_cost::ways(due.len() as u64, rows, bytes, arguments.rows_per_second),
+        due,
+    })
+}
+
+/// Returns the number of documents of a table that a refund or the like follows within the refunds' time; 0 without an
+/// index, or where the name of the table says no user partition.
+async fn open_documents(wiring: &Wiring, table: &DocumentTable, today: Date) -> Result<u64, Fault> {
+    let Some(partition) = table.partition else { return Ok(0) };
+    let Some((projection, _)) = wiring.relations_projection() else { return Ok(0) };
+    let Some(index) = wiring.relation_index(projection, 1) else { return Ok(0) };
+    let months = wiring.config().flux_retention().index_months_after.get();
+    let (since, shard) = (YearMonth::of(today).before(months).digits(), table.table().identity.shard);
+    let open = index.open_documents(partition, &[shard], &since).await?;
+    Ok(open.get(&shard).copied().unwrap_or_default())
+}
+
+impl PlanView {
+    fn text(&self) -> String {
+        let mut lines = vec![
+            format!(
+                "{}: a month's table is due when it is {} months old; its index rows outlive it by {} months",
+                self.today, self.retention_months, self.index_months_after
+            ),
+            format!(
+                "tables      {} of months, {} due; {} without a month, which no month ends",
+                self.tables_of_months,
+                self.due.len(),
+                self.tables_without_month
+            ),
+        ];
+        lines.extend(self.due.iter().take(LINES_MAX).map(DueView::line));
+        if self.due.len() > LINES_MAX {
+            lines.push(format!("            and {} more: --json has them all", self.due.len() - LINES_MAX));
+        }
+        lines.extend(
+            self.odd.iter().map(|table| format!("odd         {table}: its greatest key is no identifier")),
+        );
+        lines.extend(self.ways.iter().flat_map(retention_cost::Way::lines));
+        lines.join("\n")
+    }
+}
+
+impl DueView {
+    fn line(&self) -> String {
+        let Self { source, table, month, age_months, rows, bytes, open, is_retained } = self;
+        let fate = if *is_retained { "" } else { "; dropping it removes them: removal is not `retain`" };
+        format!(
+            "due         {table} of {source}: {month}, {age_months} months old, some {rows} rows in {}; {open} of its \
+             documents have an open refund or the like{fate}",
+            retention_cost::size(*bytes)
+        )
+    }
+}

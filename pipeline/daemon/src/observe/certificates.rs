@@ -1,0 +1,50 @@
+//! Asks each server once an hour when its certificate ends. Sources say it together with their binlogs (`poll.rs`).
+
+use std::time::Duration;
+
+use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::headroom::certificate_end;
+use super::polling::{LOG, every_interval, within};
+use super::{Dependency, Observatory};
+use crate::wiring::{Wiring, certificate_ends};
+
+const INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Starts a loop for each target and cache and for the log.
+pub(super) fn spawn(
+    loops: &mut JoinSet<()>,
+    wiring: &Wiring,
+    observatory: &Observatory,
+    cancel: &CancellationToken,
+) {
+    let mysql = wiring.config().targets.iter().filter(|target| target.store == TargetStore::Mysql);
+    for target in mysql {
+        let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), target.name.clone());
+        loops.spawn(every_interval(INTERVAL, cancel.clone(), async move || {
+            if let Ok(ends) = within(Dependency::Target, &name, wiring.certificate_ends(&name)).await {
+                let ends = ends.as_deref().and_then(certificate_end);
+                observatory.certificate_seen(Dependency::Target, &name, ends);
+            }
+        }));
+    }
+    for (kind, name, url) in silent_servers(wiring.config()) {
+        let (observatory, url) = (observatory.clone(), url.clone());
+        loops.spawn(every_interval(INTERVAL, cancel.clone(), async move || {
+            if let Ok(ends) = within(kind, &name, certificate_ends(&url, kind.unreachable())).await {
+                observatory.certificate_seen(kind, &name, ends);
+            }
+        }));
+    }
+}
+
+/// Returns the servers that do not say when their certificate ends, so that a handshake must show it.
+fn silent_servers(config: &Config) -> Vec<(Dependency, String, &ServerUrl)> {
+    let indexes = config.targets.iter().filter(|target| target.store == TargetStore::Search);
+    let indexes = indexes.map(|target| (Dependency::Target, target.name.clone(), &target.url));
+    let caches = config.caches.iter().map(|cache| (Dependency::Cache, cache.name.clone(), &cache.url));
+    let log = (Dependency::Log, LOG.to_owned(), &config.log.url);
+    indexes.chain(caches).chain([log]).collect()
+}

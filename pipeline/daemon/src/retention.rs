@@ -1,0 +1,74 @@
+//! The task that removes derived rows of retired source tables once they have outlived their table.
+//!
+//! Documents of a dropped month are asked for as long as refunds of them may come (`flux.index_months_after`). After
+//! that their rows go in small steps, with a pause after each, so that lanes hardly wait. A lease saves work only: two
+//! processes that remove the same rows remove each of them once. No lane writes a retired row.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
+use anabranch_schemas::lsn::Lsn;
+use metrics::counter;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::observe::sweep_task;
+use crate::wiring::{DerivedStore, Wiring};
+
+/// Rows of a step: ten transactions, each of a few milliseconds.
+const STEP_ROWS: usize = 600;
+/// Pause after a step: at most some two thousand rows a second, in which a month of a hundred million rows takes half a
+/// day.
+const STEP_PAUSE: Duration = Duration::from_millis(250);
+/// Pause while no row has outlived its table: they do so by the month.
+const IDLE_PAUSE: Duration = Duration::from_secs(3600);
+
+/// Starts the task for a projection whose source tables may be retired.
+pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, projection: &str) {
+    let (wiring, projection) = (wiring.clone(), projection.to_owned());
+    for metric in [names::RETIRED_ROWS_REMOVED, names::RETIRED_TABLES_FORGOTTEN] {
+        counter!(metric, "projection" => projection.clone()).increment(0);
+    }
+    supervisor.spawn(&sweep_task(&projection), move |handle: TaskHandle, cancel: CancellationToken| {
+        let (wiring, projection) = (wiring.clone(), projection.clone());
+        async move { sweep(&wiring, &projection, &handle, &cancel).await }
+    });
+}
+
+async fn sweep(
+    wiring: &Wiring,
+    projection: &str,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    let log = wiring.log().await?;
+    let months = wiring.config().flux_retention().index_months_after;
+    let targets = wiring.derived(projection)?;
+    let work = async |swept: watch::Sender<Lsn>| loop {
+        let is_done = step(&targets, projection, months).await?;
+        swept.send_modify(|_| {});
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            () = tokio::time::sleep(if is_done { IDLE_PAUSE } else { STEP_PAUSE }) => {}
+        }
+    };
+    under_lease(log, handle, cancel, work).await
+}
+
+/// Makes one step on each target; returns whether nothing is left.
+async fn step(targets: &[DerivedStore], projection: &str, months: NonZeroU32) -> Result<bool, Fault> {
+    let mut is_done = true;
+    for target in targets {
+        let outlived = target.remove_outlived(months.get(), STEP_ROWS).await?;
+        let count = |name: &'static str, number: u64| {
+            counter!(name, "projection" => projection.to_owned()).increment(number);
+        };
+        count(names::RETIRED_ROWS_REMOVED, outlived.rows);
+        count(names::RETIRED_TABLES_FORGOTTEN, outlived.tables);
+        is_done &= outlived.is_done;
+    }
+    Ok(is_done)
+}

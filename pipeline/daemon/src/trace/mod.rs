@@ -1,0 +1,288 @@
+//! Follows one key: its source rows, the derived rows that they claim, what each store holds, how far each lane is, the
+//! newest change in the log, the cache. One sentence says why they differ, if they do.
+//!
+//! The order of reads makes the sentence true: sources first, then the progress of lanes, then stores. If a store
+//! differs, the lanes that own the rows get a short time to pass the position of the first read; then stores and
+//! sources are read again. A trace changes nothing, and nothing logs its key.
+
+mod cache;
+mod lanes;
+mod last_change;
+mod question;
+mod sentence;
+mod source_rows;
+mod stores;
+mod view;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::reconcile::{self, SourceKey, SourceTable};
+use anabranch_pipeline::records::Cell;
+use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::serial::StoredCode;
+use anabranch_schemas::shard::ShardId;
+use futures::future::join_all;
+use tokio::time::Instant;
+
+use self::lanes::{LaneReach, StoredProgress, TracedLane};
+use self::last_change::{LogSearch, WantedRows};
+use self::question::TracedEntity;
+pub use self::question::{TraceLimits, TraceQuestion};
+use self::sentence::{Facts, sentence};
+use self::source_rows::{SourceLook, SourceRow};
+use self::stores::{Difference, StoreLook};
+pub use self::view::{
+    CacheEntryView, ChangeView, DocumentView, LaneOfKeyView, SearchedView, SourceRowView, StoreView,
+    StoredRowView, TraceAnswer, UnreadView,
+};
+use crate::observe::StatusView;
+use crate::wiring::Wiring;
+
+/// Follows a key; `status` is the newest known state of sources, lanes and caches.
+///
+/// A key may have the form of keys of several entities. The answer is about the first one that has it.
+pub async fn follow(
+    wiring: &Wiring,
+    status: &StatusView,
+    question: &TraceQuestion,
+    limits: TraceLimits,
+) -> Result<TraceAnswer, Fault> {
+    let entities = question.entities(wiring)?;
+    let end = Instant::now() + limits.whole;
+    let mut traces = Vec::new();
+    for (traced, key) in &entities {
+        traces.push(EntityTrace { traced, status, limits, end }.run(key));
+    }
+    let mut answers = join_all(traces).await;
+    let has_key = |answer: &TraceAnswer| {
+        let is_stored = answer.stores.iter().any(|store| !store.rows.is_empty());
+        is_stored || !answer.source_rows.is_empty() || answer.last_change.is_some()
+    };
+    let chosen = answers.iter().position(has_key).unwrap_or(0);
+    let mut answer = answers.swap_remove(chosen);
+    answer.also = answers.iter().filter(|other| has_key(other)).map(|other| other.entity).collect();
+    Ok(answer)
+}
+
+/// The trace of a key as one of an entity.
+struct EntityTrace<'t> {
+    traced: &'t TracedEntity<'t>,
+    status: &'t StatusView,
+    limits: TraceLimits,
+    end: Instant,
+}
+
+/// What sources, lanes and stores have of the keys.
+struct Look<'t> {
+    sources: SourceLook,
+    lanes: Vec<TracedLane>,
+    stores: Vec<StoreLook<'t>>,
+    /// The source rows changed between two reads.
+    is_hot: bool,
+}
+
+impl<'t> EntityTrace<'t> {
+    async fn run(self, key: &Cell) -> TraceAnswer {
+        let codes: Vec<StoredCode> = match key {
+            Cell::Bytes(code) if self.traced.entity == Entity::SerialCode => {
+                StoredCode::candidates(code).into_iter().map(|(stored, _)| stored).collect()
+            }
+            _ => Vec::new(),
+        };
+        let devices = match codes.is_empty() {
+            true => Vec::new(),
+            false => cache::devices(self.traced, &codes, self.until(self.limits.sources)).await,
+        };
+        let is_unnamed = !codes.is_empty() && devices.is_empty();
+        let mut keys: BTreeSet<Cell> = devices.into_iter().chain([key.clone()]).collect();
+        let wanted = WantedRows { entity: self.traced.entity, keys: keys.clone(), codes: codes.clone() };
+        let search = last_change::search(self.traced, &wanted, self.until(self.limits.log));
+        let (log, look) = if is_unnamed {
+            // The mapping tables know no device of the code, and a change in the log may name one.
+            let log = search.await;
+            keys.extend(log.change.iter().map(|change| change.key.clone()));
+            (log, self.look(&keys).await)
+        } else {
+            tokio::join!(search, self.look(&keys))
+        };
+        let cache = self.cache(codes, &look).await;
+        self.answer(key, log, look, cache)
+    }
+
+    /// Returns the moment until which a part may last.
+    fn until(&self, part: Duration) -> Instant {
+        (Instant::now() + part).min(self.end)
+    }
+
+    async fn look(&self, keys: &BTreeSet<Cell>) -> Look<'t> {
+        let before = lanes::progress(self.traced, self.until(self.limits.sources)).await;
+        let epochs = lanes::epochs(&before);
+        let read_sources = || source_rows::read(self.traced, keys, &epochs, self.until(self.limits.sources));
+        let sources = read_sources().await;
+        let progress = lanes::progress(self.traced, self.until(self.limits.sources)).await;
+        let traced_lanes = |progress: &StoredProgress| {
+            lanes::traced_lanes(self.traced, progress, &sources.places, self.status)
+        };
+        let lanes = traced_lanes(&progress);
+        let stores = stores::read(self.traced, keys, &sources.tables, self.until(self.limits.stores)).await;
+        let differences = all_differences(&stores, &sources);
+        if differences.is_empty() {
+            return Look { sources, lanes, stores, is_hot: false };
+        }
+        let owners: Vec<&TracedLane> = lanes
+            .iter()
+            .filter(|lane| differences.iter().any(|difference| difference.lane == lane.id))
+            .collect();
+        let is_waited = owners.iter().any(|lane| matches!(lane.reach, LaneReach::Behind { .. }));
+        let lanes = match is_waited {
+            true => {
+                let until = self.until(self.limits.lanes);
+                traced_lanes(&lanes::wait(self.traced, &owners, &sources.places, until).await)
+            }
+            false => lanes,
+        };
+        let stores = stores::read(self.traced, keys, &sources.tables, self.until(self.limits.stores)).await;
+        let second = read_sources().await;
+        let is_hot = second.unread.is_empty() && sources.unread.is_empty() && second.rows != sources.rows;
+        Look { sources, lanes, stores, is_hot }
+    }
+
+    async fn cache(&self, mut codes: Vec<StoredCode>, look: &Look<'_>) -> Option<CacheEntryView> {
+        if self.traced.entity != Entity::SerialCode {
+            return None;
+        }
+        let cached = self.traced.projections.iter().map(|known| known.projection.is_cached());
+        for (place, _) in cached.enumerate().filter(|(_, is_cached)| *is_cached) {
+            let values = look.sources.claimed(place).into_keys().map(|address| address.key);
+            let stored = values.filter_map(|key| match key.first()? {
+                Cell::Bytes(value) => StoredCode::from_stored(value),
+                _ => None,
+            });
+            codes.extend(stored);
+        }
+        cache::look(self.traced, codes, self.status, self.until(self.limits.sources)).await
+    }
+
+    fn answer(
+        &self,
+        key: &Cell,
+        log: LogSearch,
+        look: Look<'_>,
+        cache: Option<CacheEntryView>,
+    ) -> TraceAnswer {
+        let differences = all_differences(&look.stores, &look.sources);
+        let facts = self.facts(&log, &look, &differences, cache.as_ref());
+        let why = |store: &StoreLook<'_>| {
+            let of_store = store.differences(&look.sources);
+            let gravest = of_store.iter().max_by_key(|difference| difference.kind);
+            gravest.map_or_else(String::new, |gravest| sentence::why(&facts, gravest))
+        };
+        let stores: Vec<StoreView> =
+            look.stores.iter().map(|store| store.view(&look.sources, &why(store))).collect();
+        let sentence = sentence(&facts);
+        TraceAnswer {
+            key_hash: self.key_hash(key, &look),
+            entity: self.traced.entity.name(),
+            also: Vec::new(),
+            sentence,
+            source_rows: look.sources.rows.iter().map(|row| self.row_view(row, &look.sources)).collect(),
+            lanes: self.lane_views(&look, log.change.as_ref().map(|change| change.view.source.as_str())),
+            documents: look.stores.iter().flat_map(|store| store.documents(&look.sources)).collect(),
+            unread: look.sources.unread.clone(),
+            stores,
+            cache,
+            last_change: log.change.map(|change| change.view),
+            searched: log.searched,
+        }
+    }
+
+    fn facts<'f>(
+        &self,
+        log: &LogSearch,
+        look: &'f Look<'_>,
+        differences: &'f [Difference],
+        cache: Option<&'f CacheEntryView>,
+    ) -> Facts<'f> {
+        let sources = &look.sources;
+        let name = |row: &SourceRow| {
+            let table = sources.tables.get(&row.shard);
+            table.map_or_else(String::new, |table| format!("{} of {}", table.name(), table.source))
+        };
+        let excluded = sources.rows.iter().flat_map(|row| &row.excluded);
+        let unread = look.stores.iter().filter_map(|store| Some((store.name(), store.found.as_ref().err()?)));
+        Facts {
+            rows: sources.rows.iter().map(name).collect(),
+            claims: sources.rows.iter().flat_map(|row| &row.claims).map(|claims| claims.len()).sum(),
+            stores: look.stores.len(),
+            excluded: excluded.map(|(projection, reason)| (projection.as_str(), reason.as_str())).collect(),
+            differences,
+            lanes: &look.lanes,
+            is_hot: look.is_hot,
+            unread: &sources.unread,
+            unread_stores: unread.map(|(store, why)| (store, why.as_str())).collect(),
+            cache,
+            is_in_log: log.change.is_some(),
+            messages: log.searched.messages,
+        }
+    }
+
+    fn row_view(&self, row: &SourceRow, sources: &SourceLook) -> SourceRowView {
+        let table = sources.tables.get(&row.shard);
+        let mut claims = Vec::new();
+        for (traced, of_projection) in self.traced.projections.iter().zip(&row.claims) {
+            claims.extend(of_projection.keys().map(|address| {
+                let target = traced.projection.tables()[address.table as usize].target;
+                let target = traced.targets.get(target as usize).map_or("", String::as_str);
+                format!("{} of {}/{target}", stores::table_name(traced, address.table), traced.name)
+            }));
+        }
+        SourceRowView {
+            source: table.map_or_else(String::new, |table| table.source.clone()),
+            table: table.map_or_else(String::new, SourceTable::name),
+            key_hash: self.hash(table, row.shard, &row.key),
+            claims,
+            excluded: row.excluded.iter().map(|(projection, why)| format!("{projection}: {why}")).collect(),
+            fields: row.fields.clone(),
+        }
+    }
+
+    /// Returns the lanes of the sources that have or had the key; all lanes if none is known to.
+    fn lane_views(&self, look: &Look<'_>, changed: Option<&str>) -> Vec<LaneOfKeyView> {
+        let shards = look.sources.rows.iter().map(|row| row.shard);
+        let stored = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+        let shards = shards.chain(stored.flat_map(|found| found.rows.keys().map(|address| address.shard)));
+        let tables = shards.filter_map(|shard| look.sources.tables.get(&shard));
+        let sources: BTreeSet<&str> = tables.map(|table| table.source.as_str()).chain(changed).collect();
+        let is_meant = |lane: &&TracedLane| sources.is_empty() || sources.contains(lane.id.source.as_str());
+        look.lanes.iter().filter(is_meant).map(TracedLane::view).collect()
+    }
+
+    /// Returns the hash of the key in the first table that has it.
+    fn key_hash(&self, key: &Cell, look: &Look<'_>) -> String {
+        let stored = || {
+            let found = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+            found.flat_map(|found| found.rows.keys().map(|address| address.shard)).next()
+        };
+        let row = look.sources.rows.first();
+        let shard = row.map(|row| row.shard).or_else(stored);
+        let table = shard.and_then(|shard| look.sources.tables.get(&shard));
+        let shard = shard.unwrap_or_else(|| ShardId::of("", "", "", 0));
+        self.hash(table, shard, row.map_or(key, |row| &row.key))
+    }
+
+    /// Returns the hash that reports of reconciliations show instead of the key; without a table, of the key alone.
+    fn hash(&self, table: Option<&SourceTable>, shard: ShardId, key: &Cell) -> String {
+        let (database, name) = ("".into(), "".into());
+        let identity = TableIdentity { entity: self.traced.entity, shard, database, table: name };
+        let no_table = SourceTable { source: String::new(), identity };
+        let row = SourceKey { shard, key: key.clone() };
+        let signing_key = self.traced.wiring.config().reconcile.signing_key.as_ref();
+        reconcile::hash_key(table.unwrap_or(&no_table), &row, signing_key)
+    }
+}
+
+fn all_differences(stores: &[StoreLook<'_>], sources: &SourceLook) -> Vec<Difference> {
+    stores.iter().flat_map(|store| store.differences(sources)).collect()
+}

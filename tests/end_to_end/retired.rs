@@ -1,0 +1,227 @@
+//! A month's table of payment documents that leaves by the retention rule: planned, checked, dropped by a person, and
+//! its documents are found as before, beside those of the next table of that name.
+
+use anabranch_schemas::sql::flux_table;
+use anabranch_tests::{Finished, Installation, Plan, until, until_some};
+use serde_json::{Value as Json, json};
+
+use crate::STANDARD;
+use crate::reconciliations::{reconcile, store};
+
+const TABLES: [&str; 4] = ["composite_05_00", "composite_05_01", "composite_05_99", "atom_05_00"];
+const DUE: &str = "flux_00_0.composite_05_00";
+/// January's table is sixteen months old.
+const TODAY: [&str; 2] = ["--today", "2017-05-02"];
+const OF_SOURCE_A: [&str; 2] = ["--source", "source-a"];
+
+/// The identifier of a composite of Singapore's user partition 05.
+fn id(date: &str, business: u8, month: u8, sequence: u32) -> String {
+    format!("{date}110310{business:02}0{month:02}0500{sequence:08}")
+}
+
+fn recharge(sequence: u32) -> String {
+    id("20160115", 1, 0, sequence)
+}
+
+/// A recharge of the year after, in the table of the same name.
+fn later_recharge() -> String {
+    id("20170120", 1, 0, 1)
+}
+
+/// A refund that came fourteen months after its recharge.
+fn refund() -> String {
+    id("20170303", 3, 99, 1)
+}
+
+/// An installation whose composites are retained, and whose atoms are not.
+async fn installation() -> Installation<'static> {
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    for source in ["source-a", "source-b"] {
+        let tables: Vec<String> = TABLES.iter().map(|table| flux_table("flux_00_0", table)).collect();
+        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
+        installation.execute(source, sql).await;
+    }
+    let text = installation.configuration_text()
+        + r#"
+[[entities]]
+entity = "flux"
+level = "composite"
+tables = "flux_00_{db}.composite_{partition:02}_{month:02}"
+removal = "retain"
+[[entities]]
+entity = "flux"
+level = "atom"
+tables = "flux_00_{db}.atom_{partition:02}_{month:02}"
+[[projections]]
+name = "relations"
+kind = "flux_relations"
+targets = ["target"]
+lanes = 2
+"#;
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    installation
+}
+
+async fn insert(installation: &Installation<'_>, table: &str, document: &str, parent: Option<&str>) {
+    let parent = parent.map_or_else(|| "NULL".to_owned(), |parent| format!("'{parent}'"));
+    let sql = format!("INSERT INTO flux_00_0.{table} (id, parent_id) VALUES ('{document}', {parent})");
+    installation.execute("source-a", sql).await;
+}
+
+async fn rows(installation: &Installation<'_>) -> u64 {
+    let sql = "SELECT COUNT(*) FROM flux_relations.flux_relation_05";
+    installation.admin("target").await.first::<u64>("count rows", sql).await.unwrap().unwrap()
+}
+
+async fn until_rows(installation: &Installation<'_>, expected: u64) {
+    until(&format!("{expected} rows in the index"), async || rows(installation).await == expected).await;
+}
+
+async fn shown(installation: &Installation<'_>, document: &str) -> Json {
+    let show = ["flux", "show", document, "--relations", "--json"];
+    installation.command(&show).await.expect_success().json()
+}
+
+async fn check(installation: &Installation<'_>, tables: &[&str], further: &[&[&str]]) -> Finished {
+    let command = [&["flux", "retention", "check", "--tables"][..], tables, &further.concat()[..]].concat();
+    installation.command(&command).await
+}
+
+fn assert_refused(ended: &Finished, texts: &[&str]) {
+    assert_eq!((ended.exit_code, ended.stdout.as_str()), (1, ""), "{ended:?}");
+    assert!(ended.stderr.contains("[flux-retention-refused]"), "{ended:?}");
+    assert!(texts.iter().all(|text| ended.stderr.contains(text)), "{texts:?} are not in {ended:?}");
+}
+
+/// Reconciles the index, which is clean, and returns its retired tables and rows.
+async fn retired(installation: &Installation<'_>) -> (Json, Json) {
+    let (ended, report) = reconcile(installation, &["--store", "relations"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
+    let store = store(&report, "relations");
+    assert_eq!((&store["foreign_rows"], &store["candidates"]), (&json!(0), &json!(0)), "{store}");
+    (store["retired_tables"].clone(), store["retired_rows"].clone())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name() {
+    let installation = installation().await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    for sequence in 1..=3 {
+        insert(&installation, "composite_05_00", &recharge(sequence), None).await;
+    }
+    insert(&installation, "composite_05_99", &refund(), Some(&recharge(1))).await;
+    insert(&installation, "composite_05_01", &id("20160501", 1, 1, 1), None).await;
+    until_rows(&installation, 5).await;
+    assert_eq!(retired(&installation).await, (Json::Null, Json::Null));
+
+    let plan = [&["flux", "retention", "plan", "--json"][..], &TODAY].concat();
+    let plan = installation.command(&plan).await.expect_success().json();
+    let [due] = plan["due"].as_array().unwrap().as_slice() else { panic!("{plan}") };
+    assert_eq!(
+        (&due["table"], &due["source"], &due["month"]),
+        (&json!(DUE), &json!("source-a"), &json!("2016-01"))
+    );
+    assert_eq!(
+        (&due["age_months"], &due["open"], &due["is_retained"]),
+        (&json!(16), &json!(1), &json!(true))
+    );
+    assert_eq!(plan["ways"].as_array().unwrap().len(), 3, "{plan}");
+    refusals(&installation).await;
+
+    let statement = check(&installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await.expect_success().stdout;
+    let expected = "-- source source-a: flux_00_0.composite_05_00 of 2016-01, 3 rows; 3 index rows hold them\n\
+                    DROP TABLE `flux_00_0`.`composite_05_00`;\n";
+    assert_eq!(statement, expected);
+    installation.execute("source-a", statement).await;
+
+    insert(&installation, "composite_05_01", &id("20160502", 1, 1, 2), None).await;
+    until_rows(&installation, 6).await;
+    let document = shown(&installation, &recharge(1)).await;
+    let claim = &document["claims"][0];
+    assert_eq!(
+        (&claim["source"], &claim["table"]),
+        (&json!("source-a"), &json!("composite_05_00")),
+        "{document}"
+    );
+    assert_eq!(document["relations"]["documents"][0]["id"], json!(refund()), "{document}");
+    assert_eq!(shown(&installation, &refund()).await["above_end"]["reason"], "top");
+    assert_eq!(retired(&installation).await, (json!(1), json!(3)));
+
+    next_table(&installation).await;
+    let foreign = ["reconcile", "remove-foreign", "--store", "relations", "--dry-run"];
+    let foreign = installation.command(&foreign).await.expect_success();
+    assert_eq!(foreign.stdout, "0 rows would be removed\n");
+    daemon.until_ready().await;
+}
+
+/// Tables that must stay are refused by name, and then nothing is printed for any table.
+async fn refusals(installation: &Installation<'_>) {
+    let early = ["--today", "2017-04-30"];
+    let ended = check(installation, &[DUE], &[&OF_SOURCE_A, &early]).await;
+    assert_refused(&ended, &[DUE, "it is not due: its newest document is of 2016-01's table, 15 months old"]);
+    let ended = check(installation, &[DUE], &[&TODAY]).await;
+    assert_refused(&ended, &["composite_05_00 of source source-b", "it is empty"]);
+    let others = [DUE, "flux_00_0.composite_05_99", "flux_00_0.atom_05_00", "user_00.user_000"];
+    let ended = check(installation, &others, &[&OF_SOURCE_A, &TODAY]).await;
+    assert_refused(
+        &ended,
+        &[
+            "composite_05_99 of source source-a: it is never due by a month",
+            "atom_05_00 of source source-a: its entity has `removal = \"withdraw\"`",
+            "table user_00.user_000: source-a has no captured table of this name",
+        ],
+    );
+
+    // A row that the index lacks, and lanes that stand still.
+    let missing = format!("DELETE FROM flux_relations.flux_relation_05 WHERE id = '{}'", recharge(2));
+    installation.execute("target", missing).await;
+    let ended = check(installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await;
+    assert_refused(
+        &ended,
+        &["`relations` differs from its 3 rows: 1 missing", "reconcile --now --store relations"],
+    );
+    let (_, report) = reconcile(installation, &["--store", "relations"]).await;
+    assert_eq!(report["verdict"], "repaired", "{report}");
+
+    installation.command(&["pause", "--projection", "relations"]).await.expect_success();
+    until_some("the lanes are paused", async || {
+        let status = installation.command(&["status"]).await.expect_success().stdout;
+        status.contains("relations/target/source-a/1: paused").then_some(())
+    })
+    .await;
+    insert(installation, "composite_05_01", &id("20160503", 1, 1, 3), None).await;
+    let ended = check(installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await;
+    assert_refused(&ended, &["cannot be compared with `relations`", "is paused"]);
+    installation.command(&["resume", "--projection", "relations"]).await.expect_success();
+    until_rows(installation, 6).await;
+    let gone = format!("DELETE FROM flux_00_0.composite_05_01 WHERE id = '{}'", id("20160503", 1, 1, 3));
+    installation.execute("source-a", gone).await;
+    until_rows(installation, 5).await;
+}
+
+/// A table of the same name has rows of its own, and a row event in it deletes a document as always.
+async fn next_table(installation: &Installation<'_>) {
+    installation.execute("source-a", flux_table("flux_00_0", "composite_05_00")).await;
+    insert(installation, "composite_05_00", &later_recharge(), None).await;
+    until_rows(installation, 7).await;
+    assert_eq!(retired(installation).await, (json!(1), json!(3)));
+    let claims =
+        async |document: &str| shown(installation, document).await["claims"].as_array().unwrap().len();
+    assert_eq!((claims(&recharge(3)).await, claims(&later_recharge()).await), (1, 1));
+    let ended = check(installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await;
+    assert_refused(&ended, &["its newest document is of 2017-01's table, 4 months old"]);
+
+    installation.command(&["refresh", "--projection", "relations"]).await.expect_success();
+    let delete = format!("DELETE FROM flux_00_0.composite_05_00 WHERE id = '{}'", later_recharge());
+    installation.execute("source-a", delete).await;
+    until_rows(installation, 6).await;
+    until_some("the refresh has ended", async || {
+        let (ended, _) = reconcile(installation, &["--store", "relations"]).await;
+        (ended.exit_code == 0).then_some(())
+    })
+    .await;
+    assert_eq!(retired(installation).await, (json!(1), json!(3)));
+}
