@@ -282,7 +282,7 @@ metrics! {
     DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
         "Duration of the last successful poll of the server.";
     CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
-        "When the certificate of a source or MySQL target expires, since the Unix epoch.";
+        "When the certificate of a source, a target, a cache or the log expires, since the Unix epoch.";
     BUILD = "anabranch_build_info", Gauge, &["version", "commit"],
         "Always 1: the version of the process, and the commit that it was built from where the build named it.";
     CONFIGURATION = "anabranch_configuration_info", Gauge, &["configuration"],

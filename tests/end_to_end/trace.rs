@@ -295,7 +295,8 @@ async fn a_device_is_followed_by_its_uuid_or_any_code_and_an_old_entry_of_the_ca
     installation.drained().await;
     for key in ["640", CODE] {
         let gone = traced(&installation, key).await;
-        let expected = "Equal: no source table has this key any more, and no store has a row of it.";
+        let expected = "Equal: no source table has this key any more, and no store has a row of it (rows of tables that left are not \
+             sought).";
         assert_eq!(
             (sentence(&gone), &gone["last_change"]["kind"]),
             (expected, &json!("delete")),

@@ -39,7 +39,8 @@ impl NatsLog {
             return Ok(holders);
         }
         let unanswered = || Fault::new(Code::LogUnreachable, title.clone(), "its keys cannot be read");
-        let messages_max = usize::try_from(pending.saturating_add(RENEWALS_MAX)).unwrap_or(usize::MAX);
+        let messages_max =
+            usize::try_from(pending.saturating_mul(2).saturating_add(RENEWALS_MAX)).unwrap_or(usize::MAX);
         let mut messages = consumer
             .fetch()
             .max_messages(messages_max)

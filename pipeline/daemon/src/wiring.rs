@@ -39,7 +39,7 @@ pub use self::coupons::{
     CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger, CouponQueue,
     CouponQueuePart, CouponSources, CouponTables, PastReports,
 };
-pub use self::derived::DerivedStore;
+pub use self::derived::{DerivedStore, SweepPlace};
 pub use self::documents::Documents;
 pub use self::flux::{FluxIdentifiers, FluxSequence};
 pub use self::lane::LaneStore;

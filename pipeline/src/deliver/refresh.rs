@@ -272,6 +272,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 Reread::Table(shard) => _ = self.set_aside.remove(shard),
             }
         }
+        // A table of the name that is there again is listed, unless the source hides it.
+        if !self.retired.is_empty() {
+            for reread in &flush.rereads {
+                if let Reread::Table(shard) = reread {
+                    self.retired.remove(shard);
+                }
+            }
+        }
         if !flush.retirements.is_empty() {
             // A table that left is no longer listed. A chunk of it that was read before is written all the same: its
             // rows are as old as the table, and stay as the others do.

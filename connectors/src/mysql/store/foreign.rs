@@ -46,7 +46,7 @@ impl ForeignRows for MysqlRows {
                 continue;
             }
             let after = after.take().filter(|(shard, _)| *shard >= first);
-            let part = Part { first, last, after, version_max: None };
+            let part = Part { first, last, after };
             let sql = self.part_sql(derived, &["lsn"], retired.as_deref(), part, limit.get() - read);
             let take = |row: &Row| {
                 let mut note = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {

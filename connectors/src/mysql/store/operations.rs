@@ -12,7 +12,8 @@ use crate::mysql::connection::quote_table;
 use crate::mysql::pool::Pool;
 
 const COLUMNS: &str = "`number`, `operation`, `phase`, CAST(FLOOR(UNIX_TIMESTAMP(`at`) * 1000) AS UNSIGNED), `who`, \
-     `via`, `host`, `version`, `command`, `before_state`, `after_state`";
+     `via`, `host`, `version`, `command`, LEFT(`before_state`, 4000), \
+     LEFT(`after_state`, 4000)";
 
 /// Statements at the beginning of each connection: `at` is written and read in UTC, and each row is committed at once.
 const SESSION: &str = "SET SESSION autocommit = 1, time_zone = '+00:00'";

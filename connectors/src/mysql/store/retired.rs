@@ -8,7 +8,7 @@
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows as _};
-use anabranch_pipeline::records::{CellRef, LaneId, RetiredShards, Retirement};
+use anabranch_pipeline::records::{Cell, CellRef, LaneId, RetiredShards, Retirement};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
@@ -30,7 +30,7 @@ pub struct RetiredTable {
 }
 
 /// The result of one step of a removal.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outlived {
     /// Derived rows that were removed.
     pub rows: u64,
@@ -38,6 +38,19 @@ pub struct Outlived {
     pub tables: u64,
     /// Whether nothing has outlived its table at this moment.
     pub is_done: bool,
+    /// Where the next step goes on; `None` = at the beginning.
+    pub place: Option<SweepPlace>,
+}
+
+/// A place within the rows of a retired table. A lost place costs time only.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SweepPlace {
+    /// Shard, lane and position of the retirement.
+    retirement: (u64, u32, u64),
+    /// Number of derived tables that are through.
+    tables: usize,
+    /// Shard and key of the last row that was examined.
+    after: Option<(u64, Box<[Cell]>)>,
 }
 
 /// Returns the statement that stores retirements; one that a replay meets again changes nothing.
@@ -93,15 +106,20 @@ impl MysqlRows {
         if self.assignment.projection.entity() != Entity::Flux {
             return Ok(false);
         }
-        let has = || async {
-            let sql = format!(
-                "SELECT 1 FROM information_schema.tables WHERE table_schema = {} AND table_name = {}",
-                literal(&self.target.0.control_database),
-                literal(RETIRED_TABLE)
-            );
-            Ok::<_, Fault>(!self.pool.rows(sql).await?.is_empty())
-        };
-        self.has_retired.get_or_try_init(has).await.copied()
+        if self.has_retired.get().is_some() {
+            return Ok(true);
+        }
+        let sql = format!(
+            "SELECT 1 FROM information_schema.tables WHERE table_schema = {} AND table_name = {}",
+            literal(&self.target.0.control_database),
+            literal(RETIRED_TABLE)
+        );
+        let has = !self.pool.rows(sql).await?.is_empty();
+        if has {
+            // A set-up may make the table while this process runs, and nothing removes it.
+            _ = self.has_retired.set(());
+        }
+        Ok(has)
     }
 
     /// Returns the SQL expression that is 1 for a row of a retired source table and 0 for others; `None` where no table
@@ -139,9 +157,15 @@ impl MysqlRows {
         Ok(self.pool.rows(sql).await?.into_iter().filter_map(table).collect())
     }
 
-    /// Removes at most `rows` derived rows of the source table that was retired longest ago, if that is `months` months
-    /// ago or more. A lane that raises the version of such a row at the same time keeps it.
-    pub async fn remove_outlived(&self, months: u32, rows: usize) -> Result<Outlived, Fault> {
+    /// Examines at most `rows` derived rows of the source table that was retired longest ago, if that is `months` months
+    /// ago or more, and removes those of the table that left; rows of a later table of its name stay. A lane that raises
+    /// the version of such a row at the same time keeps it.
+    pub async fn remove_outlived(
+        &self,
+        months: u32,
+        rows: usize,
+        place: Option<SweepPlace>,
+    ) -> Result<Outlived, Fault> {
         let done = Outlived { is_done: true, ..Outlived::default() };
         if !self.has_retired().await? {
             return Ok(done);
@@ -154,28 +178,33 @@ impl MysqlRows {
         );
         let oldest = self.pool.rows(sql).await?.into_iter().next();
         let oldest = oldest.and_then(|row| mysql_async::from_row_opt::<(u64, u32, u64)>(row).ok());
-        let Some((shard, lane, position)) = oldest else { return Ok(done) };
-        for index in self.assignment.owned_by(lane) {
-            let found = self.rows_up_to(index, shard, position, rows).await?;
-            if !found.is_empty() {
-                let removed = self.remove(&found).await?;
-                return Ok(Outlived { rows: removed, ..Outlived::default() });
-            }
+        let Some(retirement @ (shard, lane, position)) = oldest else { return Ok(done) };
+        let same = place.filter(|place| place.retirement == retirement);
+        let mut place = same.unwrap_or(SweepPlace { retirement, tables: 0, after: None });
+        let Some(index) = self.assignment.owned_by(lane).get(place.tables).copied() else {
+            self.forget_retired(shard, lane, position).await?;
+            return Ok(Outlived { tables: 1, ..Outlived::default() });
+        };
+        let examined = self.examined(index, shard, place.after.take(), rows).await?;
+        match examined.last() {
+            Some(last) if examined.len() == rows => place.after = Some((shard, last.key.clone())),
+            _ => place.tables += 1,
         }
-        self.forget_retired(shard, lane, position).await?;
-        Ok(Outlived { tables: 1, ..Outlived::default() })
+        let outlived: Vec<_> = examined.into_iter().filter(|row| row.version.0 <= position).collect();
+        let removed = self.remove(&outlived).await?;
+        Ok(Outlived { rows: removed, place: Some(place), ..Outlived::default() })
     }
 
-    /// Returns at most `limit` rows of a shard whose version is not above the position.
-    async fn rows_up_to(
+    /// Returns at most `limit` rows of a shard after a key, with their versions.
+    async fn examined(
         &self,
         index: u32,
         shard: u64,
-        position: u64,
+        after: Option<(u64, Box<[Cell]>)>,
         limit: usize,
     ) -> Result<Vec<ForeignRow>, Fault> {
         let table = self.table(index)?;
-        let part = Part { first: shard, last: Some(shard), after: None, version_max: Some(position) };
+        let part = Part { first: shard, last: Some(shard), after };
         let sql = self.part_sql(table, &["lsn"], None, part, limit);
         let (owner, keys) = (ShardId::from_u64(shard), table.shape.key_columns.len());
         let mut found = Vec::new();

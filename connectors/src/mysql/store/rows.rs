@@ -7,7 +7,7 @@
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
@@ -18,7 +18,6 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
-use tokio::sync::OnceCell;
 
 use super::MysqlTarget;
 use super::cells::push_cell;
@@ -47,7 +46,7 @@ pub struct MysqlRows {
     pub(super) assignment: Arc<Assignment>,
     pub(super) pool: Pool,
     /// Whether the target has the table of retired source tables, once a call has asked.
-    pub(super) has_retired: Arc<OnceCell<bool>>,
+    pub(super) has_retired: Arc<OnceLock<()>>,
 }
 
 /// A part of a table's rows, in the order of shards.
@@ -58,8 +57,6 @@ pub(super) struct Part {
     pub(super) last: Option<u64>,
     /// The part begins after this row.
     pub(super) after: Option<(u64, Box<[Cell]>)>,
-    /// Version that no row of the part exceeds; `None` = any.
-    pub(super) version_max: Option<u64>,
 }
 
 impl MysqlRows {
@@ -110,7 +107,7 @@ impl MysqlRows {
         part: Part,
         limit: usize,
     ) -> String {
-        let Part { first, last, after, version_max } = part;
+        let Part { first, last, after } = part;
         let index = Some(table.shape.shard_index);
         let key =
             table.shape.shard_order.iter().map(|place| quote_identifier(table.shape.key_columns[*place]));
@@ -131,9 +128,6 @@ impl MysqlRows {
         }
         if let Some(last) = last {
             sql.push_str(&format!(" AND `shard_id` <= {last}"));
-        }
-        if let Some(version) = version_max {
-            sql.push_str(&format!(" AND `lsn` <= {version}"));
         }
         sql + &format!(" ORDER BY {} LIMIT {limit}", order.join(","))
     }
@@ -252,7 +246,7 @@ impl DerivedRows for MysqlRows {
         // Only rows that no lane wrote lie above the last shard: the page includes them.
         let last = ShardId::from_u64(last + 1).map(|_| last);
         let retired = self.retired_expression(table).await?;
-        let part = Part { first, last, after, version_max: None };
+        let part = Part { first, last, after };
         let sql = self.part_sql(derived, derived.shape.value_columns, retired.as_deref(), part, limit.get());
         let take = |row: &Row| {
             let mut show = |shard, key: &[CellRef<'_>], values: &[CellRef<'_>]| {

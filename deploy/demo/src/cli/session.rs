@@ -39,6 +39,8 @@ const DOCUMENTS_PER_RECHARGE: u64 = 7;
 
 /// Token that applications send to the API.
 const TOKEN: &str = "token-of-the-demo";
+/// Token with which the live page shows its actions.
+const OPERATOR_TOKEN: &str = "operator-of-the-demo";
 /// Time before drift is planted, so that all parts are running.
 const BEFORE_DRIFT: Duration = Duration::from_secs(3);
 /// Roles of the daemon when a command begins the coupon day: all but the dispatcher's.
@@ -139,6 +141,8 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         false => None,
     };
     configuration.further = coupons.as_ref().map(CouponDay::configuration).unwrap_or_default();
+    configuration.further +=
+        &format!("\n[[http.operators]]\nname = \"{NAME}\"\ntoken = \"{OPERATOR_TOKEN}\"\n");
     let configuration_file = configuration.write(&stack)?;
     let seed = arguments.seed.unwrap_or_else(|| u64::from(rand::random::<u32>()));
     measured.seed = seed;
@@ -358,7 +362,7 @@ fn screen(arguments: &Arguments, running: &Running) -> Screen {
         running.measured.seed
     );
     let mut footer = vec![
-        format!("live page    http://{}/", running.daemon.http()),
+        format!("live page    http://{}/   (token {OPERATOR_TOKEN}: its actions)", running.daemon.http()),
         format!("metrics      http://{}/metrics  (also /v1/status, /readyz)", running.daemon.http()),
         format!("status       cargo anabranch --config {file} status --watch"),
         format!("the log      cargo anabranch --config {file} tail"),

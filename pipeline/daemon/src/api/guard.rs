@@ -215,7 +215,12 @@ async fn admitted(guard: &Guard, request: Request, limit: Duration, next: Next) 
     })?;
     tokio::time::timeout_at(deadline, next.run(request)).await.map_err(|_| {
         let detail = format!("no answer within {} s", limit.as_secs());
-        Problem::new(Code::TimedOut, detail, "GET /readyz says what is down; try again")
+        // An action that has begun goes on, so its operator looks before asking again.
+        let remedy = match limit {
+            OPERATOR_TIME_LIMIT => "an action goes on: GET /v1/operations shows its end",
+            _ => "GET /readyz says what is down; try again",
+        };
+        Problem::new(Code::TimedOut, detail, remedy)
     })
 }
 

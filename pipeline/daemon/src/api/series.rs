@@ -14,6 +14,7 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::Shared;
 use super::problem::Problem;
@@ -30,6 +31,10 @@ struct Head {
     events: Vec<StateChange>,
 }
 
+/// Answers that clients may be reading at once.
+const ANSWERS_MAX: usize = 8;
+static ANSWERS: Semaphore = Semaphore::const_new(ANSWERS_MAX);
+
 pub(super) async fn recent(
     State(Shared(served)): State<Shared>,
     headers: HeaderMap,
@@ -37,6 +42,11 @@ pub(super) async fn recent(
 ) -> Result<Response, Problem> {
     served.guard.knows_sender(&headers)?;
     let thing = query.get("thing").map(String::as_str);
+    // Each answer may hold some megabytes until its client has read them.
+    let Ok(permit) = ANSWERS.try_acquire() else {
+        let detail = format!("{ANSWERS_MAX} answers are being read");
+        return Err(Problem::new(Code::TooManyRequests, detail, "ask again in some seconds"));
+    };
     let hours = served.context.observatory.recent_hours(thing, Instant::now()).ok_or_else(|| {
         let detail = "the daemon has no series of this thing";
         Problem::new(Code::RouteUnknown, detail, "GET /v1/series lists all of them")
@@ -51,7 +61,11 @@ pub(super) async fn recent(
     };
     let head = serde_json::to_string(&head).expect("a head holds text and numbers only");
     let before = format!("{},\"series\":", head.strip_suffix('}').unwrap_or(&head));
-    let parts = [before.into(), hours.series, Bytes::from_static(b"}")].map(Ok::<Bytes, Infallible>);
+    let parts = [before.into(), hours.series, Bytes::from_static(b"}")];
+    let parts = parts.into_iter().map(move |part| {
+        let _held = &permit;
+        Ok::<Bytes, Infallible>(part)
+    });
     let head = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     Ok((head, Body::from_stream(futures::stream::iter(parts))).into_response())
 }

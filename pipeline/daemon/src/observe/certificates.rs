@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
+use anabranch_pipeline::error::Fault;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +13,7 @@ use super::{Dependency, Observatory};
 use crate::wiring::{Wiring, certificate_ends};
 
 const INTERVAL: Duration = Duration::from_secs(3600);
+const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Starts a loop for each target and cache and for the log.
 pub(super) fn spawn(
@@ -24,19 +26,28 @@ pub(super) fn spawn(
     for target in mysql {
         let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), target.name.clone());
         loops.spawn(every_interval(INTERVAL, cancel.clone(), async move || {
-            if let Ok(ends) = within(Dependency::Target, &name, wiring.certificate_ends(&name)).await {
-                let ends = ends.as_deref().and_then(certificate_end);
-                observatory.certificate_seen(Dependency::Target, &name, ends);
-            }
+            let ends = until_answered(|| within(Dependency::Target, &name, wiring.certificate_ends(&name)));
+            let ends = ends.await.as_deref().and_then(certificate_end);
+            observatory.certificate_seen(Dependency::Target, &name, ends);
         }));
     }
     for (kind, name, url) in silent_servers(wiring.config()) {
         let (observatory, url) = (observatory.clone(), url.clone());
         loops.spawn(every_interval(INTERVAL, cancel.clone(), async move || {
-            if let Ok(ends) = within(kind, &name, certificate_ends(&url, kind.unreachable())).await {
-                observatory.certificate_seen(kind, &name, ends);
-            }
+            let ends =
+                until_answered(|| within(kind, &name, certificate_ends(&url, kind.unreachable()))).await;
+            observatory.certificate_seen(kind, &name, ends);
         }));
+    }
+}
+
+/// Asks each minute until the server answers.
+async fn until_answered<T, F: Future<Output = Result<T, Fault>>>(question: impl Fn() -> F) -> T {
+    loop {
+        match question().await {
+            Ok(answer) => return answer,
+            Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
+        }
     }
 }
 

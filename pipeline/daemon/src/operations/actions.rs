@@ -18,6 +18,9 @@ use super::{
 use crate::reconciliations::{self, ReconcileOrder};
 use crate::wiring::{OperationRecords, Wiring};
 
+/// Actions that a process carries out at once.
+const ACTIONS_MAX: usize = 8;
+
 /// One change for which an operator asks.
 #[derive(Debug, Clone)]
 pub enum Action {
@@ -107,6 +110,8 @@ pub struct Actions {
     tasks: TaskTracker,
     /// Ends reconciliations that run in the background.
     cancel: CancellationToken,
+    /// Places of the actions that are carried out at once: a server that does not answer holds each for a while.
+    places: Arc<Semaphore>,
     /// The place of the one reconciliation that this process runs by an action.
     reconciliations: Arc<Semaphore>,
     /// Kept, so that lists of operations share one connection; `None` = no target can keep records.
@@ -120,6 +125,7 @@ impl Actions {
             wiring: wiring.clone(),
             tasks: TaskTracker::new(),
             cancel,
+            places: Arc::new(Semaphore::new(ACTIONS_MAX)),
             reconciliations: Arc::new(Semaphore::new(1)),
             records: wiring.operations().ok(),
         }
@@ -132,7 +138,12 @@ impl Actions {
     /// Carries an action out. Dropping the future does not stop it.
     pub async fn carry_out(&self, action: Action, actor: Actor) -> Result<Carried, Fault> {
         let actions = self.clone();
+        let place = self.places.clone().try_acquire_owned().map_err(|_| {
+            Fault::new(Code::TooManyRequests, "actions", format!("{ACTIONS_MAX} are being carried out"))
+                .needs("the end of one: GET /v1/operations shows it")
+        })?;
         let work = self.tasks.spawn(async move {
+            let _place = place;
             match action {
                 Action::Reconcile(order) => actions.reconcile(order, actor).await,
                 action => action.carry_out(&actions.wiring, &actor).await,

@@ -15,7 +15,13 @@ pub fn plan_lines(plan: &ReconcilePlan) -> Vec<String> {
         Mode::Repair => "has lanes repair what differs",
     };
     let mut lines = vec![format!("the reconciliation compares {}, and {drift}", plan.stores.join(", "))];
-    lines.extend(plan.continued.iter().map(|id| format!("it continues {id}, which was cut off")));
+    let held = "a process works on a reconciliation now; this one is refused unless that ends within 10 s";
+    match plan.is_lease_held {
+        true => lines.push(held.to_owned()),
+        false => {
+            lines.extend(plan.continued.iter().map(|id| format!("it continues {id}, which was cut off")))
+        }
+    }
     lines
 }
 

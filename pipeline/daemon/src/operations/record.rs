@@ -46,9 +46,10 @@ impl fmt::Display for Actor {
 /// An operation whose change may begin.
 #[derive(Debug)]
 pub struct BegunOperation {
-    /// `None` = the record of the beginning could not be written.
+    /// `None` = no target can keep records.
     records: Option<OperationRecords>,
     begun: OperationRecord,
+    is_begun_written: bool,
 }
 
 impl BegunOperation {
@@ -66,19 +67,12 @@ impl BegunOperation {
             before,
             after: None,
         };
-        let written = async {
-            let records = wiring.operations()?;
-            append(&records, &begun).await?;
-            Ok::<_, Fault>(records)
+        let records = wiring.operations().inspect_err(|fault| warn(&begun, fault)).ok();
+        let is_begun_written = match &records {
+            Some(records) => append(records, &begun).await.inspect_err(|fault| warn(&begun, fault)).is_ok(),
+            None => false,
         };
-        let records = match written.await {
-            Ok(records) => Some(records),
-            Err(fault) => {
-                warn(&begun, &fault);
-                None
-            }
-        };
-        Self { records, begun }
+        Self { records, begun, is_begun_written }
     }
 
     pub fn id(&self) -> &str {
@@ -87,7 +81,7 @@ impl BegunOperation {
 
     /// Returns whether the record of the beginning is written.
     pub fn is_recorded(&self) -> bool {
-        self.records.is_some()
+        self.is_begun_written
     }
 
     /// Writes the record of the end: what was done, or why it failed. Returns whether both records are written.
@@ -100,7 +94,7 @@ impl BegunOperation {
         let at_ms = wall_clock::now_ms();
         let ended = OperationRecord { phase, at_ms, before: None, after: Some(after), ..self.begun };
         let written = append(&records, &ended).await;
-        written.inspect_err(|fault| warn(&ended, fault)).is_ok()
+        written.inspect_err(|fault| warn(&ended, fault)).is_ok() && self.is_begun_written
     }
 }
 

@@ -3,12 +3,12 @@
 //! The request writes progress rows only. The daemon that runs the lanes, or one that starts later, notices and reads
 //! the tables beside its feed. A condition is first tried on the source, and one that no lane could read is refused.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::deliver::{rehearse_refresh, request_refresh};
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{LaneStore as _, RowSource};
 use anabranch_pipeline::records::{COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope};
 use anabranch_pipeline::retry::again;
@@ -74,12 +74,22 @@ impl RefreshRequest {
         let (lanes, scope) = self.prepared(wiring).await?;
         let before = state(wiring, &lanes).await;
         let begun = BegunOperation::begin(wiring, actor, self.command(), before).await;
-        let mut asked = Vec::new();
+        let (mut asked, mut silent) = (Vec::new(), BTreeMap::new());
         for lane in lanes {
-            let asking = again(async || {
-                request_refresh(&lane, &mut wiring.lane(&lane)?, scope.clone()).await.map(drop)
-            });
-            let outcome = asking.await;
+            let outcome = match silent.get(&lane.target) {
+                Some(code) => Err(unasked(&lane, *code)),
+                None => {
+                    let ask = async || {
+                        request_refresh(&lane, &mut wiring.lane(&lane)?, scope.clone()).await.map(drop)
+                    };
+                    again(ask).await
+                }
+            };
+            if let Err(fault) = &outcome
+                && fault.class() == Class::Transient
+            {
+                silent.insert(lane.target.clone(), fault.code());
+            }
             asked.push(LaneRefresh { lane, outcome });
             asked.last().into_iter().for_each(&mut on_lane);
         }
@@ -136,12 +146,25 @@ impl RefreshRequest {
     }
 }
 
+/// Returns the fault of a lane whose target did not answer for another lane. Each wait lasts seconds, and a person waits
+/// for all lanes.
+fn unasked(lane: &LaneId, code: Code) -> Fault {
+    Fault::new(code, format!("lane {lane}"), "its target did not answer for another lane")
+        .needs("the target; then ask again")
+}
+
 /// Returns position and refresh of each lane that answers, for a record; `None` if no lane does.
 async fn state(wiring: &Wiring, lanes: &[LaneId]) -> Option<String> {
-    let mut lines = Vec::new();
+    let (mut lines, mut silent) = (Vec::new(), BTreeSet::new());
     for lane in lanes {
         let Ok(mut store) = wiring.lane(lane) else { continue };
-        let Ok(progress) = store.load().await else { continue };
+        if silent.contains(&lane.target) {
+            continue;
+        }
+        let Ok(progress) = store.load().await else {
+            silent.insert(&lane.target);
+            continue;
+        };
         let refresh = if progress.refresh.is_some() { "a refresh under way" } else { "no refresh" };
         lines.push(format!("{lane} at {}, {refresh}", progress.position));
     }

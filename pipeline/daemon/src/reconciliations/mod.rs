@@ -102,6 +102,8 @@ pub struct ReconcilePlan {
     pub mode: Mode,
     /// The id of one that was cut off and would continue.
     pub continued: Option<String>,
+    /// A process holds the lease of reconciliations at this moment.
+    pub is_lease_held: bool,
 }
 
 impl<'a> EndSignals<'a> {
@@ -147,14 +149,16 @@ pub async fn rehearse(
 ) -> Result<ReconcilePlan, Fault> {
     let (stores, layout) = (stores::names(wiring, order)?, layout(wiring.config()));
     wiring.history()?;
-    let register = wiring.log().await?.read(order.register()).await?;
+    let log = wiring.log().await?;
+    let register = log.read(order.register()).await?;
+    let is_lease_held = log.lease_holders().await?.contains_key(SCHEDULED);
     if !abandons {
         require_same(&register, order, &layout)?;
     }
     let is_same = |state: &State| state.order == *order && state.layout == layout;
     let continued = read(&register).and_then(Result::ok).filter(is_same).map(|state| state.id);
     let mode = order.mode.unwrap_or(wiring.config().reconcile.settings.mode);
-    Ok(ReconcilePlan { stores, mode, continued })
+    Ok(ReconcilePlan { stores, mode, continued, is_lease_held })
 }
 
 async fn attempt(

@@ -87,9 +87,9 @@ pub(super) fn traced_lanes(
     places: &BTreeMap<String, (Lsn, ServerIdentity)>,
     status: &StatusView,
 ) -> Vec<TracedLane> {
+    let views: BTreeMap<String, &LaneView> = status.lanes.iter().map(|view| (view.id(), view)).collect();
     let lane = |id: LaneId| {
-        let name = id.to_string();
-        let view = status.lanes.iter().find(|view| view.id() == name).cloned();
+        let view = views.get(&id.to_string()).map(|view| (*view).clone());
         let stored = progress.get(&id);
         let reach = reach(stored, places.get(&id.source), view.as_ref());
         TracedLane { reach, position: stored.map(|stored| stored.position), view, id }

@@ -127,9 +127,11 @@ fn alike(facts: &Facts<'_>) -> String {
     }
     if facts.rows.is_empty() {
         return match facts.is_in_log {
-            true => "Equal: no source table has this key any more, and no store has a row of it".to_owned(),
+            true => "Equal: no source table has this key any more, and no store has a row of it (rows of tables that left are not \
+                 sought)".to_owned(),
             false => format!(
-                "Nothing has this key: no source table, no store, and none of the newest {} messages of the log",
+                "Nothing has this key: no source table, no store, and none of the newest {} messages of the log (rows of \
+                 tables that left are not sought)",
                 facts.messages
             ),
         };

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
+pub use anabranch_connectors::mysql::store::SweepPlace;
 use anabranch_connectors::mysql::store::{MysqlRows, Outlived, RetiredTable};
 use anabranch_connectors::search::SearchRows;
 use anabranch_pipeline::error::Fault;
@@ -45,9 +46,14 @@ impl DerivedStore {
     }
 
     /// Removes at most `rows` derived rows of a source table that was retired `months` months ago or earlier.
-    pub async fn remove_outlived(&self, months: u32, rows: usize) -> Result<Outlived, Fault> {
+    pub async fn remove_outlived(
+        &self,
+        months: u32,
+        rows: usize,
+        place: Option<SweepPlace>,
+    ) -> Result<Outlived, Fault> {
         match self {
-            Self::Mysql(derived) => derived.remove_outlived(months, rows).await,
+            Self::Mysql(derived) => derived.remove_outlived(months, rows, place).await,
             Self::Search(_) => Ok(Outlived { is_done: true, ..Outlived::default() }),
         }
     }

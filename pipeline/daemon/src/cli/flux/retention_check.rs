@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     /// Only tables of this source: main and fail-over databases may have equal names
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
-    /// The day that ages are counted to, as YYYY-MM-DD. Default: today, UTC
+    /// The day that ages are counted to, as YYYY-MM-DD; a later day than today counts as today. Default: today, UTC
     #[arg(long, value_name = "DATE")]
     today: Option<Date>,
     /// Print one JSON object a table
@@ -46,7 +46,9 @@ struct Checked {
 }
 
 pub(super) async fn run(wiring: &Wiring, arguments: &Arguments) -> Outcome {
-    let tables = document_tables(wiring, today(arguments.today)).await.map_err(|fault| vec![fault])?;
+    let tables = document_tables(wiring, today(arguments.today).min(today(None)))
+        .await
+        .map_err(|fault| vec![fault])?;
     let months = wiring.config().flux_retention().months.get();
     let chosen = choose(&tables, arguments, months)?;
     let mut checked: Vec<Checked> = chosen.iter().map(|(table, month)| Checked::new(table, month)).collect();

@@ -122,11 +122,14 @@ fn a_row_without_derived_rows_is_explained_by_its_defect() {
 #[test]
 fn a_key_without_rows_is_looked_for_in_the_log() {
     let text = sentence(&Facts { messages: 7, ..Facts::default() });
-    let expected =
-        "Nothing has this key: no source table, no store, and none of the newest 7 messages of the log.";
+    let expected = "Nothing has this key: no source table, no store, and none of the newest 7 messages of the log (rows of \
+         tables that left are not sought).";
     assert_eq!(text, expected);
     let text = sentence(&Facts { is_in_log: true, ..Facts::default() });
-    assert_eq!(text, "Equal: no source table has this key any more, and no store has a row of it.");
+    assert_eq!(
+        text,
+        "Equal: no source table has this key any more, and no store has a row of it (rows of tables that left are not sought)."
+    );
 }
 
 #[test]
