@@ -7,8 +7,8 @@
 //!
 //! `client.rs` connects and checks the server, `setup.rs` makes and compares streams, `writer.rs` appends under the
 //! fence, `reader.rs` reads and finds holes, `search.rs` finds positions, `work_queue.rs` carries messages to granters,
-//! `lease.rs` holds leases and `lease_holders.rs` lists them, `registers.rs` keeps short texts, `error.rs` turns answers
-//! into faults.
+//! `lease.rs` holds leases and `lease_holders.rs` lists them, `registers.rs` keeps short texts, `error.rs` turns
+//! answers into faults.
 
 mod client;
 mod error;

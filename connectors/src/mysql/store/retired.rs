@@ -157,9 +157,9 @@ impl MysqlRows {
         Ok(self.pool.rows(sql).await?.into_iter().filter_map(table).collect())
     }
 
-    /// Examines at most `rows` derived rows of the source table that was retired longest ago, if that is `months` months
-    /// ago or more, and removes those of the table that left; rows of a later table of its name stay. A lane that raises
-    /// the version of such a row at the same time keeps it.
+    /// Examines at most `rows` derived rows of the source table that was retired longest ago, if that is `months`
+    /// months ago or more, and removes those of the table that left. Rows of a later table of its name stay. A lane that
+    /// raises the version of such a row at the same time keeps it.
     pub async fn remove_outlived(
         &self,
         months: u32,

@@ -146,8 +146,8 @@ impl RefreshRequest {
     }
 }
 
-/// Returns the fault of a lane whose target did not answer for another lane. Each wait lasts seconds, and a person waits
-/// for all lanes.
+/// Returns the fault of a lane whose target did not answer for another lane. Each wait lasts seconds, and a person
+/// waits for all lanes.
 fn unasked(lane: &LaneId, code: Code) -> Fault {
     Fault::new(code, format!("lane {lane}"), "its target did not answer for another lane")
         .needs("the target; then ask again")
