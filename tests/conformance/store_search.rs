@@ -188,6 +188,33 @@ async fn a_rejected_document_is_parked_and_the_rest_goes_on() {
     assert!(site.target().dead_letters("documents", 10).await.unwrap().is_empty());
     assert_eq!(site.target().overview("documents").await.unwrap().oldest_letter_ms, None);
     assert_eq!(another.load().await.unwrap(), progress);
+
+    // After a rebuild the documents are in another index, so the letters of the replaced one say nothing any more.
+    let changes = vec![(10, 0, insert(5, &[("account_id", b"none")]))];
+    apply(&mut another, &progress, changes).await.unwrap();
+    assert_eq!(site.target().dead_letters("documents", 10).await.unwrap().len(), 1);
+    let index = site.target().begin_rebuild("documents").await.unwrap();
+    site.target().end_rebuild("documents", &index, true).await.unwrap();
+    assert!(site.target().dead_letters("documents", 10).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_takes_no_writes_is_named_at_once_and_served_again_without_the_block() {
+    let site = SearchSite::new().await.ready().await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let block = async |is_set: Json| {
+        let settings = json!({ "index.blocks.read_only_allow_delete": is_set });
+        site.admin(Method::PUT, &format!("{}/_settings", site.index()), settings).await;
+    };
+    block(json!(true)).await;
+    let fault = apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap_err();
+    // A cluster that is busy for a moment is asked again for a minute, and its fault names no type.
+    assert!(fault.to_string().contains("cluster_block_exception"), "{fault}");
+    assert_eq!(fault.code(), Code::TargetUnreachable);
+    block(Json::Null).await;
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    apply(&mut lane, &progress, vec![(5, 0, insert(1, &[]))]).await.unwrap();
+    assert_eq!(site.documents().await.len(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

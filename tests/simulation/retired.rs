@@ -1,7 +1,6 @@
 //! Tables that left by a retention rule, on twins without faults: their derived rows stand, whatever is read, repaired
 //! or removed afterwards, and rows of the next table of that name stand beside them.
 
-
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;

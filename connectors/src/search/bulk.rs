@@ -14,7 +14,7 @@ use reqwest::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::client::{BusyRetry, Client};
-use super::error::{TypedError, fault};
+use super::error::{TypedError, fault, is_busy};
 use super::hits::FoundDocument;
 
 /// Bytes of a request: well below the 100 MB that servers take, and enough that the round trip does not count.
@@ -175,7 +175,7 @@ async fn send<O: Operation>(
             match status {
                 status if status.is_success() => {}
                 StatusCode::CONFLICT => {}
-                StatusCode::TOO_MANY_REQUESTS => busy.push(document),
+                status if is_busy(status, &reason) => busy.push(document),
                 status => {
                     match document.rejected(reason.clone()).filter(|_| status == StatusCode::BAD_REQUEST) {
                         Some(refused) => rejected.push(refused),

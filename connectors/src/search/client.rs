@@ -15,7 +15,7 @@ use rustls::RootCertStore;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::error::fault_of;
+use super::error::{fault_of, is_busy_answer};
 use crate::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -112,7 +112,7 @@ impl Client {
         let mut busy_retry = BusyRetry::new();
         loop {
             let answer = self.ask_once(method.clone(), path, body.clone()).await?;
-            if answer.status != StatusCode::TOO_MANY_REQUESTS {
+            if !is_busy_answer(answer.status, &answer.body) {
                 return Ok(answer);
             }
             busy_retry.pause(|| answer.fault("")).await?;

@@ -178,6 +178,24 @@ pub(super) async fn remove(
     Ok(removed)
 }
 
+/// Removes the letters of an index that no lane writes any more.
+pub(super) async fn remove_of_index(
+    client: &Client,
+    target: &SearchTarget,
+    projection: &str,
+    index: &str,
+) -> Result<(), Fault> {
+    let filter = json!([{ "term": { "projection": projection } }, { "term": { "index": index } }]);
+    loop {
+        let letters = find(client, target, &filter, LETTERS_MAX).await?;
+        let version = |letter: &DeadLetter| Some((letter.id(), Lsn::from_u64(letter.lsn).ok()?));
+        let versions: Vec<_> = letters.iter().filter_map(version).collect();
+        if remove(client, target, &versions).await? == 0 {
+            return Ok(());
+        }
+    }
+}
+
 /// Returns letters in the order of their versions, the oldest first.
 async fn find(
     client: &Client,

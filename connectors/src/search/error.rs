@@ -21,11 +21,29 @@ pub(super) struct TypedError {
     pub(super) kind: String,
 }
 
+/// Error of a write to an index that takes none: its disks are full, or a person blocked it. Its status is 403 or 429.
+const WRITE_BLOCK: &str = "cluster_block_exception";
+
 /// Returns the fault of an answer that is no success.
 pub(super) fn fault_of(subject: &str, status: StatusCode, body: &[u8]) -> Fault {
+    fault(subject, status, &kind_of(body))
+}
+
+fn kind_of(body: &[u8]) -> String {
     let refusal: Option<Refusal> = serde_json::from_slice(body).ok();
     let kind = refusal.as_ref().and_then(|refusal| refusal.error["type"].as_str());
-    fault(subject, status, kind.unwrap_or_default())
+    kind.unwrap_or_default().to_owned()
+}
+
+/// Returns whether the cluster is only too busy, so that the same request may succeed a moment later. A block of writes
+/// has the same status and lasts until a person ends it.
+pub(super) fn is_busy(status: StatusCode, kind: &str) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS && kind != WRITE_BLOCK
+}
+
+/// Returns [`is_busy`] of a whole answer.
+pub(super) fn is_busy_answer(status: StatusCode, body: &[u8]) -> bool {
+    status == StatusCode::TOO_MANY_REQUESTS && is_busy(status, &kind_of(body))
 }
 
 /// Returns the fault of a status and an error's type.
@@ -39,12 +57,14 @@ pub(super) fn fault(subject: &str, status: StatusCode, kind: &str) -> Fault {
         StatusCode::UNAUTHORIZED => {
             new(Code::TargetAccessDenied).needs("the user and password of the account")
         }
-        // A full disk makes indexes read-only, with the same status as a missing privilege.
-        StatusCode::FORBIDDEN if kind == "cluster_block_exception" => {
-            new(Code::TargetUnreachable).needs("an index without a write block").remedy(
-                "free space on the cluster's disks, and remove the block `index.blocks.read_only_allow_delete`",
-            )
-        }
+        // A full disk makes indexes read-only, with the status of a missing privilege or of a busy cluster.
+        StatusCode::FORBIDDEN | StatusCode::TOO_MANY_REQUESTS if kind == WRITE_BLOCK => new(
+            Code::TargetUnreachable,
+        )
+        .needs("an index without a write block")
+        .remedy(
+            "free space on the cluster's disks, and remove the block `index.blocks.read_only_allow_delete`",
+        ),
         StatusCode::FORBIDDEN => new(Code::TargetGrantMissing)
             .remedy("give the account the role of deploy/grants/opensearch-roles.yml"),
         StatusCode::NOT_FOUND => new(Code::TargetTableMissing).remedy(SETUP_COMMAND),
@@ -72,6 +92,7 @@ mod tests {
             (403, "cluster_block_exception", Code::TargetUnreachable),
             (404, "index_not_found_exception", Code::TargetTableMissing),
             (429, "rejected_execution_exception", Code::TargetUnreachable),
+            (429, "cluster_block_exception", Code::TargetUnreachable),
             (400, "mapper_parsing_exception", Code::TargetRejected),
             (503, "unavailable_shards_exception", Code::TargetUnreachable),
         ] {

@@ -18,7 +18,7 @@ use super::client::Client;
 use super::generations::Generations;
 use super::lane::SearchLane;
 use super::setup::NeededIndex;
-use super::{SearchTarget, progress};
+use super::{SearchTarget, dead_letters, progress};
 
 /// State of a projection in a cluster, as far as the index was refreshed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,8 +113,12 @@ impl SearchTarget {
         for lane in self.lanes_of_rebuild(assignment, index) {
             progress::remove(client, self, &lane).await?;
         }
-        if removes_old && serving != index {
-            remove_index(client, &serving).await?;
+        if serving != index {
+            // Each of its documents is in the new index, or has a letter of that index.
+            dead_letters::remove_of_index(self.client().await?, self, projection, &serving).await?;
+            if removes_old {
+                remove_index(client, &serving).await?;
+            }
         }
         Ok(serving)
     }
@@ -130,6 +134,7 @@ impl SearchTarget {
         for lane in self.lanes_of_rebuild(assignment, &index) {
             progress::remove(client, self, &lane).await?;
         }
+        dead_letters::remove_of_index(self.client().await?, self, projection, &index).await?;
         remove_index(client, &index).await?;
         Ok(Some(index))
     }
