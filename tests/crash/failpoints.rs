@@ -9,7 +9,7 @@ use anabranch_tests::{Daemon, Installation, Plan, seed, until};
 use async_nats::jetstream::stream::Config;
 use futures::TryStreamExt;
 
-use crate::{GROUND, GROUND_WITH_SEARCH};
+use crate::GROUND;
 
 pub const VARIABLE: &str = "ANABRANCH_FAILPOINT";
 
@@ -91,7 +91,7 @@ fn serial_system() -> Plan {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_step_of_its_cache_loses_nothing() {
-    let installation = Installation::set_up(GROUND_WITH_SEARCH.turn().await, &serial_system()).await;
+    let installation = Installation::set_up(GROUND.turn().await, &serial_system()).await;
     let mut workloads = workloads(&installation, "failpoints of the cache").await;
     for name in failpoints::CACHING {
         if ["cache-after-repeat", "cache-before-record", "cache-after-record"].contains(name) {
@@ -117,7 +117,7 @@ async fn promote(installation: &Installation<'_>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_step_of_documents_loses_nothing() {
-    let installation = Installation::set_up(GROUND_WITH_SEARCH.turn().await, &serial_system()).await;
+    let installation = Installation::set_up(GROUND.turn().await, &serial_system()).await;
     let mut workloads = workloads(&installation, "failpoints of documents").await;
     goes_on(&installation).await;
     for name in failpoints::DOCUMENTING {
@@ -178,7 +178,7 @@ async fn damage_and_refresh(installation: &Installation<'_>) {
 /// The next daemon continues after the last stored step, and ends with the rows of an undisturbed refresh.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_daemon_killed_before_or_after_any_step_of_a_refresh_loses_nothing() {
-    let installation = Installation::set_up(GROUND_WITH_SEARCH.turn().await, &Plan::everything()).await;
+    let installation = Installation::set_up(GROUND.turn().await, &Plan::everything()).await;
     let mut workloads = workloads(&installation, "failpoints of a refresh").await;
     goes_on(&installation).await;
     for name in failpoints::REFRESHING {

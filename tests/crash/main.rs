@@ -19,14 +19,12 @@ mod zombies;
 
 use std::time::Duration;
 
-use anabranch_stack::{Options, ServerSpec};
+use anabranch_stack::Options;
 use anabranch_tests::{Daemon, Ground, Installation, Plan};
 
 use crate::load::Load;
 
-static GROUND: Ground = Ground::two_of(|| Options::standard().with(ServerSpec::redis("redis")).servers);
-/// The servers of the tests that need OpenSearch too, whose start takes most of a minute.
-static GROUND_WITH_SEARCH: Ground = Ground::of(|| Options::everything().servers);
+static GROUND: Ground = Ground::of(|| Options::everything().servers);
 
 /// Tasks of one installation: readers of two sources, and two lanes each.
 const TASKS: usize = 6;
@@ -41,8 +39,7 @@ async fn under_load(test: &str) -> (Installation<'static>, Load) {
 }
 
 async fn under_load_of(plan: &Plan, test: &str) -> (Installation<'static>, Load) {
-    let ground = if plan.has_documents { &GROUND_WITH_SEARCH } else { &GROUND };
-    let installation = Installation::set_up(ground.turn().await, plan).await;
+    let installation = Installation::set_up(GROUND.turn().await, plan).await;
     let load = Load::start(&installation, test).await;
     (installation, load)
 }

@@ -49,7 +49,7 @@ const RECONCILE_SEEDS: u64 = SEEDS / 16;
 const LUNAR_SEEDS: u64 = SEEDS / 16;
 
 /// Worlds of the cache's drain.
-const CACHE_SEEDS: u64 = SEEDS;
+const CACHE_SEEDS: u64 = SEEDS / 2;
 
 /// Runs the kept seeds and `seeds` others, or those of the environment; `world` learns whether its seed runs alone.
 fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send + Sync + 'static) {

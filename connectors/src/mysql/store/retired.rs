@@ -158,8 +158,8 @@ impl MysqlRows {
     }
 
     /// Examines at most `rows` derived rows of the source table that was retired longest ago, if that is `months`
-    /// months ago or more, and removes those of the table that left. Rows of a later table of its name stay. A lane that
-    /// raises the version of such a row at the same time keeps it.
+    /// months ago or more, and removes those of the table that left. Rows of a later table of its name stay. A lane
+    /// that raises the version of such a row at the same time keeps it.
     pub async fn remove_outlived(
         &self,
         months: u32,
