@@ -44,7 +44,9 @@ async function carryOut(dialog, label, body) {
     dialog.put(make("p", { role: "status" }, badge("carried out", "good")), listed(done.lines),
       make("p", { class: "quiet" }, record));
   } catch (error) {
-    const known = error.status ? "It was not carried out, or not wholly."
+    // An action that has begun goes on when its answer comes too late.
+    const isAnswered = error.status && error.code !== "timed-out";
+    const known = isAnswered ? "It was not carried out, or not wholly."
       : "It is not known whether it was carried out: the operations below show it.";
     dialog.put(...failed(known, error), again(dialog, label, body));
   }
