@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anabranch_demo::WorkloadOptions;
 use anabranch_pipeline::metrics::{Kind, Metric};
+use anabranch_pipeline::wall_clock;
 use anabranch_stack::{Layout, ServerSpec, StackError};
 use anabranch_tests::{Installation, Plan, WAIT_MAX, blocking, seed, until};
 use serde_json::Value as Json;
@@ -30,7 +31,8 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
         let ends = |server: &str| {
             let series = format!("anabranch_certificate_ends_timestamp_seconds{{{server}}} ");
             scrape.lines().any(|line| {
-                line.strip_prefix(&series).is_some_and(|end| end.parse::<f64>().unwrap() > now_seconds())
+                line.strip_prefix(&series)
+                    .is_some_and(|end| end.parse::<f64>().unwrap() > wall_clock::now_ms() as f64 / 1000.0)
             })
         };
         [("source", "source-a"), ("source", "source-b"), ("target", "target"), ("log", "log")]
@@ -48,10 +50,6 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
         assert!(scrape.contains(begun), "{begun}: {scrape}");
     }
     check_with_promtool(&scrape).await;
-}
-
-fn now_seconds() -> f64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64()
 }
 
 /// Checks that the sample's metric is described and declares its labels.
