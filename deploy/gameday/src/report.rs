@@ -121,7 +121,7 @@ impl Row {
 
     fn table_row(&self) -> String {
         let headings: Vec<&str> = self.scenario.sections.iter().map(|section| section.heading).collect();
-        let steps: Vec<String> = self.taken.iter().map(|step| format!("`{}`", escaped(step))).collect();
+        let steps: Vec<String> = self.taken.iter().map(|step| quoted(step.as_str())).collect();
         format!(
             "| {} | {} | {} | {} | {} | {} | {} |\n",
             self.scenario.fault,
@@ -214,6 +214,11 @@ pub fn listed(scenario: &Scenario) -> String {
 
 fn seconds(time: Option<Duration>) -> String {
     time.map_or_else(|| "—".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()))
+}
+
+/// Returns a step as code; one that has code in it keeps its own quotes.
+fn quoted(step: &str) -> String {
+    if step.contains('`') { escaped(step) } else { format!("`{}`", escaped(step)) }
 }
 
 /// Returns a text as the cell of a table.
