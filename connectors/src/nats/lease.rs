@@ -94,7 +94,7 @@ impl HeldLeases {
         HeldLease { all: self.clone(), value, gauge }
     }
 
-    /// Whether this process holds the lease of this value.
+    /// Returns whether this process holds the lease of this value.
     pub(super) fn has(&self, value: &Bytes) -> bool {
         self.lock().contains(value)
     }

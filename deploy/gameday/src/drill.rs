@@ -111,7 +111,7 @@ impl<'a> Drill<'a> {
         self.hold() + condition + FIRES_WITHIN
     }
 
-    /// Whether the alert fires on for a range after the repair.
+    /// Returns whether the alert goes on for a while after the repair, as its rule looks back.
     fn lingers(&self) -> bool {
         matches!(self.scenario.alert, Expected::Alert { condition: Condition::AfterSpotCheck, .. })
     }

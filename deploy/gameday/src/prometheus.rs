@@ -136,7 +136,7 @@ fn alert_of(alert: &Value) -> Alert {
 }
 
 impl Alert {
-    /// Whether it is the alert of this name and has these labels.
+    /// Returns whether this is the alert of this name with these labels.
     pub fn is(&self, name: &str, labels: &[(&str, &str)]) -> bool {
         let has = |(name, value): &(&str, &str)| self.labels.get(*name).is_some_and(|found| found == value);
         self.name == name && labels.iter().all(has)

@@ -70,7 +70,7 @@ pub enum StackError {
 }
 
 impl StackError {
-    /// Whether a program is missing that this machine cannot have now: no package, no network, no package manager.
+    /// Returns whether a program is missing that this machine cannot have now, for want of a package or a network.
     pub(crate) fn is_missing_program(&self) -> bool {
         matches!(self, Self::ProgramMissing { .. } | Self::ProgramFailed { .. } | Self::ProgramNotRun { .. })
     }

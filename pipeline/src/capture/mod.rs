@@ -2,8 +2,7 @@
 //!
 //! A batch collects changes, `pace.rs` decides when it leaves, `run.rs` is one attempt, `open.rs` decides where it
 //! begins. The stream's last message is the only checkpoint: the next reader resumes there. `begin.rs` makes a source
-//! begin anew when nothing else mends its stream. `busiest.rs` counts the changes of each
-//! table, for people who look.
+//! begin anew when nothing else mends its stream. `busiest.rs` counts the changes of each table, for people who look.
 
 mod begin;
 mod busiest;

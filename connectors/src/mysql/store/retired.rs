@@ -36,7 +36,7 @@ pub struct Outlived {
     pub rows: u64,
     /// Retired tables without a row left: the target has forgotten them.
     pub tables: u64,
-    /// Whether nothing has outlived its table at this moment.
+    /// Nothing has outlived its table at this moment.
     pub is_done: bool,
     /// Where the next step goes on; `None` = at the beginning.
     pub place: Option<SweepPlace>,

@@ -45,7 +45,7 @@ pub struct MysqlRows {
     pub(super) target: MysqlTarget,
     pub(super) assignment: Arc<Assignment>,
     pub(super) pool: Pool,
-    /// Whether the target has the table of retired source tables, once a call has asked.
+    /// Set once a call has seen that the target has the table of retired source tables.
     pub(super) has_retired: Arc<OnceLock<()>>,
 }
 

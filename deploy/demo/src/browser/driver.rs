@@ -114,7 +114,7 @@ fn error_file(folder: &Path) -> PathBuf {
     folder.join("driver.err")
 }
 
-/// Whether the process runs; one that has ended and waits for its parent has no arguments any more.
+/// Returns whether the process runs. One that has ended and waits for its parent has no arguments any more.
 fn is_running(pid: u64) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|arguments| !arguments.is_empty())
 }

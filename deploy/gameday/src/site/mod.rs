@@ -202,7 +202,7 @@ impl Site {
         }
     }
 
-    /// Whether a daemon has shown this code since the last [`Site::take_codes`].
+    /// Returns whether a daemon has shown this code since the last [`Site::take_codes`].
     pub fn has_shown(&self, code: &str) -> bool {
         self.codes.lock().unwrap_or_else(PoisonError::into_inner).contains(code)
     }

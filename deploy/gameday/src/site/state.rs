@@ -51,7 +51,7 @@ pub fn parked(status: &Value) -> u64 {
     list(status, "searches").map(dead_letters).sum()
 }
 
-/// Whether this daemon works on every task itself.
+/// Returns whether this daemon works on every task itself.
 pub fn has_every_task(status: &Value) -> bool {
     let mut tasks = list(status, "tasks").peekable();
     tasks.peek().is_some() && tasks.all(|view| view["state"] == "running")

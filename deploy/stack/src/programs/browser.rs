@@ -50,7 +50,7 @@ pub struct BrowserPrograms {
 }
 
 impl BrowserPrograms {
-    /// Whether the browser can have a screen, so that it must be told to do without.
+    /// Returns whether the browser can have a screen: then it must be told to do without.
     pub fn can_have_a_screen(&self) -> bool {
         self.name == FULL
     }

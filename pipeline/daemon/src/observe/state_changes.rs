@@ -79,7 +79,7 @@ impl StateChanges {
     }
 }
 
-/// Whether a source or lane does its work, with or without a backlog.
+/// Returns whether a source or lane does its work, with or without a backlog.
 fn is_at_work(state: &str) -> bool {
     matches!(state, "current" | "behind")
 }

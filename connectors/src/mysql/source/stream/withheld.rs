@@ -184,10 +184,7 @@ impl Withheld {
         table: &TableIdentity<'static>,
         room: &RowStorage,
     ) -> Result<(), WithholdError> {
-        self.encode(room)?;
-        let mut builder = new_chunk();
-        builder.withdraw(lsn, table);
-        self.store(&mut builder, room)
+        self.end_table(room, |builder| builder.withdraw(lsn, table))
     }
 
     pub fn retire(
@@ -196,9 +193,18 @@ impl Withheld {
         table: &TableIdentity<'static>,
         room: &RowStorage,
     ) -> Result<(), WithholdError> {
+        self.end_table(room, |builder| builder.retire(lsn, table))
+    }
+
+    /// Withholds the record of a table's end behind the rows before it.
+    fn end_table(
+        &mut self,
+        room: &RowStorage,
+        record: impl FnOnce(&mut BatchBuilder),
+    ) -> Result<(), WithholdError> {
         self.encode(room)?;
         let mut builder = new_chunk();
-        builder.retire(lsn, table);
+        record(&mut builder);
         self.store(&mut builder, room)
     }
 

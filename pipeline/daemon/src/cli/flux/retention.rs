@@ -84,7 +84,7 @@ struct DueView {
     bytes: u64,
     /// Documents with a refund, a chargeback or what clears them within the refunds' time.
     open: u64,
-    /// Whether the rows of the table keep standing in the index when it is dropped.
+    /// The rows of the table keep standing in the index when it is dropped.
     is_retained: bool,
 }
 
