@@ -156,7 +156,7 @@ impl Ground {
         let entity = EntityConfig {
             entity: Entity::User,
             tables: TablePattern::parse("user_f{db}.t{table}").unwrap(),
-            columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            columns: vec!["user_id".into(), "birthday".into()],
             level: None,
             rule: None,
             sharding_column: None,

@@ -14,6 +14,7 @@ use crate::capture::{self, BusiestTables, Capture};
 use crate::config::Limits;
 use crate::deliver::{ProjectedLane, Shared};
 use crate::error::Fault;
+use crate::identifiers::flux::CapturedNumbers;
 use crate::ports::{
     BinlogStart, LaneStore, Leases, Log, READER_REPLICA_SLOT, Registers, RowSource, SourceConnector,
 };
@@ -72,6 +73,8 @@ pub struct SourceParts<'a, S> {
     pub shared: &'a Shared,
     /// Counters of the source's busiest tables, which its reader in this process fills.
     pub busiest: BusiestTables,
+    /// Receives the numbers of captured payment documents; `None` = no counter of this installation needs them.
+    pub numbers: Option<CapturedNumbers>,
 }
 
 /// Makes one attempt of the reader of a source, under its lease.
@@ -85,12 +88,16 @@ pub async fn read<C: Connectors>(
     let work = async |acknowledged: watch::Sender<Lsn>| {
         handle.waits_for(format!("source {source}"));
         connectors.require_source(source).await?;
-        let SourceParts { connector, start, busiest, .. } = connectors.source(source)?;
-        let limits = connectors.limits();
-        let capture = Capture { source, connector, log, registers, start, busiest, limits };
+        let SourceParts { connector, start, busiest, numbers, .. } = connectors.source(source)?;
+        let (limits, recorded) = (connectors.limits(), numbers.clone());
+        let capture = Capture { source, connector, log, registers, start, busiest, numbers, limits };
         let lanes = || connectors.progress_of_source(source);
         // On the heap: the loop is large, and each future around it would move it over the stack once more.
-        Box::pin(capture::run(capture, lanes, &acknowledged, cancel)).await
+        let reading = Box::pin(capture::run(capture, lanes, &acknowledged, cancel));
+        match recorded {
+            Some(numbers) => numbers.recorded_beside(registers, reading).await,
+            None => reading.await,
+        }
     };
     under_lease(leases, handle, cancel, work).await
 }

@@ -84,6 +84,8 @@ codes! {
     SourceTableMissing = "source-table-missing", Definite;
     /// A captured table lacks a captured column.
     SourceColumnMissing = "source-column-missing", Definite;
+    /// A captured table has two columns whose names are those of one captured column.
+    SourceColumnAmbiguous = "source-column-ambiguous", Definite;
     /// A captured column has a type that cannot be captured.
     SourceColumnUnsupported = "source-column-unsupported", Definite;
     /// A captured table has no primary key by which its rows can be read a part at a time.
@@ -180,6 +182,8 @@ codes! {
     ReplayRefused = "replay-refused", Definite;
     /// A source cannot begin anew.
     BeginAnewRefused = "begin-anew-refused", Definite;
+    /// A source or a table cannot be removed, because it is there or a process works on it.
+    RemoveRefused = "remove-refused", Definite;
     /// A lane cannot be asked for the requested refresh.
     RefreshRefused = "refresh-refused", Definite;
     /// The target refuses a statement for a reason that will not pass.
@@ -287,7 +291,10 @@ impl Code {
 
     /// Whether the code concerns one table that does not fit, while others of the same source do.
     pub fn is_of_one_table(self) -> bool {
-        matches!(self, Code::SourceColumnMissing | Code::SourceColumnUnsupported)
+        matches!(
+            self,
+            Code::SourceColumnMissing | Code::SourceColumnAmbiguous | Code::SourceColumnUnsupported
+        )
     }
 
     /// Whether reading the tables mends this code: the binlog lacks something that the tables have, or holds something

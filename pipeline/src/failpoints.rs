@@ -105,6 +105,10 @@ pub const SETTING_UP: &[&str] = &[
     "setup-after-progress",
 ];
 
+/// Points that the command `remove` reaches for a source, in their order. The last one needs `--with-log`.
+pub const REMOVING: &[&str] =
+    &["remove-lanes-set-back", "remove-rows-removed", "remove-retired-removed", "remove-before-stream"];
+
 /// Linux' number of SIGCONT, which the signals that the library names do not have.
 const CONTINUE: i32 = 18;
 
@@ -125,6 +129,7 @@ fn is_armed(name: &str) -> bool {
             SEQUENCING,
             RAISING,
             SETTING_UP,
+            REMOVING,
         ]
         .concat()
         .contains(&name),

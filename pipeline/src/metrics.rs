@@ -77,12 +77,19 @@ pub fn describe() {
         if code.as_str().starts_with("cache-") {
             counter!(CACHE_FAULTS, "code" => code.as_str()).increment(0);
         }
+        // The alert on these two must see the first refusal as an increase.
+        if matches!(code, Code::FluxServerChanged | Code::FluxSequenceBehind) {
+            counter!(FLUX_REFUSALS, "code" => code.as_str()).increment(0);
+        }
     }
 }
 
 const SOURCE: &[&str] = &["source"];
 const PROGRAMME: &[&str] = &["programme"];
 const LANE: &[&str] = &["projection", "target", "source", "lane"];
+/// Labels of a metric that shows all lanes of a source together, in one series a projection and target.
+const LANES: &[&str] = &["projection", "target", "source"];
+const POOL: &[&str] = &["dependency", "name", "pool"];
 
 /// One entry a metric: the name of its constant, its own name, type, labels, help.
 macro_rules! metrics {
@@ -119,6 +126,8 @@ metrics! {
         "Payload bytes acknowledged by the log.";
     LOG_IN_FLIGHT = "anabranch_log_in_flight_messages", Gauge, SOURCE,
         "Messages sent and not yet acknowledged.";
+    LOG_WAIT = "anabranch_log_wait_seconds", Histogram, SOURCE,
+        "Times for which a reader with a full batch read nothing, because the log had not acknowledged the messages in flight; the rate of the sum is the share of time in which the log is the limit.";
     SOURCE_COMMITTED = "anabranch_source_committed_timestamp_seconds", Gauge, SOURCE,
         "Commit time of the newest change in the stream, by the source's clock, since the Unix epoch.";
     BINLOG_BEHIND = "anabranch_source_binlog_behind_bytes", Gauge, SOURCE,
@@ -136,34 +145,42 @@ metrics! {
     STREAM_AGE_MAX = "anabranch_log_stream_max_age_seconds", Gauge, SOURCE,
         "Age at which the stream drops a message; absent = none.";
 
-    LANE_COMMITTED = "anabranch_lane_committed_timestamp_seconds", Gauge, LANE,
-        "Commit time of the newest change in the target, by the source's clock, since the Unix epoch.";
+    LANE_COMMITTED = "anabranch_lane_committed_timestamp_seconds", Gauge, LANES,
+        "Commit time of the newest change that any lane of the source has in the target, by the source's clock, since the Unix epoch.";
     LANE_VISIBLE = "anabranch_lane_visible_seconds", Histogram, &["projection", "target"],
-        "Time from the commit in a MySQL source until the newest change of a target transaction is visible. MariaDB says commit times in whole seconds, so its changes are left out.";
+        "Time from the commit in a MySQL source until the newest change of a target transaction is visible. MariaDB says commit times in whole seconds, so its changes are left out: see anabranch_lane_read_to_visible_seconds.";
+    LANE_READ_TO_VISIBLE = "anabranch_lane_read_to_visible_seconds", Histogram, &["projection", "target"],
+        "Time since the newest change of a target transaction was read until it is visible, of every source: from the moment at which the log stored its message (clock of the NATS server), or this process read it for a direct feed, to the commit in the target (clock of this process). The time from the commit in the source to the reading is not in it.";
     LANE_FLUSH_FILL = "anabranch_lane_flush_fill_ratio", Histogram, &["projection", "target"],
         "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is the limit.";
     LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
         "1 while the lane is fed from the binlog because the stream does not link.";
+    LANE_PAUSED_LEFT = "anabranch_lane_paused_left_seconds", Gauge, LANE,
+        "Time, at the present rate of changes, until neither the stream nor the source's binlog has what a paused lane needs next; absent = the lane is not paused, or what it needs is not removed, or not known to be.";
     LANE_LAG = "anabranch_lane_lag_seconds", Gauge, LANE,
         "Age of the oldest known source position that the target does not hold yet, or of the source's last answer; 0 = none, absent = not known.";
-    LANE_ROWS = "anabranch_lane_rows_total", Counter, LANE,
+    LANE_ROWS = "anabranch_lane_rows_total", Counter, LANES,
         "Row mutations committed to the target.";
     LANE_CHANGES = "anabranch_lane_changes_total", Counter, &["projection", "target", "source", "lane", "outcome", "reason"],
-        "Row changes that the lane has taken and committed. The outcome is applied, or passed because the lane had them; the reason is then behind (a whole message) or overlap (a part of one).";
+        "Row changes that the lane has taken and committed. The outcome is applied, or passed because the lane had them; the reason is then behind (a whole message) or overlap (a part of one), and one series without the label lane counts all lanes of the source.";
     LANE_UNACCOUNTED = "anabranch_lane_unaccounted_changes", Gauge, LANE,
         "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost.";
-    LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANE,
+    LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANES,
         "Transactions committed to the target.";
     LANE_FLUSH_SECONDS = "anabranch_lane_flush_seconds", Histogram, &["projection", "target"],
         "Duration of a target transaction.";
-    REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANE,
+    REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANES,
         "Rows read from the source's tables by a refresh.";
-    REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANE,
-        "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale.";
-    REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANE,
-        "Tables of the source that a refresh has not finished.";
-    REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANE,
-        "Expected time until these tables are read, if each takes as long as the ones before.";
+    REFRESH_COMPARED = "anabranch_refresh_compared_rows_total", Counter, LANES,
+        "Rows of tables that changed without row events that a lane compared with its derived rows, in place of writing each.";
+    REFRESH_DIFFERING = "anabranch_refresh_differing_rows_total", Counter, LANES,
+        "Source rows whose derived rows differed at the end of such a comparison: the lane writes up to 256 alone, otherwise the whole table. A comparison with more than it can list counts none.";
+    REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANES,
+        "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale. The lane with the most counts.";
+    REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANES,
+        "Tables of the source that a refresh has not finished, of the lane with the most.";
+    REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANES,
+        "Expected time until these tables are read, if each takes as long as the ones before, of the lane with the longest.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
         "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say.";
 
@@ -281,6 +298,12 @@ metrics! {
         "1 = the last poll of the server was answered, 0 = it failed.";
     DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
         "Duration of the last successful poll of the server.";
+    POOL_IN_USE = "anabranch_pool_connections_in_use", Gauge, POOL,
+        "Connections of the pools of this name that queries of this process use.";
+    POOL_MAX = "anabranch_pool_connections_max", Gauge, POOL,
+        "Connections that the pools of this name may have at once.";
+    POOL_WAITING = "anabranch_pool_waiting", Gauge, POOL,
+        "Queries of this process that wait for a connection of a pool, because all are in use.";
     CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
         "When the certificate of a source, a target, a cache or the log expires, since the Unix epoch.";
     BUILD = "anabranch_build_info", Gauge, &["version", "commit"],

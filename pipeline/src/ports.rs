@@ -29,11 +29,13 @@ pub use self::lookup::{
     MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow,
 };
 pub use self::operations::Operations;
-pub use self::reconciliation::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes};
+pub use self::reconciliation::{
+    DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes, ShardPage,
+};
 pub use self::relations::RelationStore;
 pub use self::sequence::Sequence;
 use crate::error::Fault;
-use crate::records::{BatchBuilder, Cell, Chunk, Condition, Flush, Progress, ScanCursor};
+use crate::records::{BatchBuilder, Cell, Chunk, Condition, DerivedRow, Flush, Progress, ScanCursor};
 
 /// The point of a source's binlog at which a reader or a direct feed begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -226,6 +228,8 @@ pub struct LogEntry {
 pub struct LogMessage {
     pub entry: LogEntry,
     pub payload: Bytes,
+    /// When the log stored it, by the log's clock, in microseconds since the Unix epoch; 0 = not known.
+    pub stored_at_us: u64,
     /// Another message was stored after this one when it was delivered.
     pub has_next: bool,
 }
@@ -325,6 +329,18 @@ pub trait LaneStore: Send {
         &mut self,
         shards: BTreeSet<ShardId>,
     ) -> impl Future<Output = Result<BTreeSet<ShardId>, Fault>> + Send;
+
+    /// Visits at most `limit` rows of a shard in the lane's tables, from this page on. Sees everything that was
+    /// committed before the call. Returns where the next page begins; `None` = there are no more. A page may have no
+    /// rows although others follow. A row that is stored throughout all pages is visited once; a row that comes or goes
+    /// meanwhile may be. After an error some rows may have been visited, and the next commit is as good as before. A
+    /// store that is not atomic fails.
+    fn rows_of_shard(
+        &mut self,
+        page: &ShardPage,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> impl Future<Output = Result<Option<ShardPage>, Fault>> + Send;
 
     /// Whether mutations and progress are stored in one transaction. A store without transactions writes each mutation
     /// under its version and progress last: a flush that was cut off leaves rows that no progress reports.

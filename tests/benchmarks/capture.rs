@@ -131,6 +131,7 @@ pub async fn append(site: &Site<'_>, log: &NatsLog, data: &Data) -> Measured {
             registers: &log,
             start: &BinlogStart::Earliest,
             busiest: BusiestTables::default(),
+            numbers: None,
             limits: &limits,
         };
         capture::run(capture, || ready(Ok(Vec::new())), &sender, &stop).await

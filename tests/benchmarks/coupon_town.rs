@@ -176,7 +176,7 @@ impl<'g> Town<'g> {
         let shown = self.site.installation.command(&["dispatch", "status", "--json"]).await.expect_success();
         let shown = shown.json()[0].clone();
         assert_eq!((&shown["eligible"], &shown["frozen"]), (&members.into(), &1.into()), "{shown}");
-        assert_eq!(shown["is_behind_barrier"], true, "the pass waited for lanes: {shown}");
+        assert_eq!(shown["is_after_barrier"], true, "the pass waited for lanes: {shown}");
         (measured, memory)
     }
 

@@ -14,9 +14,10 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 
 use crate::data::{Changes, Range};
+use crate::site::SERIAL_TABLES;
 
 /// Tables in each inventory database and in the history.
-pub const TABLES: u32 = 8;
+pub const TABLES: u32 = SERIAL_TABLES;
 /// Distance of a table's devices: `uuid % 5` names the database and `uuid % 8` the table.
 const STEP: u64 = (INVENTORY_DATABASES * TABLES) as u64;
 /// First uuid, a multiple of [`STEP`]; as text, uuids from here on have the order of numbers.

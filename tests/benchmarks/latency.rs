@@ -78,6 +78,7 @@ pub struct Load<'s, 'g> {
     users_a_table: u64,
     /// Changes of a run, without those of its warm-up.
     count: u64,
+    changes_a_second: u64,
     /// Number of changes of earlier runs.
     numbers: u64,
 }
@@ -114,13 +115,20 @@ impl<'s, 'g> Load<'s, 'g> {
     pub async fn begin(site: &'s Site<'g>, daemon: &'s Daemon, users_a_table: u64, scale: &Scale) -> Self {
         let watch = Watch::start(site, users_a_table > 0).await;
         let count = scale.latency_seconds * CHANGES_A_SECOND;
-        Self { site, daemon, watch, users_a_table, count, numbers: 0 }
+        let changes_a_second = CHANGES_A_SECOND;
+        Self { site, daemon, watch, users_a_table, count, changes_a_second, numbers: 0 }
+    }
+
+    /// Has each run make this number of changes a second, in the same time.
+    pub fn at(self, changes_a_second: u64) -> Self {
+        let count = self.count * changes_a_second / self.changes_a_second;
+        Self { count, changes_a_second, ..self }
     }
 
     pub async fn run(&mut self, is_mixed: bool) -> Latencies {
         let endpoint =
             Endpoint::admin(self.site.installation.stack(), SOURCE).expect("a server of the stack");
-        let warm_up = WARM_UP.as_secs() * CHANGES_A_SECOND;
+        let warm_up = WARM_UP.as_secs() * self.changes_a_second;
         let numbers = self.numbers..self.numbers + warm_up + self.count;
         self.numbers = numbers.end;
         let users_a_table = self.users_a_table;
@@ -129,7 +137,7 @@ impl<'s, 'g> Load<'s, 'g> {
         let pids = [self.daemon.pid(), self.site.pid(TARGET), self.site.pid("nats"), self.site.pid(SOURCE)];
         let (committed, _) = mpsc::unbounded_channel();
         let written =
-            load::write(&endpoint, (numbers, CHANGES_A_SECOND), &statement, &pids, &committed).await;
+            load::write(&endpoint, (numbers, self.changes_a_second), &statement, &pids, &committed).await;
         if let Some(large) = large {
             large.abort();
         }

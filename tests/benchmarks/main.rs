@@ -27,12 +27,14 @@ mod lookup;
 mod memory;
 mod meter;
 mod observed;
+mod online_schema_change;
 mod page;
 mod payments;
 mod recharges;
 mod reconcile;
 mod reconciliations;
 mod report;
+mod retired;
 mod scan;
 mod scrape;
 mod site;
@@ -68,6 +70,9 @@ struct Arguments {
     /// Minutes for which the live page is open while memory is measured, and as many without it
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     minutes: u64,
+    /// Rows of the table that pt-online-schema-change alters
+    #[arg(long, default_value_t = 250_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    altered_rows: u64,
     /// Random numbers of the data and of the workload begin with it
     #[arg(long, default_value_t = 4)]
     seed: u64,
@@ -120,6 +125,9 @@ enum Figure {
     Beside,
     /// Lag of live changes beside DROP DATABASE of 5,000 tables by the rule, against the lag without, and memory
     Dropped,
+    /// Lag of live changes beside pt-online-schema-change of another table, against the lag without; rows that are
+    /// derived again
+    OnlineSchemaChange,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
     /// The cohort of a coupon day frozen, against INSERT … SELECT of the same rows
@@ -138,6 +146,8 @@ enum Figure {
     RelationsHttp,
     /// Changes of payment documents projected with the audit of their places, against the projection without it
     FluxAudit,
+    /// The lanes' own part of the lag beside months' tables that retire, against the part beside other dropped tables
+    Retired,
     /// Most memory of the daemon beside tables that get a new number with each transaction
     TableIds,
 }
@@ -168,6 +178,7 @@ struct Scale {
     devices: u64,
     large_transaction_rows: u64,
     table_ids: u64,
+    altered_rows: u64,
     coupon_users: u64,
     grants: u64,
     day_users: u64,
@@ -193,6 +204,7 @@ impl Scale {
             devices: 1_000_000 / divisor,
             large_transaction_rows: 1_000_000 / divisor,
             table_ids: 1_000_000 / divisor,
+            altered_rows: arguments.altered_rows / divisor,
             coupon_users: 1_000_000 / divisor,
             grants: 100_000 / divisor,
             day_users: 20_000_000 / divisor,
@@ -303,13 +315,17 @@ async fn main() {
     report.print();
 }
 
-/// Measures the latency of live changes, and what it costs to watch the daemon.
+/// Measures the latency of live changes, also beside a schema change, and what it costs to watch the daemon.
 async fn live_changes(wanted: &Selection, scale: &Scale, report: &mut Report) {
     if wanted.has(Figure::Latency) {
         latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
     }
     if wanted.has(Figure::Observed) {
         observed::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
+    }
+    if wanted.has(Figure::OnlineSchemaChange) {
+        let site = Site::of_altered_users(GROUND.turn().await, LATENCY_LANES).await;
+        online_schema_change::measure(site, scale, report).await;
     }
     if wanted.has(Figure::Page) {
         page::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
@@ -369,5 +385,9 @@ async fn payment_documents(wanted: &Selection, scale: &Scale, report: &mut Repor
     if wanted.has(Figure::RelationsHttp) {
         let site = Site::of_payments(GROUND.turn().await, LATENCY_LANES).await;
         payments::measure_http(&site, scale, report).await;
+    }
+    if wanted.has(Figure::Retired) {
+        let site = Site::of_payments(GROUND.turn().await, LATENCY_LANES).await;
+        retired::measure(site, scale, report).await;
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anabranch_connectors::mysql::connection::{async_options, quote_identifier, quote_table};
 use anabranch_connectors::mysql::source::MysqlSource;
 use anabranch_connectors::mysql::store::{MysqlRows, MysqlTarget};
-use anabranch_pipeline::config::{Config, EntityConfig};
+use anabranch_pipeline::config::{ColumnNames, Config, EntityConfig};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{Pace, PlacementAudit, Rules, Sides, SourceTable, Unit};
@@ -128,7 +128,7 @@ fn streams(
         format!("SELECT {} FROM {}", columns.join(","), quote_table(database, table))
     };
     let entity = entities.iter().find(|known| known.entity == projection.entity()).expect("it is configured");
-    let captured: Vec<&str> = entity.columns.iter().map(String::as_str).collect();
+    let captured: Vec<&str> = entity.columns.iter().map(ColumnNames::first).collect();
     let source = unit
         .tables
         .values()

@@ -14,7 +14,7 @@ use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Server, ServerSpec, Stack};
 use anabranch_tests::{Installation, Plan, Turn};
 
-use crate::{LATENCY_LANES, devices};
+use crate::LATENCY_LANES;
 
 pub const SOURCE: &str = "source";
 pub const TARGET: &str = "target";
@@ -34,6 +34,8 @@ const PLAIN_USER: &str = "plain";
 const PLAIN_PASSWORD: &str = "plain";
 pub const DATABASES: u32 = 4;
 pub const TABLES: u32 = 10;
+/// Tables of devices in each inventory database and in the history.
+pub const SERIAL_TABLES: u32 = 8;
 /// Tables in each database of a site of many tables.
 pub const TABLES_OF_MANY: u32 = 250;
 /// Tables in each of the three databases by length, the default of the configuration.
@@ -62,6 +64,11 @@ impl<'g> Site<'g> {
     /// A site with users in source tables and birthday tables.
     pub async fn of_users(turn: Turn<'g>, lanes: u32) -> Self {
         Self::of_users_in(TABLES, turn, lanes).await
+    }
+
+    /// A site with users in one more source table of each database, which no load changes.
+    pub async fn of_altered_users(turn: Turn<'g>, lanes: u32) -> Self {
+        Self::of_users_in(TABLES + 1, turn, lanes).await
     }
 
     /// A site with users in 1,000 source tables and birthday tables.
@@ -123,7 +130,7 @@ impl<'g> Site<'g> {
     fn devices(lanes: u32) -> Plan {
         Plan {
             lanes,
-            serial_tables: devices::TABLES,
+            serial_tables: SERIAL_TABLES,
             mapping_tables: MAPPING_TABLES,
             has_passwords_in_file: true,
             ..Plan::serials()

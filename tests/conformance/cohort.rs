@@ -273,6 +273,9 @@ async fn the_columns_follow(ground: &Ground) {
         next.iter().all(|(is_sent, at, year)| (*is_sent, *year) == (1, 2028) && *at > first[0].1),
         "{next:?}"
     );
+    // The columns decide nothing: a row that shows a coupon is read as any other row.
+    let rows = ground.all_pages(solar(), 1_000).await.concat();
+    assert!([0, 6].iter().all(|user| rows.iter().any(|row| row.user == *user)), "rows are left out");
 }
 
 /// Users 0 and 6 have the columns of 2028 and 2027, and user 9 has none.

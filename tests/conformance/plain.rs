@@ -154,7 +154,7 @@ async fn nats_mariadb_and_open_search_without_tls_serve() {
     let specs = [
         ServerSpec::nats("nats").plain(),
         TestDatabase::chosen().server(ServerSpec::mariadb_target("target")).without_fsync(),
-        ServerSpec::search("search").plain(),
+        ServerSpec::search("search").plain().without_fsync(),
     ];
     let stack = start(specs);
     let url = |name: &str| stack.server(name).unwrap().url();

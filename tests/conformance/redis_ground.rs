@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, OnceLock};
 
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_pipeline::config::ServerUrl;
@@ -17,24 +17,20 @@ pub struct RedisGround {
     pub prefix: String,
 }
 
+fn start() -> Arc<Stack> {
+    Arc::new(Stack::start(Options::empty().with(ServerSpec::redis("redis").without_fsync())).unwrap())
+}
+
 impl RedisGround {
     /// A cache on a server that other tests use too.
     pub async fn shared() -> Self {
-        static SHARED: Mutex<Weak<Stack>> = Mutex::new(Weak::new());
-        let stack = tokio::task::spawn_blocking(|| {
-            let mut shared = SHARED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-            shared.upgrade().unwrap_or_else(|| {
-                let stack =
-                    Arc::new(Stack::start(Options::empty().with(ServerSpec::redis("redis"))).unwrap());
-                *shared = Arc::downgrade(&stack);
-                stack
-            })
-        });
+        // The server ends with the process.
+        static SHARED: OnceLock<Arc<Stack>> = OnceLock::new();
+        let stack = tokio::task::spawn_blocking(|| Arc::clone(SHARED.get_or_init(start)));
         Self::on(stack.await.unwrap())
     }
 
     pub async fn alone() -> Self {
-        let start = || Arc::new(Stack::start(Options::empty().with(ServerSpec::redis("redis"))).unwrap());
         Self::on(tokio::task::spawn_blocking(start).await.unwrap())
     }
 

@@ -32,8 +32,8 @@ fn named_server() -> Option<(String, Search)> {
 /// One server for all tests of the process, as a start costs seconds.
 fn shared_stack() -> Arc<Stack> {
     static SHARED: OnceLock<Arc<Stack>> = OnceLock::new();
-    let start =
-        || Stack::start(Options::empty().with(ServerSpec::search("search"))).expect("OpenSearch starts");
+    let options = || Options::empty().with(ServerSpec::search("search").without_fsync());
+    let start = || Stack::start(options()).expect("OpenSearch starts");
     Arc::clone(SHARED.get_or_init(|| Arc::new(start())))
 }
 

@@ -206,7 +206,7 @@ impl Database {
         EntityConfig {
             entity: Entity::User,
             tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", self.prefix)).unwrap(),
-            columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+            columns: vec!["user_id".into(), "birthday".into()],
             level: None,
             rule: None,
             sharding_column: None,
@@ -239,6 +239,11 @@ impl Database {
 
     pub async fn read(&self, entry: BinlogStart) -> SourceProbe {
         SourceProbe::open(&self.source(), entry).await.unwrap()
+    }
+
+    /// Whether the server is MariaDB 11.8.
+    pub fn is_mariadb_11(&self) -> bool {
+        self.lent == Some(DatabaseKind::MariaDb11)
     }
 
     pub async fn read_latest(&self) -> SourceProbe {

@@ -1,6 +1,7 @@
 //! Changes that row events do not show: the stream announces a reread of the table, leaves out the rows of that
 //! transaction, and goes on.
 
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::BinlogStart;
 
 use crate::source::{Database, SourceProbe};
@@ -11,6 +12,7 @@ on_each_mariadb!(
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
     a_branch_that_was_not_read_has_every_table_read_again,
+    rows_that_a_foreign_key_changes_are_read_again,
 );
 
 /// The tests of this file on MySQL, where the machine has it.
@@ -35,6 +37,7 @@ on_mysql!(
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
     a_branch_that_was_not_read_has_every_table_read_again,
+    rows_that_a_foreign_key_changes_come_as_rows,
 );
 
 /// Runs the statements and checks the later changes, also of streams that resume anywhere in them.
@@ -134,4 +137,56 @@ async fn a_branch_that_was_not_read_has_every_table_read_again(database: Databas
     let decided = ["XA COMMIT 'b'", "INSERT INTO $0.t1 VALUES (2, '', NULL)"];
     // Without a name: for every table of the entity.
     expect(&database, &mut probe, &decided, &[" again", "t1 + 2 NULL"]).await;
+}
+
+/// A captured child with some rows, whose foreign key deletes and changes them with their parents.
+async fn with_child(database: Database) -> Database {
+    let database = database.with_tables().await;
+    database
+        .run(&[
+            "CREATE TABLE $0.parent (id BIGINT UNSIGNED PRIMARY KEY, note INT) ENGINE=InnoDB",
+            "ALTER TABLE $0.t1 ADD CONSTRAINT child FOREIGN KEY (user_id) REFERENCES $0.parent (id) \
+             ON DELETE CASCADE ON UPDATE CASCADE",
+            "INSERT INTO $0.parent VALUES (1, 0), (2, 0), (3, 0), (4, 0), (5, 0)",
+            "INSERT INTO $0.t1 VALUES (1, '', NULL), (2, '', NULL), (3, '', NULL), (4, '', NULL)",
+        ])
+        .await;
+    database
+}
+
+async fn rows_that_a_foreign_key_changes_are_read_again(database: Database) {
+    let database = with_child(database).await;
+    let mut probe = database.read_latest().await;
+    let deleted = ["DELETE FROM $0.parent WHERE id = 1", "UPDATE $0.parent SET id = 20 WHERE id = 2"];
+    expect(&database, &mut probe, &deleted, &["t1 again", "t1 again"]).await;
+    // One record a transaction, and without the rows that the transaction wrote itself.
+    let together = [
+        "BEGIN",
+        "UPDATE $0.t1 SET birthday = '2000-01-03' WHERE user_id = 3",
+        "INSERT INTO $0.t0 VALUES (9, '', NULL)",
+        "DELETE FROM $0.parent WHERE id = 3",
+        "DELETE FROM $0.parent WHERE id = 4",
+        "COMMIT",
+        "INSERT INTO $0.t1 VALUES (5, '', NULL)",
+    ];
+    expect(&database, &mut probe, &together, &["t0 + 9 NULL", "t1 again", "t1 + 5 NULL"]).await;
+
+    let mut probe = database.read_latest_that_stops().await;
+    database.run(&["DELETE FROM $0.parent WHERE id = 5"]).await;
+    let fault = probe.until_fault(Code::BinlogStatement).await;
+    assert!(fault.to_string().contains("foreign key"), "{fault}");
+}
+
+/// MySQL 9.6 and later log the rows of children. The map of a child is there without a row when none changed.
+async fn rows_that_a_foreign_key_changes_come_as_rows(database: Database) {
+    let database = with_child(database).await;
+    let mut probe = database.read_latest().await;
+    let shown = [
+        "DELETE FROM $0.parent WHERE id = 1",
+        "UPDATE $0.parent SET note = 7 WHERE id = 2",
+        "UPDATE $0.parent SET id = 30 WHERE id = 3",
+    ];
+    let seen = ["t1 - 1 NULL", "t1 - 3 NULL", "t1 + 30 NULL"];
+    expect(&database, &mut probe, &shown, &seen).await;
+    assert_eq!(probe.take_unseen(), 0);
 }

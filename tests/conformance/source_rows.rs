@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::config::{EntityConfig, Removal, UnseenChanges};
+use anabranch_pipeline::config::{ColumnNames, EntityConfig, Removal, UnseenChanges};
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{BinlogStart, ChangeSource, RowSource, SourceConnector};
 use anabranch_pipeline::records::Cell;
@@ -41,7 +41,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
     let entity = EntityConfig {
         entity,
         tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", database.prefix)).unwrap(),
-        columns: entity.fields()[..fields].iter().map(|field| (*field).to_owned()).collect(),
+        columns: entity.fields()[..fields].iter().map(|field| ColumnNames::from(*field)).collect(),
         level: None,
         rule: None,
         sharding_column: None,

@@ -306,6 +306,8 @@ async fn two_lanes_that_lock_each_other_out_both_get_through() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn layouts_on_two_targets_hold_the_pure_function_of_the_rows() {
+    // The servers would otherwise end with each layout.
+    let _kept = StoreSite::new().await;
     for (layout, databases) in [("by_day", 5), ("by_user", 3)] {
         let site = StoreSite {
             layout,

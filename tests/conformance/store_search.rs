@@ -280,8 +280,8 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
 /// Tests that need a server of their own, on one server: a start costs seconds.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_busy_killed_and_restarted_server_loses_nothing_and_forgets_no_withdrawal() {
-    let server =
-        ServerSpec::search("search").flag("thread_pool.write.size=1").flag("thread_pool.write.queue_size=1");
+    let node = ServerSpec::search("search").without_fsync();
+    let server = node.flag("thread_pool.write.size=1").flag("thread_pool.write.queue_size=1");
     let site = SearchSite { lanes: 4, ..SearchSite::alone(server).await }.ready().await;
     is_slowed_down_and_takes_all(&site).await;
     a_kill_in_a_bulk_is_a_transient_fault_and_the_flush_is_repeated(&site).await;

@@ -83,7 +83,7 @@ async fn begun() -> (MemoryLedger, RunKey) {
 async fn frozen(ledger: &MemoryLedger, tables: &Tables, revision: Unique) -> Result<Option<Cursor>, Fault> {
     let key = &tables.key;
     let run = ledger.with_run(key, &[], |l| take_over(l, 0, revision)).await.unwrap().unwrap();
-    freeze(ledger, tables, Wave { key, run: &run, number: 0, is_behind_barrier: true }).await
+    freeze(ledger, tables, Wave { key, run: &run, number: 0, is_after_barrier: true }).await
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn a_freezer_that_was_overtaken_writes_nothing_of_what_it_read_ahead() {
     let tables = Tables::new(&ledger, &key, None);
     let run = ledger.with_run(&key, &[], |l| take_over(l, 0, Unique(3))).await.unwrap().unwrap();
     ledger.with_run(&key, &[], |l| take_over(l, 0, Unique(4))).await.unwrap().unwrap();
-    let wave = Wave { key: &key, run: &run, number: 0, is_behind_barrier: true };
+    let wave = Wave { key: &key, run: &run, number: 0, is_after_barrier: true };
     assert_eq!(freeze(&ledger, &tables, wave).await.unwrap(), None);
     assert_eq!(stored(&ledger, &key).await.count, 0);
 }

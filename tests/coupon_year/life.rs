@@ -23,7 +23,7 @@ use crate::witness::at_the_end;
 use crate::world::{World, minutes};
 
 /// A process that does one task, one call at a time.
-struct Actor {
+pub struct Actor {
     work: Pin<Box<dyn Future<Output = Result<MessageEnd, Fault>> + Send>>,
     /// The messages that it carries.
     messages: Vec<Message>,
@@ -47,15 +47,7 @@ pub fn year(seed: u64) -> (Vec<String>, std::collections::BTreeMap<&'static str,
     let mut world = World::new(seed);
     let wait = *[60, 600, 4_000, 144_000].choose(&mut world.random).expect("not empty");
     let begins = world.begins;
-    let mut life = Life {
-        dead_until: world.now,
-        world: Arc::new(Mutex::new(world)),
-        breaker: Arc::default(),
-        issuers: Arc::default(),
-        actors: Vec::new(),
-        asleep: Vec::new(),
-        letter_wait: minutes(wait),
-    };
+    let mut life = Life::new(world, minutes(wait));
     let end = begins.checked_add(1.year().days(25)).expect("a day");
     while life.is_right(|world| world.today() < end) {
         life.day();
@@ -68,7 +60,20 @@ pub fn year(seed: u64) -> (Vec<String>, std::collections::BTreeMap<&'static str,
 }
 
 impl Life {
-    fn world(&self) -> std::sync::MutexGuard<'_, World> {
+    /// Makes a world in which no process has begun.
+    pub fn new(world: World, letter_wait: SignedDuration) -> Self {
+        Self {
+            dead_until: world.now,
+            world: Arc::new(Mutex::new(world)),
+            breaker: Arc::default(),
+            issuers: Arc::default(),
+            actors: Vec::new(),
+            asleep: Vec::new(),
+            letter_wait,
+        }
+    }
+
+    pub fn world(&self) -> std::sync::MutexGuard<'_, World> {
         self.world.lock().expect("nobody panics with it")
     }
 
@@ -132,7 +137,7 @@ impl Life {
     }
 
     /// Polls a process once; returns its result when it has ended.
-    fn poll(&mut self, actor: &mut Actor) -> Option<Result<MessageEnd, Fault>> {
+    pub fn poll(&mut self, actor: &mut Actor) -> Option<Result<MessageEnd, Fault>> {
         let Poll::Ready(result) = actor.work.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
             return None;
         };
@@ -159,7 +164,7 @@ impl Life {
         Process { world: self.world.clone(), skew }
     }
 
-    fn dispatcher(&self, index: usize, skew: SignedDuration) -> Actor {
+    pub fn dispatcher(&self, index: usize, skew: SignedDuration) -> Actor {
         let (process, programme) = (self.process(skew), self.world().programmes[index].clone());
         let work = async move {
             let dispatcher = Dispatcher {
@@ -174,7 +179,7 @@ impl Life {
         Actor { work: Box::pin(work), messages: Vec::new() }
     }
 
-    fn granter(&self, messages: Vec<Message>) -> Actor {
+    pub fn granter(&self, messages: Vec<Message>) -> Actor {
         let (process, breaker, carried) =
             (self.process(SignedDuration::ZERO), self.breaker.clone(), messages.clone());
         let issuers = self.issuers.clone();
@@ -196,6 +201,24 @@ impl Life {
             Ok(if is_done { MessageEnd::Done } else { MessageEnd::Later })
         };
         Actor { work: Box::pin(work), messages }
+    }
+
+    /// A command that takes in the coupon system's whole statement.
+    pub fn taker(&self) -> Actor {
+        let given = |entry: &BookEntry| GivenCoupon {
+            candidate: Candidate { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
+            coupon: entry.coupon.clone().into(),
+        };
+        let statement: Vec<GivenCoupon> = self.world().books.books.iter().map(given).collect();
+        let process = self.process(SignedDuration::ZERO);
+        let work =
+            async move { take_in(&process, &process, &process, &statement).await.map(|()| MessageEnd::Done) };
+        Actor { work: Box::pin(work), messages: Vec::new() }
+    }
+
+    /// Lets the present process sleep or end: actors that begin from now on belong to another one.
+    pub fn replace_process(&mut self) {
+        self.issuers = Arc::default();
     }
 
     fn step(&mut self) {
@@ -357,18 +380,9 @@ impl Life {
             let world = self.world();
             let since = world.restored_at.map_or(stopped_at, |at| at.max(stopped_at));
             let is_quiet = world.now > since + minutes(60) && world.now >= world.database_down_until;
-            let given = |entry: &BookEntry| GivenCoupon {
-                candidate: Candidate { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
-                coupon: entry.coupon.clone().into(),
-            };
-            let statement: Vec<GivenCoupon> = world.books.books.iter().map(given).collect();
             drop(world);
             if is_quiet {
-                let process = self.process(SignedDuration::ZERO);
-                let work = async move {
-                    take_in(&process, &process, &process, &statement).await.map(|()| MessageEnd::Done)
-                };
-                let mut actor = Actor { work: Box::pin(work), messages: Vec::new() };
+                let mut actor = self.taker();
                 while self.poll(&mut actor).is_none() {}
             }
         }

@@ -58,7 +58,7 @@ impl Process {
             return Err(unreachable());
         }
         let result = work(&mut world);
-        if world.random.random_bool(0.004) { Err(unreachable()) } else { Ok(result) }
+        if world.strikes(0.004) { Err(unreachable()) } else { Ok(result) }
     }
 }
 
@@ -247,7 +247,8 @@ impl SourceRows for Process {
         let mut world = self.lock();
         let mut answers = Vec::new();
         for (user, also) in users {
-            let is_read = world.random.random_bool(0.995) && world.now >= world.sources_down_until;
+            let has_luck = world.random.random_bool(0.995) || world.is_scripted;
+            let is_read = has_luck && world.now >= world.sources_down_until;
             answers.push(is_read.then(|| source_rows(&world, *user, also)));
         }
         Ok(answers)
@@ -341,7 +342,7 @@ impl CouponSystem for Process {
                         coupons.iter().map(|(key, coupon)| witness::called(&mut world, key, coupon));
                     let answers = answers.collect();
                     // The work is done, and the answer of the whole call is lost.
-                    match world.random.random_bool(0.02) {
+                    match world.strikes(0.02) {
                         true => vec![Answer::Unknown; coupons.len()],
                         false => answers,
                     }

@@ -56,7 +56,7 @@ pub fn held_by_letters(world: &mut World, run: &RunKey) {
 
 /// Answers a call.
 pub fn called(world: &mut World, key: &CouponKey, coupon: &str) -> Answer {
-    let chance: f64 = world.random.random();
+    let chance: f64 = if world.is_scripted { 1.0 } else { world.random.random() };
     let now = world.now;
     if let Some((_, _, token)) = world.books.issued.get(key).cloned() {
         world.books.called.insert(token);
@@ -179,7 +179,7 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
         if after.frozen == anabranch_coupons::records::WAVES {
             world.books.excused.entry(key.clone()).or_default().extend(damaged);
         }
-        if after.is_behind_barrier {
+        if after.is_after_barrier {
             frozen(world, key, after);
         }
         let members = world.database.members.get(key).map_or(0, BTreeMap::len) as u64;

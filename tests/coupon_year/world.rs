@@ -84,6 +84,8 @@ impl DerefMut for Database {
 /// The environment of the code under test.
 pub struct World {
     pub random: StdRng,
+    /// Whether chance breaks nothing: a test scripts every fault.
+    pub is_scripted: bool,
     pub now: Timestamp,
     pub begins: Date,
     pub faults: Vec<String>,
@@ -136,6 +138,7 @@ impl World {
         let programmes = (0..random.random_range(1..=2)).map(|n| programme(n, &mut random)).collect();
         let books = CouponBooks::new(&mut random);
         let mut world = Self {
+            is_scripted: false,
             now,
             begins,
             faults: Vec::new(),
@@ -182,6 +185,11 @@ impl World {
 
     pub fn fail(&mut self, what: impl Into<String>) {
         self.faults.push(format!("{}: {}", self.now, what.into()));
+    }
+
+    /// Whether a fault of this chance strikes now.
+    pub fn strikes(&mut self, chance: f64) -> bool {
+        self.random.random_bool(chance) && !self.is_scripted
     }
 
     pub fn fresh(&mut self) -> Unique {
@@ -305,7 +313,7 @@ impl World {
             self.mended.insert(user, self.now);
         }
         self.reconciled_at = Some(self.now);
-        self.unproven = (0..SHARDS).filter(|_| self.random.random_bool(0.1)).collect();
+        self.unproven = (0..SHARDS).filter(|_| self.strikes(0.1)).collect();
     }
 
     /// Removes a derived row, makes its type stale, or leaves a stale, misplaced or doubled one.

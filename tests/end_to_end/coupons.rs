@@ -367,6 +367,11 @@ async fn queue_lost_and_letters(day: &CouponDay) -> Daemon {
     assert!(listed.iter().all(|letter| letter["outcome"] == "unknown"), "{listed:?}");
     let sent = day.dispatch(&["letters", "requeue", "--all", "--dry-run"]).await.expect_success();
     assert!(sent.stdout.contains("would be sent again"), "{sent:?}");
+    let ending = ["letters", "drop", "--outcome", "not-given"];
+    let ended = day.dispatch(&[&ending[..], &["--all", "--dry-run"]].concat()).await.expect_success();
+    assert!(ended.stdout.contains("would end as not given"), "{ended:?}");
+    let unknown = day.dispatch(&[&ending[..], &["birthday/solar:1999/1"]].concat()).await;
+    assert!(unknown.exit_code == 1 && unknown.stderr.contains("dispatch-refused"), "{unknown:?}");
     day.dispatch(&["letters", "requeue", "--all"]).await.expect_success();
     day.age_attempts().await;
     until("everybody has a coupon", async || day.shown().await["granted"] == 50).await;
@@ -391,6 +396,7 @@ async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
     assert_eq!((code, &early["code"]), (409, &"dispatch-refused".into()), "{early}");
     let why = day.dispatch(&["explain", "1"]).await.expect_success();
     assert!(why.stdout.contains("The user has the coupon of this day."), "{why:?}");
+    assert!(why.stdout.contains("The ledger decides: `is_sent`"), "{why:?}");
     let why = day.dispatch(&["explain", "501"]).await.expect_success();
     assert!(why.stdout.contains("this is not the user's day"), "{why:?}");
     let report = day.dispatch(&["report", &today]).await.expect_success();

@@ -25,7 +25,7 @@ pub static REPLICATED: Ground = Ground::of(|| {
 pub async fn standby(installation: &Installation<'_>, name: &str) -> Arc<Server> {
     let stack = installation.stack();
     // The replica has the domain of the source, which is the first server of the stack.
-    let spec = ServerSpec::mariadb_source(name).flag("--gtid-domain-id=1");
+    let spec = ServerSpec::mariadb_source(name).without_fsync().flag("--gtid-domain-id=1");
     let standby = blocking(|| stack.add(TestDatabase::chosen().server(spec))).expect("it starts");
     follow(installation, name, "source-a").await;
     standby

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::flux::id::{FluxId, Month, Side};
-use anabranch_tests::{Daemon, Installation, Plan};
+use anabranch_schemas::sql::flux_table;
+use anabranch_tests::{Daemon, Installation, Plan, until};
 use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
@@ -278,4 +279,56 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     let without =
         installation.command(&["flux", "next", "recharge", "--partition", "3", "--business", "1"]).await;
     assert_eq!(without.expect_success().stdout.trim().len(), 31);
+}
+
+/// A captured row shows a number that the counter never leased, as after a restore of counters and registers together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_counter_below_a_captured_row_is_refused_by_name_until_an_operator_skips_numbers() {
+    let mut installation = installation().await;
+    for source in ["source-a", "source-b"] {
+        let tables = (0..12).map(|month| flux_table("flux_00_0", &format!("composite_07_{month:02}")));
+        let tables: Vec<String> = tables.collect();
+        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
+        installation.execute(source, sql).await;
+    }
+    let text = std::fs::read_to_string(installation.configuration_file()).unwrap()
+        + r#"
+[[entities]]
+entity = "flux"
+level = "composite"
+tables = "flux_00_{db}.composite_{partition:02}_{month:02}"
+[[projections]]
+name = "relations"
+kind = "flux_relations"
+targets = ["target"]
+"#;
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    let known = given(&daemon, &recharge(1), None).await[0];
+    let table = format!("flux_00_0.composite_07_{:02}", known.parts().month.digits());
+    let insert = async |id: FluxId| {
+        installation.execute("source-a", format!("INSERT INTO {table} (id) VALUES ('{id}')")).await;
+    };
+    insert(known).await;
+    installation.command(&["flux", "sequence", "status"]).await.expect_success();
+
+    insert(known.with_sequence(50_000_000).unwrap()).await;
+    until("the counter is below the captured row", async || {
+        let status = installation.command(&["flux", "sequence", "status"]).await;
+        let reported = format!("{}{}", status.stdout, status.stderr);
+        status.exit_code == 1
+            && reported.contains("[flux-sequence-behind]")
+            && reported.contains("numbers up to 50000001")
+    })
+    .await;
+    // The rest of the range that the daemon leased before is not enough for this order.
+    let (status, answer) = post(&daemon, &recharge(5_000), None).await;
+    assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-behind")), "{answer}");
+    installation.command(&["flux", "sequence", "raise", "--numbers", "10"]).await.expect_success();
+    let after = given(&daemon, &recharge(5_000), None).await;
+    assert!(after.iter().all(|id| id.parts().sequence < 1_000 || id.parts().sequence > 50_000_000));
+    installation.command(&["flux", "sequence", "status"]).await.expect_success();
 }

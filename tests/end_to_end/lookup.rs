@@ -323,6 +323,26 @@ async fn a_commit_after_an_undecided_branch_is_waited_for_by_its_gtid() {
     source.execute("decide it", "XA COMMIT 'lookup'").await.unwrap();
     let place = change(&mut source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 62").await;
     assert_eq!(uuids(&found(&daemon, &format!("in-a-branch?at_least={place}")).await), ["61"]);
+    owed_table_is_waited_for_and_named(&daemon, &mut source).await;
+}
+
+/// A table whose rows changed by text is locked, so the lane passes the change and cannot read the table again.
+async fn owed_table_is_waited_for_and_named(daemon: &Daemon, source: &mut Connection) {
+    let lock = "SET SESSION binlog_format = STATEMENT; LOCK TABLES inventory_0.serial_code_00 WRITE";
+    source.execute("lock the table", lock).await.unwrap();
+    let by_text = "UPDATE inventory_0.serial_code_00 SET item_code = 'by-text' WHERE uuid = 63";
+    let place = change(source, by_text).await;
+    let (status, problem) = get(daemon, &format!("by-text?at_least={place}")).await;
+    assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-behind")), "{problem}");
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(detail.contains("is to read table inventory_0.serial_code_00 again"), "{detail}");
+    assert_eq!(uuids(&found(daemon, "after-63").await), ["63"], "requests without a place do not wait");
+    source.execute("unlock it", "UNLOCK TABLES; SET SESSION binlog_format = ROW").await.unwrap();
+    let answer = until_some("the table is read again", async || {
+        let (status, answer) = get(daemon, &format!("by-text?at_least={place}")).await;
+        (status == 200).then_some(answer)
+    });
+    assert_eq!(uuids(&answer.await), ["63"]);
 }
 
 /// Redis is killed and comes back empty: lookups are slower, and never wrong.

@@ -52,6 +52,61 @@ async fn a_scrape_passes_promtool_and_shows_only_what_the_page_describes() {
     check_with_promtool(&scrape).await;
 }
 
+/// The token of an operator, who may list operations.
+const OPERATOR: &str = "token-of-ann-who-is-on-call";
+/// The labels of the pool that serves the list of operations.
+const POOL: [&str; 3] = ["dependency=\"target\"", "name=\"target\"", "pool=\"operations\""];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_full_shows_in_its_own_series() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    // A reader with one small message in flight waits for the log after each.
+    installation
+        .configuration
+        .limits
+        .extend(["in_flight_messages = 1".to_owned(), "batch_bytes = 1024".to_owned()]);
+    let operator = format!("[http]\noperators = [{{ name = \"ann\", token = \"{OPERATOR}\" }}]\n");
+    let text = installation.configuration_text();
+    let with_operator = text.replace("[http]\n", &operator);
+    assert_ne!(text, with_operator, "there is no [http] to put the operator into");
+    installation.write_configuration_text(&with_operator);
+    let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    installation.workload(WorkloadOptions::new(seed("saturation"))).insert_rows(2_000).await.unwrap();
+    installation.drained().await;
+    for source in ["source=\"source-a\"", "source=\"source-b\""] {
+        until("the reader has waited for the log", async || {
+            daemon.metric("anabranch_log_wait_seconds_count", &[source]).await > 0.0
+        })
+        .await;
+    }
+    // MariaDB has no commit times, and each of its flushes is counted here.
+    until("flushes have a time since the reading", async || {
+        daemon.metric("anabranch_lane_read_to_visible_seconds_sum", &[]).await > 0.0
+    })
+    .await;
+
+    // One connection serves the list: while the table is locked, a second list waits for it.
+    let pool = async |name: &str| daemon.metric(&format!("anabranch_pool_{name}"), &POOL).await;
+    assert_eq!((pool("connections_max").await, pool("connections_in_use").await), (1.0, 0.0));
+    let mut admin = installation.admin("target").await;
+    admin.execute("lock the operations", "LOCK TABLES anabranch.operations WRITE").await.unwrap();
+    let list = || daemon.ask("GET", "/v1/operations", Some(OPERATOR), "");
+    let watch = async {
+        until("one list waits for the connection of the other", async || {
+            pool("connections_in_use").await == 1.0 && pool("waiting").await == 1.0
+        })
+        .await;
+        admin.execute("unlock the operations", "UNLOCK TABLES").await.unwrap();
+    };
+    let (first, second, ()) = tokio::join!(list(), list(), watch);
+    assert_eq!((first.0, second.0), (200, 200), "{} {}", first.1, second.1);
+    until("the connection is free again", async || {
+        pool("connections_in_use").await == 0.0 && pool("waiting").await == 0.0
+    })
+    .await;
+}
+
 /// Checks that the sample's metric is described and declares its labels.
 fn check_sample(line: &str) {
     let (series, _) = line.rsplit_once(' ').expect("a value");

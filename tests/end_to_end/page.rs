@@ -16,6 +16,8 @@ const POLICY: &str =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:";
 /// Number of streams that the daemon serves at once.
 const STREAMS: usize = 100;
+/// Number of streams that clients open at once, fewer than the connections that the daemon takes.
+const STREAMS_OF_MANY: usize = 500;
 
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
@@ -138,7 +140,7 @@ async fn check_in_browser(installation: &Installation<'_>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn events_come_each_second_to_a_hundred_streams_and_end_with_the_daemon() {
+async fn events_come_each_second_to_a_hundred_streams_of_five_hundred_and_end_with_the_daemon() {
     let installation = installation().await;
     let mut daemon = installation.run();
     daemon.until_ready().await;
@@ -151,11 +153,20 @@ async fn events_come_each_second_to_a_hundred_streams_and_end_with_the_daemon() 
     assert!(began.elapsed() > Duration::from_millis(1_500), "at most one a second");
 
     let mut streams = vec![first];
-    while streams.len() < STREAMS {
-        let mut stream = events(&installation, None).await;
-        assert_eq!(stream.next_line().await.unwrap().as_deref(), Some("HTTP/1.1 200 OK"));
-        streams.push(stream);
+    let mut unread = Vec::new();
+    while streams.len() + unread.len() < STREAMS_OF_MANY {
+        unread.push(events(&installation, None).await);
     }
+    // None of them has read a byte; probes and scrapes find room beside them.
+    assert_eq!(daemon.ask("GET", "/livez", None, "").await.0, 200);
+    assert!(daemon.metric("anabranch_build_info", &[]).await == 1.0, "a scrape is answered");
+    for mut stream in unread {
+        match stream.next_line().await.unwrap().as_deref() {
+            Some("HTTP/1.1 200 OK") => streams.push(stream),
+            other => assert_eq!(other, Some("HTTP/1.1 503 Service Unavailable")),
+        }
+    }
+    assert_eq!(streams.len(), STREAMS, "each place is given to one stream");
     let (status, problem) = daemon.ask("GET", "/v1/events", None, "").await;
     assert_eq!((status, &problem["code"]), (503, &Json::from("too-many-requests")), "{problem}");
     streams.pop();
@@ -170,6 +181,48 @@ async fn events_come_each_second_to_a_hundred_streams_and_end_with_the_daemon() 
         tokio::time::timeout(WAIT_MAX, async { while streams[0].next_line().await.unwrap().is_some() {} });
     ended.await.expect("streams end with the daemon");
     assert!(daemon.wait().expect("it ends").success());
+}
+
+/// A daemon of lanes alone, one of whose sources is down since its start, in an installation that never reconciled.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_without_a_reader_and_with_a_source_down_since_its_start_shows_what_it_knows() {
+    let installation = installation().await;
+    installation.server("source-b").kill().unwrap();
+    let daemon = installation.run_with(&["--role", "projector"], &[]);
+    let is_down = |view: &Json| view["code"] == "source-unreachable";
+    let source = daemon.until_view("sources", ("source", "source-b"), is_down).await;
+    assert!(source["head"].is_null() && source["lag_seconds"].is_null(), "{source}");
+    let status = daemon.status().await.expect("it answers");
+    let tasks = status["tasks"].as_array().unwrap().iter().map(|task| task["task"].as_str().unwrap());
+    assert!(tasks.clone().all(|task| task.starts_with("lane/")) && tasks.count() == 4, "{status}");
+    let (answered, history) = daemon.ask("GET", "/v1/reconciliations", None, "").await;
+    assert_eq!(
+        (answered, &history["reconciliations"], &history["next"]),
+        (200, &Json::Array(Vec::new()), &Json::Null),
+        "{history}"
+    );
+    let down = "anabranch_dependency_up{dependency=\"source\",name=\"source-b\"} 0";
+    let never = "anabranch_reconcile_ended_timestamp_seconds 0";
+    until("the scrape says what is known", async || {
+        let scrape = daemon.metrics().await;
+        [down, never].iter().all(|wanted| scrape.lines().any(|line| line == *wanted))
+    })
+    .await;
+    let scrape = daemon.metrics().await;
+    for absent in ["anabranch_capture_lag_seconds{source=\"source-b\"}", "anabranch_log_messages_total{"] {
+        assert!(!scrape.contains(absent), "{absent} is in {scrape}");
+    }
+    if let Some(browser) = browser().await {
+        browser.open(&format!("http://{}/", address(&installation))).await.unwrap();
+        let is_shown = "document.getElementById('sentence').textContent.includes('source-b')";
+        assert!(browser.until(is_shown, WAIT_MAX).await.unwrap().is_some(), "the page names the source");
+        let is_read = "document.getElementById('history-said').textContent !== ''";
+        assert!(browser.until(is_read, WAIT_MAX).await.unwrap().is_some(), "the page says of the history");
+        let is_good = "return document.getElementById('verdict').className.includes('good');";
+        assert_eq!(browser.script(is_good).await.unwrap(), false);
+        assert_eq!(browser.console().await.unwrap(), Vec::<String>::new());
+    }
+    installation.server("source-b").restart().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -231,4 +284,9 @@ async fn past_reconciliations_are_listed_by_pages_and_a_changed_report_loses_its
     let page = again.ask("GET", "/v1/reconciliations", None, "").await.1;
     let seals: Vec<_> = page["reconciliations"].as_array().unwrap().iter().map(|one| &one["seal"]).collect();
     assert_eq!(seals, ["whole", "broken", "whole"], "{page}");
+    let Some(browser) = browser().await else { return };
+    browser.open(&format!("http://{}/", address(&installation))).await.unwrap();
+    let is_shown = "document.getElementById('sentence').textContent.includes('has a broken seal') \
+        && document.getElementById('verdict').className.includes('bad')";
+    assert!(browser.until(is_shown, WAIT_MAX).await.unwrap().is_some(), "a broken seal is never green");
 }

@@ -1,8 +1,11 @@
-//! A user that moves between shards ends in exactly one derived table, whatever the order in which the two logs arrive.
+//! A user that moves between shards ends in exactly one derived table, whatever the order in which the two logs arrive,
+//! and a column that is renamed table by table leaves no change out.
 
+use anabranch_demo::Connection;
 use anabranch_tests::{Daemon, Installation, Plan};
 
 use crate::STANDARD;
+use crate::reconciliations::reconcile;
 
 /// Tables on `source-a`, with columns of type DATE, DATETIME and text.
 const A_DATE: &str = "user_00.user_000";
@@ -139,4 +142,63 @@ async fn truncate_and_drop_withdraw_the_claims_of_one_shard_only() {
     for (user, day) in [(2, "06-06"), (3, "05-05"), (4, "05-05")] {
         is_only_in(&installation, user, day).await;
     }
+}
+
+/// Names of the column while its rename is rolled out.
+const OLD: &str = "birthday";
+const NEW: &str = "birth_date";
+
+/// Writes a user into a table, under the name that its column has at that moment.
+async fn write(connection: &mut Connection, table: &str, user: u64) {
+    let day = user % 28 + 1;
+    for name in [OLD, NEW] {
+        let sql = format!(
+            "REPLACE INTO {table} (user_id, user_name, {name}) VALUES ({user}, 'name', '1990-02-{day:02}')"
+        );
+        if connection.execute("write a user", sql).await.is_ok() {
+            return;
+        }
+    }
+    panic!("{table} has neither {OLD} nor {NEW}");
+}
+
+/// The tables that are renamed have columns of three types; others keep the old name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_that_is_renamed_table_by_table_beside_changes_leaves_no_change_out() {
+    const TABLES: [&str; 3] = [A_DATE, A_DATETIME, A_TEXT];
+    let mut installation = prepare().await;
+    let columns =
+        format!("sharding_column = \"user_name\"\ncolumns = {{ {OLD} = [\"{OLD}\", \"{NEW}\"] }}\n");
+    let text = installation.configuration_text().replace("sharding_column = \"user_name\"\n", &columns);
+    assert!(text.contains(NEW), "{text}");
+    installation.write_configuration_text(&format!("{text}\n[reconcile]\nlane_wait_seconds = 5\n"));
+    let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    let rename = async |from: &str, to: &str| {
+        for table in TABLES {
+            let sql = format!("ALTER TABLE {table} RENAME COLUMN {from} TO {to}");
+            installation.execute("source-a", sql).await;
+        }
+    };
+    let changing = async {
+        let mut connection = installation.admin("source-a").await;
+        for user in 1..=150 {
+            write(&mut connection, TABLES[user as usize % TABLES.len()], user).await;
+            installation.execute("source-b", insert(B_DATE, 1_000 + user, "1990-03-01")).await;
+        }
+    };
+    tokio::join!(changing, rename(OLD, NEW));
+    installation.drained().await;
+    is_only_in(&installation, 150, "02-11").await;
+    assert!(daemon.metric("anabranch_source_rereads_total", &[]).await == 0.0, "a table was read again");
+    let (_, report) = reconcile(&installation, &[]).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+
+    // A refresh reads each table under its own name.
+    let arguments = ["refresh", "--projection", "birthday", "--source", "source-a"];
+    installation.command(&arguments).await.expect_success();
+    daemon.until_loaded(&["source-a"]).await;
+    rename(NEW, OLD).await;
+    installation.expect_equal().await;
+    assert!(daemon.metric("anabranch_source_rereads_total", &[]).await == 0.0, "a table was read again");
 }

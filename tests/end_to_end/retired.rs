@@ -130,6 +130,7 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
     );
     assert_eq!(plan["ways"].as_array().unwrap().len(), 3, "{plan}");
     refusals(&installation).await;
+    measured_plan(&installation).await;
 
     let statement = check(&installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await.expect_success().stdout;
     let expected = "-- source source-a: flux_00_0.composite_05_00 of 2016-01, 3 rows; 3 index rows hold them\n\
@@ -155,6 +156,32 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
     let foreign = installation.command(&foreign).await.expect_success();
     assert_eq!(foreign.stdout, "0 rows would be removed\n");
     daemon.until_ready().await;
+}
+
+/// A plan takes its figures from both sources; the file's figure stands where they say nothing.
+async fn measured_plan(installation: &Installation<'_>) {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/plans/flux.toml");
+    let measured = ["plan", file, "--measure", "--measure-seconds", "1", "--json"];
+    let plan = installation.command(&measured).await.expect_success().json();
+    let field = |name: &str| {
+        let mut fields = plan["measured"]["fields"].as_array().unwrap().iter();
+        let found = fields.find(|field| field["field"] == format!("[flux] {name}"));
+        found.map(|field| (field["value"].as_f64().unwrap(), field["origin"].clone()))
+    };
+    for (name, expected, origin) in [
+        ("sources", 2.0, "configured"),
+        ("lanes", 2.0, "configured"),
+        ("databases", 1.0, "measured"),
+        ("tables_per_database", 1.0, "measured"),
+    ] {
+        assert_eq!(field(name), Some((expected, json!(origin))), "{name}: {plan}");
+    }
+    assert!(field("row_bytes").is_some_and(|(bytes, _)| bytes >= 1_000.0), "{plan}");
+    let kept = plan["measured"]["kept"].to_string();
+    assert!(kept.contains("recharges_per_day: the figure of the file stands"), "{kept}");
+    let server = &plan["measured"]["servers"][0];
+    assert!(server["source"] == "source-a" && server["tables"].as_u64() >= Some(4), "{plan}");
+    assert!(server["binlog_bytes_per_second"].is_number(), "{plan}");
 }
 
 /// Tables that must stay are refused by name, and then nothing is printed for any table.

@@ -1,4 +1,4 @@
-//! Every code that a server's answer can have, on the product's supervisor: a server refuses calls with it for eight
+//! Every code that a server's answer can have, on the product's supervisor: a server refuses calls with it for five
 //! minutes, and then answers again.
 //!
 //! No task tries too often meanwhile. A task stops only by a code that stops tasks. After the refusal the other tasks
@@ -37,7 +37,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 const ATTEMPTS_A_MINUTE: u32 = 2;
 /// Time after which pauses have grown to their longest.
 const GROWN_AFTER: Duration = Duration::from_secs(180);
-const COUNTED_MINUTES: u32 = 5;
+const COUNTED_MINUTES: u32 = 2;
 /// Longest time to recover: a minute's pause, and time to work.
 const BACK_WITHIN: Duration = Duration::from_secs(75);
 const TIME: TimeToLive = TimeToLive { full: MINUTE, empty: MINUTE };
@@ -52,6 +52,7 @@ fn servers(code: Code) -> &'static [Refused] {
         | Code::HistoryBroken
         | Code::ReplayRefused
         | Code::BeginAnewRefused
+        | Code::RemoveRefused
         | Code::RefreshRefused
         | Code::DispatchRefused
         | Code::ListenFailed => &[],

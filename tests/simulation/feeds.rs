@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::future::pending;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,8 +15,10 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::deliver::{self, Lane, RewindSource, Shared};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{BinlogPoint, BinlogStart, LaneStore, Log, LogWriter, SourceConnector};
-use anabranch_pipeline::records::{Flush, LaneId, Progress};
+use anabranch_pipeline::ports::{
+    BinlogPoint, BinlogStart, LaneStore, Log, LogWriter, ShardPage, SourceConnector,
+};
+use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -98,6 +101,15 @@ impl LaneStore for Silent {
     }
 
     async fn shards_with_rows(&mut self, _: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        pending().await
+    }
+
+    async fn rows_of_shard(
+        &mut self,
+        _: &ShardPage,
+        _: NonZeroUsize,
+        _: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
         pending().await
     }
 

@@ -16,7 +16,7 @@ use crate::stage::{SOURCE_NAMES, Stage, limits};
 const WAIT_MAX: Duration = Duration::from_secs(60);
 const USERS: u64 = 40;
 /// Seeds of the test; a page breaks once in 250 times.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_breaks_when_it_is_read_in_part_is_counted_once() {

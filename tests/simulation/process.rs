@@ -49,7 +49,8 @@ impl Connectors for Process<'_> {
     fn source(&self, name: &str) -> Result<SourceParts<'_, MemorySource>, Fault> {
         let connector = &self.sources[number(name)];
         let busiest = BusiestTables::default();
-        Ok(SourceParts { connector, start: &BinlogStart::Earliest, shared: self.shared, busiest })
+        let (start, shared) = (&BinlogStart::Earliest, self.shared);
+        Ok(SourceParts { connector, start, shared, busiest, numbers: None })
     }
 
     async fn require_source(&self, name: &str) -> Result<(), Fault> {

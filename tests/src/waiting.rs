@@ -8,6 +8,9 @@ use tokio::time::Instant;
 /// pauses for up to 60 s. A killed OpenSearch needs up to 60 s beside other servers that start.
 pub const WAIT_MAX: Duration = Duration::from_secs(180);
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest pause between two looks. A look that takes long, such as a comparison of all tables, is followed by a pause
+/// that is as long: it leaves the machine to the work for which the test waits.
+const POLL_MAX: Duration = Duration::from_secs(1);
 
 /// Waits until the condition holds.
 ///
@@ -24,11 +27,12 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 pub async fn until_some<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
+        let look = Instant::now();
         if let Some(value) = value().await {
             return value;
         }
         assert!(Instant::now() < deadline, "not within {} s: {what}", WAIT_MAX.as_secs());
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep(look.elapsed().clamp(POLL_INTERVAL, POLL_MAX)).await;
     }
 }
 

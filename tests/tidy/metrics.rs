@@ -24,7 +24,7 @@ make no more series. No metric holds a row value or a secret.
 |---|---|---|---|---|
 ";
 /// Labels of metrics: each names a configured thing, or one of a short list in the code.
-const LABELS: [&str; 22] = [
+const LABELS: [&str; 23] = [
     "after",
     "cache",
     "code",
@@ -34,6 +34,7 @@ const LABELS: [&str; 22] = [
     "lane",
     "name",
     "outcome",
+    "pool",
     "programme",
     "projection",
     "reason",

@@ -3,6 +3,8 @@
 //! Documents name tests as `suite: name` or `module::name`; a name that ends in `…` is a beginning. Names in the last
 //! column of the table of promises are tests by their position.
 
+use std::collections::BTreeMap;
+
 use crate::Fault;
 use crate::tree::{Source, Text, exists};
 
@@ -14,12 +16,12 @@ const SUITES: [&str; 7] = ["conformance", "crash", "demo", "end_to_end", "packag
 const LEFT_OUT: [&str; 2] = ["src", "tests"];
 
 pub fn faults(sources: &[Source], documents: &[Text]) -> Vec<Fault> {
-    let known: Vec<Vec<String>> = sources.iter().flat_map(paths).collect();
+    let known = Known::of(sources);
     let mut faults = Vec::new();
     for document in documents {
         for (line, suite, name) in named(document) {
             // A table may name a folder that its tests run with.
-            if !exists(&name) && !known.iter().any(|path| fits(path, suite.as_deref(), &name)) {
+            if !exists(&name) && !known.has(&Wanted::of(suite.as_deref(), &name)) {
                 let suite = suite.map(|suite| format!(" of `{suite}`")).unwrap_or_default();
                 faults.push(Fault {
                     path: document.path.clone(),
@@ -76,23 +78,68 @@ fn paths(source: &Source) -> Vec<Vec<String>> {
     paths
 }
 
-/// Whether a path has these names one after the other, in the suite if one is given.
-fn fits(path: &[String], suite: Option<&str>, name: &str) -> bool {
-    let beginning = name.strip_suffix('…');
-    let name = beginning.unwrap_or(name).replace("::", "/");
-    let parts: Vec<&str> =
-        name.split('/').filter(|part| !part.is_empty() && !LEFT_OUT.contains(part)).collect();
-    let Some((last, before)) = parts.split_last() else { return false };
-    let is_last = |found: &str| if beginning.is_some() { found.starts_with(last) } else { found == *last };
-    let is_here = |window: &[String]| {
-        let (end, start) = window.split_last().expect("as many as parts, at least one");
-        is_last(end) && start.iter().zip(before).all(|(found, part)| found == part)
-    };
-    let suite: Vec<&str> = suite
-        .map(|suite| suite.split("::").filter(|part| !LEFT_OUT.contains(part)).collect())
-        .unwrap_or_default();
-    (suite.is_empty() || path.windows(suite.len()).any(|window| window == suite))
-        && path.windows(parts.len()).any(is_here)
+/// All paths, and those that have a part: there are tens of thousands, and documents name a thousand.
+struct Known {
+    paths: Vec<Vec<String>>,
+    by_part: BTreeMap<String, Vec<usize>>,
+}
+
+impl Known {
+    fn of(sources: &[Source]) -> Self {
+        let paths: Vec<Vec<String>> = sources.iter().flat_map(paths).collect();
+        let mut by_part = BTreeMap::<String, Vec<usize>>::new();
+        for (index, path) in paths.iter().enumerate() {
+            for part in path {
+                by_part.entry(part.clone()).or_default().push(index);
+            }
+        }
+        Self { paths, by_part }
+    }
+
+    fn has(&self, wanted: &Wanted) -> bool {
+        let Some(last) = wanted.parts.last() else { return false };
+        let parts = self.by_part.range(last.clone()..).take_while(|(part, _)| wanted.is_last(part, last));
+        parts.flat_map(|(_, paths)| paths).any(|index| wanted.fits(&self.paths[*index]))
+    }
+}
+
+/// A name in a document, and the suite that it gives.
+struct Wanted {
+    parts: Vec<String>,
+    suite: Vec<String>,
+    /// The last part is the beginning of a name.
+    is_beginning: bool,
+}
+
+impl Wanted {
+    fn of(suite: Option<&str>, name: &str) -> Self {
+        let beginning = name.strip_suffix('…');
+        let parts = |name: &str| {
+            let parts = name.split('/').filter(|part| !part.is_empty() && !LEFT_OUT.contains(part));
+            parts.map(str::to_owned).collect()
+        };
+        Self {
+            parts: parts(&beginning.unwrap_or(name).replace("::", "/")),
+            suite: suite.map(|suite| parts(&suite.replace("::", "/"))).unwrap_or_default(),
+            is_beginning: beginning.is_some(),
+        }
+    }
+
+    fn is_last(&self, found: &str, last: &str) -> bool {
+        if self.is_beginning { found.starts_with(last) } else { found == last }
+    }
+
+    /// Whether a path has these parts one after the other, in the suite if one is given.
+    fn fits(&self, path: &[String]) -> bool {
+        let Some((last, before)) = self.parts.split_last() else { return false };
+        let is_here = |window: &[String]| {
+            let (end, start) = window.split_last().expect("as many as parts, at least one");
+            self.is_last(end, last) && start == before
+        };
+        let is_of_suite = |window: &[String]| window == self.suite;
+        (self.suite.is_empty() || path.windows(self.suite.len()).any(is_of_suite))
+            && path.windows(self.parts.len()).any(is_here)
+    }
 }
 
 #[cfg(test)]

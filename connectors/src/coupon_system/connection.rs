@@ -220,7 +220,7 @@ impl CouponConnection {
     /// Sends a request once.
     pub(super) async fn send(&self, request: Request) -> Exchange {
         let mut held = self.wire.lock().await;
-        let is_old = monotonic().saturating_sub(self.handed_out) > AGE_MAX;
+        let is_old = is_too_old(self.handed_out, monotonic());
         // The connection is taken out: it is closed unless its answer is read to the end.
         let Some(mut wire) = held.take().filter(|_| !is_old) else { return Exchange::NotSent };
         let sending = async {
@@ -285,7 +285,27 @@ fn lock(idle: &Mutex<Vec<Wire>>) -> MutexGuard<'_, Vec<Wire>> {
     idle.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Returns whether a connection was handed out too long ago to send a request now.
+fn is_too_old(handed_out: Duration, now: Duration) -> bool {
+    now.saturating_sub(handed_out) > AGE_MAX
+}
+
 /// Time since boot, sleep of the machine included; nothing sets it back.
 fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_BOOTTIME).map(Duration::from).unwrap_or(Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_coupons::records::ATTEMPT_TIMEOUT;
+
+    use super::*;
+
+    #[test]
+    fn a_connection_is_too_old_for_a_call_long_before_other_granters_take_over() {
+        let handed_out = Duration::from_secs(1_000);
+        let taken_over = Duration::try_from(ATTEMPT_TIMEOUT).unwrap();
+        assert!(!is_too_old(handed_out, handed_out + AGE_MAX));
+        assert!(is_too_old(handed_out, handed_out + taken_over / 2));
+    }
 }

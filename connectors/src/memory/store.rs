@@ -4,20 +4,23 @@
 //! A flush reaches the server when it is due, even if the process that sent it is gone by then.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroUsize;
 use std::ops::Bound;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::ports::{LaneStore, ShardPage};
 use anabranch_pipeline::records::{
-    Cell, Flush, LaneId, Mutation, MutationAction, Progress, Replacement, RetiredShards,
+    Cell, CellRef, Claimed, DerivedRow, Flush, LaneId, Mutation, MutationAction, Progress, Replacement,
+    RetiredShards,
 };
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
 use super::{LOST, Refused, UNHEARD, Weather, lock};
+use crate::scan_cursor;
 
 /// A server of documents remembers a removal for this time, and takes it for a newer version.
 const REMEMBERED: Duration = Duration::from_millis(300);
@@ -291,6 +294,46 @@ impl LaneStore for MemoryStore {
         }
         let present = self.find(|(table, shard, _), _| self.tables.contains(table) && shards.contains(shard));
         Ok(present.into_iter().map(|((_, shard, _), _)| shard).collect())
+    }
+
+    async fn rows_of_shard(
+        &mut self,
+        page: &ShardPage,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
+        if !self.is_atomic() {
+            return Err(Fault::new(
+                Code::Internal,
+                format!("lane {}", self.id),
+                "documents are not compared",
+            ));
+        }
+        let after = page.after.as_ref().and_then(scan_cursor::decode).map(|(_, key)| key);
+        let rows = self.target.ask(|target| {
+            let of_page = target.rows().into_iter().filter(|((table, shard, key), _)| {
+                let is_first = *table == page.table;
+                self.tables.contains(table)
+                    && *shard == page.shard
+                    && *table >= page.table
+                    && (!is_first || after.as_ref().is_none_or(|after| key > after))
+            });
+            of_page.take(limit.get()).collect()
+        });
+        let rows = rows.await?;
+        let mut next = None;
+        for ((table, shard, key), (version, values)) in &rows {
+            let key: Vec<CellRef<'_>> = key.iter().map(Cell::borrowed).collect();
+            let values: Vec<CellRef<'_>> = values.iter().map(Cell::borrowed).collect();
+            let row = Claimed { table: *table, shard: *shard, key: &key, values: &values };
+            visit(match self.target.is_retired(*shard, *version) {
+                true => DerivedRow::Retired(row),
+                false => DerivedRow::Claimed(row),
+            });
+            let after = Some(scan_cursor::after_row(shard.as_u64(), &key));
+            next = Some(ShardPage { shard: *shard, table: *table, after });
+        }
+        Ok(next.filter(|_| rows.len() == limit.get()))
     }
 
     fn is_atomic(&self) -> bool {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LogEntry, LogMessage};
+use anabranch_pipeline::wall_clock;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
@@ -91,7 +92,8 @@ impl Stream {
         self.last_sequence += 1;
         let entry =
             LogEntry { sequence: self.last_sequence, id: id(attempt, number), envelope: sent.envelope };
-        self.messages.push_back(LogMessage { entry: entry.clone(), payload: sent.payload, has_next: false });
+        let (payload, stored_at_us) = (sent.payload, wall_clock::now_us());
+        self.messages.push_back(LogMessage { entry: entry.clone(), payload, stored_at_us, has_next: false });
         self.changed.notify_waiters();
         if sent.unheard { Err(Code::LogUnreachable) } else { Ok(entry) }
     }

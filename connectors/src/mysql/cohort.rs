@@ -31,6 +31,7 @@ use self::statements::{claims, follow, misplaced, page};
 use super::connection::quote_table;
 use super::error::Side;
 use super::pool::Pool;
+use super::target_session::TARGET_SESSION;
 
 /// Limit of a page of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -100,7 +101,9 @@ impl MysqlCohort {
                 let target =
                     target.ok_or_else(|| refused("one of its targets is not a MySQL or MariaDB server"))?;
                 let named = (Side::Target, format!("target {}", target.name));
-                Ok(Pool::new(named, &target.url, target.ca_file.as_deref(), connections))
+                let (url, ca_file) = (&target.url, target.ca_file.as_deref());
+                let pool = Pool::with_session(named, url, ca_file, connections, TARGET_SESSION);
+                Ok(pool.shown(&target.name, "birthday_tables"))
             };
             let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;
             if layers.insert(tables.calendar, Layer { tables: tables.clone(), servers }).is_some() {

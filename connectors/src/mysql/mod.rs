@@ -8,9 +8,13 @@ pub mod error;
 mod keyset;
 pub mod ledger;
 mod pool;
+mod pool_use;
 pub mod refusals;
 mod remedy;
 pub mod sequence;
 pub mod source;
 pub mod source_rows;
 pub mod store;
+mod target_session;
+
+pub use self::pool_use::{PoolName, PoolUse, pool_uses};

@@ -1,6 +1,7 @@
 //! A bounded number of connections to a server, for queries that come at any time.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::ServerUrl;
@@ -11,11 +12,15 @@ use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
 use super::answer;
 use super::connection::async_options;
 use super::error::{Side, from_async};
+use super::pool_use::{PoolName, ShownPool};
 use super::refusals::Account;
 use super::remedy::with_remedy;
 
 /// Limit of waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Limit of the orderly end of a connection.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Life of an idle connection. Without it the pool would keep none, and each query would begin with a TLS handshake,
 /// which costs ten times as much as its answer.
@@ -32,6 +37,9 @@ pub(super) struct Pool {
     subject: String,
     account: Account,
     pool: mysql_async::Pool,
+    connections_max: usize,
+    /// `None` until [`Self::shown`] has registered the pool.
+    _shown: Option<Arc<ShownPool>>,
 }
 
 impl Pool {
@@ -53,13 +61,26 @@ impl Pool {
         connections: usize,
         session: &str,
     ) -> Self {
-        let constraints = PoolConstraints::new(0, connections.max(1)).expect("0 is not above the maximum");
+        let connections_max = connections.max(1);
+        let constraints = PoolConstraints::new(0, connections_max).expect("0 is not above the maximum");
         let pool = PoolOpts::default()
             .with_constraints(constraints)
             .with_inactive_connection_ttl(IDLE_MAX)
             .with_reset_connection(false);
         let options = async_options(url, ca_file).init(vec![session]).pool_opts(pool);
-        Self { side, subject, account: Account::of(url, ca_file), pool: mysql_async::Pool::new(options) }
+        let (account, pool) = (Account::of(url, ca_file), mysql_async::Pool::new(options));
+        Self { side, subject, account, pool, connections_max, _shown: None }
+    }
+
+    /// Shows the use of the pool in the metrics of this process: of this server, for this kind of work.
+    pub(super) fn shown(mut self, server: &str, work: &'static str) -> Self {
+        let dependency = match self.side {
+            Side::Source => "source",
+            Side::Target => "target",
+        };
+        let name = PoolName { dependency, name: server.to_owned(), pool: work };
+        self._shown = Some(ShownPool::register(name, self.connections_max, self.pool.metrics()));
+        self
     }
 
     /// Returns the rows of one statement.
@@ -84,6 +105,12 @@ impl Pool {
     pub(super) async fn connection(&self) -> Result<Conn, Fault> {
         let connecting = self.within(TIMEOUT, self.pool.get_conn());
         self.account.connect(self.side, &self.subject, connecting).await
+    }
+
+    /// Ends a connection instead of keeping it for the next query, and with it what its session holds.
+    pub(super) async fn discard(connection: Conn) {
+        // The server ends the session when it sees the end of the connection, so no answer is needed.
+        _ = tokio::time::timeout(END_TIMEOUT, connection.disconnect()).await;
     }
 
     /// Runs work on one of the connections; returns its outcome, or a fault when it exceeds the limit.

@@ -31,12 +31,12 @@ use self::tables::SUBJECT;
 use super::answer::Cells;
 use super::error::Side;
 use super::pool::Pool;
+use super::target_session::target_session_with;
 
 /// Leases of many counters and keys run at the same time; each takes a millisecond or two.
 const CONNECTIONS: usize = 16;
-/// Statements at the beginning of each connection. Only other leases hold the lock that a lease waits for.
-const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
-     autocommit = 1, innodb_lock_wait_timeout = 5; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// Settings of each connection beside those of every session. Only other leases hold the lock that a lease waits for.
+const SETTINGS: &str = "innodb_lock_wait_timeout = 5";
 const TIMEOUT: Duration = Duration::from_secs(8);
 /// One in so many new keys removes old keys, five for each new one.
 const SWEEP_EACH: u32 = 100;
@@ -63,7 +63,8 @@ impl MysqlSequence {
         let (url, ca_file) = (&config.sequence_url, config.ca_file.as_deref());
         Self(Arc::new(Settings {
             statements: Statements::of(config),
-            pool: Pool::with_session(subject, url, ca_file, CONNECTIONS, SESSION),
+            pool: Pool::with_session(subject, url, ca_file, CONNECTIONS, &target_session_with(SETTINGS))
+                .shown(tables::TARGET, "sequence"),
             name: OnceCell::new(),
             remembered: AtomicU32::new(0),
             config: config.clone(),

@@ -31,6 +31,8 @@ use anabranch_schemas::lsn::Lsn;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::BoxStream;
+use serde::Deserialize;
+use serde_json::json;
 use tokio::sync::Mutex;
 
 use self::client::Connection;
@@ -122,6 +124,21 @@ impl NatsLog {
             bytes_max: u64::try_from(info.config.max_bytes).ok().filter(|bytes| *bytes > 0),
             age_max: Some(info.config.max_age).filter(|age| !age.is_zero()),
         })
+    }
+
+    /// Deletes the stream of a source that left for good, with all of its messages; returns whether there was one. A
+    /// stream of the same name that Anabranch did not make for this source is refused.
+    pub async fn remove_stream(&self, source: &str) -> Result<bool, Fault> {
+        #[derive(Deserialize)]
+        struct Deleted {
+            success: bool,
+        }
+        let (context, stream) = (self.connection.context(), self.stream(source));
+        let Some(info) = setup::info(context, &stream.name, &stream.title()).await? else { return Ok(false) };
+        setup::require_fixed(&self.config, &stream, &info.config)?;
+        let api = format!("STREAM.DELETE.{}", stream.name);
+        let deleted: Deleted = error::demand(context, &stream.title(), api, &json!({})).await?;
+        Ok(deleted.success)
     }
 
     /// Opens a reader at any point, for operators. Its sequences have no gap after the first message.

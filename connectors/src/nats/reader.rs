@@ -103,6 +103,7 @@ impl NatsLogReader {
             Fault::new(Code::LogUnreachable, &title, "a delivery without a sequence").caused_by(error)
         })?;
         let (sequence, has_next) = (info.stream_sequence, info.pending > 0);
+        let stored_at_us = u64::try_from(info.published.unix_timestamp_nanos() / 1_000).unwrap_or_default();
         if let ReadStart::After { sequence: last, .. } = self.start
             && sequence != last + 1
         {
@@ -111,7 +112,7 @@ impl NatsLogReader {
         }
         let entry = entry(&self.stream, sequence, message.headers.as_ref())?;
         self.start = ReadStart::After { sequence, id: entry.id.clone() };
-        Ok(LogMessage { entry, payload: message.payload.clone(), has_next })
+        Ok(LogMessage { entry, payload: message.payload.clone(), stored_at_us, has_next })
     }
 }
 

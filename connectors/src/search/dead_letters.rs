@@ -209,11 +209,47 @@ async fn find(
     hits::find(client, &place, &query).await
 }
 
+/// Returns the number of letters.
+async fn count(client: &Client, target: &SearchTarget, filter: &Value) -> Result<u64, Fault> {
+    #[derive(Deserialize)]
+    struct Response {
+        count: u64,
+    }
+    let place = target.dead_letters_index();
+    let thing = format!(", index {place}");
+    client.post(&format!("/{place}/_refresh"), Vec::new()).await?.success(&thing)?;
+    let query = json!({ "query": { "bool": { "filter": filter } } }).to_string();
+    let answer = client.post(&format!("/{place}/_count"), query).await?.success(&thing)?;
+    Ok(answer.read::<Response>()?.count)
+}
+
 impl SearchTarget {
     /// Returns the oldest letters of a projection, at most `limit`.
     pub async fn dead_letters(&self, projection: &str, limit: usize) -> Result<Vec<DeadLetter>, Fault> {
         let filter = json!([{ "term": { "projection": projection } }]);
         find(self.client().await?, self, &filter, limit.min(LETTERS_MAX)).await
+    }
+
+    /// Removes the letters of a source that left for good; returns how many. With `is_rehearsal` it only counts them.
+    pub(super) async fn forget_letters_of(
+        &self,
+        projection: &str,
+        source: &str,
+        is_rehearsal: bool,
+    ) -> Result<u64, Fault> {
+        let filter = json!([{ "term": { "projection": projection } }, { "term": { "source": source } }]);
+        if is_rehearsal {
+            return count(self.client().await?, self, &filter).await;
+        }
+        let mut forgotten = 0;
+        loop {
+            let letters = find(self.client().await?, self, &filter, LETTERS_MAX).await?;
+            let removed = self.drop_letters(&letters).await?;
+            forgotten += removed as u64;
+            if removed == 0 {
+                return Ok(forgotten);
+            }
+        }
     }
 
     /// Removes these letters unless newer ones have replaced them; returns how many it removed.

@@ -7,14 +7,15 @@
 //! replay from nothing makes room for its documents.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
-use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::ports::{LaneStore, ShardPage};
 use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
 use anabranch_pipeline::records::{
-    Cell, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
+    Cell, DerivedRow, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
 };
 use anabranch_pipeline::wall_clock;
 use anabranch_schemas::lsn::Lsn;
@@ -262,6 +263,16 @@ impl LaneStore for SearchLane {
 
     async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         Ok(shards)
+    }
+
+    async fn rows_of_shard(
+        &mut self,
+        _: &ShardPage,
+        _: NonZeroUsize,
+        _: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
+        let found = "its documents are not compared by the lane";
+        Err(Fault::new(Code::Internal, format!("lane {}", self.id), found).needs("a store with transactions"))
     }
 
     fn is_atomic(&self) -> bool {

@@ -5,12 +5,13 @@
 //! `error.rs` names their faults, `bulk.rs` writes many documents, `progress.rs` stores a lane's progress as a
 //! document, `hits.rs` reads hits of searches, `query.rs` finds documents for people, `rebuild.rs` builds an index anew
 //! beside the serving one, `dead_letters.rs` lists rejected documents, `rows.rs` reads all documents, `sweep.rs`
-//! removes tombstones, `removal.rs` makes room for a replay.
+//! removes tombstones, `removal.rs` makes room for a replay, `former.rs` forgets a source that left for good.
 
 mod bulk;
 mod client;
 mod dead_letters;
 mod error;
+mod former;
 mod generations;
 mod hits;
 mod lane;
@@ -34,6 +35,7 @@ use tokio::sync::OnceCell;
 
 use self::client::Client;
 pub use self::dead_letters::DeadLetter;
+pub use self::former::SourceTraces;
 pub use self::generations::Generations;
 pub use self::lane::SearchLane;
 pub use self::query::{DocumentQuery, FoundDocument, PART_CHARACTERS_MIN, Page, PageEnd};

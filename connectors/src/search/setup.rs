@@ -212,7 +212,9 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
                 State::Missing if enrolment.has_moved(&assignment.name) => return Err(gone(target, &needed)),
                 State::Missing => missing.push(needed),
                 State::Existing { missing_aliases, .. } => {
-                    if !enrolment.knows_projection(&assignment.name) {
+                    if !enrolment.knows_projection(&assignment.name)
+                        && !progress::has_any_of(client, target, &assignment.name).await?
+                    {
                         require_empty(client, target, &needed).await?;
                     }
                     unnamed.push((needed, missing_aliases));

@@ -2,12 +2,13 @@
 //!
 //! A command begins the day, as an outside scheduler would. The first requests fail on purpose: a 429, errors after the
 //! work, lost answers, all of them slow. When the workload has ended, the sources show which users must have a coupon,
-//! and the witness's book which users have one.
+//! and the witness's book which users have one. With lunar birthdays, some users celebrate by the lunar calendar.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use anabranch_schemas::celebration::Calendar;
 use anabranch_stack::Stack;
 use jiff::Timestamp;
 use jiff::civil::Date;
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::daemon::Commands;
 use crate::error::{DemoError, Result};
+use crate::lunar::LunarBirthdays;
 use crate::topology::Topology;
 use crate::verify::BirthdayLayer;
 use crate::witness::{Faults, Witness, WitnessClient, WitnessOptions};
@@ -43,6 +45,8 @@ pub struct CouponDay {
     witness: Witness,
     zone: String,
     day: Date,
+    /// Whether the programme celebrates by both calendars.
+    is_lunar: bool,
 }
 
 /// Result of a day.
@@ -51,6 +55,10 @@ pub struct CouponReport {
     pub day: String,
     /// Users whose day it is, according to the sources.
     pub eligible: u64,
+    /// Users among them who celebrate by the lunar calendar.
+    pub eligible_lunar: u64,
+    /// Lunar birthdays of the day; none without `--lunar`, and none in a leap month.
+    pub lunar_birthdays: Vec<String>,
     /// Coupons in the witness's book.
     pub given: u64,
     /// Users with more than one coupon, with none, and with one though it is not their day.
@@ -63,6 +71,18 @@ pub struct CouponReport {
 }
 
 impl CouponReport {
+    /// Returns the line of the summary.
+    pub fn text(&self) -> String {
+        let Self { day, eligible, eligible_lunar, given, marked, seconds, .. } = self;
+        let lunar = match self.lunar_birthdays.is_empty() {
+            true => String::new(),
+            false => format!(", {eligible_lunar} of them by the lunar calendar"),
+        };
+        format!(
+            "coupons of {day}: {given} given to {eligible} users{lunar} in {seconds:.1} s, and {marked} rows show them"
+        )
+    }
+
     /// Returns the reasons why a verified run fails.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
@@ -76,8 +96,12 @@ impl CouponReport {
                 problems.push(format!("coupons: {count} users {what}"));
             }
         }
-        if self.eligible == 0 {
+        if self.eligible == self.eligible_lunar {
             problems.push(format!("coupons: nobody has the birthday {}", self.day));
+        }
+        if self.eligible_lunar == 0 && !self.lunar_birthdays.is_empty() {
+            problems
+                .push(format!("coupons: nobody has the lunar birthday {}", self.lunar_birthdays.join(", ")));
         }
         problems
     }
@@ -85,12 +109,12 @@ impl CouponReport {
 
 impl CouponDay {
     /// Starts the coupon system; its book is in the stack's folder.
-    pub async fn begin(stack: &Stack) -> Result<Self> {
+    pub async fn begin(stack: &Stack, is_lunar: bool) -> Result<Self> {
         let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut options = WitnessOptions::new(listen, stack.folder().join("coupons.book"));
         options.token = Some(TOKEN.to_owned());
         let (zone, day) = afternoon(Timestamp::now())?;
-        let day = Self { witness: Witness::start(&options).await?, zone, day };
+        let day = Self { witness: Witness::start(&options).await?, zone, day, is_lunar };
         let faults = Faults {
             slow_ms: 50,
             busy: 0.2,
@@ -110,21 +134,23 @@ impl CouponDay {
 
     /// Returns the sections of the daemon's configuration.
     pub fn configuration(&self) -> String {
+        let calendars = if self.is_lunar { "\"solar\", \"lunar\"" } else { "\"solar\"" };
         format!(
             "\n[[programmes]]\nname = \"{PROGRAMME}\"\ncoupon = \"cake\"\ntime_zone = \"{}\"\nleap_day = \"feb28\"\n\
-             calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
+             calendars = [{calendars}]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
              [coupon_system]\nurl = \"http://{}\"\ntoken = \"{TOKEN}\"\n",
             self.zone,
             self.witness.address()
         )
     }
 
-    /// Runs the day to its last coupon, and compares the book with the sources. Both must not change meanwhile.
+    /// Runs the day to its last coupon, and compares the book with the sources. Both must not change meanwhile. The
+    /// layers are those of the programme's calendars.
     pub async fn run(
         &self,
         commands: &Commands,
         topology: &Topology,
-        layer: &BirthdayLayer,
+        layers: &[&BirthdayLayer],
     ) -> Result<CouponReport> {
         let (start, mut aged_at) = (Instant::now(), Instant::now());
         let day = self.day.to_string();
@@ -138,23 +164,43 @@ impl CouponDay {
             }
             tokio::time::sleep(PASS_INTERVAL).await;
             if aged_at.elapsed() >= AGED_EACH {
-                age_attempts(layer).await?;
+                age_attempts(layers).await?;
                 aged_at = Instant::now();
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        let birthdays = self.birthdays();
-        let eligible = layer.celebrating(topology, &birthdays).await?;
-        let marked = layer.marked(&birthdays, self.day.year()).await?;
-        let client = self.client()?;
-        let gifts = client.gifts().await?;
+        let (mut eligible, mut eligible_lunar, mut marked) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for layer in layers {
+            let (birthdays, year) = self.celebrated(layer.calendar);
+            // A leap month celebrates no lunar birthday.
+            if birthdays.is_empty() {
+                continue;
+            }
+            let users = layer.celebrating(topology, &birthdays, self.is_lunar).await?;
+            match layer.calendar {
+                Calendar::Solar => eligible.extend(users),
+                Calendar::Lunar => eligible_lunar.extend(users),
+            }
+            marked.extend(layer.marked(&birthdays, year).await?);
+        }
+        // A user with rows in two tables may celebrate by both calendars, and gets one coupon all the same.
+        eligible_lunar.retain(|user| !eligible.contains(user));
+        eligible.extend(eligible_lunar.iter().copied());
+        let gifts = self.client()?.gifts().await?;
         let having: BTreeSet<u64> = gifts.iter().filter_map(|gift| gift.user.parse().ok()).collect();
         let count = |count: usize| count as u64;
         Ok(CouponReport {
             day,
             eligible: count(eligible.len()),
+            eligible_lunar: count(eligible_lunar.len()),
+            lunar_birthdays: match self.is_lunar {
+                true => LunarBirthdays::of(self.day).birthdays,
+                false => Vec::new(),
+            },
             given: count(gifts.len()),
-            doubled: count(client.doubles().await?.len()),
+            // Keys do not matter here: one day of one programme gives a user one coupon.
+            doubled: count(gifts.len() - having.len()),
             missed: count(eligible.difference(&having).count()),
             strangers: count(having.difference(&eligible).count()),
             marked: count(marked.intersection(&eligible).count()),
@@ -162,8 +208,19 @@ impl CouponDay {
         })
     }
 
-    /// Returns `MM-DD` of the birthdays that the day celebrates: 29 February too if the year has none.
-    fn birthdays(&self) -> Vec<String> {
+    /// Returns `MM-DD` of the birthdays that the day celebrates by a calendar, and the year of their coupons.
+    fn celebrated(&self, calendar: Calendar) -> (Vec<String>, i32) {
+        match calendar {
+            Calendar::Solar => (self.solar_birthdays(), self.day.year().into()),
+            Calendar::Lunar => {
+                let LunarBirthdays { birthdays, year } = LunarBirthdays::of(self.day);
+                (birthdays, year)
+            }
+        }
+    }
+
+    /// Returns the solar birthdays that the day celebrates: 29 February too if the year has none.
+    fn solar_birthdays(&self) -> Vec<String> {
         let mut days = vec![self.day.strftime("%m-%d").to_string()];
         if days[0] == "02-28" && !self.day.in_leap_year() {
             days.push("02-29".to_owned());
@@ -173,8 +230,8 @@ impl CouponDay {
 }
 
 /// Ages the ledger by half an hour, after which other granters take unfinished attempts over.
-async fn age_attempts(layer: &BirthdayLayer) -> Result<()> {
-    let Some(target) = layer.targets.first() else { return Ok(()) };
+async fn age_attempts(layers: &[&BirthdayLayer]) -> Result<()> {
+    let Some(target) = layers.first().and_then(|layer| layer.targets.first()) else { return Ok(()) };
     let age = |part| {
         format!(
             "UPDATE anabranch_coupons.coupon_ledger_{part:02} SET changed_at = changed_at - INTERVAL 31 MINUTE \
@@ -220,14 +277,22 @@ mod tests {
 
     #[test]
     fn each_lack_is_a_problem() {
-        let good = CouponReport { eligible: 9, given: 9, marked: 9, ..CouponReport::default() };
+        let good = CouponReport {
+            eligible: 9,
+            eligible_lunar: 2,
+            lunar_birthdays: vec!["01-01".to_owned()],
+            given: 9,
+            marked: 9,
+            ..CouponReport::default()
+        };
         assert!(good.problems().is_empty());
         let bad = [
             CouponReport { doubled: 1, ..good.clone() },
             CouponReport { missed: 1, ..good.clone() },
             CouponReport { strangers: 1, ..good.clone() },
             CouponReport { marked: 8, ..good.clone() },
-            CouponReport { eligible: 0, marked: 0, ..good },
+            CouponReport { eligible_lunar: 9, ..good.clone() },
+            CouponReport { eligible_lunar: 0, ..good },
         ];
         assert!(bad.iter().all(|report| report.problems().len() == 1), "{bad:?}");
     }

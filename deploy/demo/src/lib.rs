@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod drift;
 mod endpoint;
 mod error;
+mod lunar;
 mod probe;
 mod redis;
 mod search;
@@ -27,4 +28,4 @@ pub use topology::{
     BirthdayType, INVENTORY_DATABASES, SERIAL_TABLES, SourceTable, Topology, USER_TABLES, UuidType, uuid,
 };
 pub use witness::{Faults, Gift, Witness, WitnessClient, WitnessOptions};
-pub use workload::{GIANT_ROWS, LiveReport, Pace, SetAside, Workload, WorkloadOptions, WorkloadReport};
+pub use workload::{GIANT_ROWS, LiveReport, Load, Pace, SetAside, Workload, WorkloadOptions, WorkloadReport};

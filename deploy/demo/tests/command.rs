@@ -67,12 +67,12 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
+/// Everything that a demo can have, in one run, because its stack is dear. Twenty seconds have each kind of change.
 #[test]
-fn a_short_run_verifies_and_prints_one_json_line() {
-    let output =
-        demo(&["--seconds", "6", "--verify", "--users", "4000", "--layout", "by_user", "--seed", "3"])
-            .output()
-            .unwrap();
+fn a_short_run_of_everything_verifies_and_prints_one_json_line() {
+    let arguments = "--seconds 20 --verify --users 4000 --layout by_user --databases 2 --seed 3 --flux 500 \
+                     --coupons --lunar";
+    let output = demo(&arguments.split(' ').collect::<Vec<_>>()).output().unwrap();
     let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{errors}\n{text}");
     assert_eq!(text.trim_end().lines().count(), 1, "{text}");
@@ -81,7 +81,7 @@ fn a_short_run_verifies_and_prints_one_json_line() {
         (line["ok"].as_bool(), line["differences"].as_u64(), line["seed"].as_u64()),
         (Some(true), Some(0), Some(3))
     );
-    for layer in ["birthday", "mapping", "cache", "documents"] {
+    for layer in ["birthday", "lunar_birthday", "mapping", "cache", "documents"] {
         let found = &line["layers"][layer];
         assert!(
             found["rows"].as_u64().is_some_and(|rows| rows > 1_000) && found["differences"] == 0,
@@ -92,26 +92,31 @@ fn a_short_run_verifies_and_prints_one_json_line() {
     {
         assert!(line[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {text}");
     }
+    payment_documents_are_indexed(&line);
+    users_of_both_calendars_have_one_coupon(&line["coupons"]);
 }
 
-#[test]
-fn payment_documents_run_beside_the_others_and_their_index_is_verified() {
-    let line = ["--flux", "500", "--seconds", "20", "--verify", "--users", "4000", "--without-search"];
-    let output = demo(&line).output().unwrap();
-    let (text, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{errors}\n{text}");
-    let line: serde_json::Value = serde_json::from_str(&text).unwrap();
+fn users_of_both_calendars_have_one_coupon(coupons: &serde_json::Value) {
+    let count = |field: &str| coupons[field].as_u64().unwrap();
+    assert!(count("eligible") > count("eligible_lunar"), "{coupons}");
+    // A leap month celebrates no lunar birthday.
+    let has_lunar_day = !coupons["lunar_birthdays"].as_array().unwrap().is_empty();
+    assert_eq!(count("eligible_lunar") > 0, has_lunar_day, "{coupons}");
+    assert_eq!((count("given"), count("marked")), (count("eligible"), count("eligible")), "{coupons}");
+}
+
+fn payment_documents_are_indexed(line: &serde_json::Value) {
     let relations = &line["layers"]["relations"];
-    assert!(relations["rows"].as_u64().is_some_and(|rows| rows > 10_000), "{text}");
+    assert!(relations["rows"].as_u64().is_some_and(|rows| rows > 10_000), "{line}");
     // Some documents are in two tables: their own and that of their parent's user partition.
-    assert!(relations["claims"].as_u64() > relations["source_rows"].as_u64(), "{text}");
+    assert!(relations["claims"].as_u64() > relations["source_rows"].as_u64(), "{line}");
     assert_eq!(
         (relations["differences"].as_u64(), relations["misplaced"].as_u64()),
         (Some(0), Some(0)),
-        "{text}"
+        "{line}"
     );
     assert!(line["lags"]["relations"]["from_commit"]["probes"].as_u64().is_some_and(|probes| probes > 0));
-    assert!(line["flux_kinds"]["children_before_parents"].as_u64().is_some_and(|found| found > 0), "{text}");
+    assert!(line["flux_kinds"]["children_before_parents"].as_u64().is_some_and(|found| found > 0), "{line}");
 }
 
 #[test]

@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn the_control_file_begins_each_line_with_a_field_or_a_space() {
-        let linked = Linked { architecture: "amd64", depends: "libc6 (>= 2.34)".to_owned() };
+        let depends = "libc6 (>= 2.34)".to_owned();
+        let linked = Linked { architecture: "amd64", target: "x86_64-unknown-linux-gnu", depends };
         let file = PackedFile { path: "usr/bin/anabranch".to_owned(), mode: 0o755, content: vec![0; 1025] };
         let text = control(&linked, &[file]);
         assert!(text.contains("\nInstalled-Size: 2\nDepends: libc6 (>= 2.34)\n"), "{text}");

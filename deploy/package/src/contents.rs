@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use flate2::{Compression, GzBuilder};
 
-use crate::{PackageError, Result, checkout, programs};
+use crate::{PackageError, Result, checkout, crates, licences, programs, third_party};
 
 /// A file of the package.
 #[derive(Debug)]
@@ -18,10 +18,11 @@ pub struct PackedFile {
 }
 
 /// Documents and examples: files or folders of the checkout, and their path in the package.
-const COPIED: [(&str, &str); 11] = [
+const COPIED: [(&str, &str); 12] = [
     ("SECURITY.md", "usr/share/doc/anabranch/SECURITY.md"),
     ("deploy/RUNBOOK.md", "usr/share/doc/anabranch/RUNBOOK.md"),
     ("deploy/anabranch.example.toml", "usr/share/doc/anabranch/examples/anabranch.example.toml"),
+    ("deploy/flux.example.toml", "usr/share/doc/anabranch/examples/flux.example.toml"),
     ("deploy/grafana", "usr/share/doc/anabranch/examples/grafana"),
     ("deploy/grants", "usr/share/doc/anabranch/examples/grants"),
     ("deploy/plans", "usr/share/doc/anabranch/examples/plans"),
@@ -44,6 +45,8 @@ const UNIT: &str = "deploy/systemd/anabranch.service";
 const COPYRIGHT: &str = "\
 Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/
 Upstream-Name: anabranch
+Comment: The program is linked with crates that have licences of their own.
+ /usr/share/doc/anabranch/THIRD-PARTY lists these crates and has the texts.
 
 Files: *
 Copyright: the authors of Anabranch
@@ -51,12 +54,20 @@ License: Apache-2.0
  On Debian systems the whole text is in /usr/share/common-licenses/Apache-2.0.
 ";
 
-/// Returns all files in the order of their paths. `binary` is run; `program` is its stripped content.
-pub fn files(binary: &Path, program: Vec<u8>, scratch: &Path) -> Result<Vec<PackedFile>> {
+/// Returns all files in the order of their paths. `binary` is run; `program` is its stripped content for the machine
+/// `target`.
+pub fn files(binary: &Path, program: Vec<u8>, target: &str, scratch: &Path) -> Result<Vec<PackedFile>> {
     let mut files = vec![PackedFile { path: "usr/bin/anabranch".to_owned(), mode: 0o755, content: program }];
     let mut add = |path: String, content: Vec<u8>| files.push(PackedFile { path, mode: 0o644, content });
     add("usr/lib/systemd/system/anabranch.service".to_owned(), unit()?);
     add("usr/share/doc/anabranch/copyright".to_owned(), COPYRIGHT.as_bytes().to_vec());
+    let own_licence = programs::read(&checkout().join("LICENSE"))?;
+    let own_licence = String::from_utf8_lossy(&own_licence);
+    let third_party = third_party::file(&crates::linked(target)?, &own_licence)?;
+    add("usr/share/doc/anabranch/THIRD-PARTY".to_owned(), third_party.into_bytes());
+    if let Some(notices) = licences::standard_library() {
+        add("usr/share/doc/anabranch/THIRD-PARTY-rust.html.gz".to_owned(), gzip(&notices));
+    }
     let changelog = programs::read(&checkout().join("CHANGELOG.md"))?;
     add("usr/share/doc/anabranch/changelog.gz".to_owned(), gzip(&changelog));
     for (from, to) in COPIED {

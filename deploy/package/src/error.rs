@@ -22,6 +22,9 @@ pub enum PackageError {
     #[error("{} cannot be packed: {reason}", path.display())]
     BinaryUnfit { path: PathBuf, reason: String },
 
+    #[error("`cargo metadata` cannot be used: {reason}")]
+    MetadataUnfit { reason: String },
+
     #[error("deploy/systemd/anabranch.service has no line `{line}`")]
     UnitWithout { line: String },
 }

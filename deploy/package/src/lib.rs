@@ -1,13 +1,17 @@
-//! Packs a built daemon as a Debian package: program, unit, examples, documents, completions and manual pages.
+//! Packs a built daemon as a Debian package: program, unit, examples, documents, completions, manual pages and the
+//! licences of all crates in the program.
 //!
 //! Completions and manual pages come from the binary itself. The package is reproducible: the same binary, sources and
 //! time make the same bytes. It does not build the daemon; the program beside this library does.
 
 mod archive;
 mod contents;
+mod crates;
 mod error;
+mod licences;
 mod linked;
 mod programs;
+mod third_party;
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +45,7 @@ pub fn pack(order: &Order<'_>) -> Result<PathBuf> {
     let stripped = programs::strip(order.binary, scratch.path())?;
     let program = programs::read(&stripped)?;
     let linked = Linked::of(order.binary, &program)?;
-    let files = contents::files(order.binary, program, scratch.path())?;
+    let files = contents::files(order.binary, program, linked.target, scratch.path())?;
     archive::write(order, &linked, &files, scratch.path())
 }
 

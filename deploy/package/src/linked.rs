@@ -14,6 +14,8 @@ use crate::{PackageError, Result};
 pub struct Linked {
     /// Debian's name of the machine.
     pub architecture: &'static str,
+    /// Rust's name of the machine.
+    pub target: &'static str,
     /// The field `Depends`.
     pub depends: String,
 }
@@ -27,9 +29,9 @@ impl Linked {
         let unfit = |reason: String| PackageError::BinaryUnfit { path: path.to_path_buf(), reason };
         let broken = |error: object::Error| unfit(error.to_string());
         let file = ElfFile64::<Endianness>::parse(bytes).map_err(broken)?;
-        let architecture = match file.elf_header().e_machine(file.endian()) {
-            EM_X86_64 => "amd64",
-            EM_AARCH64 => "arm64",
+        let (architecture, target) = match file.elf_header().e_machine(file.endian()) {
+            EM_X86_64 => ("amd64", "x86_64-unknown-linux-gnu"),
+            EM_AARCH64 => ("arm64", "aarch64-unknown-linux-gnu"),
             _ => return Err(unfit("it is neither for x86-64 nor for ARM64".to_owned())),
         };
         let mut packages = BTreeSet::new();
@@ -46,7 +48,7 @@ impl Linked {
                 (package, _) => package.to_owned(),
             })
             .collect();
-        Ok(Self { architecture, depends: depends.join(", ") })
+        Ok(Self { architecture, target, depends: depends.join(", ") })
     }
 }
 

@@ -14,16 +14,14 @@ use std::time::Duration;
 use crate::error::{FileContext, Result};
 use crate::layout::{make_folder, remove_folder, write_private};
 use crate::managed_server::ManagedServer;
-use crate::process::{Launch, run_to_end};
 use crate::spec::{Database, DatabaseAccount};
+use crate::template::DataInstaller;
 
 pub(crate) const ADMIN_USER: &str = "root";
 
 /// The demo has two thousand derived tables. With MariaDB's defaults (400 definitions, 2,000 open tables) its target
 /// opened 1,200 tables a second, and most statements waited for that.
 const TABLE_CACHES: [&str; 2] = ["--table-definition-cache=4000", "--table-open-cache=8000"];
-/// MariaDB needs 0.6 s on an idle machine and MySQL 3 s; on a busy one with two cores they needed 10 s and 24 s.
-const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// A server that accepted the connection sends its greeting as soon as it is ready.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 /// First byte of the greeting's payload: protocol version 10.
@@ -50,20 +48,19 @@ pub(crate) fn setup_user(account: DatabaseAccount) -> Option<&'static str> {
     }
 }
 
-/// Makes the data folder with the server's own installer, and the file of statements for the first start: first those
-/// that create the administrator, then the documented grants.
+/// Makes the data folder, which all servers of a kind get from one run of its installer, and the file of statements for
+/// the first start: first those that create the administrator, then the documented grants.
 pub(crate) fn prepare(
     managed: &ManagedServer,
     account: DatabaseAccount,
-    install: &Launch,
+    installer: &DataInstaller<'_>,
     administrator: &[String],
     grants: &Grants,
 ) -> Result<()> {
     let data = managed.folder.join("db");
     remove_folder(&data)?;
-    make_folder(&data)?;
     make_folder(&managed.folder.join("tmp"))?;
-    run_to_end(install, &managed.guard, &managed.output(), INSTALL_TIMEOUT)?;
+    installer.install(&managed.programs, &data, &managed.guard, &managed.output())?;
     let mut lines = vec!["SET SESSION sql_log_bin = 0;".to_owned()];
     lines.extend_from_slice(administrator);
     lines.extend(product_account(managed, account, grants));
@@ -92,13 +89,13 @@ fn statements(sql: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the arguments that installing and starting share. `prefix` is the root of unpacked packages, `shared` the
-/// folder below its `usr/share` with messages and character sets. `--no-defaults` must be the first argument.
-pub(crate) fn base_arguments(managed: &ManagedServer, prefix: Option<&Path>, shared: &str) -> Vec<String> {
-    let mut arguments =
-        vec!["--no-defaults".to_owned(), format!("--datadir={}/db", managed.folder.display())];
+/// Returns the arguments that installing and starting share, for data in `db` below `folder`. `prefix` is the root of
+/// unpacked packages, `shared` the folder below its `usr/share` with messages and character sets. `--no-defaults` must
+/// be the first argument.
+pub(crate) fn base_arguments(folder: &Path, prefix: Option<&Path>, shared: &str) -> Vec<String> {
+    let mut arguments = vec!["--no-defaults".to_owned(), format!("--datadir={}/db", folder.display())];
     // The servers refuse to run as root without this. The stack's folders belong to the user who runs it.
-    if fs::metadata(&managed.folder).is_ok_and(|folder| folder.uid() == 0) {
+    if fs::metadata(folder).is_ok_and(|folder| folder.uid() == 0) {
         arguments.push("--user=root".to_owned());
     }
     if let Some(prefix) = prefix {

@@ -5,11 +5,17 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::error::{FileContext, Result, StackError};
+
+/// Limit of removing a folder into which another program still writes.
+const REMOVAL_MAX: Duration = Duration::from_secs(10);
+const REMOVAL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Folders of one checkout.
 #[derive(Debug, Clone)]
@@ -83,10 +89,19 @@ pub(crate) fn write_private(path: &Path, content: &str) -> Result<()> {
 }
 
 /// Removes a folder and its content; a missing folder is no error.
+///
+/// A program that outlives its killed owner may still write into the folder. It soon fails for want of its files, so
+/// this begins again until then.
 pub(crate) fn remove_folder(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).file("remove", folder),
-        _ => Ok(()),
+    let deadline = Instant::now() + REMOVAL_MAX;
+    loop {
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
+                thread::sleep(REMOVAL_INTERVAL);
+            }
+            removed => return removed.file("remove", folder),
+        }
     }
 }
 
@@ -95,4 +110,29 @@ pub(crate) fn tail(path: &Path, lines: usize) -> String {
     let text = fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_goes_while_a_program_still_writes_into_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let removed = folder.path().join("removed");
+        make_folder(&removed).unwrap();
+        let begun = Barrier::new(2);
+        thread::scope(|scope| {
+            // It ends when the folder is gone.
+            scope.spawn(|| {
+                begun.wait();
+                (0..20_000).take_while(|file| fs::write(removed.join(file.to_string()), "").is_ok()).count()
+            });
+            begun.wait();
+            remove_folder(&removed).unwrap();
+        });
+        assert!(!removed.exists());
+    }
 }

@@ -16,11 +16,14 @@
 //!
 //! All calls block; use them from a blocking thread in asynchronous code.
 
+mod building;
+mod by_kind;
 mod clock;
 mod companion;
 mod database;
 mod error;
 mod exchange;
+mod fetch;
 mod instance;
 mod layout;
 mod managed_server;
@@ -38,12 +41,16 @@ mod secrets;
 mod server;
 mod spec;
 mod stack;
+mod template;
 
+pub use building::{cargo, cargo_build};
 pub use clock::Clock;
 pub use companion::Companion;
 pub use error::{Result, StackError};
+pub use fetch::{PAGE_PORT_VARIABLE, fetch};
 pub use layout::Layout;
-pub use optional::{browser, promtool};
+pub use optional::{browser, gh_ost, promtool, pt_online_schema_change};
+pub use ports::ReservedPort;
 pub use programs::{BrowserPrograms, PROGRAMS_VARIABLE, Program};
 pub use server::{Server, ServerStatus};
 pub use spec::{

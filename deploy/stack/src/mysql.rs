@@ -1,11 +1,14 @@
 //! MySQL servers: data folder, flags, administrator. `database.rs` has the part in common with MariaDB.
 
+use std::path::Path;
+
 use crate::database::{self, Grants};
 use crate::error::Result;
 use crate::managed_server::ManagedServer;
 use crate::process::Launch;
 use crate::programs::LoadedProgram;
 use crate::spec::Database;
+use crate::template::DataInstaller;
 
 pub(crate) const GRANTS: Grants = Grants {
     source: include_str!("../../grants/mysql-source.sql"),
@@ -14,15 +17,23 @@ pub(crate) const GRANTS: Grants = Grants {
 
 pub(crate) fn prepare(managed: &ManagedServer, settings: &Database) -> Result<()> {
     let programs = managed.programs.mysql()?;
-    let mut arguments = base_arguments(managed, settings, &programs);
-    arguments.extend([
-        // The account has no password while no client can connect: the first start removes it.
-        "--initialize-insecure".to_owned(),
-        format!("--tmpdir={}/tmp", managed.folder.display()),
-    ]);
-    let mut install = Launch { program: programs.program, arguments, environment: Vec::new() };
-    managed.relieve(&mut install);
-    database::prepare(managed, settings.account, &install, &administrator(managed), &GRANTS)
+    let relief = managed.relief();
+    let launch = |folder: &Path| {
+        let mut arguments = base_arguments(folder, settings, &programs);
+        arguments.extend([
+            // The account has no password while no client can connect: the first start removes it.
+            "--initialize-insecure".to_owned(),
+            format!("--tmpdir={}/tmp", folder.display()),
+        ]);
+        let mut launch = Launch { program: programs.program.clone(), arguments, environment: Vec::new() };
+        if let Some(library) = &relief {
+            launch.preload(library);
+        }
+        launch
+    };
+    let installer =
+        DataInstaller { what: "MySQL", server: programs.server_file(), launch: &launch, input: None };
+    database::prepare(managed, settings.account, &installer, &administrator(managed), &GRANTS)
 }
 
 fn administrator(managed: &ManagedServer) -> [String; 3] {
@@ -36,7 +47,7 @@ fn administrator(managed: &ManagedServer) -> [String; 3] {
 
 pub(crate) fn launch(managed: &ManagedServer, settings: &Database, flags: Vec<String>) -> Result<Launch> {
     let programs = managed.programs.mysql()?;
-    let mut arguments = base_arguments(managed, settings, &programs);
+    let mut arguments = base_arguments(&managed.folder, settings, &programs);
     arguments.extend(database::settings(managed, settings));
     arguments.extend([
         "--gtid-mode=ON".to_owned(),
@@ -52,9 +63,9 @@ pub(crate) fn launch(managed: &ManagedServer, settings: &Database, flags: Vec<St
 }
 
 /// Returns the arguments that installing and starting share, the loader's first.
-fn base_arguments(managed: &ManagedServer, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
+fn base_arguments(folder: &Path, settings: &Database, programs: &LoadedProgram) -> Vec<String> {
     let mut arguments = programs.loader_arguments.clone();
-    arguments.extend(database::base_arguments(managed, programs.prefix.as_deref(), "mysql"));
+    arguments.extend(database::base_arguments(folder, programs.prefix.as_deref(), "mysql"));
     arguments.extend([
         // Debian's packages compile in a folder that does not exist, which ends the start.
         "--secure-file-priv=NULL".to_owned(),

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::error::Result;
 use crate::layout::Layout;
-use crate::programs::{BROWSER, BrowserPrograms, Program, Programs};
+use crate::programs::{BROWSER, BrowserPrograms, GH_OST, PERCONA, Program, Programs};
 
 /// Returns a browser without a screen, installed at the first call; `None` on a machine that cannot have one, with the
 /// reason on stderr.
@@ -16,6 +16,16 @@ pub fn browser(layout: &Layout) -> Result<Option<BrowserPrograms>> {
 /// Returns the program that checks metrics and rules of alerts, as [`browser`] does.
 pub fn promtool(layout: &Layout) -> Result<Option<Program>> {
     if_there("promtool", || Programs::of(layout).promtool())
+}
+
+/// Returns `pt-online-schema-change`, as [`browser`] does.
+pub fn pt_online_schema_change(layout: &Layout) -> Result<Option<Program>> {
+    if_there(PERCONA, || Programs::of(layout).percona())
+}
+
+/// Returns `gh-ost`, if it is on PATH.
+pub fn gh_ost(layout: &Layout) -> Result<Option<Program>> {
+    if_there(GH_OST, || Programs::of(layout).gh_ost())
 }
 
 /// Searches missing programs once in a process, because that is slow.

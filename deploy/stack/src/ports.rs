@@ -25,13 +25,14 @@ const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A port that no other process can bind until this is dropped.
 #[derive(Debug)]
-pub(crate) struct ReservedPort {
+pub struct ReservedPort {
     listener: TcpListener,
     port: u16,
 }
 
 impl ReservedPort {
-    pub(crate) fn choose() -> Result<Self> {
+    /// Takes a free port, outside of the kernel's ephemeral range where there is room.
+    pub fn choose() -> Result<Self> {
         let end = ephemeral_start();
         for _ in 0..ATTEMPTS {
             let wanted = if end >= LOWEST_PORT + RANGE_MINIMUM {
@@ -48,7 +49,7 @@ impl ReservedPort {
         Err(StackError::NoFreePort { attempts: ATTEMPTS })
     }
 
-    pub(crate) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.port
     }
 
@@ -56,7 +57,7 @@ impl ReservedPort {
     ///
     /// A child that another thread has forked and that has not executed its program yet holds a copy of the listener
     /// for some microseconds: this waits until the kernel knows no listener any more.
-    pub(crate) fn release(self) {
+    pub fn release(self) {
         drop(self.listener);
         let deadline = Instant::now() + RELEASE_TIMEOUT;
         while is_listened_to(self.port) && Instant::now() < deadline {

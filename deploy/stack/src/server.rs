@@ -25,7 +25,10 @@ const READY_TIMEOUT: Duration = Duration::from_secs(180);
 /// Limit of an orderly end: it takes 0.1 s, and longer if a database must flush a lot.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
-const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Bounds of the pause between two looks at a server that starts, which lasts as long as a look: a handshake takes time
+/// that the server needs on a busy machine.
+const READY_PAUSE_MIN: Duration = Duration::from_millis(10);
+const READY_PAUSE_MAX: Duration = Duration::from_millis(200);
 const LOG_LINES_IN_ERRORS: usize = 20;
 
 /// State of a server.
@@ -274,13 +277,14 @@ impl Server {
             if self.status() == ServerStatus::Stopped {
                 return Err(Unready::Exited);
             }
+            let look = Instant::now();
             if self.managed.is_ready() {
                 return Ok(());
             }
             if Instant::now() >= deadline {
                 return Err(Unready::TimeOver);
             }
-            thread::sleep(READY_POLL_INTERVAL);
+            thread::sleep(look.elapsed().clamp(READY_PAUSE_MIN, READY_PAUSE_MAX));
         }
     }
 

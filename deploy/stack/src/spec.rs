@@ -97,7 +97,8 @@ pub struct ServerSpec {
     /// Its wall clock can be stepped ([`crate::Server::clock`]); NATS ignores this.
     #[serde(default)]
     pub has_own_clock: bool,
-    /// It never waits until its writes are on the disk: a power cut loses them, the end of its process does not.
+    /// It never waits until its writes are on the disk: a power cut loses them, the end of its process does not. An
+    /// OpenSearch node also does without its optimising compiler.
     #[serde(default)]
     pub skips_fsync: bool,
     /// Its port has no TLS; only for NATS, Redis, OpenSearch and Prometheus. A database offers both on one port.
@@ -345,7 +346,8 @@ impl ServerSpec {
         self
     }
 
-    /// Skips fsync if the machine can have `libeatmydata`; NATS still syncs, since it calls the kernel itself.
+    /// Makes the server fit a short test: it skips fsync if the machine can have `libeatmydata`. NATS still syncs,
+    /// since it calls the kernel itself. An OpenSearch node starts in half the time and is slower under a long load.
     #[must_use]
     pub fn without_fsync(mut self) -> Self {
         self.skips_fsync = true;

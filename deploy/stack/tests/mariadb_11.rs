@@ -70,7 +70,7 @@ async fn mariadb_11_serves_the_products_accounts_over_tls_beside_the_common_mari
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mariadb_11_is_killed_restarted_with_flags_and_wiped() {
-    let options = Options::empty().with(ServerSpec::mariadb_11_source("source"));
+    let options = Options::empty().with(ServerSpec::mariadb_11_source("source").without_fsync());
     let Some(stack) = Stack::start_if_there(options).unwrap() else { return };
     let source = stack.server("source").unwrap();
     let port = source.port();

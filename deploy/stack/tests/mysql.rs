@@ -95,7 +95,8 @@ async fn mysql_serves_the_products_accounts_over_verified_tls_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn mysql_is_killed_restarted_paused_and_wiped() {
-    let options = Options::empty().with(ServerSpec::mysql_source("source"));
+    let servers = ["source", "second"].map(|name| ServerSpec::mysql_source(name).without_fsync());
+    let options = servers.into_iter().fold(Options::empty(), Options::with);
     let Some(stack) = Stack::start_if_there(options).unwrap() else { return };
     let source = stack.server("source").unwrap();
     let port = source.port();
@@ -107,6 +108,9 @@ async fn mysql_is_killed_restarted_paused_and_wiped() {
     let (server, executed): (String, String) =
         ask(&mut client, "SELECT @@server_uuid, @@gtid_executed").await;
     assert_eq!(executed, format!("{server}:1-3"));
+    let second = stack.server("second").unwrap();
+    let other: String = ask(&mut admin(&stack, &second).await, "SELECT @@server_uuid").await;
+    assert_ne!(other, server, "both are copies of one template");
 
     source.kill().unwrap();
     assert_eq!(source.status(), ServerStatus::Stopped);

@@ -35,7 +35,8 @@ fn at(server: &Server, path: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn opensearch_serves_its_accounts_over_verified_tls_and_is_killed_limited_and_wiped() {
-    let stack = Stack::start(Options::empty().with(ServerSpec::search("search").heap_mib(400))).unwrap();
+    let node = ServerSpec::search("search").heap_mib(400).without_fsync();
+    let stack = Stack::start(Options::empty().with(node)).unwrap();
     let server = stack.server("search").unwrap();
     assert_eq!(stack.env()["ANABRANCH_SEARCH_URL"], server.url());
     let trusting = client(Some(&stack));

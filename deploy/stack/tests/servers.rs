@@ -81,7 +81,8 @@ async fn standard_stack_serves_the_products_accounts_over_verified_tls_only() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn kill_and_restart_keep_data_and_port() {
-    let stack = Stack::start(Options::empty().with(ServerSpec::mariadb_source("source-a"))).unwrap();
+    let spec = ServerSpec::mariadb_source("source-a").without_fsync();
+    let stack = Stack::start(Options::empty().with(spec)).unwrap();
     let source = stack.server("source-a").unwrap();
     let port = source.port();
     let mut client = admin(&stack, &source).await;

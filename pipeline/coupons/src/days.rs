@@ -52,7 +52,7 @@ impl DayRun {
             count: 0,
             sum: 0,
             misplaced: 0,
-            is_behind_barrier: true,
+            is_after_barrier: true,
             is_closed: false,
         }
     }
@@ -129,7 +129,7 @@ pub struct CohortPage {
     pub members: Vec<(Member, Vec<ShardId>)>,
     pub misplaced: u64,
     /// Whether the tables were read after the barrier.
-    pub is_behind_barrier: bool,
+    pub is_after_barrier: bool,
 }
 
 /// Sorts the rows of a page. A row with a birthday of another table gives no coupon, and is counted. A user who
@@ -163,19 +163,19 @@ pub fn add_page(ledger: &mut RunLedger, fence: Fence, page: &CohortPage, cursor:
     }
     run.misplaced += page.misplaced;
     // Another freezer may end the wave: it must not claim the barrier for rows that lacked it.
-    run.is_behind_barrier &= page.is_behind_barrier;
+    run.is_after_barrier &= page.is_after_barrier;
     run.cursor = cursor;
     ledger.added.extend(page.members.iter().cloned());
     true
 }
 
 /// Ends a wave under the fence; returns `false` when another freezer has taken over.
-pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_behind_barrier: bool) -> bool {
+pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_after_barrier: bool) -> bool {
     let Some(run) = ledger.run.as_mut() else { return false };
     if !fence.holds(run) {
         return false;
     }
-    run.is_behind_barrier &= is_behind_barrier;
+    run.is_after_barrier &= is_after_barrier;
     (run.frozen, run.cursor) = (fence.wave + 1, Cursor::default());
     true
 }

@@ -158,17 +158,17 @@ where
         let revision = self.process.fresh();
         let taken = self.ledger.with_run(key, &[], |l| take_over(l, wave, revision)).await?;
         let Some(run) = taken else { return Ok(false) };
-        let is_behind_barrier = self.cohort.barrier().await?;
+        let is_after_barrier = self.cohort.barrier().await?;
         // Midnight and noon record that they lacked the barrier, and go on; the catch-up waits for it.
-        if !is_behind_barrier && wave + 1 == WAVES {
+        if !is_after_barrier && wave + 1 == WAVES {
             return Ok(false);
         }
-        let of_wave = Wave { key, run: &run, number: wave, is_behind_barrier };
+        let of_wave = Wave { key, run: &run, number: wave, is_after_barrier };
         let Some(cursor) = freezing::freeze(&self.ledger, &self.cohort, of_wave).await? else {
             return Ok(false);
         };
         let fence = Fence { wave, revision, cursor };
-        self.ledger.with_run(key, &[], |l| end_wave(l, fence, is_behind_barrier)).await
+        self.ledger.with_run(key, &[], |l| end_wave(l, fence, is_after_barrier)).await
     }
 
     /// Makes the columns of the day's tables follow the ledger once more, since a granter may have died before it did

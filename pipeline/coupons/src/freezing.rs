@@ -25,7 +25,7 @@ pub struct Wave<'a> {
     /// The run under the freezer's revision.
     pub run: &'a DayRun,
     pub number: u8,
-    pub is_behind_barrier: bool,
+    pub is_after_barrier: bool,
 }
 
 /// Pages that were read and are not written yet.
@@ -78,7 +78,7 @@ async fn read<B: CohortRows>(cohort: &B, wave: Wave<'_>, ahead: mpsc::Sender<Pag
             Some(last) => Cursor { after: Some(last.user), ..cursor },
             None => Cursor { table: cursor.table + 1, after: None },
         };
-        let page = CohortPage { is_behind_barrier: wave.is_behind_barrier, ..members(*table, &rows) };
+        let page = CohortPage { is_after_barrier: wave.is_after_barrier, ..members(*table, &rows) };
         if ahead.send(PageRead { page, rows: rows.len(), cursor }).await.is_err() {
             break;
         }

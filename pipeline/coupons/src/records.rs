@@ -279,7 +279,7 @@ pub struct DayRun {
     /// Rows of the day's tables whose birthday differs from that of their table.
     pub misplaced: u64,
     /// Whether each wave so far waited for all lanes.
-    pub is_behind_barrier: bool,
+    pub is_after_barrier: bool,
     pub is_closed: bool,
 }
 

@@ -80,6 +80,11 @@ impl Pauses {
         Ok(self.clone().end(projection, source))
     }
 
+    /// Returns the number of pauses of this source alone, of every projection.
+    pub fn of_source(&self, source: &str) -> usize {
+        self.pauses.iter().filter(|pause| pause.source.as_deref() == Some(source)).count()
+    }
+
     /// Adds a pause, unless the same lanes have one; returns whether it did.
     fn add(&mut self, pause: Pause) -> bool {
         let is_new = !self.has(&pause.projection, pause.source.as_deref());
@@ -120,6 +125,19 @@ pub async fn resume(
 ) -> Result<usize, Fault> {
     read(registers).await?.ended_by(projection, source)?;
     change(registers, |pauses| pauses.end(projection, source)).await
+}
+
+/// Ends the pauses of a source that left for good; returns their number.
+pub async fn forget_source(registers: &impl Registers, source: &str) -> Result<usize, Fault> {
+    if read(registers).await?.of_source(source) == 0 {
+        return Ok(0);
+    }
+    change(registers, |pauses| {
+        let ended = pauses.of_source(source);
+        pauses.pauses.retain(|pause| pause.source.as_deref() != Some(source));
+        ended
+    })
+    .await
 }
 
 async fn change<T>(registers: &impl Registers, change: impl Fn(&mut Pauses) -> T) -> Result<T, Fault> {

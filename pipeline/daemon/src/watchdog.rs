@@ -70,11 +70,15 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
+    use anabranch_pipeline::config::Config;
     use anabranch_pipeline::error::{Code, Fault};
     use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
     use tokio::sync::Mutex;
 
     use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../deploy/anabranch.example.toml");
+    const UNIT: &str = include_str!("../../../deploy/systemd/anabranch.service");
 
     /// Interval of the watchdog, in which feeds come more often than tasks turn.
     const INTERVAL: Duration = Duration::from_secs(1);
@@ -140,5 +144,27 @@ mod tests {
         until("the feeding goes on", || counted() > at_stuck + 2).await;
         cancel.cancel();
         feeding.await.unwrap();
+    }
+
+    #[test]
+    fn the_service_stops_later_than_the_daemon_does() {
+        let stop: u64 =
+            UNIT.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap().parse().unwrap();
+        assert!(stop > Config::parse(EXAMPLE).unwrap().limits.shutdown.as_secs());
+    }
+
+    #[test]
+    fn the_service_waits_for_its_word_and_kills_it_only_after_liveness_has_said_that_it_is_stuck() {
+        let watchdog: u64 =
+            UNIT.lines().find_map(|line| line.strip_prefix("WatchdogSec=")).unwrap().parse().unwrap();
+        assert_eq!(watchdog, 2 * TURN_AGE_MAX.as_secs());
+        assert!(UNIT.lines().any(|line| line == "Type=notify"));
+    }
+
+    #[test]
+    fn the_service_never_gives_up() {
+        let has = |setting: &str| UNIT.lines().any(|line| line == setting);
+        assert!(has("StartLimitIntervalSec=0") && !UNIT.contains("StartLimitBurst"));
+        assert!(has("RestartSteps=6") && has("RestartMaxDelaySec=60"));
     }
 }

@@ -26,6 +26,7 @@ use anabranch_pipeline::config::{
 };
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::identifiers::flux::CapturedNumbers;
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::TABLES_AT_ONCE;
@@ -34,6 +35,8 @@ use tokio::sync::OnceCell;
 
 /// Connections of a reconciliation to each target: pages, and after them single rows.
 const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
+
+use self::flux::captured_numbers;
 
 pub use self::coupons::{
     CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger, CouponQueue,
@@ -46,10 +49,11 @@ pub use self::lane::LaneStore;
 pub use self::operations::OperationRecords;
 pub use self::relations::RelationIndex;
 pub use anabranch_connectors::mysql::source::{
-    BinlogKept, CapturedTable, MysqlSource as Source, Survey, SurveyedColumn, TableExtent, TextRow,
-    accepts_data_type, holds_gtids,
+    BinlogKept, CapturedTable, MysqlSource as Source, SourceMeasure, Survey, SurveyedColumn, TableExtent,
+    TableSize, TextRow, accepts_data_type, holds_gtids,
 };
 pub use anabranch_connectors::mysql::store::{Duplicate, MysqlMapping as Mapping};
+pub use anabranch_connectors::mysql::{PoolName, PoolUse, pool_uses};
 pub use anabranch_connectors::nats::{LeaseHolder, NatsLog as Log, StreamState, TailFrom};
 pub use anabranch_connectors::redis::RedisCache as CodeStore;
 pub use anabranch_connectors::search::{
@@ -86,6 +90,7 @@ struct WiredSource {
     connector: Arc<Source>,
     shared: Shared,
     busiest: BusiestTables,
+    numbers: Option<CapturedNumbers>,
 }
 
 struct Target {
@@ -102,14 +107,16 @@ enum TargetServer {
 
 impl Wiring {
     pub fn new(config: Config) -> Self {
+        let numbers = captured_numbers(&config);
         let sources = config
             .sources
             .iter()
             .map(|source| {
                 let connector = Arc::new(Source::new(source, &config.entities, config.limits.heartbeat));
                 let shared = Shared::new(config.limits.direct_feeds.get());
-                let (config, busiest) = (source.clone(), BusiestTables::default());
-                (source.name.clone(), WiredSource { config, connector, shared, busiest })
+                let (name, config) = (source.name.clone(), source.clone());
+                let (busiest, numbers) = (BusiestTables::default(), numbers.clone());
+                (name, WiredSource { config, connector, shared, busiest, numbers })
             })
             .collect();
         let mysql = MysqlTarget::all(&config);

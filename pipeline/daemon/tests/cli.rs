@@ -395,6 +395,17 @@ fn the_shipped_plans_are_printed_as_text_json_and_page() {
     let output = anabranch(&["plan", "/nowhere/plan.toml"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("[plan-invalid] plan /nowhere/plan.toml"));
+    let flux = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/plans/flux.toml");
+    let flux = flux.to_str().expect("the path is text");
+    for (options, reported) in [
+        (&["--measure"][..], "--config"),
+        (&["--measure-seconds", "5"], "--measure"),
+        (&["--measure", "--measure-seconds", "0"], "1..=600"),
+    ] {
+        let output = anabranch(&[&["plan", flux], options].concat());
+        assert_eq!((output.status.code(), stdout(&output)), (Some(2), String::new()), "{options:?}");
+        assert!(stderr(&output).contains(reported), "{options:?}: {}", stderr(&output));
+    }
 }
 
 #[test]
@@ -411,31 +422,6 @@ fn an_identifier_is_explained_and_a_wrong_one_ends_by_its_code() {
     assert!(stdout(&output).contains("\"reason\":\"month\"") && stderr(&output).contains("[flux-misplaced]"));
     let output = anabranch(&["flux", "place", "refund", "--parent", recharge]);
     assert!(stdout(&output).contains("table       composite_05_99"), "{}", stdout(&output));
-}
-
-#[test]
-fn the_service_stops_later_than_the_daemon_does() {
-    let unit = include_str!("../../../deploy/systemd/anabranch.service");
-    let stop: u64 =
-        unit.lines().find_map(|line| line.strip_prefix("TimeoutStopSec=")).unwrap().parse().unwrap();
-    assert!(stop > Config::parse(EXAMPLE).unwrap().limits.shutdown.as_secs());
-}
-
-#[test]
-fn the_service_waits_for_its_word_and_kills_it_only_after_liveness_has_said_that_it_is_stuck() {
-    let unit = include_str!("../../../deploy/systemd/anabranch.service");
-    let watchdog: u64 =
-        unit.lines().find_map(|line| line.strip_prefix("WatchdogSec=")).unwrap().parse().unwrap();
-    assert_eq!(watchdog, 2 * anabranch::watchdog::TURN_AGE_MAX.as_secs());
-    assert!(unit.lines().any(|line| line == "Type=notify"));
-}
-
-#[test]
-fn the_service_never_gives_up() {
-    let unit = include_str!("../../../deploy/systemd/anabranch.service");
-    let has = |setting: &str| unit.lines().any(|line| line == setting);
-    assert!(has("StartLimitIntervalSec=0") && !unit.contains("StartLimitBurst"));
-    assert!(has("RestartSteps=6") && has("RestartMaxDelaySec=60"));
 }
 
 #[test]

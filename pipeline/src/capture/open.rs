@@ -12,6 +12,7 @@ use super::epochs::Epochs;
 use crate::config::Limits;
 use crate::deliver::refresh_command;
 use crate::error::{Code, Fault};
+use crate::identifiers::flux::CapturedNumbers;
 use crate::ports::{BinlogStart, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
 use crate::records::Progress;
 
@@ -27,6 +28,8 @@ pub struct Capture<'a, S, L, M> {
     pub start: &'a BinlogStart,
     /// Counters of the tables with the most changes.
     pub busiest: BusiestTables,
+    /// Receives the numbers of payment documents; `None` = no counter of this installation needs them.
+    pub numbers: Option<CapturedNumbers>,
     pub limits: &'a Limits,
 }
 

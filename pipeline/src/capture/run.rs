@@ -6,7 +6,7 @@
 use anabranch_schemas::lsn::Lsn;
 use futures::StreamExt;
 use futures::stream::BoxStream;
-use metrics::{Counter, Gauge, counter, gauge};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use super::pace::{self, Step, View};
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
+use crate::identifiers::flux::CapturedNumbers;
 use crate::metrics as names;
 use crate::ports::{BinlogStart, ChangeSource, Filled, Log, LogEntry, LogWriter, Registers, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
@@ -86,6 +87,9 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     let (framer, mut batch) =
         Framer::begin(entry.resume_point(), position, origin, numbers, captured, batch_bytes);
     batch.count_tables();
+    if let Some(numbers) = &capture.numbers {
+        batch.note_numbers(numbers.collector());
+    }
     tracing::info!(source = capture.source, %position, entry = entry_name(&entry), "capture begins");
     let writer = capture.log.writer(capture.source, end.as_ref()).await?;
     let position_requests = capture.log.position_requests(capture.source).await?;
@@ -105,6 +109,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
         check_at: Instant::now() + capture.limits.position_interval,
         meters: Meters::of(capture.source),
         busiest: &capture.busiest,
+        numbers: capture.numbers.as_ref(),
         epochs,
         source,
         writer,
@@ -123,6 +128,8 @@ struct Meters {
     messages: Counter,
     bytes: Counter,
     in_flight: Gauge,
+    /// Waits for the log with a full batch in hand.
+    waits: Histogram,
 }
 
 impl Meters {
@@ -137,6 +144,7 @@ impl Meters {
             messages: counter!(names::LOG_MESSAGES, "source" => source.clone()),
             bytes: counter!(names::LOG_BYTES, "source" => source.clone()),
             in_flight: gauge!(names::LOG_IN_FLIGHT, "source" => source.clone()),
+            waits: histogram!(names::LOG_WAIT, "source" => source),
         }
     }
 }
@@ -164,6 +172,7 @@ struct Attempt<'a, C, L: Log, M> {
     check_at: Instant,
     meters: Meters,
     busiest: &'a BusiestTables,
+    numbers: Option<&'a CapturedNumbers>,
     limits: &'a Limits,
 }
 
@@ -196,7 +205,12 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
                 self.append().await?;
                 continue;
             }
-            match self.event(step, cancel).await? {
+            let began = Instant::now();
+            let event = self.event(step, cancel).await;
+            if step == Step::AwaitAcknowledgement {
+                self.meters.waits.record(began.elapsed().as_secs_f64());
+            }
+            match event? {
                 Event::Filled(filled) => {
                     self.count_read();
                     self.drained = filled == Filled::Drained;
@@ -291,6 +305,9 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         self.count_read();
         self.batch.require_order(self.name)?;
         self.busiest.add(self.batch.take_tables(), Instant::now().into_std());
+        if let Some(numbers) = self.numbers {
+            numbers.add(self.batch.take_numbers());
+        }
         let batch = self.batch.take();
         let envelope = self.framer.frame(&batch, self.source.server());
         self.check_register().await?;

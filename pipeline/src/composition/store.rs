@@ -1,12 +1,13 @@
 //! The store of a lane, whose target has tables or documents.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
 use anabranch_schemas::shard::ShardId;
 
 use crate::error::Fault;
-use crate::ports::LaneStore;
-use crate::records::{Flush, Progress};
+use crate::ports::{LaneStore, ShardPage};
+use crate::records::{DerivedRow, Flush, Progress};
 
 /// The store of a lane on either kind of target.
 #[derive(Debug)]
@@ -34,6 +35,18 @@ impl<T: LaneStore, D: LaneStore> LaneStore for EitherStore<T, D> {
         match self {
             Self::Tables(store) => store.shards_with_rows(shards).await,
             Self::Documents(store) => store.shards_with_rows(shards).await,
+        }
+    }
+
+    async fn rows_of_shard(
+        &mut self,
+        page: &ShardPage,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
+        match self {
+            Self::Tables(store) => store.rows_of_shard(page, limit, visit).await,
+            Self::Documents(store) => store.rows_of_shard(page, limit, visit).await,
         }
     }
 

@@ -9,6 +9,7 @@ use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{ShardingRule, TablePattern};
 use serde::Deserialize;
 
+use super::column_names::{ColumnNames, WrittenNames};
 use super::flux::{LevelName, Site};
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl};
@@ -28,10 +29,10 @@ pub(super) struct EntityTables {
     tables: String,
     level: Option<LevelName>,
     #[serde(default)]
-    columns: BTreeMap<String, String>,
+    columns: BTreeMap<String, WrittenNames>,
     rule: Option<ShardingRule>,
-    sharding_column: Option<String>,
-    changed_at_column: Option<String>,
+    sharding_column: Option<WrittenNames>,
+    changed_at_column: Option<WrittenNames>,
     #[serde(default)]
     unseen_changes: super::UnseenChanges,
     #[serde(default)]
@@ -76,18 +77,26 @@ impl EntityTables {
                 "both at least 1",
             );
         }
-        if let Some(column) = &self.changed_at_column {
+        check_names(&columns, problems);
+        self.check_flux(problems);
+        let mut resolved =
+            |key: &str, names: Option<WrittenNames>| names.map(|names| names.resolve(key, problems));
+        let changed_at_column = resolved("entities.changed_at_column", self.changed_at_column.take());
+        let sharding_column = resolved("entities.sharding_column", self.sharding_column.take());
+        if let Some(column) = &changed_at_column {
             let needed = "a column with the time at which the application changed the birthday last";
             if self.entity != Entity::User {
                 problems.add("entities.changed_at_column", "an entity other than user".to_owned(), needed);
-            } else if columns.contains(column) {
+            } else if columns.iter().any(|field| field.shares(column)) {
                 problems.add("entities.changed_at_column", format!("`{column}` is a field"), needed);
             }
         }
-        self.check_flux(problems);
+        if let Some(column) = &sharding_column {
+            check_sharding_column(column, &columns, problems);
+        }
         // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
         let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
-        let sharding_column = self.sharding_column.or(uuid);
+        let sharding_column = sharding_column.or(uuid);
         Some(super::EntityConfig {
             entity: self.entity,
             tables,
@@ -95,7 +104,7 @@ impl EntityTables {
             level: self.level.map(Into::into),
             rule: self.rule,
             sharding_column,
-            changed_at_column: self.changed_at_column,
+            changed_at_column,
             unseen_changes: self.unseen_changes,
             removal: self.removal,
         })
@@ -128,22 +137,41 @@ impl EntityTables {
 
     /// Returns the names of the captured columns. An optional field is captured when the configuration names it
     /// together with the optional fields before it.
-    fn captured_columns(&mut self, problems: &mut Problems) -> Vec<String> {
+    fn captured_columns(&mut self, problems: &mut Problems) -> Vec<ColumnNames> {
         let (required, fields) = (self.entity.required_fields(), self.entity.fields());
-        let mut columns: Vec<String> = Vec::new();
+        let mut columns: Vec<ColumnNames> = Vec::new();
         for (place, field) in fields.iter().enumerate() {
+            let key = format!("entities.columns.{field}");
             match self.columns.remove(*field) {
                 Some(_) if place > columns.len() => {
-                    let key = format!("entities.columns.{field}");
                     let needed = format!("{} beside it", fields[place - 1]);
                     problems.add(&key, format!("without {}", fields[place - 1]), &needed);
                 }
-                Some(name) => columns.push(name),
-                None if place < required => columns.push((*field).to_owned()),
+                Some(names) => columns.push(names.resolve(&key, problems)),
+                None if place < required => columns.push(ColumnNames::from(*field)),
                 None => {}
             }
         }
         columns
+    }
+}
+
+/// Refuses a name that two captured columns have: a table's column would be one of them by chance.
+fn check_names(columns: &[ColumnNames], problems: &mut Problems) {
+    for (place, column) in columns.iter().enumerate() {
+        if let Some(other) = columns[..place].iter().find(|other| other.shares(column)) {
+            let found = format!("`{column}` beside `{other}`");
+            problems.add("entities.columns", found, "names that no other field has");
+        }
+    }
+}
+
+/// Refuses a column of the rule that is a captured one in some tables and another one in others.
+fn check_sharding_column(column: &ColumnNames, columns: &[ColumnNames], problems: &mut Problems) {
+    let captured = columns.iter().find(|captured| captured.shares(column));
+    if let Some(captured) = captured.filter(|captured| column.iter().any(|name| !captured.has(name))) {
+        let found = format!("`{column}` beside field `{captured}`");
+        problems.add("entities.sharding_column", found, "names of that field alone, or none of them");
     }
 }
 

@@ -1,12 +1,14 @@
 //! The configuration: parsed once into types that cannot hold nonsense.
 //!
 //! `raw.rs`, `captured.rs`, `derived.rs`, `reconcile.rs`, `coupon_system.rs` and `flux.rs` are the file as written, and
-//! refuse unknown keys. `values.rs` has its scalar types (secrets, server URLs), `secret_files.rs` reads values from
-//! files, `transport.rs` has the meaning of `tls` and `ca_file`, `tables.rs` the names of derived tables. This file
-//! turns the first into the last and checks values that concern several parts. Each problem is a [`Fault`] that names
-//! the key; all are reported together. No code here uses the network.
+//! refuse unknown keys. `values.rs` has its scalar types (secrets, server URLs), `column_names.rs` the names of a
+//! captured column, `secret_files.rs` reads values from files, `transport.rs` has the meaning of `tls` and `ca_file`,
+//! `tables.rs` the names of derived tables. This file turns the first into the last and checks values that concern
+//! several parts. Each problem is a [`Fault`] that names the key; all are reported together. No code here uses the
+//! network.
 
 mod captured;
+mod column_names;
 mod coupon_system;
 pub(crate) mod derived;
 mod flux;
@@ -32,6 +34,7 @@ use croner::Cron;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+pub use self::column_names::{ColumnNames, Misnamed};
 pub use self::coupon_system::CouponSystemConfig;
 pub use self::derived::{DocumentIndex, ProjectionKind};
 pub use self::flux::{FluxConfig, FluxIdentifierConfig, FluxRetention};
@@ -104,17 +107,17 @@ pub struct OperatorConfig {
 pub struct EntityConfig {
     pub entity: Entity,
     pub tables: TablePattern,
-    /// Physical names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
-    pub columns: Vec<String>,
+    /// Names of the captured columns in the order of [`Entity::fields`]; the last fields may be left out.
+    pub columns: Vec<ColumnNames>,
     /// The level of the payment documents in the tables, atoms or composites; `None` = either, or another entity.
     pub level: Option<Level>,
     /// The rule by which the application places a row; capture does not depend on it.
     pub rule: Option<ShardingRule>,
     /// The column that the rule reads; only the placement audit uses it.
-    pub sharding_column: Option<String>,
+    pub sharding_column: Option<ColumnNames>,
     /// The column with the time, in UTC, when the application last changed the birthday; NULL = never since it was set.
     /// Its own changes are not captured: granters read it with the source row.
-    pub changed_at_column: Option<String>,
+    pub changed_at_column: Option<ColumnNames>,
     pub unseen_changes: UnseenChanges,
     /// The fate of derived rows when a table of the entity leaves as a whole.
     pub removal: Removal,
@@ -147,12 +150,12 @@ impl EntityConfig {
     /// Returns the index of the rule's key in a row of captured columns, or after them; `None` when it is not known.
     pub fn sharding_field(&self) -> Option<usize> {
         let column = self.sharding_column.as_ref()?;
-        Some(self.columns.iter().position(|known| known == column).unwrap_or(self.columns.len()))
+        Some(self.columns.iter().position(|known| known.shares(column)).unwrap_or(self.columns.len()))
     }
 
     /// Returns whether a column holds a field of the entity, and is not read in addition to the captured ones.
     pub fn is_field(&self, column: usize) -> bool {
-        let is = |named: &Option<String>| named.is_some() && named.as_ref() == self.columns.get(column);
+        let is = |named: &Option<ColumnNames>| named.is_some() && named.as_ref() == self.columns.get(column);
         column < self.entity.required_fields() || !(is(&self.sharding_column) || is(&self.changed_at_column))
     }
 

@@ -31,6 +31,12 @@ database = "birthday_{db:02}"
 table = "birthday_{mmdd}"
 "#;
 
+/// Returns the names of the columns of the entity at this place, those of one column with `or` between them.
+fn columns(config: &Config, place: usize) -> String {
+    let names: Vec<String> = config.entities[place].columns.iter().map(ToString::to_string).collect();
+    names.join(" ")
+}
+
 fn problems(text: &str) -> String {
     let faults = Config::parse_with(text, crate::projections::captured_targets).expect_err("must be refused");
     faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
@@ -39,7 +45,7 @@ fn problems(text: &str) -> String {
 #[test]
 fn a_small_file_is_enough_and_defaults_fill_the_rest() {
     let config = Config::parse(GOOD).unwrap();
-    assert_eq!(config.entities[0].columns, ["user_id", "born"]);
+    assert_eq!(columns(&config, 0), "user_id born");
     assert_eq!(config.sources[0].url.password().expose(), "p@ss");
     assert_eq!(config.sources[0].start, BinlogStart::Earliest);
     assert_eq!(config.projections[0].lanes.get(), 2);
@@ -134,6 +140,35 @@ fn each_mistake_is_named_with_its_key() {
 }
 
 #[test]
+fn a_column_may_have_several_names_and_no_name_belongs_to_two_columns() {
+    let with = |birthday: &str, more: &str| {
+        let text = GOOD.replace("birthday = \"born\"", &format!("birthday = {birthday}"));
+        text.replace("tables = \"user", &format!("{more}\ntables = \"user"))
+    };
+    let config = Config::parse(&with("[\"born\", \"birth_date\"]", "")).unwrap();
+    assert_eq!(columns(&config, 0), "user_id born or birth_date");
+    let rule = "sharding_column = [\"uid\", \"user_id\"]\nchanged_at_column = [\"changed\", \"changed_at\"]";
+    let config = Config::parse(&with("\"born\"", &rule.replace("\"uid\", ", ""))).unwrap();
+    let user = config.entities[0].clone();
+    assert_eq!(user.sharding_field(), Some(0), "the rule reads a captured column");
+    let more = user.with_changed_at_column();
+    assert_eq!((more.columns.len(), more.is_field(2)), (3, false));
+    assert_eq!(more.columns[2].to_string(), "changed or changed_at");
+    for (birthday, more, expected) in [
+        ("[]", "", "entities.columns.birthday: an empty list or name"),
+        ("[\"born\", \"\"]", "", "entities.columns.birthday: an empty list or name"),
+        ("[\"born\", \"BORN\"]", "", "entities.columns.birthday: `BORN` twice; needed: the name of a column"),
+        ("[\"born\", \"User_Id\"]", "", "entities.columns: `born or User_Id` beside `user_id`"),
+        ("7", "", "expected the name of a column, or a list of names"),
+        ("\"born\"", rule, "entities.sharding_column: `uid or user_id` beside field `user_id`"),
+        ("[\"born\", \"at\"]", "changed_at_column = \"at\"", "entities.changed_at_column: `at` is a field"),
+    ] {
+        let found = problems(&with(birthday, more));
+        assert!(found.contains(expected), "{birthday} {more}: {found}");
+    }
+}
+
+#[test]
 fn two_projections_with_a_table_in_common_are_refused() {
     let with = |table: &str| {
         let columns = "birthday = \"born\", lunar_birthday = \"lunar\"";
@@ -157,7 +192,7 @@ fn columns_that_not_each_table_has_are_captured_when_they_are_named() {
     let captured = |text: &str| {
         let config = Config::parse(text).unwrap();
         let ProjectionKind::Birthday(tables) = &config.projections[0].kind else { panic!("of another kind") };
-        (config.entities[0].columns.join(" "), tables.calendar, tables.captures_type)
+        (columns(&config, 0), tables.calendar, tables.captures_type)
     };
     assert_eq!(captured(GOOD), ("user_id born".to_owned(), Calendar::Solar, false));
     let one = with(", lunar_birthday = \"born_lunar\"");

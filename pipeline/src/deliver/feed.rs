@@ -22,6 +22,7 @@ use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{BinlogStart, ChangeSource, Filled, Log, LogEntry, LogReader, ReadFrom, SourceConnector};
 use crate::records::{BatchBuilder, Framer, Progress};
+use crate::wall_clock;
 
 /// Time between two checks whether the stream links, for a lane that is fed directly or waits to be.
 pub(super) const JOIN_INTERVAL: Duration = Duration::from_millis(500);
@@ -305,6 +306,7 @@ async fn read<C: ChangeSource>(
                 envelope,
                 payload: taken.payload,
                 stored: None,
+                read_at_us: wall_clock::now_us(),
                 follows: true,
                 has_next: false,
             }))

@@ -5,8 +5,10 @@
 //! `projected.rs` builds one for a projection. `feed.rs` decides where its messages come from, `link.rs` whether one
 //! continues the lane's state (pure), `fields.rs` whether one has all fields (pure). `window.rs` collects the work of
 //! one transaction (pure), `run.rs` is one attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are
-//! not in the feed, `load.rs` begins a lane with them, `shared.rs` has the state that the lanes of a source share.
+//! not in the feed, `load.rs` begins a lane with them, `shared.rs` has the state that the lanes of a source share, and
+//! `ages.rs` says how old changes are when they are visible (pure).
 
+mod ages;
 mod feed;
 mod fields;
 mod lane;

@@ -11,7 +11,8 @@
 //! claims of the keys had. A key that changed after the watermark is read again. A condition finds keys in parts.
 //!
 //! Tables of which rows changed in a way that row events do not show wait among the *rereads* of the refresh, each with
-//! the position from which on it is to be read. They go before the tables whose turn it is.
+//! the position from which on it is to be read. They go before the tables whose turn it is. `comparison.rs` compares
+//! such a table with its derived rows first: as a rule nothing differs, and then nothing is written or swept.
 //!
 //! A chunk is discarded and read again when the lane cannot tell which changes came after its watermark: the lane was
 //! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
@@ -19,6 +20,7 @@
 
 mod aside;
 mod changed_claims;
+mod comparison;
 mod meters;
 mod plan;
 mod read;
@@ -37,7 +39,9 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
 use tokio::time::Instant;
 
+use self::aside::Aside;
 use self::changed_claims::ChangedClaims;
+use self::comparison::{Needed, TableComparisons};
 use self::meters::Meters;
 use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
@@ -49,7 +53,7 @@ use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
 use crate::records::{
-    Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Reread, Scope, TABLE_WORK, TableRefresh,
+    Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope, TABLE_WORK, TableRefresh,
 };
 use crate::throttle::Throttle;
 
@@ -86,6 +90,8 @@ enum Step {
     Chunk(Read, Option<Box<Flush>>),
     /// The rest of a sweep: these tables, and those after them.
     Sweep(Range<u32>),
+    /// Derived rows are read for the comparison of a table.
+    Stored,
     /// The table no longer exists: the feed removed its rows.
     Gone(ShardId),
     /// The table cannot be read now: the others go first.
@@ -119,21 +125,19 @@ pub(super) struct Refresher<'a, S> {
     /// Tables of the entity, in the order of shard ids.
     tables: Option<Vec<TableIdentity<'static>>>,
     changes: ChangedClaims,
+    comparisons: TableComparisons<'a>,
     not_before: Instant,
     failures: u32,
     /// How often the chunk was discarded.
     repeated: u32,
     meters: Meters,
-    /// Tables that wait to be read again and cannot be read now: the others go first.
-    set_aside: BTreeSet<ShardId>,
-    /// Tables that were set aside and that a warning in the log names.
-    warned_of: BTreeSet<ShardId>,
+    aside: Aside,
     /// Tables that were retired in this attempt: one that cannot be found is gone and not hidden.
     retired: BTreeSet<ShardId>,
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>) -> Self {
+    pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>, store: &impl LaneStore) -> Self {
         let (log, name) = (lane.log, lane.id.source.as_str());
         let (flush_rows, rate) = (lane.limits.flush_rows.get(), lane.limits.refresh_rows_per_second);
         let claims = if rate.is_some() { flush_rows } else { flush_rows * CHUNK_FLUSHES };
@@ -155,12 +159,12 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             phase: Phase::Resting,
             tables: None,
             changes: ChangedClaims::default(),
+            comparisons: TableComparisons::new(lane.id, lane.shared, store.is_atomic()),
             not_before: Instant::now(),
             failures: 0,
             repeated: 0,
             meters: Meters::of(lane.id),
-            set_aside: BTreeSet::new(),
-            warned_of: BTreeSet::new(),
+            aside: Aside::default(),
             retired: BTreeSet::new(),
         }
     }
@@ -175,7 +179,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             if progress.position == Lsn::ZERO || progress.is_replaying() {
                 return std::future::pending().await;
             }
-            tokio::time::sleep_until(self.not_before).await;
+            tokio::time::sleep_until(self.aside.not_before(self.not_before)).await;
             self.throttle.ready().await;
             self.phase = self.next(refresh, progress);
             if let Phase::Waiting(_) = self.phase {
@@ -217,12 +221,29 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
             self.meters.left(left + refresh.rereads.len());
         }
-        let work = plan::next(refresh, self.tables.as_deref(), &self.set_aside);
+        let (set_aside, running) = (self.aside.tables(), self.comparisons.running_shard());
+        let work = plan::next(refresh, self.tables.as_deref(), &set_aside, running);
         let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
+        let compared = self.next_compared(&work, refresh, progress);
         let (table, after, first) = match work {
             Work::Chunk { table, after, first, is_reread } => {
                 self.is_reread = is_reread.unwrap_or(self.is_reread);
-                (table, after, first)
+                // A first chunk below the table's entry would have the table read once more.
+                let waits = is_reread.and_then(|_| refresh.rereads.get(&table.shard));
+                let first = first.max(waits.copied().unwrap_or_default());
+                match compared {
+                    None => {
+                        if is_reread.is_some() {
+                            self.aside.begun(table.shard);
+                        }
+                        (table, after, first)
+                    }
+                    Some(Needed::Chunk(after, at)) => (table, after, at),
+                    Some(Needed::Rows(keys)) => {
+                        return Phase::Reading(rows_of(source, vec![table], keys, epoch).boxed());
+                    }
+                    Some(Needed::Stored(_)) => return Phase::Waiting(Step::Stored),
+                }
             }
             Work::Keys(keys) => {
                 self.changes = ChangedClaims::new(epoch, keys.keys().copied().collect(), floor);
@@ -231,7 +252,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             }
             Work::List => return Phase::Listing(source.tables().boxed()),
             Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
-            Work::WaitForSetAside => return self.wait_for_set_aside(),
+            Work::WaitForSetAside => return self.wait_for_set_aside(refresh),
             Work::Finished => return Phase::Waiting(Step::Finished),
         };
         // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.
@@ -255,31 +276,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     /// Notes a flush that is about to be committed: an older chunk must not overwrite the claims that it changes.
-    ///
-    /// The chunk and the notes of a table that is to be read again are discarded: its next chunk is the first one.
     pub(super) fn record(&mut self, flush: &Flush) {
-        let is_of_phase = |reread: &Reread| match reread {
-            Reread::Every => true,
-            Reread::Table(shard) => self.changes.shards.contains(shard),
-        };
-        if flush.rereads.iter().any(is_of_phase) {
-            self.phase = Phase::Resting;
-            self.changes = ChangedClaims::default();
-        }
-        for reread in &flush.rereads {
-            match reread {
-                Reread::Every => self.set_aside.clear(),
-                Reread::Table(shard) => _ = self.set_aside.remove(shard),
-            }
-        }
-        // A table of the name that is there again is listed, unless the source hides it.
-        if !self.retired.is_empty() {
-            for reread in &flush.rereads {
-                if let Reread::Table(shard) = reread {
-                    self.retired.remove(shard);
-                }
-            }
-        }
+        self.note_rereads(&flush.rereads, flush.progress.refresh.as_ref());
         if !flush.retirements.is_empty() {
             // A table that left is no longer listed. A chunk of it that was read before is written all the same: its
             // rows are as old as the table, and stay as the others do.
@@ -320,6 +318,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     self.repeated += 1;
                     return Ok(());
                 }
+                Verdict::Write if self.comparisons.is_running() => {
+                    return self.take_compared(read, window, store, project).await;
+                }
                 Verdict::Write => {
                     flush = match rest {
                         Some(mut rest) => {
@@ -344,6 +345,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 }
             },
             Phase::Waiting(Step::Sweep(tables)) => return self.sweep(window, store, tables).await,
+            Phase::Waiting(Step::Stored) => return self.compare_stored(window, store).await,
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.after_table(shard)),
             Phase::Waiting(Step::Owed(shard)) => {
                 let behind = refresh.after_table(shard);
@@ -364,13 +366,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.commit(window, store, flush).await?;
         failpoints::reach("refresh-after-commit").await;
         let at_once = self.part_work.map_or(u32::MAX, |work| (work / SWEPT_TABLE_WORK) as u32);
-        let at_least = self.derived_tables.div_ceil(SWEEP_PARTS_MAX);
-        self.sweep(window, store, 0..at_once.max(at_least)).await
+        self.sweep(window, store, 0..at_once.max(self.derived_tables.div_ceil(SWEEP_PARTS_MAX))).await
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
         let (changes, source_column, repeated) = (&self.changes, self.source_column, self.repeated);
-        Judged { refresh, progress, changes, source_column, repeated }.verdict(read)
+        let is_compared = self.comparisons.is_running();
+        Judged { refresh, progress, changes, source_column, repeated, is_compared }.verdict(read)
     }
 
     /// Returns the mutations of a chunk; for keys, only those whose source rows have not changed after its watermark.
@@ -451,7 +453,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let behind = tables.end.saturating_add(tables.end - tables.start);
             self.phase = Phase::Waiting(Step::Sweep(tables.end..behind));
         } else {
-            flush.progress.refresh = Some(refresh.after_sweep(shard, first));
+            let left = refresh.after_sweep(shard, first);
+            if left.rereads.contains_key(&shard) {
+                self.aside.rest(shard);
+            } else {
+                self.aside.ended();
+            }
+            self.comparisons.was_read(shard);
+            flush.progress.refresh = Some(left);
         }
         self.commit(window, store, flush).await?;
         failpoints::reach("refresh-swept").await;

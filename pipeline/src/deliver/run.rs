@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::ages;
 use super::feed::{Feed, Hole, JOIN_INTERVAL, is_hole};
 use super::lane::{Lane, load_own_progress, unless};
 use super::load::lacks_rows;
@@ -113,9 +114,8 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
 ) -> Result<(), Fault> {
     let meters = Meters::of(lane.id);
     let mut window = begin(&lane, store, applied, cancel).await?;
-    let mut hole = None;
-    let mut due = Due::now(lane.limits);
-    let mut refresher = Refresher::new(&lane);
+    let (mut hole, mut due) = (None, Due::now(lane.limits));
+    let mut refresher = Refresher::new(&lane, store);
     let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
     let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
@@ -158,7 +158,8 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 drop(feed);
                 let opened = lane.feed_or_load(&mut window, None, store, cancel).await?;
                 let Some((other, _)) = opened else { return Ok(()) };
-                (feed, hole, refresher, due) = (other, None, Refresher::new(&lane), Due::now(lane.limits));
+                (feed, hole, refresher, due) =
+                    (other, None, Refresher::new(&lane, store), Due::now(lane.limits));
                 continue;
             }
         }
@@ -175,7 +176,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             };
             feed = other;
             if was_set {
-                refresher = Refresher::new(&lane);
+                refresher = Refresher::new(&lane, store);
             }
             if !feed.is_direct() {
                 // The stream is trusted again; a direct feed remembers the hole until the lane is past it.
@@ -356,7 +357,7 @@ async fn commit<S, L>(
         store.commit(&note).await?;
         window.epoch_recorded(note.progress);
     }
-    let (rows, taken) = (window.rows(), window.counts());
+    let (rows, taken, read_at_us) = (window.rows(), window.counts(), window.read_at_us());
     store.commit(window.flush()).await?;
     failpoints::reach("lane-after-commit").await;
     window.committed();
@@ -369,19 +370,11 @@ async fn commit<S, L>(
     meters.flushes.increment(1);
     meters.seconds.record(began.elapsed().as_secs_f64());
     meters.fill.record(rows as f64 / lane.limits.flush_rows.get() as f64);
-    if let Some(age) = age_of_newest(window.progress(), wall_clock::now_us()).filter(|_| taken.applied > 0) {
-        meters.visible.record(age.as_secs_f64());
+    if taken.applied > 0 {
+        meters.record_ages(window.progress(), read_at_us, wall_clock::now_us());
     }
     tracing::trace!(lane = %lane.id, %position, rows, "committed");
     Ok(())
-}
-
-/// Returns the age of the newest change that the target holds. `None` for MariaDB, which says commit times in whole
-/// seconds, and for a replay, whose changes were visible before.
-fn age_of_newest(progress: &Progress, now_us: u64) -> Option<Duration> {
-    let has_commit_time = progress.committed_at_us > 0 && progress.server.flavor == "mysql";
-    (has_commit_time && !progress.is_replaying())
-        .then(|| Duration::from_micros(now_us.saturating_sub(progress.committed_at_us)))
 }
 
 struct Meters {
@@ -394,21 +387,23 @@ struct Meters {
     seconds: Histogram,
     fill: Histogram,
     visible: Histogram,
+    read_to_visible: Histogram,
     direct: Gauge,
 }
 
 impl Meters {
     fn of(id: &LaneId) -> Self {
         let labels = id.labels();
-        let changes = |outcome: &[(&'static str, &str)]| {
+        let changes = |lanes: &[(&'static str, String)], outcome: &[(&'static str, &str)]| {
             let outcome = outcome.iter().map(|(name, value)| (*name, (*value).to_owned()));
-            let labels: Vec<_> = labels.iter().cloned().chain(outcome).collect();
+            let labels: Vec<_> = lanes.iter().cloned().chain(outcome).collect();
             counter!(names::LANE_CHANGES, &labels)
         };
-        let passed = |reason| changes(&[("outcome", "passed"), ("reason", reason)]);
+        // Most lanes never pass a change, so those of a source share these two series.
+        let passed = |reason| changes(&labels[..3], &[("outcome", "passed"), ("reason", reason)]);
         Self {
             rows: counter!(names::LANE_ROWS, &labels),
-            applied: changes(&[("outcome", "applied")]),
+            applied: changes(&labels, &[("outcome", "applied")]),
             passed: passed("behind"),
             overlapping: passed("overlap"),
             unaccounted: gauge!(names::LANE_UNACCOUNTED, &labels),
@@ -416,7 +411,19 @@ impl Meters {
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
             fill: histogram!(names::LANE_FLUSH_FILL, &labels[..2]),
             visible: histogram!(names::LANE_VISIBLE, &labels[..2]),
+            read_to_visible: histogram!(names::LANE_READ_TO_VISIBLE, &labels[..2]),
             direct: gauge!(names::LANE_DIRECT, &labels),
+        }
+    }
+
+    /// Records the ages of the newest change of a flush that is visible now.
+    fn record_ages(&self, progress: &Progress, read_at_us: u64, now_us: u64) {
+        let ages = [
+            (&self.visible, ages::since_commit(progress, now_us)),
+            (&self.read_to_visible, ages::since_reading(progress, read_at_us, now_us)),
+        ];
+        for (histogram, age) in ages {
+            age.iter().for_each(|age| histogram.record(age.as_secs_f64()));
         }
     }
 }

@@ -1,13 +1,14 @@
-//! State that the lanes of one source share in one process: permits for direct feeds, and chunks of its tables.
+//! State that the lanes of one source share in one process: permits for direct feeds, chunks of its tables, and counts
+//! of comparisons that outlive an attempt of a lane.
 //!
 //! Each lane reads every row of the source and takes the rows that its own tables need. Lanes that load at the same
 //! time ask for the same chunks one after the other, so each chunk is kept for a moment for the other lanes: the source
 //! is read once and not once a lane. A chunk serves another lane that knows the changes after its watermark. That lane
 //! must not have been asked for a refresh since the chunk was read: a change that no row event shows may be the reason.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::envelope::ServerIdentity;
@@ -18,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::error::Fault;
 use crate::ports::RowSource;
-use crate::records::{Chunk, ScanCursor};
+use crate::records::{Chunk, LaneId, ScanCursor};
 
 /// Size of all chunks that are kept for other lanes, at most.
 const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
@@ -30,7 +31,11 @@ pub struct Shared {
     pub(super) feeds: Arc<Semaphore>,
     /// Chunks for other lanes. The lock is held during a read: a lane that wants the same chunk waits for it.
     chunks: Mutex<VecDeque<SharedChunk>>,
+    /// Comparisons that each lane has begun in a row without a result, by table.
+    comparisons: std::sync::Mutex<BegunComparisons>,
 }
+
+type BegunComparisons = BTreeMap<(LaneId, ShardId), u32>;
 
 /// A lane's request for a chunk.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +77,28 @@ impl SharedChunk {
 
 impl Shared {
     pub fn new(direct_feeds: usize) -> Self {
-        Self { feeds: Arc::new(Semaphore::new(direct_feeds)), chunks: Mutex::default() }
+        Self {
+            feeds: Arc::new(Semaphore::new(direct_feeds)),
+            chunks: Mutex::default(),
+            comparisons: std::sync::Mutex::default(),
+        }
+    }
+
+    /// Counts a comparison that begins; returns how many of the table have begun in a row without a result.
+    pub(super) fn comparison_begun(&self, lane: &LaneId, shard: ShardId) -> u32 {
+        let mut comparisons = self.comparisons();
+        let begun = comparisons.entry((lane.clone(), shard)).or_default();
+        *begun += 1;
+        *begun
+    }
+
+    /// Notes that a comparison of the table had a result, or that the table was read as a whole.
+    pub(super) fn comparison_ended(&self, lane: &LaneId, shard: ShardId) {
+        self.comparisons().remove(&(lane.clone(), shard));
+    }
+
+    fn comparisons(&self) -> MutexGuard<'_, BegunComparisons> {
+        self.comparisons.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a chunk that another lane has read, or reads one now.

@@ -32,6 +32,8 @@ pub(super) struct Delivery {
     pub(super) payload: Bytes,
     /// Sequence and id in the stream; `None` when it did not come from there.
     pub(super) stored: Option<(u64, String)>,
+    /// When the log stored it, or the direct feed read it, in microseconds since the Unix epoch; 0 = not known.
+    pub(super) read_at_us: u64,
     /// The message comes directly after the one that the lane took last.
     pub(super) follows: bool,
     /// The next message is on its way.
@@ -40,11 +42,12 @@ pub(super) struct Delivery {
 
 impl Delivery {
     pub(super) fn stored(message: LogMessage, follows: bool) -> Self {
-        let LogMessage { entry, payload, has_next } = message;
+        let LogMessage { entry, payload, stored_at_us, has_next } = message;
         Self {
             envelope: entry.envelope,
             payload,
             stored: Some((entry.sequence, entry.id)),
+            read_at_us: stored_at_us,
             follows,
             has_next,
         }
@@ -73,6 +76,8 @@ pub(super) struct LaneWindow {
     /// The part of a group that the last taken message reported.
     announced_part: Option<String>,
     counts: ChangeCounts,
+    /// When the newest message with an applied change was read ([`Delivery::read_at_us`]); 0 = not known.
+    read_at_us: u64,
 }
 
 /// Counts of the changes of taken messages.
@@ -107,6 +112,7 @@ impl LaneWindow {
             has_next: false,
             announced_part: None,
             counts: ChangeCounts::default(),
+            read_at_us: 0,
         }
     }
 
@@ -144,6 +150,12 @@ impl LaneWindow {
     /// Returns the counts since the last commit.
     pub(super) fn counts(&self) -> ChangeCounts {
         self.counts
+    }
+
+    /// Returns when the newest applied change since the last commit was read, in microseconds since the Unix epoch; 0 =
+    /// not known.
+    pub(super) fn read_at_us(&self) -> u64 {
+        self.read_at_us
     }
 
     /// Whether there are rows to write.
@@ -219,6 +231,9 @@ impl LaneWindow {
             return Err(fault);
         }
         self.require_count(lane, message)?;
+        if self.counts.applied > before.applied {
+            self.read_at_us = message.read_at_us;
+        }
         let progress = &mut self.flush.progress;
         if envelope.position >= progress.position {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();

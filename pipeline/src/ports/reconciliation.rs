@@ -21,6 +21,16 @@ pub struct DerivedRowQuery {
     pub key: Cell,
 }
 
+/// A place among the derived rows of a shard in the tables of one lane, see [`LaneStore::rows_of_shard`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardPage {
+    pub shard: ShardId,
+    /// The first table that is read; an index into the projection's list of derived tables.
+    pub table: u32,
+    /// The row of that table after which the page begins; `None` = its first row of the shard.
+    pub after: Option<ScanCursor>,
+}
+
 /// The derived tables of one projection on one target. Reads lock nothing and keep no snapshot.
 pub trait DerivedRows: Send + Sync {
     /// Visits at most `limit` rows of a table whose shard lies in `shards`, after `after`, in an order of the store's

@@ -6,9 +6,11 @@
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
+use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use bytes::Bytes;
 
+use super::seen_numbers::SeenNumbers;
 use super::table_counts::TableCounts;
 use crate::error::{Code, Fault};
 
@@ -68,6 +70,8 @@ pub struct BatchBuilder {
     rereads: u64,
     /// Changes by table; `None` when they are not counted.
     tables: Option<TableCounts>,
+    /// Numbers of payment documents in new rows; `None` = no counter needs them.
+    numbers: Option<SeenNumbers>,
     /// The previous batch ended in the middle of an event.
     continues: bool,
     position: Lsn,
@@ -89,6 +93,7 @@ impl BatchBuilder {
             unseen: 0,
             rereads: 0,
             tables: None,
+            numbers: None,
             continues: false,
             position,
             resume,
@@ -102,8 +107,14 @@ impl BatchBuilder {
         self.tables = Some(TableCounts::default());
     }
 
+    /// Notes the numbers of payment documents from now on, for [`Self::take_numbers`].
+    pub fn note_numbers(&mut self, numbers: SeenNumbers) {
+        self.numbers = Some(numbers);
+    }
+
     pub fn insert(&mut self, lsn: Lsn, table: &TableIdentity<'static>, after: &[Value<'_>]) {
         self.raise_highest(lsn, table);
+        self.note_number(table, after);
         self.encoder.insert(lsn, table, after);
     }
 
@@ -115,6 +126,7 @@ impl BatchBuilder {
         after: &[Value<'_>],
     ) {
         self.raise_highest(lsn, table);
+        self.note_number(table, after);
         self.encoder.update(lsn, table, before, after);
     }
 
@@ -149,6 +161,18 @@ impl BatchBuilder {
     /// Returns the changes by table that were added since the last call.
     pub fn take_tables(&mut self) -> TableCounts {
         self.tables.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Returns the highest numbers of new rows since the last call, each plus 1, by counter.
+    pub fn take_numbers(&mut self) -> Vec<(Counter, u32)> {
+        let committed_at_us = self.committed_at_us;
+        self.numbers.as_mut().map(|numbers| numbers.take_near(committed_at_us)).unwrap_or_default()
+    }
+
+    fn note_number(&mut self, table: &TableIdentity<'_>, after: &[Value<'_>]) {
+        if let Some(numbers) = &mut self.numbers {
+            numbers.add(table, after);
+        }
     }
 
     fn raise_highest(&mut self, lsn: Lsn, table: &TableIdentity<'_>) {

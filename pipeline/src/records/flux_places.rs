@@ -4,8 +4,8 @@
 //! their region and side. The business code says the kind of a document. Settings that are left out say nothing, and
 //! the audit compares less; [`FluxPlaces::unaudited`] says so.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::OnceLock;
 
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::flux::audit::{Oddity, TablePlace, audit};
@@ -13,9 +13,42 @@ use anabranch_schemas::flux::id::{FluxId, Level, Month, NO_MONTH, Region, Side};
 use anabranch_schemas::flux::placement::Kind;
 use anabranch_schemas::shard::{ShardId, TablePattern};
 
-/// Tables whose places are remembered, at most. Two regions, each with main and fail-over, atoms and composites, have
-/// 10,400 tables: 100 partitions, each with 12 months and one table without.
-const REMEMBERED_MAX: usize = 100_000;
+/// Slots for the places of tables. Two regions, each with main and fail-over, atoms and composites, have 10,400 tables:
+/// 100 partitions, each with 12 months and one table without. So a look-up mostly ends at its first slot.
+const SLOTS: usize = 1 << 15;
+/// Slots that a table may have, one after the other.
+const PROBES: usize = 8;
+
+/// Places of tables that were asked for, so that a row costs one look-up and no lock.
+///
+/// A shard id is a hash, so it says the first slot of its table. A table that finds all of its slots taken is never
+/// remembered: a slot keeps its first table for good.
+#[derive(Default)]
+struct RememberedPlaces(OnceLock<Box<[Slot]>>);
+
+/// A table and its place, once a row of it has come.
+type Slot = OnceLock<(ShardId, TablePlace)>;
+
+impl RememberedPlaces {
+    fn get_or_find(&self, shard: ShardId, find: impl Fn() -> TablePlace) -> TablePlace {
+        let slots = self.0.get_or_init(|| (0..SLOTS).map(|_| OnceLock::new()).collect());
+        let first = shard.as_u64() as usize;
+        for probe in 0..PROBES {
+            let (known, place) = slots[first.wrapping_add(probe) % SLOTS].get_or_init(|| (shard, find()));
+            if *known == shard {
+                return *place;
+            }
+        }
+        find()
+    }
+}
+
+/// Writes no slots: most of them are empty.
+impl fmt::Debug for RememberedPlaces {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RememberedPlaces").finish_non_exhaustive()
+    }
+}
 
 /// The tables of one `[[entities]]` entry of payment documents.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,8 +75,7 @@ pub struct FluxPlaces {
     kinds: [[Option<Kind>; 2]; 100],
     tables: Vec<FluxTables>,
     sources: Vec<FluxSource>,
-    /// Places of tables that were asked for, so that a row costs one look-up.
-    remembered: Mutex<HashMap<ShardId, Arc<TablePlace>, foldhash::fast::RandomState>>,
+    remembered: RememberedPlaces,
 }
 
 impl FluxPlaces {
@@ -55,7 +87,7 @@ impl FluxPlaces {
                 levels[usize::from(kind.level().digit())] = Some(*kind);
             }
         }
-        Self { system, kinds: known, tables, sources, remembered: Mutex::default() }
+        Self { system, kinds: known, tables, sources, remembered: RememberedPlaces::default() }
     }
 
     /// Returns the system code that every identifier has.
@@ -70,17 +102,8 @@ impl FluxPlaces {
     }
 
     /// Returns the place that a table's name and source stand for.
-    pub fn of_table(&self, table: &TableIdentity<'_>) -> Arc<TablePlace> {
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = remembered.get(&table.shard) {
-            return Arc::clone(place);
-        }
-        if remembered.len() >= REMEMBERED_MAX {
-            remembered.clear();
-        }
-        let place = Arc::new(self.find(table));
-        remembered.insert(table.shard, Arc::clone(&place));
-        place
+    pub fn of_table(&self, table: &TableIdentity<'_>) -> TablePlace {
+        self.remembered.get_or_find(table.shard, || self.find(table))
     }
 
     /// Returns all differences between a document and its place. `parent` is the parent's identifier, if it has one.
@@ -215,8 +238,8 @@ mod tests {
             (table("main", 0, "elsewhere", "atom_05_11"), site(Side::Main)),
         ] {
             let place = places.of_table(&table);
-            assert_eq!(*place, expected, "{table:?}");
-            assert!(Arc::ptr_eq(&place, &places.of_table(&table)), "it is remembered");
+            assert_eq!(place, expected, "{table:?}");
+            assert_eq!(places.of_table(&table), place, "as it is remembered");
         }
     }
 
@@ -261,14 +284,22 @@ mod tests {
     }
 
     #[test]
-    fn no_more_places_are_remembered_than_the_bound_says() {
-        let places = FluxPlaces::new(SYSTEM, &[], Vec::new(), Vec::new());
-        let mut one = table("main", 0, "flux_00_0", "atom_05_99");
-        for number in 1..=REMEMBERED_MAX as u64 + 1 {
-            one.shard = ShardId::from_u64(number).unwrap();
-            places.of_table(&one);
+    fn a_table_whose_slots_are_all_taken_has_its_own_place_all_the_same() {
+        let places = places(&[]);
+        let wanted = table("main", 0, "flux_00_0", "atom_05_11");
+        let slot = |probe: usize| (wanted.shard.as_u64() as usize).wrapping_add(probe) % SLOTS;
+        let mut other = table("main", 0, "flux_00_0", "composite_17_99");
+        for probe in 0..PROBES {
+            other.shard = ShardId::from_u64(slot(probe) as u64).unwrap();
+            assert_eq!(places.of_table(&other).partition, Some(17));
         }
-        assert!((1..=REMEMBERED_MAX).contains(&places.remembered.lock().unwrap().len()));
+        let slots = places.remembered.0.get().unwrap();
+        assert!((0..PROBES).all(|probe| slots[slot(probe)].get().is_some()));
+        assert_eq!(slots.iter().filter(|slot| slot.get().is_some()).count(), PROBES);
+        for _ in 0..2 {
+            assert_eq!(places.of_table(&wanted).partition, Some(5), "no slot is left");
+        }
+        assert_eq!(places.of_table(&other).partition, Some(17), "the last one is remembered");
     }
 
     #[test]

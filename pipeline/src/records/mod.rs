@@ -3,8 +3,9 @@
 //! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source returns `chunk.rs`, perhaps for a
 //! `condition.rs`. A projection turns both into `mutation.rs` for rows of `row.rs`, and a lane commits them with
 //! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs` and `relation.rs`, reconciliations leave
-//! `past_reconciliation.rs`, and commands `operation.rs`. Identifiers of payment documents come from `sequence.rs`, and
-//! `flux_places.rs` says where such documents belong. The methods of [`crate::ports`] use these types.
+//! `past_reconciliation.rs`, and commands `operation.rs`. Identifiers of payment documents come from `sequence.rs`,
+//! `seen_numbers.rs` has those of captured rows, and `flux_places.rs` says where such documents belong. The methods of
+//! [`crate::ports`] use these types.
 
 mod batch;
 mod chunk;
@@ -19,6 +20,7 @@ mod progress;
 mod refresh;
 mod relation;
 mod row;
+mod seen_numbers;
 mod sequence;
 mod table_counts;
 
@@ -38,8 +40,9 @@ pub use progress::{LaneId, Progress};
 pub use refresh::{InvalidRefresh, KEYS_MAX, Refresh, Scope, TableRefresh};
 pub use relation::RelationRow;
 pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};
+pub use seen_numbers::SeenNumbers;
 pub use sequence::{
-    CounterRow, DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,
+    CounterRow, DAYS_AFTER_MAX, DAYS_BEFORE_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,
     RequestKey, SequenceServer, SequenceStatus,
 };
 pub use table_counts::TableCounts;

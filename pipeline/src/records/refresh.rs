@@ -74,7 +74,8 @@ pub struct Refresh {
     /// to be read. An entry is removed when the table was read and swept and its first watermark was not below that
     /// position.
     pub rereads: BTreeMap<ShardId, Lsn>,
-    /// Whether every table is to be read after this refresh, which is a repair.
+    /// After a repair: whether every table is to be read then. In a refresh of every table: whether it is read because
+    /// tables wait to be read again that were too many for `rereads`.
     pub every_waits: bool,
 }
 
@@ -114,7 +115,10 @@ impl Refresh {
     pub fn with_every_table(refresh: Option<Self>) -> Self {
         match refresh {
             Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },
-            _ => Self::of_every_table(),
+            other => {
+                let every_waits = other.is_some_and(|refresh| refresh.every_waits);
+                Self { every_waits, ..Self::of_every_table() }
+            }
         }
     }
 
@@ -124,16 +128,17 @@ impl Refresh {
     }
 
     /// Returns the refresh of a lane that must also read a table at or after a position; `refresh` is its present one.
+    /// A reading of the table goes on. Its end leaves the entry if it began below the position, so the table is read
+    /// once more: statements that change rows unseen many times a second would otherwise let no reading end.
     pub fn with_reread(refresh: Option<Self>, shard: ShardId, at: Lsn) -> Self {
         let mut refresh = refresh.unwrap_or_else(|| Self::new(Scope::Rereads));
         let waits = refresh.rereads.entry(shard).or_default();
         *waits = at.max(*waits);
         if refresh.rereads.len() > REREADS_MAX {
-            return Self::with_every_table(Some(refresh));
+            return Self { every_waits: true, ..Self::with_every_table(Some(refresh)) };
         }
         // The source may have lost rows without a row event, so even a lane that had no rows must sweep.
         refresh.empty_in_epoch = None;
-        refresh.table.take_if(|table| table.shard == shard && table.first < at);
         refresh
     }
 
@@ -148,8 +153,8 @@ impl Refresh {
 
     /// Returns the refresh that follows this one, of every table or of `rereads`; `None` if no table waits.
     pub(crate) fn after_scope(&self) -> Option<Self> {
-        if self.every_waits {
-            return Some(Self::of_every_table());
+        if self.every_waits && self.scope != Scope::Source {
+            return Some(Self { every_waits: true, ..Self::of_every_table() });
         }
         let rereads = self.rereads.clone();
         (!rereads.is_empty()).then(|| Self { rereads, ..Self::new(Scope::Rereads) })
@@ -232,7 +237,7 @@ const IS_REREAD: &str = "again:";
 
 /// Formats as `- 4711 20000`: scope, last finished table, rows. Further parts follow where they apply, in this order;
 /// `-` = none:
-/// - `every`: every table is to be read after the scope.
+/// - `every`: every table is to be read after the scope; with the scope of all tables, more wait than are listed.
 /// - `empty_in_epoch:1`: the lane had no rows when the refresh began, in this epoch.
 /// - `rereads:4713@1:7:160,4714@1:7:480`: tables that wait to be read again.
 /// - `4712 1:7:320 3 00ff`: the table being read, its first watermark, chunks and key; `again:4713 …` if it waited.

@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 /// the date of a daemon in another time zone may differ by a day or two.
 pub const DAYS_BEFORE_MAX: i32 = 9;
 /// Days by which a counter's date may lie after the server's own date, at most.
-pub const DAYS_BEHIND_MAX: i32 = 2;
+pub const DAYS_AFTER_MAX: i32 = 2;
 
 /// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,7 +128,7 @@ impl Lease {
 /// Whether counters serve a date when the server's own date is `today`.
 fn is_served(date: Date, today: Date) -> bool {
     let days = today.until(date).map_or(i32::MAX, |span| span.get_days());
-    (-DAYS_BEFORE_MAX..=DAYS_BEHIND_MAX).contains(&days)
+    (-DAYS_BEFORE_MAX..=DAYS_AFTER_MAX).contains(&days)
 }
 
 /// Digest of the key that a caller sent with a request. A key may be any bytes.

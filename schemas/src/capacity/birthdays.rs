@@ -114,9 +114,9 @@ fn growth(section: &mut Section<'_>, sheet: &mut Sheet, users: &Term, days: &Ter
     let disks = bytes.per(&database_bytes).rounded_up();
     sheet.add("disks", "databases that these bytes fill", Unit::Count("databases"), &disks);
     let all = sheet.add("rows_max", "rows that all birthday tables hold", ROWS, &days.times(&rows_max));
-    let average = all.less(users).per(&new_users);
+    let average = all.minus(users).per(&new_users);
     let average = sheet.add("years", "until an average table is full", YEARS, &average);
-    let one = rows_max.less(&users.times(placeholder)).per(&new_users.times(placeholder));
+    let one = rows_max.minus(&users.times(placeholder)).per(&new_users.times(placeholder));
     let one = sheet.add("placeholder_years", "until the table of a placeholder date is full", YEARS, &one);
     sheet.first_full(YEARS, &[("the table of a placeholder date", one), ("an average table", average)]);
     sheet.stores.push(Store {

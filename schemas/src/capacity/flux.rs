@@ -100,12 +100,12 @@ fn layouts(
     let digits = digits.amount.low.min(9.0);
     let named = Term::number(10f64.powf(digits), &format!("pairs that {digits} digits name"));
     let all = databases.times(&tables);
-    let pairs = sheet.add("pairs", "pairs of database and table", Unit::Count("pairs"), &all.lesser(&named));
+    let pairs = sheet.add("pairs", "pairs of database and table", Unit::Count("pairs"), &all.minimum(&named));
     let month_tables =
         sheet.add("month_tables", "tables by month of one logical table", TABLES, &pairs.times(&months));
     let more = expanded.times(&tables);
     let more_pairs =
-        sheet.add("expanded_pairs", "pairs with more databases", Unit::Count("pairs"), &more.lesser(&named));
+        sheet.add("expanded_pairs", "pairs with more databases", Unit::Count("pairs"), &more.minimum(&named));
     if more.amount.high > named.amount.low {
         sheet.note(format!(
             "{digits} digits name {} pairs of database and table, however many databases there are; {} need another digit",
@@ -203,7 +203,7 @@ fn disks(
         "disk_bytes_missing",
         "bytes of these tables that no disk holds",
         Unit::Bytes,
-        &tables.less(&disks),
+        &tables.minus(&disks),
     );
     let both = tables.times(&Term::number(LOGICAL_TABLES, "logical tables (composites, atoms)"));
     sheet.add(

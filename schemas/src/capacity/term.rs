@@ -143,7 +143,7 @@ impl Term {
     }
 
     /// Returns the difference, at least zero.
-    pub fn less(&self, other: &Self) -> Self {
+    pub fn minus(&self, other: &Self) -> Self {
         let (one, two) = (self.amount, other.amount);
         let amount = Amount { low: one.low - two.high, high: one.high - two.low };
         Self {
@@ -153,7 +153,7 @@ impl Term {
         }
     }
 
-    pub fn lesser(&self, other: &Self) -> Self {
+    pub fn minimum(&self, other: &Self) -> Self {
         let (one, two) = (self.amount, other.amount);
         Self {
             amount: Amount { low: one.low.min(two.low), high: one.high.min(two.high) },
@@ -195,7 +195,7 @@ mod tests {
             "(3 databases + 3 databases) × 3 databases ÷ (3 databases + 5,000,000–10,000,000 rows)"
         );
         assert_eq!(Term::number(1.0, "tables in each").formula(), "1 table in each");
-        assert_eq!(databases.less(&rows).amount, Amount::of(0.0));
+        assert_eq!(databases.minus(&rows).amount, Amount::of(0.0));
         assert_eq!(Term::number(3.66, "tables").dealt().amount, Amount { low: 3.0, high: 4.0 });
     }
 

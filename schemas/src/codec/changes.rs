@@ -1,5 +1,6 @@
 //! The bytes of a payload: a version, then [`Record`]s in postcard's encoding (varints, length-prefixed bytes), then
-//! the CRC-32. Version 2 has two more records than version 1: `Reread` and `Retire`.
+//! the CRC-32. Version 2 has two more records than version 1: `Reread` and `Retire`. A payload with a table of payment
+//! documents has version 2, too: a program that does not know their entity could not read the table.
 //!
 //! The encoder writes a table once a batch, before its first change, and then refers to it by its number (0, 1, …). It
 //! writes a position once for all changes that share it. Decoding borrows from the payload and never allocates more
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::CodecError;
-use crate::change::{Action, Change, Row, TableIdentity, Value};
+use crate::change::{Action, Change, Entity, Row, TableIdentity, Value};
 use crate::lsn::Lsn;
 use crate::shard::ShardId;
 
@@ -156,6 +157,9 @@ impl Encoder {
             return *number;
         }
         self.write(&RecordRef::Table(table));
+        if table.entity == Entity::Flux {
+            self.buffer[0] = VERSION_2;
+        }
         let number = self.numbers.len() as u32;
         self.numbers.insert(table.shard, number);
         number
@@ -169,6 +173,11 @@ impl Encoder {
 
 /// Checks version and checksum, and returns the reader of the payload.
 pub fn decode(payload: &[u8]) -> Result<Decoder<'_>, CodecError> {
+    decode_up_to(payload, VERSION_2)
+}
+
+/// Decodes as a build does whose newest version is this one.
+fn decode_up_to(payload: &[u8], newest: u8) -> Result<Decoder<'_>, CodecError> {
     if payload.len() < 1 + CHECKSUM_BYTES {
         return Err(CodecError::Truncated { length: payload.len() });
     }
@@ -179,8 +188,8 @@ pub fn decode(payload: &[u8]) -> Result<Decoder<'_>, CodecError> {
         return Err(CodecError::ChecksumMismatch { found, computed });
     }
     let version = body[0];
-    if !(VERSION_1..=VERSION_2).contains(&version) {
-        return Err(CodecError::UnknownVersion { found: version, newest: VERSION_2 });
+    if !(VERSION_1..=newest).contains(&version) {
+        return Err(CodecError::UnknownVersion { found: version, newest });
     }
     Ok(Decoder { version, rest: &body[1..], length: body.len(), tables: Vec::new(), at: None })
 }

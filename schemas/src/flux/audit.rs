@@ -7,7 +7,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::flux::id::{FluxId, Level, Month, NO_MONTH, Part, Region, Side};
+use crate::flux::id::{FluxId, Level, Month, NO_MONTH, Part, Parts, Region, Side};
 use crate::flux::placement::{Kind, Misplacement, UnfitParent};
 
 /// The digits that the name of a table and its source stand for; `None` = they say nothing about this part.
@@ -96,7 +96,37 @@ impl fmt::Display for Digits {
 /// Returns all differences between a document and its place. Without a kind, only table and source are compared;
 /// without a parent, only the parts of the kind's rule that need none. Allocates nothing when there is no difference.
 pub fn audit(id: &FluxId, parent: Option<&FluxId>, kind: Option<Kind>, place: &TablePlace) -> Vec<Oddity> {
-    let parts = id.parts();
+    let mut odd = Vec::new();
+    if !place.holds(id.parts()) {
+        differences(id.parts(), place, &mut odd);
+    }
+    match kind.map(|kind| kind.audit(id, parent)) {
+        Some(Ok(misplacements)) if misplacements.is_empty() => {}
+        Some(Ok(misplacements)) => odd.extend(misplacements.into_iter().map(Oddity::Parent)),
+        Some(Err(unfit)) => odd.push(Oddity::UnfitParent(unfit)),
+        None => {}
+    }
+    odd
+}
+
+impl TablePlace {
+    /// Returns whether no part differs. Almost every document is where it belongs, so this is what the audit costs.
+    fn holds(&self, parts: &Parts) -> bool {
+        fn fits<P: PartialEq>(expected: Option<P>, found: P) -> bool {
+            expected.is_none_or(|expected| expected == found)
+        }
+        fits(self.partition, parts.partition)
+            & fits(self.month, parts.month)
+            & fits(self.database, parts.partition / 10)
+            & fits(self.level, parts.level)
+            & fits(self.region, parts.region)
+            & fits(self.side, parts.side)
+    }
+}
+
+/// Adds every difference between an identifier and a place.
+#[cold]
+fn differences(parts: &Parts, place: &TablePlace, odd: &mut Vec<Oddity>) {
     let differs = |(part, found, expected): (Part, u8, Option<u8>)| {
         let expected = expected.filter(|expected| *expected != found)?;
         Some((part, u32::from(found), u32::from(expected)))
@@ -111,18 +141,11 @@ pub fn audit(id: &FluxId, parent: Option<&FluxId>, kind: Option<Kind>, place: &T
         (Part::Region, parts.region.digit(), place.region.map(Region::digit)),
         (Part::Side, parts.side.digit(), place.side.map(Side::digit)),
     ];
-    let mut odd = Vec::new();
     odd.extend(database.map(|(_, found, expected)| Oddity::Database { found, expected }));
     let of_table = of_table.into_iter().filter_map(differs);
     odd.extend(of_table.map(|(part, found, expected)| Oddity::Table { part, found, expected }));
     let of_source = of_source.into_iter().filter_map(differs);
     odd.extend(of_source.map(|(part, found, expected)| Oddity::Source { part, found, expected }));
-    match kind.map(|kind| kind.audit(id, parent)) {
-        Some(Ok(misplacements)) => odd.extend(misplacements.into_iter().map(Oddity::Parent)),
-        Some(Err(unfit)) => odd.push(Oddity::UnfitParent(unfit)),
-        None => {}
-    }
-    odd
 }
 
 #[cfg(test)]
@@ -130,7 +153,7 @@ mod tests {
     use jiff::civil::date;
 
     use super::*;
-    use crate::flux::id::{Parts, SYSTEM};
+    use crate::flux::id::SYSTEM;
     use crate::flux::placement::StorageAddress;
 
     const MAIN_JUNE: StorageAddress = StorageAddress { side: Side::Main, partition: 5, month: Month::Of(5) };

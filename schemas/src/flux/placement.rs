@@ -229,14 +229,17 @@ impl Kind {
     /// without it only parts that need no parent are compared.
     pub fn audit(self, id: &FluxId, parent: Option<&FluxId>) -> Result<Vec<Misplacement>, UnfitParent> {
         let (found, level) = (StorageAddress::of(id), id.parts().level);
-        let mut misplacements = Vec::new();
-        if level != self.level() {
-            misplacements.push(Misplacement::Level { expected: self.level(), found: level });
-        }
         let expected = match parent {
             Some(parent) => self.address_below(parent)?,
             None => self.place_alone(id),
         };
+        let mut misplacements = Vec::new();
+        if (level, found) == (self.level(), expected) {
+            return Ok(misplacements);
+        }
+        if level != self.level() {
+            misplacements.push(Misplacement::Level { expected: self.level(), found: level });
+        }
         if found.side != expected.side {
             let never = matches!(self, Self::Capture | Self::Cancel | Self::Refund);
             misplacements.push(match never && expected.side == Side::Main {

@@ -1,6 +1,7 @@
 //! The names of the physical tables of an entity, as a pattern with numbers in it.
 
 use std::fmt;
+use std::ops::Range;
 
 use thiserror::Error;
 
@@ -80,6 +81,55 @@ impl TablePattern {
         (self.database.name(database, table), self.table.name(database, table))
     }
 
+    /// Visits the names of the tables whose numbers have as many digits as the pattern's widths say, and two digits at
+    /// least. Returns false, and visits none, if they are more than `limit`.
+    pub fn visit_likely_names(&self, limit: u64, visit: &mut dyn FnMut(&str, &str)) -> bool {
+        self.visit_within(Numbers::default(), limit, visit)
+    }
+
+    /// Visits the tables of one database in the same way; none if no table of it can match.
+    pub fn visit_likely_tables(&self, database: &str, limit: u64, visit: &mut dyn FnMut(&str)) -> bool {
+        match self.database.read(database, Numbers::default()) {
+            Some(known) => self.visit_within(known, limit, &mut |_, table| visit(table)),
+            None => true,
+        }
+    }
+
+    /// Visits likely names with these numbers.
+    fn visit_within(&self, known: Numbers, limit: u64, visit: &mut dyn FnMut(&str, &str)) -> bool {
+        let (mut widths, mut ends) = ([0; PLACEHOLDERS], [1_u32; PLACEHOLDERS]);
+        for piece in self.database.0.iter().chain(&self.table.0) {
+            if let Piece::Number(placeholder, width) = piece {
+                let place = *placeholder as usize;
+                widths[place] = (*width).max(widths[place]);
+                ends[place] = match placeholder {
+                    Placeholder::Month => u32::from(NO_MONTH) + 1,
+                    _ => 10_u32.saturating_pow(u32::try_from(widths[place].max(2)).unwrap_or(u32::MAX)),
+                };
+            }
+        }
+        let range =
+            |place: usize| known.0[place].map_or(0..ends[place], |number| number..number.saturating_add(1));
+        let ranges: [Range<u32>; PLACEHOLDERS] = std::array::from_fn(range);
+        let count = ranges.iter().try_fold(1_u64, |count, range| count.checked_mul(range.len() as u64));
+        if count.is_none_or(|count| count > limit) {
+            return false;
+        }
+        let is_month = |month: &u32| *month < MONTHS || *month == u32::from(NO_MONTH);
+        let [databases, tables, partitions, months] = ranges;
+        for database in databases {
+            for table in tables.clone() {
+                for partition in partitions.clone() {
+                    for month in months.clone().filter(is_month) {
+                        let numbers = [database, table, partition, month];
+                        visit(&self.database.written(&numbers), &self.table.written(&numbers));
+                    }
+                }
+            }
+        }
+        true
+    }
+
     /// Returns the database part as a SQL `LIKE` pattern, metacharacters escaped with `\`.
     pub fn database_like(&self) -> String {
         self.database.like()
@@ -122,9 +172,12 @@ impl Placeholder {
     }
 }
 
+/// Number of placeholders that there are.
+const PLACEHOLDERS: usize = 4;
+
 /// The number of each placeholder that was read so far.
 #[derive(Debug, Clone, Copy, Default)]
-struct Numbers([Option<u32>; 4]);
+struct Numbers([Option<u32>; PLACEHOLDERS]);
 
 impl Numbers {
     /// Adds a number; `None` if the placeholder has another one, or cannot have this one.
@@ -205,6 +258,15 @@ impl NamePattern {
                 };
                 format!("{number:0width$}")
             }
+        };
+        self.0.iter().map(piece).collect()
+    }
+
+    /// Returns the name with these numbers, in the order of the placeholders.
+    fn written(&self, numbers: &[u32; PLACEHOLDERS]) -> String {
+        let piece = |piece: &Piece| match piece {
+            Piece::Text(text) => text.clone(),
+            Piece::Number(placeholder, width) => format!("{:0width$}", numbers[*placeholder as usize]),
         };
         self.0.iter().map(piece).collect()
     }
@@ -295,120 +357,4 @@ fn have_common_name(a: &[Symbol], b: &[Symbol]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const FLUX: &str = "flux_00_{db}.atom_{partition:02}_{month:02}";
-
-    fn numbers(database: u32, table: u32) -> TableNumbers {
-        TableNumbers { database, table, ..TableNumbers::default() }
-    }
-
-    #[test]
-    fn a_pattern_names_its_tables_and_no_others() {
-        let pattern = TablePattern::parse("user_{db:02}.user_{table:03}").unwrap();
-        assert_eq!(pattern.matches("user_07", "user_042"), Some(numbers(7, 42)));
-        assert_eq!(pattern.matches("user_107", "user_1042"), Some(numbers(107, 1042)));
-        for (database, table) in [
-            ("user_7", "user_042"),
-            ("user_07", "user_42"),
-            ("user_007", "user_042"),
-            ("user_07x", "user_042"),
-            ("user_+7", "user_042"),
-        ] {
-            assert_eq!(pattern.matches(database, table), None, "{database}.{table}");
-        }
-        assert_eq!((pattern.database_like(), pattern.table_like()), ("user\\_%".into(), "user\\_%".into()));
-        assert!(pattern.matches_database("user_07") && !pattern.matches_database("user_7"));
-    }
-
-    #[test]
-    fn a_table_of_documents_has_a_partition_and_a_month_that_may_disagree_with_its_database() {
-        let pattern = TablePattern::parse(FLUX).unwrap();
-        let found = |database: &str, table: &str| {
-            pattern.matches(database, table).map(|found| (found.database, found.partition, found.month))
-        };
-        assert_eq!(found("flux_00_0", "atom_05_01"), Some((0, Some(5), Some(1))));
-        assert_eq!(found("flux_00_9", "atom_99_99"), Some((9, Some(99), Some(99))));
-        assert_eq!(found("flux_00_3", "atom_05_11"), Some((3, Some(5), Some(11))));
-        for table in ["atom_05_12", "atom_05_98", "atom_5_01", "atom_05_1", "atom_05", "atom_05_01_old"] {
-            assert_eq!(found("flux_00_0", table), None, "{table}");
-        }
-        assert_eq!(
-            (pattern.database_like(), pattern.table_like()),
-            ("flux\\_00\\_%".into(), "atom\\_%\\_%".into())
-        );
-    }
-
-    #[test]
-    fn a_placeholder_in_both_names_has_one_number() {
-        let pattern = TablePattern::parse("flux_{month:02}.atom_{partition}_{month:02}").unwrap();
-        assert!(pattern.matches("flux_03", "atom_7_03").is_some());
-        assert_eq!(pattern.matches("flux_03", "atom_7_04"), None);
-        assert!(pattern.matches_database("flux_04"));
-    }
-
-    #[test]
-    fn a_number_is_read_whole_and_within_its_range() {
-        let pattern = TablePattern::parse("flux_{db}.t_{month}_{partition}").unwrap();
-        let months = |table: &str| pattern.matches("flux_0", table).and_then(|found| found.month);
-        for month in [0, 9, 11, 99] {
-            assert_eq!(months(&format!("t_{month}_5")), Some(month));
-        }
-        for table in ["t_00_5", "t_12_5", "t_98_5", "t_100_5", "t_011_5", "t__5", "t_1_4294967296"] {
-            assert_eq!(pattern.matches("flux_0", table), None, "{table}");
-        }
-        let last = pattern.matches("flux_0", "t_1_4294967295").and_then(|found| found.partition);
-        assert_eq!(last, Some(u32::MAX));
-        assert!(!pattern.matches_database("flux_4294967296"));
-        let (database, table) = TablePattern::parse(FLUX).unwrap().names(3, 17);
-        assert_eq!((database.as_str(), table.as_str()), ("flux_00_3", "atom_17_00"));
-    }
-
-    #[test]
-    fn a_malformed_pattern_says_why() {
-        for (text, reason) in [
-            ("user", "no dot"),
-            (".user", "an empty name"),
-            ("user_{db.t", "without a `}`"),
-            ("user}.t", "without a `{`"),
-            ("user_{table}.t", "{table} before the dot"),
-            ("user_{year}.t", "a placeholder other than"),
-            ("u_{db:99}.t", "a width"),
-            ("t.a_{month:0}", "a width"),
-            ("t.a_{}", "a placeholder other than"),
-            ("t.", "an empty name"),
-            ("u_{db}{partition}.t", "without text between"),
-        ] {
-            let error = TablePattern::parse(text).unwrap_err().to_string();
-            assert!(error.contains(reason), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn overlapping_patterns_are_seen() {
-        let overlap =
-            |a: &str, b: &str| TablePattern::parse(a).unwrap().overlaps(&TablePattern::parse(b).unwrap());
-        assert!(overlap("user_{db:02}.user_{table:03}", "user_{db:02}.user_{table:03}"));
-        assert!(overlap("user_{db:02}.user_{table:03}", "user_03.user_004"));
-        assert!(overlap("user_{db}.t", "user_1{db}.t"));
-        assert!(overlap("user_{db}1.t", "user_{db}01.t"));
-        assert!(!overlap("user_{db}1.t", "user_{db}2.t"));
-        assert!(!overlap("user_{db:02}.user_{table:03}", "user_{db:02}.account_{table:03}"));
-        assert!(!overlap("user_a.t", "user_b.t"));
-        assert!(overlap(FLUX, "flux_00_{db}.atom_{table}_99"));
-        assert!(!overlap(FLUX, "flux_00_{db}.composite_{partition:02}_{month:02}"));
-        assert!(!overlap(FLUX, "flux_00_{db}.atom_{table}"));
-    }
-
-    proptest! {
-        #[test]
-        fn names_and_numbers_round_trip(db in 0..100_000u32, table in 0..100_000u32) {
-            let pattern = TablePattern::parse("user_{db:02}.user_{table:03}_x").unwrap();
-            let (database, name) = pattern.names(db, table);
-            prop_assert_eq!(pattern.matches(&database, &name), Some(numbers(db, table)));
-        }
-    }
-}
+mod tests;

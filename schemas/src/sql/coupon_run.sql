@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `members` bigint unsigned NOT NULL COMMENT 'Frozen cohort',
   `hash_sum` binary(16) NOT NULL COMMENT 'Sum of a hash of each member, modulo 2^128',
   `misplaced` bigint unsigned NOT NULL COMMENT 'Rows that say another birthday than their table',
-  `is_behind_barrier` tinyint NOT NULL COMMENT '1 = each wave so far waited for all lanes',
+  `is_after_barrier` tinyint NOT NULL COMMENT '1 = each wave so far waited for all lanes',
   `is_closed` tinyint NOT NULL COMMENT '1 = each member has a coupon, a refusal or a dead letter',
   PRIMARY KEY (`programme`, `day`)
 ) ENGINE=InnoDB COMMENT='Coupon days of Anabranch, never change or delete rows'

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 
 use super::ledger::{Ground, Server, Twin, frozen, hundred, meet, row};
 
-on_twin_and_every_server!(Twin, Server:
+on_twin_and_both_kinds_of_server!(Twin, Server:
     of_two_coupons_of_a_user_that_are_issued_at_once_one_sees_the_other,
     rows_change_together_while_each_stands_as_expected_or_not_at_all,
 );

@@ -86,7 +86,7 @@ impl Ground for Server {
     }
 }
 
-on_twin_and_every_server!(Twin, Server:
+on_twin_and_both_kinds_of_server!(Twin, Server:
     a_day_is_begun_frozen_and_swept,
     rows_of_every_state_are_read_as_they_were_written,
     of_granters_that_race_for_a_hundred_users_each_user_has_one,
@@ -120,11 +120,8 @@ pub async fn frozen(ledger: &impl Ledger, users: impl IntoIterator<Item = u64>) 
     let (programme, own_clock) = (programme(), Timestamp::now() + SignedDuration::from_hours(1));
     ledger.with_programme(&run.programme, |l| begin(l, &programme, own_clock, Unique(7))).await.unwrap();
     let member = |user| (Member { user, calendar: Calendar::Solar }, vec![shard_of(user)]);
-    let page = CohortPage {
-        members: users.into_iter().map(member).collect(),
-        misplaced: 3,
-        is_behind_barrier: true,
-    };
+    let page =
+        CohortPage { members: users.into_iter().map(member).collect(), misplaced: 3, is_after_barrier: true };
     let begun = ledger.with_run(&run, &[], |l| take_over(l, 0, Unique(8))).await.unwrap().unwrap();
     let fence = Fence { wave: 0, revision: Unique(8), cursor: begun.cursor };
     let cursor = Cursor { table: 1, after: None };
@@ -175,7 +172,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     assert_eq!(present, BTreeSet::from([member]));
     assert_eq!((stored.count, stored.frozen, stored.misplaced), (users.len() as u64, 1, 3));
     assert_eq!((&stored.rules, stored.revision), (&programme, Unique(8)));
-    assert!(stored.is_behind_barrier && !stored.is_closed);
+    assert!(stored.is_after_barrier && !stored.is_closed);
     let swept = ledger.with_run(&run, &[], |l| begin_sweep(l, Unique(u128::MAX))).await.unwrap().unwrap();
     assert_eq!(swept, anabranch_coupons::records::DayRun { sweep: Unique(u128::MAX), ..stored });
     let claims = ledger.with_users(&run, &[user], |l| l.users[&user].claims.clone()).await.unwrap();

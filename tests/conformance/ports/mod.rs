@@ -71,8 +71,8 @@ macro_rules! on_further_server {
     };
 }
 
-/// Makes four tests of each function whose result depends on the server: on the twin, on MariaDB, and, where the
-/// machine can have them, on MariaDB 11.8 and on MySQL.
+/// Makes four tests of each function whose result depends on the version of a server: on the twin, on MariaDB, and,
+/// where the machine can have them, on MariaDB 11.8 and on MySQL.
 macro_rules! on_twin_and_every_server {
     ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
         on_twin_and_both_kinds_of_server!($twin, $server: $($test),+);
@@ -80,7 +80,8 @@ macro_rules! on_twin_and_every_server {
     };
 }
 
-/// Makes three tests of each function: on the twin, on MariaDB, and on MySQL where the machine can have it.
+/// Makes three tests of each function: on the twin, on MariaDB, and on MySQL where the machine can have it. The suite
+/// `versions` has the test of MariaDB 11.8, which differs little where Anabranch only writes.
 macro_rules! on_twin_and_both_kinds_of_server {
     ($twin:ident, $server:ident: $($test:ident),+ $(,)?) => {
         on_twin_and_server!($twin, $server: $($test),+);
@@ -101,5 +102,6 @@ pub mod registers;
 mod relations;
 pub mod rows;
 pub mod sequence;
+mod shard_rows;
 pub mod source;
 pub mod store;

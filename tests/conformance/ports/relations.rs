@@ -1,5 +1,7 @@
 //! The relation index of payment documents: rows by identifier and by parent, as lanes have written them.
 
+mod outlived;
+
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -7,7 +9,7 @@ use std::sync::Arc;
 use anabranch_connectors::memory::{
     MemoryRelations, MemoryRows, MemoryStore, MemoryTarget, StoreKind, Weather,
 };
-use anabranch_connectors::mysql::store::{MysqlLane, MysqlRelations, MysqlRows, Outlived};
+use anabranch_connectors::mysql::store::{MysqlLane, MysqlRelations, MysqlRows};
 use anabranch_pipeline::config::{Config, ProjectionConfig};
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRows, LaneStore, RelationStore};
 use anabranch_pipeline::projections::flux_relations::FluxRelations;
@@ -472,29 +474,4 @@ async fn rows_of_a_retired_table_stand_and_are_told_from_those_of_the_next_one(g
     // A row event inside the table deletes its document as always.
     writer.change(vec![(1, Action::Delete { before: old[0].1.row() })]).await;
     assert_eq!(foreign_and_retired(&ground, &[2]).await, (vec![10], vec![2, 2]));
-}
-
-/// Rows that have outlived their table go in steps, and the table is forgotten with the last one.
-#[tokio::test(flavor = "multi_thread")]
-async fn rows_that_have_outlived_their_table_go_in_steps_and_no_other_rows() {
-    let ground = Server::start().await;
-    let mut writer = Writer::of(&ground).await;
-    let documents: Vec<_> = (1..=5).map(|sequence| (1, Document::of(5, sequence, None))).collect();
-    writer.insert(&documents).await;
-    writer.insert(&[(2, Document::of(5, 10, None))]).await;
-    writer.change(vec![(1, Action::Retire)]).await;
-    writer.insert(&[(1, documents[0].1.clone()), (1, Document::of(5, 6, None))]).await;
-    let rows = ground.rows();
-    let retired = rows[0].retired_tables().await.unwrap();
-    assert_eq!((retired.len(), retired[0].table.as_str()), (1, "document_01"));
-    assert!(rows[0].remove_outlived(1, 2, None).await.unwrap().is_done, "it left a moment ago");
-    let (mut removed, mut step) = (0, Outlived::default());
-    while step.tables == 0 {
-        step = rows[0].remove_outlived(0, 2, step.place).await.unwrap();
-        assert!(step.rows <= 2 && !step.is_done, "{step:?}");
-        removed += step.rows;
-    }
-    assert_eq!(removed, 4);
-    assert_eq!(foreign_and_retired(&ground, &[1, 2]).await, (vec![1, 6, 10], vec![]));
-    assert_eq!(rows[0].retired_tables().await.unwrap(), []);
 }

@@ -7,7 +7,7 @@ use anabranch_connectors::mysql::sequence::MysqlSequence;
 use anabranch_pipeline::config::{Config, FluxIdentifierConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{
-    FluxIssuer, FluxOrder, FluxSettings, VERSION, raise, record_seen, state,
+    CapturedNumbers, FluxIssuer, FluxOrder, FluxSettings, VERSION, raise, state,
 };
 use anabranch_pipeline::ports::{Register, Registers, Sequence};
 use anabranch_pipeline::records::{
@@ -394,9 +394,12 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     let left = state(&registers, &sequence, Region::UnitedStates).await.unwrap().lagging_counters();
     assert!(left.iter().all(|(counter, ..)| counter.ring == ring(9)), "only the row that is gone: {left:?}");
 
-    // Numbers that only a source has, and that were never leased here, are known too.
-    let odd = issue(6).await.unwrap()[0].with_sequence(50_000_000).unwrap();
-    record_seen(&registers, &odd).await.unwrap();
+    // Numbers that only a captured row has, and that were never leased here, are known too.
+    let odd = Counter::of(&issue(6).await.unwrap()[0]);
+    let captured = CapturedNumbers::new(SETTINGS);
+    captured.add(vec![(odd, 50_000_001), (odd, 7), (ring(8).on(today), 1)]);
+    assert_eq!(captured.recorded_beside(&registers, async { "ended" }).await, "ended");
+    assert_eq!(issue(8).await.unwrap().len(), 5, "a lower number raises nothing");
     let fault = describe(issue(6).await, Code::FluxSequenceBehind);
     assert!(fault.contains("numbers up to 50000001 were given out"), "{fault}");
 

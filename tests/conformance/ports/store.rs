@@ -186,7 +186,7 @@ impl<S: LaneStore> Writer<S> {
 /// Every store, with the same tests.
 macro_rules! on_every_store {
     ($($test:ident),+ $(,)?) => {
-        on_twin_and_every_server!(Twin, Server: $($test),+);
+        on_twin_and_both_kinds_of_server!(Twin, Server: $($test),+);
         on_twin!(documents_twin, DocumentsTwin: $($test),+);
         on_server!(search, Documents: $($test),+);
     };

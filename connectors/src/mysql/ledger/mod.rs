@@ -36,6 +36,7 @@ use self::transaction::{LedgerDecision, READING, WRITING};
 use self::users::{Extent, UserQuery};
 use crate::mysql::pool::Pool;
 use crate::mysql::store::MysqlTarget;
+use crate::mysql::target_session::target_session_with;
 
 /// The ledger of one target. Cheap to clone; its connections are made when they are needed.
 #[derive(Debug, Clone)]
@@ -64,7 +65,9 @@ impl MySqlLedger {
         Self {
             subject: format!("coupon ledger of target {}", target.name()).into(),
             tables: Arc::new(Tables::of(target)),
-            pool: target.pool_with_session(connections, transaction::SESSION),
+            pool: target
+                .pool_with_session(connections, &target_session_with(transaction::SETTINGS))
+                .shown(target.name(), "coupon_ledger"),
             rules: Arc::default(),
         }
     }

@@ -28,7 +28,7 @@ pub(super) struct KnownRules {
 
 /// Columns of a run, in the order of reads.
 pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`frozen`, r.`cursor_table`, \
-     r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_behind_barrier`, r.`is_closed`";
+     r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_after_barrier`, r.`is_closed`";
 
 /// Bytes of a member as JSON, with one shard table.
 const MEMBER_BYTES: usize = 44;
@@ -103,7 +103,7 @@ impl MySqlLedger {
                 count: cells.parsed()?,
                 sum: cells.number()?,
                 misplaced: cells.parsed()?,
-                is_behind_barrier: cells.flag()?,
+                is_after_barrier: cells.flag()?,
                 is_closed: cells.flag()?,
             })
         };
@@ -235,7 +235,7 @@ fn run_columns(run: &DayRun) -> [(&'static str, String); 10] {
         ("members", run.count.to_string()),
         ("hash_sum", number_literal(run.sum)),
         ("misplaced", run.misplaced.to_string()),
-        ("is_behind_barrier", u8::from(run.is_behind_barrier).to_string()),
+        ("is_after_barrier", u8::from(run.is_after_barrier).to_string()),
         ("is_closed", u8::from(run.is_closed).to_string()),
     ]
 }

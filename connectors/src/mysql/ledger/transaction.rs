@@ -15,11 +15,9 @@ use crate::mysql::answer::sets;
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::remedy::with_remedy;
 
-/// Statements at the beginning of each connection, in one text. Strict mode makes a moved token an error. Each list of
-/// users names its index, so the server need not dive into the index once for each of them to choose one.
-pub(super) const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-     time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 10, eq_range_index_dive_limit = 1; \
-     SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
+/// Settings of each connection beside those of every session on a target. Each list of users names its index, so the
+/// server need not dive into the index once for each of them to choose one.
+pub(super) const SETTINGS: &str = "innodb_lock_wait_timeout = 10, eq_range_index_dive_limit = 1";
 /// Begins a transaction; ROLLBACK ends one that a cancelled call may have left open.
 pub(super) const WRITING: &str = "ROLLBACK; START TRANSACTION; ";
 /// Begins a single statement that only reads.

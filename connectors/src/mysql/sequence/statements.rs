@@ -1,7 +1,7 @@
 //! The SQL of counters and request keys. From callers it takes only numbers, dates and digests.
 
 use anabranch_pipeline::config::FluxIdentifierConfig;
-use anabranch_pipeline::records::{DAYS_BEFORE_MAX, DAYS_BEHIND_MAX, GivenOnce, LeaseRequest, RequestKey};
+use anabranch_pipeline::records::{DAYS_AFTER_MAX, DAYS_BEFORE_MAX, GivenOnce, LeaseRequest, RequestKey};
 use anabranch_schemas::flux::counter::{Counter, SLOTS};
 use anabranch_schemas::flux::id::{SEQUENCES, Side};
 use anabranch_schemas::flux::table::PARTITIONS;
@@ -85,7 +85,7 @@ impl Statements {
         let mut sql = format!(
             "UPDATE {table} SET `next` = LEAST(LAST_INSERT_ID({next} + 1) - 1 + {wanted}, {SEQUENCES}), \
              `date` = {day} WHERE {row} AND `date` <= {day} AND {next} >= {known} AND {next} + {least} <= {SEQUENCES} \
-             AND DATEDIFF({day}, UTC_DATE()) BETWEEN -{DAYS_BEFORE_MAX} AND {DAYS_BEHIND_MAX} AND {name} = "
+             AND DATEDIFF({day}, UTC_DATE()) BETWEEN -{DAYS_BEFORE_MAX} AND {DAYS_AFTER_MAX} AND {name} = "
         );
         push_bytes(&mut sql, server.as_bytes());
         sql.push_str("; SELECT ROW_COUNT(), LAST_INSERT_ID()");

@@ -27,7 +27,7 @@ pub(super) fn own_remedy(fault: Fault) -> Fault {
 }
 
 /// The server's name in faults of its tables, after the word `target`.
-const TARGET: &str = "flux.sequence_url";
+pub(super) const TARGET: &str = "flux.sequence_url";
 
 fn target(config: &FluxIdentifierConfig) -> MysqlTarget {
     MysqlTarget::of_tables(TARGET, &config.sequence_url, config.setup_url.as_ref(), config.ca_file.as_deref())

@@ -32,6 +32,7 @@ pub use self::server::extent::TableExtent;
 pub use self::server::inventory::TextRow;
 pub use self::server::kept::BinlogKept;
 pub(super) use self::server::kept::CERTIFICATE;
+pub use self::server::measure::{SourceMeasure, TableSize};
 use self::server::preflight;
 use self::server::session::{Address, Session};
 pub use self::server::survey::{Survey, SurveyedColumn};
@@ -73,8 +74,10 @@ impl MysqlSource {
             config: config.clone(),
             entities: entities.to_vec(),
             heartbeat,
-            questions: Pool::new(side.clone(), &config.url, ca_file, QUESTIONS),
-            snapshots: Pool::with_session(side, &config.url, ca_file, SNAPSHOTS, snapshot::SESSION),
+            questions: Pool::new(side.clone(), &config.url, ca_file, QUESTIONS)
+                .shown(&config.name, "queries"),
+            snapshots: Pool::with_session(side, &config.url, ca_file, SNAPSHOTS, snapshot::SESSION)
+                .shown(&config.name, "snapshots"),
             plans: snapshot::plan::Plans::default(),
             address,
             head: Mutex::new(None),

@@ -12,15 +12,13 @@ use super::progress::literal;
 use super::{MysqlTarget, ddl};
 use crate::mysql::connection::quote_table;
 use crate::mysql::pool::Pool;
+use crate::mysql::target_session::TARGET_SESSION;
 
 const COLUMNS: &str = "`number`, `id`, CAST(FLOOR(UNIX_TIMESTAMP(`ended_at`) * 1000) AS UNSIGNED), `verdict`, \
      `report`, `previous`, `signature`";
 
 /// Limit of an append: a report may have a megabyte, and on a slow disk a lane's large transaction may precede it.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Statements at the beginning of each connection: `ended_at` is written and read in UTC.
-const SESSION: &str = "SET SESSION autocommit = 1, time_zone = '+00:00'";
 
 /// The history of reconciliations of one target. One connection stays open between queries, since every daemon queries
 /// it all the time.
@@ -41,9 +39,9 @@ impl MysqlHistory {
         Self::of_table(target, ddl::COUPON_REPORTS_TABLE)
     }
 
-    fn of_table(target: &MysqlTarget, table: &str) -> Self {
-        let table = quote_table(&target.0.control_database, table);
-        Self { target: target.clone(), table, pool: target.pool_with_session(1, SESSION) }
+    fn of_table(target: &MysqlTarget, table: &'static str) -> Self {
+        let pool = target.pool_with_session(1, TARGET_SESSION).shown(target.name(), table);
+        Self { target: target.clone(), table: quote_table(&target.0.control_database, table), pool }
     }
 
     fn odd(&self) -> Fault {

@@ -7,20 +7,20 @@
 //! ends. A dropped call drops the connection, whose state is unknown.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
-use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
+use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore, ShardPage};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{Flush, LaneId, Progress, RetiredShards};
+use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Progress, RetiredShards};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
-use super::MysqlTarget;
 use super::ddl::RETIRED_TABLE;
 use super::layout::{FlushLayout, OccupiedTable, StoredVersion};
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
@@ -30,10 +30,12 @@ use super::retired;
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
 use super::withdraw::{Census, PresentShards, Search};
+use super::{MysqlRows, MysqlTarget};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
 use crate::mysql::refusals::Account;
 use crate::mysql::remedy::{SETUP_COMMAND, with_remedy};
+use crate::mysql::target_session::target_session_with;
 use crate::progress::StoredProgress;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,9 +48,6 @@ const PACKET_BYTES: usize = 4 * 1024 * 1024;
 /// Room for the protocol's header.
 const PACKET_SLACK_BYTES: usize = 1024;
 
-/// Runs at every connect, each statement on its own. Strict mode makes the fence an error.
-const SESSION: &str = "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
-     autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
 const SESSION_FACTS: &str = "SELECT CAST(@@max_allowed_packet AS CHAR), @@SESSION.sql_mode";
 /// Index of the fence in the first packet.
 const FENCE: usize = 2;
@@ -71,6 +70,8 @@ pub struct MysqlLane {
     present: PresentShards,
     /// Shards that were retired up to the progress that this process loaded or stored last.
     retired: RetiredShards,
+    /// Reads the lane's own rows, beside its transactions.
+    rows: Option<MysqlRows>,
 }
 
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl MysqlLane {
     pub(super) fn new(target: MysqlTarget, assignment: Arc<Assignment>, id: LaneId) -> Self {
         let owned = assignment.owned_by(id.lane);
         let (present, retired) = (PresentShards::default(), RetiredShards::new());
-        Self { target, assignment, id, owned, connection: None, present, retired }
+        Self { target, assignment, id, owned, connection: None, present, retired, rows: None }
     }
 
     pub fn id(&self) -> &LaneId {
@@ -406,6 +407,16 @@ impl LaneStore for MysqlLane {
         stored.assigned_to(&self.target.subject(), &self.assignment)
     }
 
+    async fn rows_of_shard(
+        &mut self,
+        page: &ShardPage,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
+        let rows = self.rows.get_or_insert_with(|| self.target.rows_of_lane(&self.assignment));
+        rows.of_shard(&self.owned, page, limit, visit).await
+    }
+
     fn is_atomic(&self) -> bool {
         true
     }
@@ -461,11 +472,10 @@ async fn send(connection: &mut Conn, packet: String) -> Result<Vec<u64>, mysql_a
 fn session_statements() -> String {
     let lock_wait_seconds = (LEASE_TIME_TO_LIVE / 2).as_secs().max(1);
     let network_seconds = pause_limit_seconds();
-    format!(
-        "{SESSION}; SET SESSION innodb_lock_wait_timeout = {lock_wait_seconds}, \
-         net_read_timeout = {network_seconds}, net_write_timeout = {network_seconds}, \
-         group_concat_max_len = {PACKED_BYTES_MAX}"
-    )
+    target_session_with(&format!(
+        "innodb_lock_wait_timeout = {lock_wait_seconds}, net_read_timeout = {network_seconds}, \
+         net_write_timeout = {network_seconds}, group_concat_max_len = {PACKED_BYTES_MAX}"
+    ))
 }
 
 fn pause_limit_seconds() -> u64 {

@@ -36,7 +36,9 @@ impl MysqlMapping {
     pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
         let configured = config.projections.iter().find(|known| known.name == projection)?;
         let mapping = SerialMapping::configured(configured)?;
-        let pool = |target: &String| Some(MysqlTarget::new(config, target)?.pool(connections));
+        let pool = |target: &String| {
+            Some(MysqlTarget::new(config, target)?.pool(connections).shown(target, "mapping_tables"))
+        };
         Some(Self { mapping, pools: configured.targets.iter().map(pool).collect::<Option<_>>()? })
     }
 

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::projections::{Assignments, LaneScope, Projection};
+use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
@@ -54,6 +54,7 @@ pub use self::setup::SetupReport;
 use super::connection::quote_table;
 use super::error::Side;
 use super::pool::Pool;
+use super::target_session::TARGET_SESSION;
 use crate::progress::StoredProgress;
 
 /// One configured target server. Cheap to clone.
@@ -132,12 +133,17 @@ impl MysqlTarget {
     /// Derived rows of a projection, over `connections` of their own; `None` when it has no tables here.
     pub fn rows(&self, projection: &str, connections: usize) -> Option<MysqlRows> {
         let assignment = self.0.assignments.of_projection(projection)?;
-        Some(MysqlRows::new(self.clone(), Arc::clone(assignment), self.pool(connections)))
+        let pool = self.pool(connections).shown(self.name(), "derived_rows");
+        Some(MysqlRows::new(self.clone(), Arc::clone(assignment), pool))
+    }
+
+    /// Derived rows of a lane's projection, over one connection that is made when it is needed.
+    fn rows_of_lane(&self, assignment: &Arc<Assignment>) -> MysqlRows {
+        MysqlRows::new(self.clone(), Arc::clone(assignment), self.pool(1))
     }
 
     fn pool(&self, connections: usize) -> Pool {
-        let named = (Side::Target, self.subject());
-        Pool::new(named, &self.0.url, self.0.ca_file.as_deref(), connections)
+        self.pool_with_session(connections, TARGET_SESSION)
     }
 
     pub(super) fn pool_with_session(&self, connections: usize, session: &str) -> Pool {

@@ -10,13 +10,11 @@ use super::progress::literal;
 use super::{MysqlTarget, ddl};
 use crate::mysql::connection::quote_table;
 use crate::mysql::pool::Pool;
+use crate::mysql::target_session::TARGET_SESSION;
 
 const COLUMNS: &str = "`number`, `operation`, `phase`, CAST(FLOOR(UNIX_TIMESTAMP(`at`) * 1000) AS UNSIGNED), `who`, \
      `via`, `host`, `version`, `command`, LEFT(`before_state`, 4000), \
      LEFT(`after_state`, 4000)";
-
-/// Statements at the beginning of each connection: `at` is written and read in UTC, and each row is committed at once.
-const SESSION: &str = "SET SESSION autocommit = 1, time_zone = '+00:00'";
 
 /// Bytes of a text in the table, at most; longer ones are cut.
 const TEXT_BYTES_MAX: usize = 65_535;
@@ -35,7 +33,8 @@ pub struct MysqlOperations {
 impl MysqlOperations {
     pub fn new(target: &MysqlTarget) -> Self {
         let table = quote_table(&target.0.control_database, ddl::OPERATIONS_TABLE);
-        Self { target: target.clone(), table, pool: target.pool_with_session(1, SESSION) }
+        let pool = target.pool_with_session(1, TARGET_SESSION).shown(target.name(), ddl::OPERATIONS_TABLE);
+        Self { target: target.clone(), table, pool }
     }
 
     fn odd(&self) -> Fault {

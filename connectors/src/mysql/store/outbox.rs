@@ -116,7 +116,7 @@ impl MysqlOutbox {
         Self {
             target: target.clone(),
             // One connection: statements run one after another.
-            pool: target.pool(1),
+            pool: target.pool(1).shown(target.name(), "outbox"),
             outbox: quote_table(control, OUTBOX_TABLE),
             cache: quote_table(control, CACHE_TABLE),
             projection: literal(projection),

@@ -42,7 +42,9 @@ impl MysqlRelations {
     pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
         let configured = config.projections.iter().find(|known| known.name == projection)?;
         let ProjectionKind::FluxRelations(tables) = &configured.kind else { return None };
-        let pool = |target: &String| Some(MysqlTarget::new(config, target)?.pool(connections));
+        let pool = |target: &String| {
+            Some(MysqlTarget::new(config, target)?.pool(connections).shown(target, "relations"))
+        };
         Some(Self {
             relations: FluxRelations::configured(configured)?,
             system: tables.places.system(),

@@ -166,13 +166,34 @@ impl MysqlRows {
         rows: usize,
         place: Option<SweepPlace>,
     ) -> Result<Outlived, Fault> {
+        let is_due = format!("`retired_at` <= UTC_TIMESTAMP(6) - INTERVAL {months} MONTH");
+        self.remove_retired(&is_due, rows, place).await
+    }
+
+    /// Does what [`Self::remove_outlived`] does for the retired tables of a source that left for good, however old.
+    pub async fn remove_retired_of(
+        &self,
+        source: &str,
+        rows: usize,
+        place: Option<SweepPlace>,
+    ) -> Result<Outlived, Fault> {
+        self.remove_retired(&format!("`source` = {}", literal(source)), rows, place).await
+    }
+
+    /// Makes one step of a removal from the oldest retired table that fits the condition.
+    async fn remove_retired(
+        &self,
+        condition: &str,
+        rows: usize,
+        place: Option<SweepPlace>,
+    ) -> Result<Outlived, Fault> {
         let done = Outlived { is_done: true, ..Outlived::default() };
         if !self.has_retired().await? {
             return Ok(done);
         }
         let sql = format!(
-            "SELECT `shard_id`, `lane`, `position` FROM {} WHERE `projection` = {} AND \
-             `retired_at` <= UTC_TIMESTAMP(6) - INTERVAL {months} MONTH ORDER BY `retired_at` LIMIT 1",
+            "SELECT `shard_id`, `lane`, `position` FROM {} WHERE `projection` = {} AND {condition} ORDER BY \
+             `retired_at`, `shard_id`, `lane`, `position` LIMIT 1",
             self.target.retired_table(),
             literal(&self.assignment.name)
         );

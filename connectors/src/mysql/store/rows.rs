@@ -1,9 +1,9 @@
 //! Reads derived rows, for their comparison with the source.
 //!
-//! Every page is one statement over the index in which the rows of a shard are adjacent and which covers all selected
-//! columns. No other part of the table is read, no read view outlives the statement, nothing is locked. Rows are
-//! visited as they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for
-//! it.
+//! Every page is one statement over the index in which the rows of a shard are adjacent. No other part of the table is
+//! read, no read view outlives the statement, nothing is locked. The index covers the selected columns, except those of
+//! the relation index of payment documents: there each row costs a look-up in the primary key too. Rows are visited as
+//! they arrive, without a copy. The connections are the reader's own, so lookups and lanes never wait for it.
 
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
@@ -11,13 +11,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows};
+use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ShardPage};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, ScanCursor, Stray};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Row, Value};
+use tokio::time::Instant;
 
 use super::MysqlTarget;
 use super::cells::push_cell;
@@ -36,6 +37,12 @@ type RowAddress = (u64, Box<[Cell]>);
 pub(super) const TIMEOUT: Duration = Duration::from_secs(120);
 /// Keys in a statement: the server weighs each as a range, and its text stays small.
 const STATEMENT_KEYS: usize = 200;
+/// Statements of a page of a shard's rows, at most; the lane waits for them.
+const SHARD_STATEMENTS: usize = 32;
+/// Time after which such a page has no further statement. So a page takes that and one statement's limit at most.
+const SHARD_PAGE: Duration = Duration::from_millis(50);
+/// Rows of a statement for such a page whose index does not cover the columns: each may cost a read of its own.
+const UNCOVERED_ROWS: usize = 500;
 /// Columns of the widest derived table without the shard.
 const CELLS_MAX: usize = 8;
 
@@ -161,6 +168,42 @@ impl MysqlRows {
             }
         }
         Ok(sql)
+    }
+
+    /// Visits rows of a shard in some of the tables, as [`anabranch_pipeline::ports::LaneStore::rows_of_shard`] does.
+    pub(super) async fn of_shard(
+        &self,
+        tables: &[u32],
+        page: &ShardPage,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
+        let (mut page, mut left, began) = (page.clone(), limit.get(), Instant::now());
+        for number in 0..SHARD_STATEMENTS {
+            if number > 0 && began.elapsed() >= SHARD_PAGE {
+                break;
+            }
+            let Some(table) = tables.iter().copied().find(|table| *table >= page.table) else {
+                return Ok(None);
+            };
+            let rows = if self.is_covered(table)? { left } else { left.min(UNCOVERED_ROWS) };
+            let Some(limit) = NonZeroUsize::new(rows) else { break };
+            let after = page.after.as_ref().filter(|_| table == page.table);
+            let mut take = |row: DerivedRow<'_>| {
+                left = left.saturating_sub(1);
+                visit(row);
+            };
+            let next = self.page(table, page.shard..=page.shard, after, limit, &mut take).await?;
+            let table = if next.is_some() { table } else { table + 1 };
+            page = ShardPage { table, after: next, ..page };
+        }
+        Ok(Some(page))
+    }
+
+    /// Whether the index by which a table's pages are read has all their columns.
+    fn is_covered(&self, table: u32) -> Result<bool, Fault> {
+        let shape = self.table(table)?.shape;
+        Ok(shape.shard_index == "PRIMARY" || shape.value_columns.is_empty())
     }
 
     /// Visits each row that the sought source rows claim, with the row's version in place of its values.

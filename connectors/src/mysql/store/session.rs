@@ -13,15 +13,12 @@ use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
 use crate::mysql::refusals::Account;
 use crate::mysql::remedy::with_remedy;
+use crate::mysql::target_session::TARGET_SESSION;
 
 /// Limit of connecting: well above a TLS handshake on a slow link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of a call: its longest work is hundreds of CREATE TABLE on a slow disk.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Makes each statement a transaction of its own, whatever the server's default is. Otherwise writes would be rolled
-/// back at the end, and a kept session would read one old snapshot for ever.
-const SESSION: &str = "SET SESSION autocommit = 1";
 
 /// A row as text; `None` = NULL.
 pub(super) type TextRow = Vec<Option<String>>;
@@ -42,7 +39,7 @@ impl Session {
             .connect(Side::Target, &subject, connecting)
             .await?;
         let mut session = Self { connection, subject };
-        session.run(SESSION.to_owned()).await?;
+        session.run(TARGET_SESSION.to_owned()).await?;
         Ok(session)
     }
 

@@ -85,8 +85,9 @@ pub struct Arguments {
     /// unless exactly that was found and repaired
     #[arg(long, value_name = "KEYS", default_value_t = 0)]
     pub drift: u64,
-    /// Then run a day of birthday coupons: a coupon system is started, and each user whose day it is gets one coupon
-    #[arg(long, conflicts_with = "lunar")]
+    /// Then run a day of birthday coupons: a coupon system is started, and each user whose day it is gets one coupon;
+    /// with --lunar, users who celebrate by the lunar calendar get theirs too
+    #[arg(long)]
     pub coupons: bool,
     /// Print the JSON line also without --verify
     #[arg(long)]

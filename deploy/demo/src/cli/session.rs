@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anabranch_demo::daemon::{self, Commands, Daemon, DaemonConfiguration, ReservedPort};
 use anabranch_demo::drift::{Judgement, Planter, Reconciliation};
-use anabranch_demo::verify::{Layer, Verification, drain, drain_and_compare, topologies};
+use anabranch_demo::verify::{BirthdayLayer, Layer, Verification, drain, drain_and_compare, topologies};
 use anabranch_demo::{
     CouponDay, CouponReport, DemoError, LagProbe, Pace, Result, SetAside, Workload, WorkloadOptions,
     WorkloadReport,
@@ -116,7 +116,7 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Sess
 
 /// Starts everything and makes the first users; returns `None` when a signal came first.
 async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken) -> Result<Option<Running>> {
-    let page = ReservedPort::choose()?;
+    let page = ReservedPort::announced()?;
     say(&format!("the live page is at http://127.0.0.1:{}/ as soon as the daemon runs", page.port));
     let options = servers(arguments);
     let names: Vec<&str> = options.servers.iter().map(|server| server.name.as_str()).collect();
@@ -137,7 +137,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     configuration.http_port = page.port;
     configuration.tokens = vec![TOKEN.to_owned()];
     let coupons = match arguments.coupons {
-        true => Some(CouponDay::begin(&stack).await?),
+        true => Some(CouponDay::begin(&stack, arguments.lunar).await?),
         false => None,
     };
     configuration.further = coupons.as_ref().map(CouponDay::configuration).unwrap_or_default();
@@ -199,12 +199,13 @@ fn first_rows(arguments: &Arguments, entity: Entity) -> u64 {
 async fn coupon_day(day: &CouponDay, running: &Running) -> Result<CouponReport> {
     say("the workload has ended; a day of birthday coupons ...");
     drain(&running.audits, DRAIN_MAX).await?;
-    let users = running.audits.iter().find_map(|audit| match &audit.layer {
-        Layer::Birthday(layer) => Some((&audit.topology, layer)),
+    let layers = running.audits.iter().filter_map(|audit| match &audit.layer {
+        Layer::Birthday(layer) => Some(layer),
         _ => None,
     });
-    let (topology, layer) = users.expect("the demo always has users");
-    day.run(&running.daemon.commands(), topology, layer).await
+    let layers: Vec<&BirthdayLayer> = layers.collect();
+    // The audits of users are the first ones.
+    day.run(&running.daemon.commands(), &running.audits[0].topology, &layers).await
 }
 
 /// Runs the workload with a pace, during which lag is measured, between two drained states.

@@ -264,11 +264,7 @@ impl Summary {
                  nothing; the reconciliation took {seconds:.1} s"
             ));
         }
-        if let Some(CouponReport { day, eligible, given, marked, seconds, .. }) = &self.coupons {
-            lines.push(format!(
-                "coupons of {day}: {given} given to {eligible} users in {seconds:.1} s, {marked} of them marked"
-            ));
-        }
+        lines.extend(self.coupons.as_ref().map(CouponReport::text));
         let megabytes = self.daemon_resident_bytes as f64 / 1e6;
         lines.push(format!(
             "daemon: {megabytes:.0} MB at most, first row after {:.1} s",

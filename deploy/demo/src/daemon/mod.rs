@@ -9,34 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anabranch_stack::{Companion, Stack};
+use anabranch_stack::{Companion, PAGE_PORT_VARIABLE, Stack, cargo_build};
 
 pub use self::configuration::{DaemonConfiguration, hash_name, spread_name};
 pub use self::http::Status;
 use crate::error::{DemoError, Result};
 
+pub use anabranch_stack::cargo;
+
 /// Limit of an orderly stop: longer than the daemon's own deadline.
 const STOP_MAX: Duration = Duration::from_secs(20);
 const LOG_LINES_IN_ERRORS: usize = 20;
-
-/// Returns a cargo command as a user would run it. Cargo sets the variable `CARGO` for programs that it runs; without
-/// it, `cargo` is taken from PATH.
-///
-/// The variables that cargo sets for this program are removed. Build scripts that read them (ring's) would see a
-/// change, and cargo would build everything after them again, now and at the next start.
-pub fn cargo() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"]
-            .iter()
-            .any(|own| text.starts_with(own))
-        {
-            command.env_remove(&name);
-        }
-    }
-    command
-}
 
 /// Builds the daemon with [`build_binary`].
 pub fn build() -> Result<PathBuf> {
@@ -46,14 +29,8 @@ pub fn build() -> Result<PathBuf> {
 /// Builds a binary of the workspace with the profile of the running program; returns its path. Cargo writes its
 /// messages to stderr.
 pub fn build_binary(name: &str) -> Result<PathBuf> {
-    let mut command = cargo();
-    // Features are those of the whole workspace, as in the aliases and the tests: no dependency is built twice.
-    command.args(["build", "--quiet", "--workspace", "--bin", name]);
-    command.args(["--message-format", "json-render-diagnostics"]);
-    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
+    let mut command = cargo_build(&[name]);
+    command.args(["--quiet", "--message-format", "json-render-diagnostics"]);
     let output = command
         .stderr(Stdio::inherit())
         .output()
@@ -84,8 +61,22 @@ pub struct ReservedPort {
 }
 
 impl ReservedPort {
+    /// Takes the port of the address that `cargo demo` has shown, or any other one without it.
+    pub fn announced() -> Result<Self> {
+        let port = std::env::var(PAGE_PORT_VARIABLE).ok().and_then(|port| port.parse::<u16>().ok());
+        match port.map(Self::bind) {
+            Some(Ok(announced)) => Ok(announced),
+            // Another process may have taken it for a connection meanwhile.
+            Some(Err(_)) | None => Self::choose(),
+        }
+    }
+
     pub fn choose() -> Result<Self> {
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        Self::bind(0)
+    }
+
+    fn bind(port: u16) -> Result<Self> {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
             .and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
         let (port, _listener) = taken.map_err(|source| DemoError::PortNotFound { source })?;
         Ok(Self { _listener, port })

@@ -141,6 +141,13 @@ impl Topology {
         Self { entity: Entity::Flux, rule, sources }
     }
 
+    /// Puts another server in the place of the source of the endpoint's name.
+    pub fn replace_source(&mut self, endpoint: &Endpoint) {
+        for source in self.sources.iter_mut().filter(|source| source.name == endpoint.name) {
+            source.clone_from(endpoint);
+        }
+    }
+
     /// Returns the index into `sources` of the server that holds a table: consecutive databases are together.
     pub fn source_of(&self, source_table: SourceTable) -> usize {
         let mut sources = self.sources.len();

@@ -15,7 +15,10 @@ use super::{Comparison, Layer, ProgressRow, Verification, documents};
 use crate::endpoint::{Endpoint, SHOW_BINLOG_END};
 use crate::error::Result;
 
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Bounds of the pause between two looks, which lasts twice as long as a look: each look connects to every target, and
+/// the machine is to do what is waited for.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Most comparisons of one verification; another one follows only while progress still moves.
 const COMPARISONS_MAX: u32 = 5;
 /// Mask of a position without its epoch: 20 bits of binlog file number, 32 bits of position ÷ 16.
@@ -49,6 +52,7 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
         heads.insert(&source.name, head.as_ref().and_then(head_position).unwrap_or(0));
     }
     loop {
+        let look = Instant::now();
         let mut lagging = Vec::new();
         for audit in audits {
             for (stores, rows) in progress(audit).await? {
@@ -64,7 +68,7 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
         if lagging.is_empty() || start.elapsed() >= limit {
             return Ok(Drained { lagging, seconds: start.elapsed().as_secs_f64() });
         }
-        tokio::time::sleep(POLL_INTERVAL).await;
+        tokio::time::sleep((2 * look.elapsed()).clamp(PAUSE_MIN, PAUSE_MAX)).await;
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod application;
 mod codes;
+mod load;
 mod model;
 mod pace;
 mod payments;
@@ -27,9 +28,11 @@ use tokio_util::sync::CancellationToken;
 use self::pace::Schedule;
 use self::plan::Planner;
 use self::worker::{Live, Worker};
+use crate::endpoint::Endpoint;
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
+pub use self::load::Load;
 pub use self::pace::Pace;
 pub use self::plan::GIANT_ROWS;
 pub use self::report::WorkloadReport;
@@ -111,6 +114,12 @@ impl Workload {
 
     pub fn live(&self) -> LiveReport {
         LiveReport(Arc::clone(&self.live))
+    }
+
+    /// Uses another server for the source of the endpoint's name, such as its promoted replica.
+    pub fn replace_source(&mut self, endpoint: &Endpoint) {
+        self.topology.replace_source(endpoint);
+        self.workers.iter_mut().for_each(|worker| worker.replace_source(endpoint));
     }
 
     /// Creates databases and tables; safe to repeat.

@@ -15,7 +15,7 @@ use super::pace::Schedule;
 use super::plan::Planner;
 use super::report::WorkloadReport;
 use super::transaction::{CARRIED, CrossMove, Plan, Transaction, delete_statement};
-use crate::endpoint::Connection;
+use crate::endpoint::{Connection, Endpoint};
 use crate::error::Result;
 use crate::topology::{SourceTable, Topology};
 
@@ -54,6 +54,13 @@ impl Worker {
         let connections = topology.sources.iter().map(|_| None).collect();
         let report = WorkloadReport::default();
         Self { planner, topology, connections, tolerates_crashes, unsettled: Vec::new(), report, live }
+    }
+
+    /// Uses another server for the source of the endpoint's name from the next transaction on.
+    pub fn replace_source(&mut self, endpoint: &Endpoint) {
+        self.topology.replace_source(endpoint);
+        self.planner.worker_rows.topology.replace_source(endpoint);
+        self.connections.iter_mut().for_each(|connection| *connection = None);
     }
 
     pub fn take_report(&mut self) -> WorkloadReport {
@@ -159,8 +166,14 @@ impl Worker {
     async fn after_error(&mut self, source: usize, error: crate::error::DemoError) -> Result<()> {
         if error.is_lock_conflict() {
             self.count(WorkloadReport { lock_conflicts: 1, ..Default::default() });
-            if let Some(connection) = &mut self.connections[source] {
-                connection.execute("roll back", "ROLLBACK").await?;
+            if let Some(connection) = &mut self.connections[source]
+                && let Err(error) = connection.execute("roll back", "ROLLBACK").await
+            {
+                if !self.tolerates_crashes {
+                    return Err(error);
+                }
+                // The server died after the conflict.
+                self.connections[source] = None;
             }
             // The other step of a move may have been done.
             self.doubt();

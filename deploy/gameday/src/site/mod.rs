@@ -6,7 +6,6 @@
 mod actions;
 mod certificate;
 mod daemon;
-mod load;
 mod state;
 mod stores;
 
@@ -24,7 +23,7 @@ use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification,
     drain_and_compare, topologies,
 };
-use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology};
+use anabranch_demo::{Connection, Endpoint, Load, Pace, RedisServer, SearchServer, Topology};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Clock, Options, Server, ServerSpec, Stack};
@@ -34,7 +33,6 @@ use tokio::time::Instant;
 
 use self::certificate::ShortCertificate;
 use self::daemon::Daemon;
-use self::load::Load;
 use self::state::{codes, disorder};
 pub use self::state::{has_every_task, parked};
 use crate::error::{GamedayError, Result};
@@ -50,6 +48,8 @@ const LOG_BYTES: u64 = 128_000_000;
 const STREAM_BYTES: u64 = 24_000_000;
 /// The line of the demo's configuration that limits a stream.
 const STREAM_LIMIT: &str = "max_bytes = 1073741824";
+/// Changes a second of each entity: every second has one, and a spot check looks at each.
+const CHANGES_PER_SECOND: u32 = 8;
 /// Rows of each entity to begin with.
 const ROWS_AT_FIRST: u64 = 2_000;
 /// Life of a cached set, and of a set without claims.
@@ -113,7 +113,8 @@ impl Site {
         blocking(|| product::Daemon::set_up(&binary, &file))?;
         drop(reserved);
         let main = Daemon::start(&stack, &binary, (&file, port), &[])?;
-        let load = Load::new(topologies(&audits).into_iter().cloned().collect());
+        let (seed, pace) = (u64::from(rand::random::<u32>()), Pace::of(CHANGES_PER_SECOND));
+        let load = Load::new(topologies(&audits).into_iter().cloned().collect(), seed, pace);
         let mut site = Self {
             main,
             second: None,

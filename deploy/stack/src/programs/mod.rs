@@ -9,6 +9,7 @@ mod browser;
 mod java;
 mod newer;
 mod progress;
+mod schema_change;
 mod search;
 mod wheel;
 
@@ -22,6 +23,7 @@ pub use self::browser::BrowserPrograms;
 use self::java::Java;
 pub(crate) use self::newer::{LoadedProgram, MARIADB_11, MYSQL};
 use self::newer::{MARIADB_11_SET, MYSQL_SET, ProgramSet};
+pub(crate) use self::schema_change::{GH_OST, PERCONA};
 pub(crate) use self::search::SearchPrograms;
 use crate::error::{FileContext, Result, StackError};
 use crate::layout::{Layout, make_folder, remove_folder};
@@ -75,6 +77,11 @@ impl Programs {
     pub(crate) fn of(layout: &Layout) -> Self {
         let private_only = std::env::var(PROGRAMS_VARIABLE).is_ok_and(|value| value == "private");
         Self { folder: layout.programs(), private_only }
+    }
+
+    /// Returns the folder of installations.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Returns MariaDB of this version.
@@ -279,8 +286,14 @@ impl Programs {
             .find(|file| file.is_file())
     }
 
-    /// Returns the folder of a complete installation; `fill` makes it if it does not exist yet.
-    fn install(&self, what: &str, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    /// Returns the folder of a complete installation; `fill` makes it if it does not exist yet. The lock is held, so
+    /// `fill` must install nothing else.
+    pub(crate) fn install(
+        &self,
+        what: &str,
+        name: &str,
+        fill: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let folder = self.folder.join(name);
         let is_complete = || folder.join(COMPLETE_MARKER).is_file();
         if is_complete() {

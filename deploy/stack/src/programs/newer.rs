@@ -58,10 +58,17 @@ pub(super) struct ProgramSet {
 pub(crate) struct LoadedProgram {
     /// The server, or the loader that starts it.
     pub(crate) program: PathBuf,
-    /// Arguments that come before the server's own.
+    /// Arguments that come before the server's own; the last one is the server's file.
     pub(crate) loader_arguments: Vec<String>,
     /// Root of the unpacked packages; `None` = the system's programs.
     pub(crate) prefix: Option<PathBuf>,
+}
+
+impl LoadedProgram {
+    /// Returns the file of the server itself, also where a loader starts it.
+    pub(crate) fn server_file(&self) -> &Path {
+        self.loader_arguments.last().map_or(self.program.as_path(), Path::new)
+    }
 }
 
 impl ProgramSet {

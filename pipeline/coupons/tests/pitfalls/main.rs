@@ -6,6 +6,7 @@
 )]
 
 mod user;
+mod years;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -39,7 +39,6 @@ use axum::response::IntoResponse;
 use axum::routing::{MethodRouter, get, post};
 use axum::{Json, Router};
 use metrics::gauge;
-use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -57,7 +56,7 @@ use crate::operations::Actions;
 use crate::reconciliations::ReconciliationBook;
 use crate::relations::Relations;
 use crate::roles::Role;
-use crate::telemetry;
+use crate::telemetry::Telemetry;
 use crate::wiring::{Documents, FluxIdentifiers};
 
 const OPENAPI: &str = include_str!("openapi.json");
@@ -72,7 +71,7 @@ pub struct ApiContext {
     pub tasks: TaskStates,
     /// Roles of this process.
     pub roles: Vec<Role>,
-    pub metrics: PrometheusHandle,
+    pub metrics: Telemetry,
     /// Tokens of applications; without any, their endpoints are closed.
     pub tokens: Vec<Secret>,
     /// People who may change something, in every process.
@@ -262,9 +261,7 @@ async fn openapi() -> impl IntoResponse {
 
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
     gauge!(names::HTTP_IN_FLIGHT).set(shown.guard.in_flight() as f64);
-    let text = shown.context.metrics.render()
-        + &shown.context.observatory.metrics(Instant::now())
-        + &telemetry::process_metrics();
+    let text = shown.context.metrics.scrape(&shown.context.observatory);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }
 

@@ -120,6 +120,28 @@ mod tests {
         }
     }
 
+    /// A problem without a code has no section of the runbook, so the page itself has its steps.
+    #[test]
+    fn the_steps_for_problems_without_a_code_are_those_of_the_runbook() {
+        const RUNBOOK: &str = include_str!("../../../../deploy/RUNBOOK.md");
+        let begin = "const STEPS = {";
+        let model = texts().find(|text| text.contains(begin)).expect("one file has the steps");
+        let (_, steps) = model.split_once(begin).expect("it begins there");
+        let (steps, _) = steps.split_once("\n};").expect("it ends there");
+        let steps = steps.replace("\" +\n    \"", "");
+        let commands: Vec<&str> = steps.split('`').skip(1).step_by(2).collect();
+        let headings = steps.split("Runbook: ").skip(1).filter_map(|text| text.split('.').next());
+        let headings: Vec<&str> = headings.collect();
+        assert!(commands.len() >= 5 && headings.len() >= 3, "{commands:?} {headings:?}");
+        for command in commands {
+            assert!(RUNBOOK.contains(&format!("    {command}\n")), "the runbook has no step {command}");
+        }
+        for heading in headings {
+            let is_it = |line: &str| line.starts_with('#') && line.trim_start_matches('#').trim() == heading;
+            assert!(RUNBOOK.lines().any(is_it), "the runbook has no heading {heading}");
+        }
+    }
+
     /// A module that is not served leaves the whole page empty.
     #[test]
     fn each_file_that_the_page_loads_is_served_and_each_served_file_is_loaded() {

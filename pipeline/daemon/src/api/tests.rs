@@ -1,5 +1,7 @@
 //! Tests of the endpoints for applications: their bounds, their answers, and their description.
 
+mod long_names;
+
 use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
@@ -115,7 +117,7 @@ impl Api {
             observatory: Observatory::new(&config),
             tasks: TaskStates::default(),
             roles: Role::ALL.to_vec(),
-            metrics: metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder().handle(),
+            metrics: crate::telemetry::uninstalled(),
             tokens: tokens.iter().copied().map(Secret::new).collect(),
             operators: operators.iter().map(operator).collect(),
             actions: Actions::new(&crate::wiring::Wiring::new(config.clone()), cancel.child_token()),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use anabranch_pipeline::config::{ServerUrl, is_name};
+use anabranch_pipeline::config::{ColumnNames, ServerUrl, is_name};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
 use clap::Args;
@@ -188,13 +188,19 @@ async fn recognise_family(
     let Some(first) = family.tables.first() else { return Ok(None) };
     let (database, table) = (&first.listed.database, &first.listed.table);
     let columns = servers[first.listed.server].columns(database, table).await?;
-    let Some(recognised) = recognise(&columns) else { return Ok(None) };
+    let Some(mut recognised) = recognise(&columns) else { return Ok(None) };
     let read = rule_columns(&recognised, &columns);
     let mut samples = Vec::new();
     let step = family.tables.len().div_ceil(SAMPLED_TABLES).max(1);
     for member in family.tables.iter().step_by(step) {
         let server = &mut servers[member.listed.server];
         let (database, table) = (&member.listed.database, &member.listed.table);
+        // A rename that is being rolled out has reached some of the tables.
+        let own = recognise(&server.columns(database, table).await?);
+        let Some(own) = own.filter(|own| own.entity == recognised.entity) else { continue };
+        recognised.add_names(&own);
+        let own_key = own.columns.first().map(|(_, names)| names.first().to_owned());
+        let read: Vec<String> = own_key.into_iter().chain(read.iter().skip(1).cloned()).collect();
         let rows = server.values(database, table, &read, ROWS_A_TABLE).await?;
         samples.extend(rows.into_iter().map(|values| Sample {
             database: member.database,
@@ -204,20 +210,26 @@ async fn recognise_family(
     }
     let (databases, tables) = family.extent();
     let placement = placement::find(&samples, read.len(), databases, tables)
-        .map(|found| Placement { column: read[found.column].clone(), found });
+        .map(|found| Placement { column: rule_column(&recognised, &read[found.column]), found });
     Ok(Some((recognised, placement)))
 }
 
 /// Returns the columns that a rule may read: the key, and for users the columns that may hold a name.
 fn rule_columns(recognised: &Recognised, columns: &[SurveyedColumn]) -> Vec<String> {
-    let key = recognised.columns.first().map(|(_, column)| column.clone());
-    let is_captured = |name: &str| recognised.columns.iter().any(|(_, column)| column == name);
+    let key = recognised.columns.first().map(|(_, names)| names.first().to_owned());
+    let is_captured = |name: &str| recognised.columns.iter().any(|(_, names)| names.has(name));
     let names = columns.iter().filter(|column| {
         recognised.entity == Entity::User
             && matches!(column.data_type.as_str(), "char" | "varchar")
             && !is_captured(&column.name)
     });
     key.into_iter().chain(names.map(|column| column.name.clone()).take(RULE_COLUMNS_MAX)).collect()
+}
+
+/// Returns the names of the column that a rule reads: all of them for a captured column.
+fn rule_column(recognised: &Recognised, name: &str) -> ColumnNames {
+    let captured = recognised.columns.iter().map(|(_, names)| names).find(|names| names.has(name));
+    captured.cloned().unwrap_or_else(|| name.into())
 }
 
 fn print_proposal(proposal: &Proposal, file: &Path) {

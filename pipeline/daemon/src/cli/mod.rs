@@ -23,6 +23,7 @@ mod pause;
 mod plan;
 mod reconcile;
 mod refresh;
+mod remove;
 mod replay;
 mod restart;
 mod run;
@@ -78,6 +79,7 @@ enum Command {
     Replay(replay::Arguments),
     Refresh(refresh::Arguments),
     BeginAnew(begin_anew::Arguments),
+    Remove(remove::Arguments),
     Restart(restart::Arguments),
     Pause(pause::PauseArguments),
     Resume(pause::ResumeArguments),
@@ -131,6 +133,7 @@ impl Cli {
             Command::Replay(arguments) => replay::run(self, arguments),
             Command::Refresh(arguments) => refresh::run(self, arguments),
             Command::BeginAnew(arguments) => begin_anew::run(self, arguments),
+            Command::Remove(arguments) => remove::run(self, arguments),
             Command::Restart(arguments) => restart::run(self, arguments),
             Command::Pause(arguments) => pause::pause(self, arguments),
             Command::Resume(arguments) => pause::resume(self, arguments),
@@ -139,7 +142,7 @@ impl Cli {
             Command::Search(arguments) => search::run(self, arguments),
             Command::DeadLetters(arguments) => dead_letters::run(self, arguments),
             Command::Flux(arguments) => flux::run(self, arguments),
-            Command::Plan(arguments) => plan::run(arguments),
+            Command::Plan(arguments) => plan::run(self, arguments),
             Command::Calendar(arguments) => calendar::run(self, arguments),
             Command::Dispatch(arguments) => dispatch::run(self, arguments),
             Command::Completions(arguments) => Ok(completions::run(arguments)),

@@ -13,7 +13,6 @@ use anabranch_pipeline::config::{Config, Secret};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::{Supervisor, TaskStates};
 use clap::Args;
-use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -31,6 +30,7 @@ use crate::relations::Relations;
 use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
+use crate::telemetry::Telemetry;
 use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring};
 use crate::{coupons, output, reconciliations, restarts, retention, sharing, tasks, telemetry, watchdog};
 
@@ -174,7 +174,7 @@ fn context(
     wiring: &Wiring,
     roles: &[Role],
     (observatory, tasks): (Observatory, TaskStates),
-    (metrics, tokens, orders): (PrometheusHandle, Vec<Secret>, UuidOrders),
+    (metrics, tokens, orders): (Telemetry, Vec<Secret>, UuidOrders),
     (lookup, relations): (Option<Lookup>, Option<Relations>),
     actions: Actions,
 ) -> ApiContext {
@@ -244,11 +244,14 @@ fn spawn_tasks(
         reconciliations::spawn_reconciliations(&mut others, wiring);
         reconciliations::spawn_spot_checks(&mut others, wiring);
     }
-    if roles.contains(&Role::Dispatcher) {
-        coupons::spawn_dispatchers(&mut others, wiring);
-    }
-    if roles.contains(&Role::Granter) {
-        coupons::spawn_granter(&mut others, wiring);
+    // Without a coupon system nothing is granted.
+    if let Ok(lane_lag) = coupons::LaneLag::new(wiring) {
+        if roles.contains(&Role::Dispatcher) {
+            coupons::spawn_dispatchers(&mut others, wiring, &lane_lag);
+        }
+        if roles.contains(&Role::Granter) {
+            coupons::spawn_granter(&mut others, wiring, &lane_lag);
+        }
     }
     [readers, projectors, others]
 }
@@ -257,7 +260,7 @@ fn spawn_tasks(
 /// applications, the watch of cache, lanes and tables for lookups; returns the lookups that are configured.
 fn observe(
     servants: &mut JoinSet<()>,
-    (wiring, metrics): (&Wiring, &PrometheusHandle),
+    (wiring, metrics): (&Wiring, &Telemetry),
     (observatory, states): (&Observatory, &TaskStates),
     (serves, served): (bool, &CancellationToken),
 ) -> (Option<Lookup>, Option<Relations>) {
@@ -343,7 +346,7 @@ fn announce(config: &Config, roles: &[Role], listener: Option<&Listener>) {
 }
 
 /// Folds the samples of histograms, also when no scrape comes.
-async fn upkeep(metrics: PrometheusHandle, cancel: CancellationToken) {
+async fn upkeep(metrics: Telemetry, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(telemetry::UPKEEP_INTERVAL);
     loop {
         tokio::select! {

@@ -109,6 +109,8 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     for lane in &mut status.lanes {
         if let Some(known) = daemon.lanes.iter().find(|known| known.id() == lane.id()) {
             lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
+            // Only a daemon asks what streams and binlogs still have.
+            lane.paused_seconds_left = known.paused_seconds_left;
             if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
                 // The daemon measures the rate over more than a second.
                 lane.refreshed_rows_per_second =
@@ -238,11 +240,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     }
     let searches = status.searches.iter().map(|search| (search.projection.clone(), &search.fault));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
-    for lane in &status.lanes {
-        if let Some(pause) = &lane.pause {
-            _ = write!(out, "\n{}: {}", lane.id(), pause::describe(pause));
-        }
-    }
+    write_pauses(&mut out, status);
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
     let programmes =
@@ -265,6 +263,17 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
         out.push_str("\nno daemon answered on http.listen: lag is what this command saw within a second");
     }
     out
+}
+
+fn write_pauses(out: &mut String, status: &StatusView) {
+    for lane in &status.lanes {
+        let Some(pause) = &lane.pause else { continue };
+        _ = write!(out, "\n{}: {}", lane.id(), pause::describe(pause));
+        if let Some(left) = lane.paused_seconds_left {
+            let left = duration(left as u64);
+            _ = write!(out, "; log and binlog lose what it needs next in {left} at the present rate");
+        }
+    }
 }
 
 /// Returns `leases: 5 of host-a 4242, 2 of host-b 99`; `None` when none are known.

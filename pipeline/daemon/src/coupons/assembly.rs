@@ -10,6 +10,7 @@ use anabranch_pipeline::error::Fault;
 use jiff::SignedDuration;
 
 use super::cohort::DayTables;
+use super::lane_lag::LaneLag;
 use super::process::Process;
 use super::register::LedgerRegister;
 use crate::wiring::{CouponCaller, CouponLedger, CouponQueue, CouponSources, Wiring};
@@ -20,29 +21,33 @@ pub type DayDispatcher = Dispatcher<CouponLedger, DayTables, CouponQueue, Ledger
 pub type DayGranter = Granter<CouponLedger, CouponSources, CouponCaller, DayTables, LedgerRegister, Process>;
 
 /// Returns the birthday tables of the configuration.
-pub fn cohort(wiring: &Wiring) -> Result<DayTables, Fault> {
-    DayTables::new(wiring)
+pub fn cohort(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayTables, Fault> {
+    DayTables::new(wiring, lane_lag.clone())
 }
 
-/// Returns the dispatcher of this configuration.
-pub async fn dispatcher(wiring: &Wiring) -> Result<DayDispatcher, Fault> {
+/// Returns the dispatcher of this configuration. `lane_lag` is the one of its process.
+pub async fn dispatcher(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayDispatcher, Fault> {
     Ok(Dispatcher {
         ledger: wiring.coupon_ledger().await?,
-        cohort: cohort(wiring)?,
+        cohort: cohort(wiring, lane_lag)?,
         queue: wiring.work_queue().await?,
         register: LedgerRegister(wiring.clone()),
         process: Process,
     })
 }
 
-/// Returns the granter of this configuration, with the breaker of its process.
-pub async fn granter(wiring: &Wiring, breaker: Arc<Breaker>) -> Result<DayGranter, Fault> {
+/// Returns the granter of this configuration. `breaker` and `lane_lag` are those of its process.
+pub async fn granter(
+    wiring: &Wiring,
+    breaker: Arc<Breaker>,
+    lane_lag: &LaneLag,
+) -> Result<DayGranter, Fault> {
     let key_memory = wiring.coupon_system()?.key_memory;
     Ok(Granter {
         ledger: wiring.coupon_ledger().await?,
         sources: wiring.coupon_sources()?,
         coupons: wiring.coupon_caller()?,
-        cohort: cohort(wiring)?,
+        cohort: cohort(wiring, lane_lag)?,
         register: LedgerRegister(wiring.clone()),
         process: Process,
         breaker,

@@ -29,11 +29,10 @@ pub struct DayTables {
 }
 
 impl DayTables {
-    pub(super) fn new(wiring: &Wiring) -> Result<Self, Fault> {
-        let system = wiring.coupon_system()?;
-        let projections = system.projections.clone();
+    pub(super) fn new(wiring: &Wiring, lane_lag: LaneLag) -> Result<Self, Fault> {
+        let projections = wiring.coupon_system()?.projections.clone();
         Ok(Self {
-            lane_lag: LaneLag::new(wiring, projections.clone(), system.lane_lag),
+            lane_lag,
             tables: wiring.coupon_tables()?,
             last_good: Arc::new(LastGood::new(wiring.history()?, projections.clone())),
             projections,

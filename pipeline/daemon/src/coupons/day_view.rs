@@ -26,7 +26,7 @@ pub struct DayView {
     pub frozen_at: Vec<i64>,
     pub is_closed: bool,
     /// Every wave so far was frozen after the barrier.
-    pub is_behind_barrier: bool,
+    pub is_after_barrier: bool,
     /// Rows of the day's tables that say another birthday than their table.
     pub misplaced: u64,
     pub eligible: u64,
@@ -61,7 +61,7 @@ impl DayView {
             frozen: run.frozen,
             frozen_at: Vec::new(),
             is_closed: run.is_closed,
-            is_behind_barrier: run.is_behind_barrier,
+            is_after_barrier: run.is_after_barrier,
             misplaced: run.misplaced,
             eligible: report.eligible,
             granted: report.granted,

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::Process;
 use super::assembly::{self, DayDispatcher};
 use super::day_view::{self, DayView};
+use super::lane_lag::LaneLag;
 use super::reports::{self, SignedReport};
 use crate::wiring::Wiring;
 
@@ -41,21 +42,18 @@ pub fn dispatcher_task(programme: &str) -> String {
 }
 
 /// Starts a dispatcher for each programme.
-pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring) {
-    if wiring.config().coupon_system.is_none() {
-        return;
-    }
+pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
-        let (wiring, name) = (wiring.clone(), dispatcher_task(&programme.name));
+        let (wiring, lane_lag, name) = (wiring.clone(), lane_lag.clone(), dispatcher_task(&programme.name));
         supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
-            let (wiring, programme) = (wiring.clone(), programme.clone());
-            async move { dispatch(&wiring, &programme, &handle, &cancel).await }
+            let (wiring, lane_lag, programme) = (wiring.clone(), lane_lag.clone(), programme.clone());
+            async move { dispatch((&wiring, &lane_lag), &programme, &handle, &cancel).await }
         });
     }
 }
 
 async fn dispatch(
-    wiring: &Wiring,
+    (wiring, lane_lag): (&Wiring, &LaneLag),
     programme: &Programme,
     handle: &TaskHandle,
     cancel: &CancellationToken,
@@ -63,7 +61,7 @@ async fn dispatch(
     let log = wiring.log().await?;
     let work = async |passed: watch::Sender<Lsn>| {
         handle.waits_for("the ledger of coupons");
-        let dispatcher = assembly::dispatcher(wiring).await?;
+        let dispatcher = assembly::dispatcher(wiring, lane_lag).await?;
         let mut reported = HashSet::new();
         loop {
             let began = Instant::now();

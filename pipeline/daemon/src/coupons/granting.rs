@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Process;
 use super::assembly::{self, DayGranter};
+use super::lane_lag::LaneLag;
 use crate::wiring::{CouponDelivery, CouponQueuePart, Wiring};
 
 /// Name of the task.
@@ -44,12 +45,9 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Time over which the rate of a programme is kept.
 const RATE_PART: Duration = Duration::from_millis(100);
 
-/// Starts the granter of this process, unless nothing is granted.
-pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring) {
-    if wiring.config().coupon_system.is_none() {
-        return;
-    }
-    let (wiring, breaker) = (wiring.clone(), Arc::new(Breaker::default()));
+/// Starts the granter of this process.
+pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
+    let (wiring, breaker, lane_lag) = (wiring.clone(), Arc::new(Breaker::default()), lane_lag.clone());
     gauge!(names::COUPON_BREAKER).set(0.0);
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
         for outcome in [DONE, COMES_AGAIN] {
@@ -58,8 +56,8 @@ pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring) {
         }
     }
     supervisor.spawn(GRANTER_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, breaker) = (wiring.clone(), breaker.clone());
-        async move { grant(&wiring, breaker, &handle, &cancel).await }
+        let (wiring, breaker, lane_lag) = (wiring.clone(), breaker.clone(), lane_lag.clone());
+        async move { grant((&wiring, &lane_lag), breaker, &handle, &cancel).await }
     });
 }
 
@@ -81,7 +79,7 @@ struct Workers {
 }
 
 async fn grant(
-    wiring: &Wiring,
+    (wiring, lane_lag): (&Wiring, &LaneLag),
     breaker: Arc<Breaker>,
     handle: &TaskHandle,
     cancel: &CancellationToken,
@@ -89,7 +87,7 @@ async fn grant(
     handle.waits_for("the work queue");
     let queue = wiring.work_queue().await?;
     handle.waits_for("the ledger of coupons");
-    let granter = assembly::granter(wiring, breaker.clone()).await?;
+    let granter = assembly::granter(wiring, breaker.clone(), lane_lag).await?;
     let calls = wiring.coupon_system()?.calls_in_flight.get();
     let rates = super::programmes(wiring.config())?.into_iter().map(|programme| {
         let (rate, most) = (u64::from(programme.rate_per_second.get()), programme.rate_per_second.get());

@@ -5,28 +5,25 @@
 //! after each batch or page for as long as it took. A day goes on beside lanes that lag for hours, since no work stops.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lag::HeadSamples;
-use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::SourceConnector;
 use anabranch_schemas::lsn::Lsn;
-use metrics::gauge;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
+use super::lane_verdict::LaneVerdict;
 use crate::wiring::Wiring;
 
 /// Pause between two samples of a source: long enough that the source does not feel them.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Time without a question from work after which sampling ends.
-const IDLE_AFTER: Duration = Duration::from_secs(5);
 /// Time for an answer; a server that takes longer says nothing about the lanes.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
-/// The lag of the lanes that write birthday tables. Clones share the samples.
+/// The lag of the lanes that write birthday tables. Clones share the samples: a process has one, for all of its
+/// dispatchers and its granter.
 #[derive(Clone)]
 pub struct LaneLag(Arc<Sampler>);
 
@@ -34,67 +31,47 @@ struct Sampler {
     wiring: Wiring,
     projections: Vec<String>,
     lag_max: Duration,
-    is_late: AtomicBool,
-    /// Time of the last question from work; `None` while no samples are taken.
-    asked_at: Mutex<Option<Instant>>,
+    verdict: LaneVerdict,
 }
 
 impl LaneLag {
-    pub(super) fn new(wiring: &Wiring, projections: Vec<String>, lag_max: Duration) -> Self {
-        let (is_late, asked_at) = (AtomicBool::new(false), Mutex::new(None));
-        Self(Arc::new(Sampler { wiring: wiring.clone(), projections, lag_max, is_late, asked_at }))
+    /// Makes the one of a process; nothing is asked yet.
+    pub fn new(wiring: &Wiring) -> Result<Self, Fault> {
+        let system = wiring.coupon_system()?;
+        let (projections, lag_max) = (system.projections.clone(), system.lane_lag);
+        let verdict = LaneVerdict::new();
+        Ok(Self(Arc::new(Sampler { wiring: wiring.clone(), projections, lag_max, verdict })))
     }
 
-    /// Returns whether a lane lags by more than configured. The first call takes two samples and starts sampling: one
-    /// sample knows no time at which a change was written.
+    /// Returns whether a lane lags by more than configured. The first call starts sampling, and waits for two samples.
     pub async fn is_late(&self) -> bool {
-        let is_first = {
-            let mut asked_at = self.0.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
-            asked_at.replace(Instant::now()).is_none()
-        };
-        if is_first {
-            let mut heads = BTreeMap::new();
-            self.0.sample(&mut heads).await;
-            sleep(SAMPLE_INTERVAL.max(self.0.lag_max)).await;
-            self.0.sample(&mut heads).await;
+        if self.0.verdict.ask() {
             let sampler = self.0.clone();
-            tokio::spawn(async move { sampler.sample_while_asked(heads).await });
+            // In a task of its own: work that is cut off while it waits must not end the sampling of others.
+            tokio::spawn(async move { sampler.sample_while_asked().await });
         }
-        self.0.is_late.load(Ordering::Relaxed)
+        self.0.verdict.answer().await
     }
 }
 
 impl Sampler {
-    async fn sample_while_asked(&self, mut heads: BTreeMap<String, HeadSamples>) {
-        while self.is_asked() {
+    async fn sample_while_asked(&self) {
+        let (mut heads, mut sampling) = (BTreeMap::new(), self.verdict.sampling());
+        // One sample knows no time at which a change was written.
+        self.is_late(&mut heads).await;
+        sleep(SAMPLE_INTERVAL.max(self.lag_max)).await;
+        while sampling.show(self.is_late(&mut heads).await) {
             sleep(SAMPLE_INTERVAL).await;
-            self.sample(&mut heads).await;
         }
-        self.show(false);
     }
 
-    async fn sample(&self, heads: &mut BTreeMap<String, HeadSamples>) {
-        let is_late = match timeout(ANSWER_WAIT, self.lag(heads)).await {
+    /// Takes a sample.
+    async fn is_late(&self, heads: &mut BTreeMap<String, HeadSamples>) -> bool {
+        match timeout(ANSWER_WAIT, self.lag(heads)).await {
             Ok(Ok(lag)) => lag > self.lag_max,
             // The servers' own tasks report the fault.
             Ok(Err(_)) | Err(_) => false,
-        };
-        self.show(is_late);
-    }
-
-    /// Returns whether work has asked within [`IDLE_AFTER`]; ends the sampling otherwise.
-    fn is_asked(&self) -> bool {
-        let mut asked_at = self.asked_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_asked = asked_at.is_some_and(|at| at.elapsed() < IDLE_AFTER);
-        if !is_asked {
-            *asked_at = None;
         }
-        is_asked
-    }
-
-    fn show(&self, is_late: bool) {
-        self.is_late.store(is_late, Ordering::Relaxed);
-        gauge!(names::COUPON_HELD).set(f64::from(u8::from(is_late)));
     }
 
     /// Returns the longest lag of a lane. A lane that has not begun, or follows another server, counts as zero.

@@ -1,9 +1,10 @@
 //! The coupon day in the daemon: `anabranch_coupons` decides, the connectors of `wiring/coupons.rs` carry out.
 //!
 //! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter.
-//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables, and `lane_lag.rs` says when a day
-//! leaves the servers to the lanes. `register.rs` holds the ledger's token, `day_view.rs` holds the newest day for
-//! display, `days.rs` begins days by hand, and `reports.rs` signs reports of days.
+//! `cohort.rs` adds barrier and last good reconciliation to the birthday tables. `lane_lag.rs` says when a day leaves
+//! the servers to the lanes, and `lane_verdict.rs` shares that among all tasks of a process. `register.rs` holds the
+//! ledger's token, `day_view.rs` holds the newest day for display, `days.rs` begins days by hand, and `reports.rs`
+//! signs reports of days.
 
 mod assembly;
 mod cohort;
@@ -12,6 +13,7 @@ mod days;
 mod dispatching;
 mod granting;
 mod lane_lag;
+mod lane_verdict;
 mod process;
 mod register;
 mod reports;
@@ -27,6 +29,7 @@ pub use self::day_view::{DayView, read as newest_day};
 pub use self::days::{CouponDays, no_run};
 pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
 pub use self::granting::{GRANTER_TASK, spawn_granter};
+pub use self::lane_lag::LaneLag;
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
 pub use self::reports::{Signed, SignedReport, signed};

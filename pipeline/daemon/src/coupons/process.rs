@@ -22,3 +22,19 @@ impl Uniques for Process {
         Unique(rand::random())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A counter would begin anew in each process, and repeat itself after a restore.
+    #[test]
+    fn unique_numbers_are_random_in_all_bits() {
+        let numbers: BTreeSet<u128> = (0..100).map(|_| Process.fresh().0).collect();
+        let first = numbers.first().copied().unwrap_or_default();
+        let varying = numbers.iter().fold(0, |bits, number| bits | (number ^ first));
+        assert_eq!((numbers.len(), varying), (100, u128::MAX));
+    }
+}

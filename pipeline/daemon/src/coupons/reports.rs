@@ -31,7 +31,7 @@ pub struct SignedReport {
     pub coupon: String,
     /// Waves that were frozen, and whether each of them was frozen after the barrier.
     pub frozen: u8,
-    pub is_behind_barrier: bool,
+    pub is_after_barrier: bool,
     /// The cohort: its size, and a sum of hashes that compares it with another one.
     pub eligible: u64,
     pub sum: String,
@@ -74,7 +74,7 @@ impl SignedReport {
             stage: stage.to_owned(),
             coupon: run.rules.coupon.to_string(),
             frozen: run.frozen,
-            is_behind_barrier: run.is_behind_barrier,
+            is_after_barrier: run.is_after_barrier,
             eligible: report.eligible,
             sum: format!("{:032x}", run.sum),
             misplaced: run.misplaced,
@@ -189,7 +189,7 @@ mod tests {
             stage: "noon".to_owned(),
             coupon: "cake".to_owned(),
             frozen: 2,
-            is_behind_barrier: true,
+            is_after_barrier: true,
             eligible,
             sum: String::new(),
             misplaced: 0,

@@ -6,6 +6,11 @@
 //!
 //! Progress says which GTIDs a lane has passed, even while an undecided XA branch keeps its resume point back. So no
 //! source is asked before a request has waited in vain.
+//!
+//! A lane that has passed the point may still owe a table: rows of it changed without row events, and the lane is to
+//! read it again. Any code may be in any table of the source, so a request waits for that too, whatever the position of
+//! the lane's entry: an entry keeps the latest of several changes only. A lane that owes more tables than it can list
+//! reads every table, and a request waits for that, too. It does not wait for any other refresh of every table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,9 +19,11 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
+use super::directory::Directory;
 use super::question::{At, AtLeast, Refusal};
 use crate::observe::lanes;
 use crate::wiring::{Wiring, holds_gtids};
@@ -58,8 +65,8 @@ impl PassedPositions {
         Self { wiring, projection, lanes, last: Mutex::default(), sources }
     }
 
-    /// Waits until all of them have passed the point, 2 s at most.
-    pub async fn wait(&self, at_least: &AtLeast) -> Result<(), Refusal> {
+    /// Waits until all of them have passed the point and owe no table, 2 s at most. `directory` names tables.
+    pub async fn wait(&self, at_least: &AtLeast, directory: &Directory) -> Result<(), Refusal> {
         let lanes: Vec<&LaneId> = self.lanes.iter().filter(|lane| lane.source == at_least.source).collect();
         if lanes.is_empty() {
             let (source, projection) = (&at_least.source, &self.projection);
@@ -76,7 +83,7 @@ impl PassedPositions {
             let mut lagging = None;
             for lane in &lanes {
                 let progress = known.get(*lane);
-                if !has_passed(progress, &at_least.at)? {
+                if !has_passed(progress, &at_least.at)? || owed(progress).is_some() {
                     lagging = Some((*lane, progress.cloned()));
                 }
             }
@@ -86,15 +93,37 @@ impl PassedPositions {
             last = lagging;
             sleep(POLL_INTERVAL).await;
         }
-        Err(Refusal::Behind(self.missing(at_least, last).await))
+        Err(Refusal::Behind(self.missing(at_least, last, directory).await))
     }
 
     /// Returns the answer to a request that waited in vain: the lagging lane, as it was seen last.
-    async fn missing(&self, at_least: &AtLeast, last: Option<(&LaneId, Option<Progress>)>) -> String {
+    async fn missing(
+        &self,
+        at_least: &AtLeast,
+        last: Option<(&LaneId, Option<Progress>)>,
+        directory: &Directory,
+    ) -> String {
         let wanted = format!("{} of source {} was asked for", at_least.said, at_least.source);
         let Some((lane, progress)) = last else {
             return format!("{wanted}; the positions of the lanes are not known");
         };
+        if let (Ok(true), Some(owed)) = (has_passed(progress.as_ref(), &at_least.at), owed(progress.as_ref()))
+        {
+            let Owed::Table(shard) = owed else {
+                return format!(
+                    "{wanted}; lane {lane} has passed it, and is to read every table again, as rows of many changed \
+                     without row events"
+                );
+            };
+            let table = match directory.table(shard) {
+                Some((_, table)) => format!("table {}.{}", table.identity.database, table.identity.table),
+                None => format!("the table of shard {shard}"),
+            };
+            return format!(
+                "{wanted}; lane {lane} has passed it, and is to read {table} again, whose rows changed without row \
+                 events"
+            );
+        }
         let lane_state = describe_lane(progress.as_ref(), at_least);
         let mut text = format!("{wanted}; lane {lane} {lane_state}");
         if let (At::Gtids(gtids), Some(progress)) = (&at_least.at, progress) {
@@ -174,6 +203,24 @@ fn shortened(set: &str) -> String {
     }
 }
 
+/// What a lane is to read again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Owed {
+    /// Rows of this table changed without row events.
+    Table(ShardId),
+    /// Rows of more tables did than the lane lists.
+    Every,
+}
+
+/// Returns what the lane is to read again, if there is something.
+fn owed(progress: Option<&Progress>) -> Option<Owed> {
+    let refresh = progress?.refresh.as_ref()?;
+    match refresh.every_waits {
+        true => Some(Owed::Every),
+        false => refresh.rereads.keys().next().copied().map(Owed::Table),
+    }
+}
+
 /// Returns whether the lane's tables hold everything up to the point, as they do for epochs before the lane's own.
 fn has_passed(progress: Option<&Progress>, at: &At) -> Result<bool, Refusal> {
     let malformed = |found: &str| Refusal::Malformed(format!("at_least: {found}"));
@@ -191,6 +238,7 @@ fn has_passed(progress: Option<&Progress>, at: &At) -> Result<bool, Refusal> {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_pipeline::records::{Refresh, Scope};
     use anabranch_schemas::envelope::ServerIdentity;
     use anabranch_schemas::lsn::ResumePoint;
 
@@ -243,6 +291,20 @@ mod tests {
         }
         assert!(!has_passed(None, &at("1:1:4")).unwrap(), "a lane that has not begun has passed nothing");
         assert!(has_passed(Some(&progress), &at("no-gtid-set")).is_err());
+    }
+
+    #[test]
+    fn a_lane_owes_a_table_until_it_has_read_it_again_and_every_table_when_it_cannot_list_them() {
+        let shard = ShardId::of("a", "d", "t", 0);
+        let in_refresh = |refresh| Progress { refresh, ..Progress::default() };
+        let at = "2:7:4096".parse().unwrap();
+        let waits = Refresh::with_reread(None, shard, at);
+        assert_eq!(owed(Some(&in_refresh(Some(waits)))), Some(Owed::Table(shard)));
+        let shards = (0..2_000).map(|table| ShardId::of("a", "d", "t", table));
+        let many = shards.fold(None, |refresh, shard| Some(Refresh::with_reread(refresh, shard, at)));
+        assert_eq!(owed(Some(&in_refresh(many))), Some(Owed::Every));
+        assert_eq!(owed(Some(&in_refresh(Some(Refresh::new(Scope::Source))))), None);
+        assert_eq!((owed(Some(&in_refresh(None))), owed(None)), (None, None));
     }
 
     #[test]

@@ -126,7 +126,7 @@ impl Lookup {
         at_least: Option<&AtLeast>,
     ) -> Result<Answers, Refusal> {
         if let Some(at_least) = at_least {
-            Box::pin(self.0.passage.wait(at_least)).await?;
+            Box::pin(self.0.passage.wait(at_least, &self.0.directory)).await?;
         }
         let room = match questions.len() {
             0 | 1 => None,

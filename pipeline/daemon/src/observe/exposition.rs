@@ -3,7 +3,8 @@
 //! They are no gauges of the recorder, which forgets none. A value that is not known has no sample here, so that no old
 //! one passes for the present.
 
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write as _};
 use std::time::Instant;
 
 use anabranch_pipeline::metrics::{self as names, Metric};
@@ -20,6 +21,11 @@ pub struct Exposition {
 }
 
 impl Exposition {
+    /// Makes a text with room for so many bytes.
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { text: String::with_capacity(bytes), name: "" }
+    }
+
     /// Begins a metric, to which the following samples belong.
     pub fn metric(&mut self, name: &'static str) {
         self.name = name;
@@ -29,12 +35,19 @@ impl Exposition {
     }
 
     pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
-        self.text.push_str(self.name);
-        for (index, (name, value)) in labels.iter().enumerate() {
-            let before = if index == 0 { '{' } else { ',' };
-            _ = write!(self.text, "{before}{name}=\"{}\"", escaped(value));
-        }
-        _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        write_series(&mut self.text, self.name, labels);
+        _ = writeln!(self.text, " {value}");
+    }
+
+    /// Adds a sample whose name and labels [`write_series`] has written before.
+    pub fn written(&mut self, series: &str, value: impl Display) {
+        self.text.push_str(series);
+        _ = writeln!(self.text, " {value}");
+    }
+
+    /// Adds whole metrics in this text format.
+    pub fn text(&mut self, metrics: &str) {
+        self.text.push_str(metrics);
     }
 
     pub(super) fn of_source(&mut self, source: &str, value: f64) {
@@ -54,20 +67,41 @@ impl Exposition {
     }
 }
 
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+/// Writes name and labels as they stand before a value.
+pub fn write_series(text: &mut String, name: &str, labels: &[(&str, &str)]) {
+    text.push_str(name);
+    for (index, (label, value)) in labels.iter().enumerate() {
+        text.push(if index == 0 { '{' } else { ',' });
+        text.push_str(label);
+        text.push_str("=\"");
+        push_escaped(text, value);
+        text.push('"');
+    }
+    if !labels.is_empty() {
+        text.push('}');
+    }
+}
+
+fn push_escaped(text: &mut String, value: &str) {
+    for character in value.chars() {
+        match character {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            _ => text.push(character),
+        }
+    }
 }
 
 impl Observatory {
-    /// Returns everything that was observed and is known at `now`.
-    pub fn metrics(&self, now: Instant) -> String {
-        let mut shown = Exposition::default();
-        self.show_lags(now, &mut shown);
-        self.show_commits(&mut shown);
-        self.show_headroom(&mut shown);
-        self.show_dependencies(&mut shown);
-        self.show_programmes(&mut shown);
-        shown.into_text()
+    /// Shows everything that was observed and is known at `now`.
+    pub fn show_metrics(&self, now: Instant, shown: &mut Exposition) {
+        self.show_lags(now, shown);
+        self.show_commits(shown);
+        self.show_headroom(shown);
+        self.show_paused(shown);
+        self.show_dependencies(shown);
+        self.show_programmes(shown);
     }
 
     fn show_commits(&self, shown: &mut Exposition) {
@@ -78,9 +112,15 @@ impl Observatory {
             seconds(source.committed_at_us).iter().for_each(|at| shown.of_source(name, *at));
         }
         shown.metric(names::LANE_COMMITTED);
-        for (id, lane) in &all.lanes {
-            let at = lane.progress.as_ref().and_then(|progress| seconds(progress.committed_at_us));
-            at.iter().for_each(|at| shown.of_lane(id, *at));
+        let mut newest: BTreeMap<[&str; 3], u64> = BTreeMap::new();
+        for (LaneId { projection, target, source, .. }, lane) in &all.lanes {
+            let at_us = lane.progress.as_ref().map_or(0, |progress| progress.committed_at_us);
+            let newest = newest.entry([projection.as_str(), target.as_str(), source.as_str()]).or_default();
+            *newest = at_us.max(*newest);
+        }
+        for ([projection, target, source], at_us) in newest {
+            let labels = [("projection", projection), ("target", target), ("source", source)];
+            seconds(at_us).iter().for_each(|at| shown.sample(&labels, *at));
         }
     }
 
@@ -112,6 +152,14 @@ impl Observatory {
             for (name, source) in &all.sources {
                 value(source).iter().for_each(|value| shown.of_source(name, *value));
             }
+        }
+    }
+
+    fn show_paused(&self, shown: &mut Exposition) {
+        let all = self.lock();
+        shown.metric(names::LANE_PAUSED_LEFT);
+        for (id, lane) in &all.lanes {
+            all.paused_left(id, lane).iter().for_each(|left| shown.of_lane(id, left.as_secs_f64()));
         }
     }
 

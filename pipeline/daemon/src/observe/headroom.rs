@@ -1,12 +1,18 @@
-//! Computes the room that is left: in a source's binlog after its reader, in its stream, of certificates. Pure.
+//! Computes the room that is left: in a source's binlog after its reader, in its stream, for a paused lane, of
+//! certificates. Pure.
 
 use std::time::Duration;
 
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::lsn::{Lsn, binlog_file_number};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use crate::wiring::BinlogKept;
+use super::{LaneObservation, Observations};
+use crate::wiring::{BinlogKept, StreamState};
+
+/// Share of its size, in percent, from which a stream drops messages by size rather than by age.
+const STREAM_FULL_PERCENT: u64 = 90;
 
 /// Returns the bytes of the binlog between two positions of one epoch; `None` when files between are not known.
 pub(super) fn bytes_behind(files: &[(String, u64)], position: Lsn, head: Lsn) -> Option<u64> {
@@ -41,6 +47,47 @@ pub(super) fn purged_in(
         return None;
     }
     Some(after.saturating_sub(Duration::from_micros(clock_us.saturating_sub(committed_at_us))))
+}
+
+/// Returns how long a stream still has the message after this one. The message was stored at `committed_at_us` or
+/// later. `None` = there is no such message yet, or the stream drops none. A full stream drops what is older than its
+/// oldest message is now.
+fn dropped_in(stream: &StreamState, sequence: u64, committed_at_us: u64, clock_us: u64) -> Option<Duration> {
+    if sequence >= stream.last_sequence {
+        return None;
+    }
+    if sequence.saturating_add(1) < stream.first_sequence {
+        return Some(Duration::ZERO);
+    }
+    let since = |at_us: u64| Duration::from_micros(clock_us.saturating_sub(at_us));
+    let is_full = stream
+        .bytes_max
+        .is_some_and(|max| stream.bytes.saturating_mul(100) >= max.saturating_mul(STREAM_FULL_PERCENT));
+    let reach = stream.first_at_us.filter(|_| is_full).map(since);
+    let kept_for = reach.into_iter().chain(stream.age_max).min()?;
+    Some(kept_for.saturating_sub(since(committed_at_us)))
+}
+
+/// Returns the time until neither the stream nor the binlog has what a lane needs next; `None` = one of them keeps it.
+pub(super) fn lost_in(
+    lane: &Progress,
+    stream: Option<&StreamState>,
+    kept: &BinlogKept,
+    clock_us: u64,
+) -> Option<Duration> {
+    let committed = lane.committed_at_us;
+    let purged = purged_in(kept, &lane.resume.file, committed, clock_us)?;
+    let (Some(stream), Some((sequence, _))) = (stream, &lane.message) else { return Some(purged) };
+    dropped_in(stream, *sequence, committed, clock_us).map(|dropped| dropped.max(purged))
+}
+
+impl Observations {
+    /// Returns the time that a paused lane has left; see [`lost_in`].
+    pub(super) fn paused_left(&self, id: &LaneId, lane: &LaneObservation) -> Option<Duration> {
+        self.pauses.borrow().as_ref()?.of_lane(id)?;
+        let source = self.sources.get(&id.source)?;
+        lost_in(lane.progress.as_ref()?, source.stream.as_ref(), source.kept.as_ref()?, source.clock_us)
+    }
 }
 
 /// Parses an end such as `Aug  9 12:00:00 2027 GMT`; returns seconds since the Unix epoch.
@@ -84,6 +131,43 @@ mod tests {
         assert_eq!(of("binlog.000008", 0, ten_minutes_us), None, "no commit is known");
         let kept = BinlogKept { purged_after: None, ..kept.clone() };
         assert_eq!(purged_in(&kept, "binlog.000008", 1, ten_minutes_us), None);
+    }
+
+    #[test]
+    fn what_a_lane_needs_is_lost_when_both_stream_and_binlog_have_dropped_it() {
+        let (hour, hour_us) = (Duration::from_secs(3600), 3_600_000_000);
+        let kept = BinlogKept { files: files(), purged_after: Some(2 * hour), certificate_ends: None };
+        let stream = StreamState {
+            messages: 11,
+            bytes: 10,
+            first_sequence: 10,
+            last_sequence: 20,
+            first_at_us: Some(hour_us),
+            bytes_max: Some(1000),
+            age_max: Some(5 * hour),
+        };
+        let mut lane = Progress {
+            committed_at_us: hour_us,
+            message: Some((12, "a-1".to_owned())),
+            ..Progress::default()
+        };
+        lane.resume.file = "binlog.000008".to_owned();
+        let left = |lane: &Progress, stream: &StreamState| lost_in(lane, Some(stream), &kept, 2 * hour_us);
+        assert_eq!(left(&lane, &stream), Some(4 * hour), "the stream keeps it longer");
+        assert_eq!(
+            left(&lane, &StreamState { bytes: 950, ..stream }),
+            Some(hour),
+            "the full stream reaches back an hour"
+        );
+        assert_eq!(
+            left(&lane, &StreamState { first_sequence: 14, ..stream }),
+            Some(hour),
+            "only the binlog has it"
+        );
+        assert_eq!(left(&lane, &StreamState { last_sequence: 12, ..stream }), None, "nothing has come since");
+        assert_eq!(lost_in(&lane, None, &kept, 9 * hour_us), Some(Duration::ZERO));
+        lane.resume.file = "binlog.000009".to_owned();
+        assert_eq!(left(&lane, &stream), None, "the newest file is never purged");
     }
 
     #[test]

@@ -399,17 +399,16 @@ impl Observatory {
         }
     }
 
-    /// Drops head observations that the stream and every lane have passed.
-    pub fn forget_passed(&self) {
+    /// Drops head observations of a source that its stream and every lane of it have passed.
+    pub fn forget_passed(&self, source: &str) {
         let mut all = self.lock();
         let Observations { sources, lanes, .. } = &mut *all;
-        for (name, source) in sources.iter_mut() {
-            let lanes = lanes.iter().filter(|(id, _)| id.source == *name);
-            let positions = lanes.map(|(_, lane)| lane.progress.as_ref().map(|progress| progress.position));
-            // `None` (not known yet) is below everything.
-            if let Some(slowest) = positions.chain([source.position]).min().flatten() {
-                source.head.forget(slowest);
-            }
+        let Some(seen) = sources.get_mut(source) else { return };
+        let lanes = lanes.iter().filter(|(id, _)| id.source == source);
+        let positions = lanes.map(|(_, lane)| lane.progress.as_ref().map(|progress| progress.position));
+        // `None` (not known yet) is below everything.
+        if let Some(slowest) = positions.chain([seen.position]).min().flatten() {
+            seen.head.forget(slowest);
         }
     }
 }

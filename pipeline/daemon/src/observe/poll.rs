@@ -38,7 +38,7 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
         let (wiring, observatory, name) = own();
         loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
             ask_source(&wiring, &observatory, &name).await;
-            observatory.forget_passed();
+            observatory.forget_passed(&name);
         }));
         let (wiring, observatory, name) = own();
         loops.spawn(every_interval(KEPT_INTERVAL, cancel.clone(), async move || {

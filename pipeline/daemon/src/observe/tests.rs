@@ -329,7 +329,7 @@ fn what_all_have_passed_is_forgotten_and_nothing_else() {
     for second in 0..10 {
         world.poll(second, 10 + second, 10 + second, 12);
     }
-    world.observatory.forget_passed();
+    world.observatory.forget_passed("a");
     assert_eq!(world.view(9).lanes[0].lag_seconds, Some(6.0));
 }
 

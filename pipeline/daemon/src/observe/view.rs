@@ -80,6 +80,9 @@ pub struct LaneView {
     /// The pause, with its operator, time and reason.
     #[serde(default)]
     pub pause: Option<Pause>,
+    /// Time until neither log nor binlog has what the paused lane needs next.
+    #[serde(default)]
+    pub paused_seconds_left: Option<f64>,
     pub code: Option<String>,
     pub fault: Option<String>,
     pub position: Option<String>,
@@ -198,6 +201,7 @@ impl Observatory {
                 TaskState::Paused.name().clone_into(&mut view.state);
                 view.pause = Some(pause.clone());
             }
+            view.paused_seconds_left = all.paused_left(id, lane).map(|left| left.as_secs_f64());
             lanes.push(view);
         }
         for view in &mut sources {

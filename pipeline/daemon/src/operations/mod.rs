@@ -13,6 +13,7 @@ mod pause;
 mod reconcile;
 mod record;
 mod refresh;
+mod remove;
 mod restart;
 mod view;
 
@@ -25,5 +26,6 @@ pub use self::pause::{PauseOutcome, PauseRequest, ResumeOutcome, ResumeRequest};
 pub use self::reconcile::{newest_reconciliation, plan_lines, reconcile_until_interrupt, reconciliation_end};
 pub use self::record::{Actor, BegunOperation, Recorded, recorded};
 pub use self::refresh::{LaneRefresh, RefreshRequest};
+pub use self::remove::{Departed, RemoveOutcome, RemoveRequest};
 pub use self::restart::RestartRequest;
 pub use self::view::OperationView;

@@ -9,6 +9,7 @@ pub mod placement;
 pub mod recognised;
 mod text;
 
+use anabranch_pipeline::config::ColumnNames;
 use families::Family;
 use placement::FoundRule;
 use recognised::Recognised;
@@ -45,7 +46,7 @@ pub struct Proposed {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
     pub found: FoundRule,
-    pub column: String,
+    pub column: ColumnNames,
 }
 
 /// Everything that a configuration is written from.

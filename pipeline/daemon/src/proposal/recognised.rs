@@ -1,5 +1,6 @@
 //! Recognises the entity of a table's rows by the names and types of its columns.
 
+use anabranch_pipeline::config::ColumnNames;
 use anabranch_schemas::change::Entity;
 
 use crate::wiring::{SurveyedColumn, accepts_data_type};
@@ -13,12 +14,22 @@ const USER_KEYS: [&str; 3] = ["user_id", "uid", "id"];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recognised {
     pub entity: Entity,
-    /// Fields of the entity and the columns that hold them.
-    pub columns: Vec<(&'static str, String)>,
+    /// Fields of the entity and the columns that hold them, under the names of all tables that were looked at.
+    pub columns: Vec<(&'static str, ColumnNames)>,
     /// Fields without which the table cannot be captured, and for which no column was found.
     pub missing: Vec<&'static str>,
     /// Fields that may be captured too, and the columns that seem to hold them.
     pub optional: Vec<(&'static str, String)>,
+}
+
+impl Recognised {
+    /// Adds the names that the columns have in another table of the same entity.
+    pub fn add_names(&mut self, other: &Self) {
+        for (field, names) in &mut self.columns {
+            let others = other.columns.iter().filter(|(known, _)| *known == *field).map(|(_, names)| names);
+            *names = others.flat_map(ColumnNames::iter).fold(names.clone(), ColumnNames::or);
+        }
+    }
 }
 
 /// Returns the entity that a table's columns fit; `None` = no entity.
@@ -40,7 +51,7 @@ fn serial_code(columns: &[SurveyedColumn]) -> Option<Recognised> {
                 && accepts_data_type(Entity::SerialCode, place, &column.data_type)
         };
         match columns.iter().find(fits) {
-            Some(column) => recognised.columns.push((*field, column.name.clone())),
+            Some(column) => recognised.columns.push((*field, column.name.as_str().into())),
             None => recognised.missing.push(field),
         }
     }
@@ -84,7 +95,7 @@ fn user(columns: &[SurveyedColumn]) -> Option<Recognised> {
     }
     Some(Recognised {
         entity: Entity::User,
-        columns: vec![("user_id", key.name.clone()), ("birthday", birthday.name.clone())],
+        columns: vec![("user_id", key.name.as_str().into()), ("birthday", birthday.name.as_str().into())],
         missing: Vec::new(),
         optional,
     })
@@ -107,7 +118,8 @@ mod tests {
     }
 
     fn found(described: &str) -> Option<Vec<(&'static str, String)>> {
-        recognise(&columns(described)).map(|recognised| recognised.columns)
+        let columns = recognise(&columns(described))?.columns;
+        Some(columns.into_iter().map(|(field, names)| (field, names.to_string())).collect())
     }
 
     #[test]
@@ -134,6 +146,16 @@ mod tests {
     }
 
     #[test]
+    fn names_of_other_tables_are_added_once() {
+        let recognised = |described: &str| recognise(&columns(described)).unwrap();
+        let mut all = recognised("id int PK, birthday date");
+        all.add_names(&recognised("ID int PK, birth_date date"));
+        all.add_names(&recognised("id int PK, birth_date date"));
+        let names: Vec<String> = all.columns.iter().map(|(_, names)| names.to_string()).collect();
+        assert_eq!(names, ["id", "birthday or birth_date"]);
+    }
+
+    #[test]
     fn lunar_columns_are_told_and_not_captured_by_themselves() {
         let recognised =
             recognise(&columns("id int PK, birthday date, birthday_type varchar, lunar_birthday char"))
@@ -149,7 +171,7 @@ mod tests {
         let recognised =
             recognise(&columns("uuid bigint PK, IMEI1 varchar, imei2 varchar, meid varchar")).unwrap();
         assert_eq!(recognised.entity, Entity::SerialCode);
-        assert_eq!(recognised.columns[1], ("imei1", "IMEI1".to_owned()));
+        assert_eq!(recognised.columns[1], ("imei1", ColumnNames::from("IMEI1")));
         assert_eq!(recognised.missing.first(), Some(&"box_no"));
         assert_eq!(recognise(&columns("uuid bigint PK, imei1 varchar")), None);
     }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use anabranch_pipeline::config::ColumnNames;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardingRule;
 
@@ -77,10 +78,13 @@ impl Proposal {
         line("[[entities]]");
         line(&format!("entity = {}", quoted(recognised.entity.name())));
         line(&format!("tables = {}", quoted(&family.pattern.to_string())));
-        let missing = recognised.missing.iter().map(|field| (*field, "COLUMN".to_owned()));
+        let missing = recognised.missing.iter().map(|field| (*field, ColumnNames::from("COLUMN")));
         let columns: Vec<String> = (recognised.columns.iter().cloned().chain(missing))
-            .map(|(field, column)| format!("{field} = {}", quoted(&column)))
+            .map(|(field, names)| format!("{field} = {}", listed(&names)))
             .collect();
+        if recognised.columns.iter().any(|(_, names)| names.are_several()) {
+            line("# A list has the names that a column has in the tables that were looked at.");
+        }
         line(&format!("columns = {{ {} }}", columns.join(", ")));
         if let Some(placement) = &proposed.placement {
             let found = &placement.found;
@@ -89,7 +93,7 @@ impl Proposal {
                 found.in_place, found.rows
             ));
             line(&format!("rule = {}", rule(&found.rule)));
-            line(&format!("sharding_column = {}", quoted(&placement.column)));
+            line(&format!("sharding_column = {}", listed(&placement.column)));
         } else if family.tables.len() > 1 {
             line(
                 "# No rule was found by which rows are shared out. Capture goes without one; with it, reconciliations",
@@ -180,6 +184,15 @@ fn quoted(value: &str) -> String {
     toml::Value::String(value.to_owned()).to_string()
 }
 
+/// Returns one name as a text, several ones as a list.
+fn listed(names: &ColumnNames) -> String {
+    if !names.are_several() {
+        return quoted(names.first());
+    }
+    let names: Vec<String> = names.iter().map(quoted).collect();
+    format!("[{}]", names.join(", "))
+}
+
 fn rule(rule: &ShardingRule) -> String {
     // The words of the configuration are those of JSON.
     let (hash, spread) = (output::json(&rule.hash), output::json(&rule.spread));
@@ -216,13 +229,16 @@ mod tests {
             family: families((0..8).map(table)).remove(0),
             recognised: Recognised {
                 entity: Entity::User,
-                columns: vec![("user_id", "i\"d".to_owned()), ("birthday", "born $1".to_owned())],
+                columns: vec![
+                    ("user_id", "i\"d".into()),
+                    ("birthday", ColumnNames::from("born $1").or("birth date")),
+                ],
                 missing: Vec::new(),
                 optional: vec![("lunar_birthday", "lunar".to_owned())],
             },
             placement: Some(Placement {
                 found: FoundRule { rule, column: 0, rows: 100, in_place: 98 },
-                column: "name".to_owned(),
+                column: "name".into(),
             }),
         }
     }
@@ -230,7 +246,7 @@ mod tests {
     fn devices(missing: Vec<&'static str>) -> Proposed {
         let fields = Entity::SerialCode.fields().iter();
         let columns =
-            fields.filter(|field| !missing.contains(field)).map(|field| (*field, (*field).to_owned()));
+            fields.filter(|field| !missing.contains(field)).map(|field| (*field, ColumnNames::from(*field)));
         Proposed {
             family: families([ListedTable { server: 0, database: "stock".into(), table: "device".into() }])
                 .remove(0),
@@ -280,7 +296,8 @@ mod tests {
         let config = parsed(&proposal.text());
         assert_eq!(config.sources.len(), 2);
         assert_eq!(config.sources[0].ca_file.as_deref(), Some(std::path::Path::new("/etc/$x/ca.pem")));
-        assert_eq!(config.entities[0].columns, ["i\"d", "born $1"]);
+        let names = config.entities[0].columns.iter().map(ToString::to_string);
+        assert_eq!(names.collect::<Vec<_>>(), ["i\"d", "born $1 or birth date"]);
         assert_eq!(config.entities[0].rule, Some(users().placement.unwrap().found.rule));
         assert_eq!(config.projections.len(), 2);
     }

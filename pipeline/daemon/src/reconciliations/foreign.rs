@@ -3,9 +3,13 @@
 //! Every source must list its tables, each time it is asked. A table that the last reconciliation knew and that may not
 //! be read any more still counts: it is asked for by name, as a reconciliation does it. A source that shows no table of
 //! the rows' kind has more likely lost a grant than all its tables.
+//!
+//! Rows of source tables that left for good are found in the same way. They are known by their shards, so the other
+//! sources need not answer: a list of their tables only shortens the search.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ForeignRow, History, RowSource};
@@ -51,6 +55,88 @@ pub async fn remove_foreign(
         });
     };
     reconcile::remove_foreign((projection, &targets), known, is_meant, is_rehearsal, visit).await
+}
+
+/// Derived rows of source tables that left for good.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DepartedRows {
+    pub found: u64,
+    /// Rows that were removed; none by a rehearsal.
+    pub removed: u64,
+    /// Rows of other tables that no source lists, which stay. They include those of the `unlisted` sources.
+    pub others: u64,
+    /// Sources that did not list their tables.
+    pub unlisted: BTreeSet<String>,
+}
+
+/// Removes the derived rows of these shards from a projection, unless a source has a table of such a shard. A rehearsal
+/// only counts them.
+///
+/// The sources of `asked` must answer, each time before rows are removed. Rows of retired source tables stay.
+pub async fn remove_departed(
+    wiring: &Wiring,
+    store: &str,
+    shards: &BTreeSet<ShardId>,
+    asked: &[String],
+    is_rehearsal: bool,
+) -> Result<DepartedRows, Fault> {
+    let projection = wiring.projection(store)?;
+    let targets: Vec<_> = wiring.derived(store)?.into_iter().map(Arc::new).collect();
+    let unlisted = Mutex::new(BTreeSet::new());
+    let at_first = listed(wiring, asked, &unlisted).await?;
+    let known = async || {
+        if asked.is_empty() {
+            return Ok(at_first.clone());
+        }
+        listed(wiring, asked, &unlisted).await
+    };
+    let others = AtomicU64::new(0);
+    let is_meant = |row: &ForeignRow| {
+        let is_meant = row.owner.is_some_and(|owner| shards.contains(&owner));
+        others.fetch_add(u64::from(!is_meant), Ordering::Relaxed);
+        is_meant
+    };
+    let removing = reconcile::remove_foreign((projection, &targets), known, is_meant, is_rehearsal, |_| ());
+    let Removed { found, removed } = removing.await?;
+    let unlisted = unlisted.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(DepartedRows { found, removed, others: others.load(Ordering::Relaxed), unlisted })
+}
+
+/// Returns the shards of all tables that sources list; those of `asked` must answer. Others that do not are noted in
+/// `unlisted`.
+async fn listed(
+    wiring: &Wiring,
+    asked: &[String],
+    unlisted: &Mutex<BTreeSet<String>>,
+) -> Result<BTreeSet<ShardId>, Fault> {
+    let mut shards = BTreeSet::new();
+    for source in &wiring.config().sources {
+        let connector = wiring.source_connector(&source.name)?;
+        match connector.tables().await {
+            Ok(tables) => shards.extend(tables.into_iter().map(|table| table.shard)),
+            Err(fault) if asked.contains(&source.name) => return Err(fault),
+            Err(fault) => {
+                tracing::warn!(source = source.name, %fault, "its tables are not known, so its rows are read too");
+                unlisted.lock().unwrap_or_else(PoisonError::into_inner).insert(source.name.clone());
+            }
+        }
+    }
+    Ok(shards)
+}
+
+/// Returns the names of a source's tables in its newest reports of reconciliations, `reports` at most; none where there
+/// is no history.
+pub async fn reported_tables(
+    wiring: &Wiring,
+    source: &str,
+    reports: usize,
+) -> Result<BTreeSet<(String, String)>, Fault> {
+    let Ok(history) = wiring.history() else { return Ok(BTreeSet::new()) };
+    let newest = history.newest(reports).await?;
+    let tables = newest.iter().filter_map(|reconciliation| {
+        parsed(&reconciliation.report).and_then(|mut report| report.tables.remove(source))
+    });
+    Ok(tables.flat_map(BTreeMap::into_values).flatten().collect())
 }
 
 /// Returns the shards of all tables that sources have now.

@@ -40,7 +40,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::book::{HistoryEntry, Progress, ReconciliationBook};
 use self::checkpoint::{CheckpointWriter, State, begun, read, resumed};
 pub use self::checkpoint::{RunningReconciliation, underway};
-pub use self::foreign::{ForeignShard, remove_foreign};
+pub use self::foreign::{DepartedRows, ForeignShard, remove_departed, remove_foreign, reported_tables};
 pub use self::proof::prove;
 pub use self::relied_on::{LastGood, ReliedOn, barrier};
 pub use self::schedule::{is_believed, spawn_reconciliations};

@@ -169,7 +169,7 @@ impl Relations {
         let service = &*self.0;
         let Ok(_room) = service.room.try_acquire() else { return Err(Refusal::Busy) };
         if let Some(at_least) = at_least {
-            service.passage.wait(at_least).await?;
+            service.passage.wait(at_least, &service.directory).await?;
         }
         let Ok(_turn) = service.turns.acquire().await else { return Err(Refusal::Busy) };
         Ok(work.await?)

@@ -244,7 +244,7 @@ mod tests {
         encoder.insert(at(64), &table, &device(30, "3"));
         let envelope = Envelope { changes: 4, committed_at_us: 7, ..Envelope::default() };
         let entry = LogEntry { sequence: 9, id: "1-1".to_owned(), envelope };
-        LogMessage { entry, payload: encoder.finish(), has_next: false }
+        LogMessage { entry, payload: encoder.finish(), stored_at_us: 0, has_next: false }
     }
 
     fn found(keys: &[&str], code: Option<&str>) -> Option<(&'static str, String)> {

@@ -45,6 +45,19 @@ impl DerivedStore {
         }
     }
 
+    /// Removes at most `rows` derived rows of a retired source table of this source, and forgets a table without rows.
+    pub async fn remove_retired_of(
+        &self,
+        source: &str,
+        rows: usize,
+        place: Option<SweepPlace>,
+    ) -> Result<Outlived, Fault> {
+        match self {
+            Self::Mysql(derived) => derived.remove_retired_of(source, rows, place).await,
+            Self::Search(_) => Ok(Outlived { is_done: true, ..Outlived::default() }),
+        }
+    }
+
     /// Removes at most `rows` derived rows of a source table that was retired `months` months ago or earlier.
     pub async fn remove_outlived(
         &self,

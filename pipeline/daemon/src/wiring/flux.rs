@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 pub use anabranch_connectors::mysql::sequence::MysqlSequence as FluxSequence;
 use anabranch_connectors::mysql::store::SetupReport;
-use anabranch_pipeline::config::FluxIdentifierConfig;
+use anabranch_pipeline::config::{Config, FluxIdentifierConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{
-    FluxIssuer, FluxOrder, FluxSettings, RaiseOutcome, SequenceState, raise, state,
+    CapturedNumbers, FluxIssuer, FluxOrder, FluxSettings, RaiseOutcome, SequenceState, raise, state,
 };
 use anabranch_pipeline::records::RequestKey;
 use anabranch_schemas::flux::id::FluxId;
@@ -25,6 +25,15 @@ pub struct FluxIdentifiers {
     issuer: Arc<FluxIssuer<FluxSequence>>,
 }
 
+fn settings(config: &FluxIdentifierConfig) -> FluxSettings {
+    FluxSettings { region: config.region, system: config.system }
+}
+
+/// Returns what the readers of this process fill with numbers; `None` when the configuration makes no identifiers.
+pub(super) fn captured_numbers(config: &Config) -> Option<CapturedNumbers> {
+    config.flux_identifiers().map(|config| CapturedNumbers::new(settings(config)))
+}
+
 impl FluxIdentifiers {
     /// Returns the maker, not connected yet; `None` when the configuration makes none.
     pub fn new(wiring: &Wiring) -> Option<Self> {
@@ -36,7 +45,7 @@ impl FluxIdentifiers {
         adapt: impl FnOnce(FluxIssuer<FluxSequence>) -> FluxIssuer<FluxSequence>,
     ) -> Option<Self> {
         let config = wiring.config().flux_identifiers()?.clone();
-        let settings = FluxSettings { region: config.region, system: config.system };
+        let settings = settings(&config);
         let issuer = Arc::new(adapt(FluxIssuer::new(FluxSequence::new(&config), settings)));
         Some(Self { wiring: wiring.clone(), config, issuer })
     }

@@ -46,6 +46,7 @@ impl Connectors for Wiring {
             start: &source.config.start,
             shared: &source.shared,
             busiest: source.busiest.clone(),
+            numbers: source.numbers.clone(),
         })
     }
 

@@ -91,7 +91,7 @@ fn payment_documents_have_levels_sites_kinds_and_a_relation_index() {
     let config = Config::parse(&format!("{GOOD}{DOCUMENTS}")).unwrap();
     let levels: Vec<_> = config.entities.iter().map(|entity| entity.level).collect();
     assert_eq!(levels, [None, Some(Level::Atom), Some(Level::Composite)]);
-    assert_eq!(config.entities[1].columns, ["atom_id", "parent_id"]);
+    assert_eq!(columns(&config, 1), "atom_id parent_id");
     assert_eq!(config.sources[0].flux, None);
     assert_eq!(config.sources[1].flux, Some((Region::Singapore, Side::FailOver)));
     let kinds = [(1, Kind::Recharge), (1, Kind::RechargeClearing), (3, Kind::Refund)];

@@ -1,28 +1,146 @@
-//! How a table that cannot be read steps aside for the others.
+//! How tables that wait to be read again step aside for the others, and how a lane takes in their records.
+//!
+//! A table that cannot be read is tried again later. A table of which rows changed unseen while it was read or compared
+//! rests: a foreign key may change rows of it many times a second, and each reading would be followed by the next one.
+//! A record of any other table is looked at at once.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
+use super::changed_claims::ChangedClaims;
 use super::{Phase, Refresher, Step};
 use crate::error::{Class, Code, Fault};
 use crate::ports::RowSource;
-use crate::records::{Progress, Refresh, Scope};
+use crate::records::{Progress, Refresh, Reread, Scope, TableRefresh};
 
 /// First pause before a failed read is tried again; it doubles each time, up to the longest.
 const FAILED: Duration = Duration::from_secs(1);
 const FAILED_MAX: Duration = Duration::from_secs(60);
 /// Pause before tables that wait to be read again and could not be read are tried again.
 const SET_ASIDE: Duration = Duration::from_secs(10);
+/// Shortest and longest pause between two readings of a table of which rows changed unseen meanwhile. In between the
+/// pause is as long as the reading was, with the comparison before it. So such a table is read or compared half of the
+/// time at most, unless a reading takes longer than the longest pause.
+const REST_MIN: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_secs(600);
+
+/// Tables that wait to be read again and are not begun now.
+#[derive(Debug, Default)]
+pub(super) struct Aside {
+    /// Tables that cannot be read now: the others go first.
+    unreadable: BTreeSet<ShardId>,
+    /// When the unreadable tables are tried again, once no other table is left.
+    again_at: Option<Instant>,
+    /// Tables of which rows changed unseen while they were read, each with the time from which on it may be read.
+    resting: BTreeMap<ShardId, Instant>,
+    /// The table that is read or compared at present, and when that began.
+    begun: Option<(ShardId, Instant)>,
+    /// The time until which the lane waits, as all tables that wait are aside.
+    until: Option<Instant>,
+    /// Tables that were unreadable and that a warning in the log names.
+    warned_of: BTreeSet<ShardId>,
+}
+
+impl Aside {
+    /// Returns the tables that are not begun now.
+    pub(super) fn tables(&mut self) -> BTreeSet<ShardId> {
+        let now = Instant::now();
+        self.resting.retain(|_, until| *until > now);
+        self.unreadable.iter().chain(self.resting.keys()).copied().collect()
+    }
+
+    /// Notes that a comparison of a table begins, or that its first chunk is read. A reading that follows a comparison
+    /// of the table continues it.
+    pub(super) fn begun(&mut self, shard: ShardId) {
+        if self.begun.is_none_or(|(begun, _)| begun != shard) {
+            self.begun = Some((shard, Instant::now()));
+        }
+    }
+
+    /// Notes that the present table needs no rest.
+    pub(super) fn ended(&mut self) {
+        self.begun = None;
+    }
+
+    /// Returns the time at which the next work may begin, if other pauses end at `paused_until`.
+    pub(super) fn not_before(&self, paused_until: Instant) -> Instant {
+        self.until.map_or(paused_until, |until| until.max(paused_until))
+    }
+
+    /// Lets a table rest that was read or compared, and of which rows changed unseen meanwhile.
+    pub(super) fn rest(&mut self, shard: ShardId) {
+        let begun = self.begun.take().filter(|(begun, _)| *begun == shard);
+        let took = begun.map_or(REST_MIN, |(_, begun_at)| begun_at.elapsed());
+        self.resting.insert(shard, Instant::now() + took.clamp(REST_MIN, REST_MAX));
+    }
+
+    /// Returns the time until which the lane waits, as every table of `refresh` that waits is aside; `None` if the
+    /// unreadable ones are tried again now.
+    fn wait(&mut self, refresh: &Refresh) -> Option<Instant> {
+        self.until = self.end_of_wait(refresh);
+        self.until
+    }
+
+    fn end_of_wait(&mut self, refresh: &Refresh) -> Option<Instant> {
+        let now = Instant::now();
+        let rested_at = self.resting.values().min().copied();
+        if refresh.rereads.keys().all(|shard| self.resting.contains_key(shard)) {
+            return rested_at;
+        }
+        let again_at = *self.again_at.get_or_insert(now + SET_ASIDE);
+        if again_at <= now {
+            self.again_at = None;
+            self.unreadable.clear();
+            return None;
+        }
+        Some(rested_at.map_or(again_at, |rested_at| rested_at.min(again_at)))
+    }
+
+    /// Takes in a record: an ALTER may have brought a column of the table back, and a table that is not aside may wait.
+    fn note(&mut self, reread: &Reread) {
+        self.until = None;
+        match reread {
+            Reread::Every => {
+                self.unreadable.clear();
+                self.resting.clear();
+            }
+            Reread::Table(shard) => _ = self.unreadable.remove(shard),
+        }
+    }
+}
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// Waits while no waiting table exists and can be read: a lost grant hides a table, an ALTER brings its column
-    /// back.
-    pub(super) fn wait_for_set_aside(&mut self) -> Phase<'a> {
-        self.set_aside.clear();
-        self.tables = None;
-        self.not_before = Instant::now() + SET_ASIDE;
+    /// Takes in the records of a flush, after which the lane has this refresh. A comparison begins anew with its table,
+    /// and so does every reading with a record of all tables. The reading of a single table goes on: its end leaves the
+    /// table's entry.
+    pub(super) fn note_rereads(&mut self, rereads: &[Reread], refresh: Option<&Refresh>) {
+        let compared = self.comparisons.running_shard();
+        let has_ended = self.comparisons.begin_anew(rereads, refresh);
+        if let Some(shard) = compared.filter(|_| has_ended) {
+            self.aside.rest(shard);
+        }
+        if has_ended || rereads.contains(&Reread::Every) {
+            self.phase = Phase::Resting;
+            self.changes = ChangedClaims::default();
+        }
+        for reread in rereads {
+            self.aside.note(reread);
+            // A table of the name that is there again is listed, unless the source hides it.
+            if let Reread::Table(shard) = reread {
+                self.retired.remove(shard);
+            }
+        }
+    }
+
+    /// Waits while no waiting table exists, can be read and has rested: a lost grant hides a table, an ALTER brings its
+    /// column back.
+    pub(super) fn wait_for_set_aside(&mut self, refresh: &Refresh) -> Phase<'a> {
+        if self.aside.wait(refresh).is_none() {
+            self.tables = None;
+        }
         Phase::Resting
     }
 
@@ -62,13 +180,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             && fault.class() != Class::Transient
             && let Some(step) = step_aside(refresh, shard, self.is_reread)
         {
-            if self.warned_of.insert(shard) {
+            if self.aside.warned_of.insert(shard) {
                 tracing::warn!(
                     lane = %self.id, %fault,
                     "a table cannot be read now: its derived rows stay as they are until it can"
                 );
             }
-            self.set_aside.insert(shard);
+            self.aside.unreadable.insert(shard);
+            self.aside.ended();
+            self.comparisons.was_unreadable(shard);
             self.not_before = Instant::now();
             return step;
         }
@@ -84,14 +204,19 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 }
 
-/// Returns the phase in which an unreadable table leaves the work to the others; `None` if it alone was requested.
+/// Returns the phase in which an unreadable table leaves the work to the others; `None` if it alone was requested. A
+/// table that changed unseen since its first chunk begins anew: its key may be another one.
+///
 /// `is_reread` says whether its first chunk was asked for because it waits. A table whose turn has come must leave its
 /// turn too, or it would be chosen again at once.
 fn step_aside<'a>(refresh: &Refresh, shard: ShardId, is_reread: bool) -> Option<Phase<'a>> {
     let is_reread = refresh.table.as_ref().map_or(is_reread, |table| table.is_reread);
+    let is_below = |table: &TableRefresh| refresh.rereads.get(&shard).is_some_and(|at| table.first < *at);
+    let is_outdated = refresh.table.as_ref().is_some_and(is_below);
     match refresh.scope {
         _ if !refresh.reads_rereads() => None,
         _ if is_reread && refresh.table.is_some() => Some(Phase::Waiting(Step::Gone(shard))),
+        Scope::Table(_) if is_outdated => Some(Phase::Waiting(Step::Gone(shard))),
         _ if is_reread => Some(Phase::Resting),
         Scope::Source => Some(Phase::Waiting(Step::Owed(shard))),
         _ => None,
@@ -115,5 +240,41 @@ mod tests {
         assert!(matches!(aside(&waits(Scope::Rereads), true), Some(Phase::Resting)));
         assert!(aside(&waits(Scope::Table(shard)), false).is_none(), "it alone was asked for");
         assert!(aside(&waits(Scope::Keys([].into())), true).is_none(), "a repair is tried again");
+        let first = Lsn::ZERO;
+        let begun = TableRefresh { shard, first, chunks: 1, after: None, is_reread: false };
+        let begun = Refresh { table: Some(begun), ..waits(Scope::Table(shard)) };
+        let gone = aside(&begun, false);
+        assert!(matches!(gone, Some(Phase::Waiting(Step::Gone(_)))), "its key may be another");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_table_that_changes_unseen_while_it_is_read_rests_and_others_go_first() {
+        let [changing, hidden] = [7, 9].map(|number| ShardId::from_u64(number).expect("it is small"));
+        let alone = Refresh::with_reread(None, changing, Lsn::MAX);
+        let both = Refresh::with_reread(Some(alone.clone()), hidden, Lsn::MAX);
+        let mut aside = Aside::default();
+        aside.begun(changing);
+        tokio::time::advance(3 * REST_MIN).await;
+        aside.begun(changing);
+        tokio::time::advance(REST_MIN).await;
+        aside.rest(changing);
+        let rested = Instant::now();
+        aside.note(&Reread::Table(changing));
+        assert_eq!(aside.tables(), BTreeSet::from([changing]), "a further change does not end the rest");
+        assert_eq!(
+            aside.wait(&alone),
+            Some(rested + 4 * REST_MIN),
+            "as long as the comparison and the reading took"
+        );
+        assert_eq!(aside.not_before(rested), rested + 4 * REST_MIN);
+        aside.note(&Reread::Table(hidden));
+        assert_eq!(aside.not_before(rested), rested, "a record of another table is looked at at once");
+        aside.unreadable.insert(hidden);
+        assert_eq!(aside.wait(&both), Some(rested + 4 * REST_MIN), "the first of both");
+        tokio::time::advance(4 * REST_MIN).await;
+        assert_eq!(aside.tables(), BTreeSet::from([hidden]));
+        assert_eq!(aside.wait(&both), Some(rested + SET_ASIDE));
+        tokio::time::advance(SET_ASIDE).await;
+        assert_eq!((aside.wait(&both), aside.tables()), (None, BTreeSet::new()), "both are tried again");
     }
 }

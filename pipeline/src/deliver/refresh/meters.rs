@@ -8,6 +8,9 @@ use crate::records::LaneId;
 
 pub(super) struct Meters {
     pub(super) rows: Counter,
+    /// Rows of compared tables, and those of them that differed.
+    pub(super) compared: Counter,
+    pub(super) differing: Counter,
     rereads: Gauge,
     tables: Gauge,
     seconds: Gauge,
@@ -20,6 +23,8 @@ impl Meters {
         let labels = id.labels();
         Self {
             rows: counter!(names::REFRESH_ROWS, &labels),
+            compared: counter!(names::REFRESH_COMPARED, &labels),
+            differing: counter!(names::REFRESH_DIFFERING, &labels),
             rereads: gauge!(names::REFRESH_REREADS, &labels),
             tables: gauge!(names::REFRESH_TABLES_LEFT, &labels),
             seconds: gauge!(names::REFRESH_SECONDS_LEFT, &labels),

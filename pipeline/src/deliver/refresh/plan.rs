@@ -36,11 +36,13 @@ pub(super) enum Work {
     Finished,
 }
 
-/// Returns the next work. `tables` are those of the lane's entity; tables that are `set_aside` cannot be read now.
+/// Returns the next work. `tables` are those of the lane's entity; tables that are `set_aside` cannot be read now. The
+/// table that is being `compared` goes on before any other that waits: its comparison is in memory alone.
 pub(super) fn next(
     refresh: &Refresh,
     tables: Option<&[TableIdentity<'static>]>,
     set_aside: &BTreeSet<ShardId>,
+    compared: Option<ShardId>,
 ) -> Work {
     let Some(tables) = tables else { return Work::List };
     if let Some(keys) = refresh.keys() {
@@ -55,7 +57,7 @@ pub(super) fn next(
             None => Work::Gone(*shard),
         };
     }
-    match choose(refresh, tables, set_aside) {
+    match choose(refresh, tables, set_aside, compared) {
         Some((table, is_reread)) => {
             Work::Chunk { table: table.clone(), after: None, first: Lsn::ZERO, is_reread: Some(is_reread) }
         }
@@ -69,6 +71,7 @@ fn choose<'t>(
     refresh: &Refresh,
     tables: &'t [TableIdentity<'static>],
     set_aside: &BTreeSet<ShardId>,
+    compared: Option<ShardId>,
 ) -> Option<(&'t TableIdentity<'static>, bool)> {
     let waits = |table: &&TableIdentity<'_>| {
         refresh.reads_rereads()
@@ -76,7 +79,8 @@ fn choose<'t>(
             && !set_aside.contains(&table.shard)
     };
     let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
-    let waiting = tables.iter().find(waits).map(|table| (table, true));
+    let first = tables.iter().filter(waits).min_by_key(|table| Some(table.shard) != compared);
+    let waiting = first.map(|table| (table, true));
     waiting.or_else(|| in_turn().map(|table| (table, false)))
 }
 
@@ -101,11 +105,13 @@ pub(super) struct Judged<'j> {
     pub(super) source_column: usize,
     /// Chunks that were thrown away in a row.
     pub(super) repeated: u32,
+    /// The chunk is of a table that is compared, of which every change since its entry must be known.
+    pub(super) is_compared: bool,
 }
 
 impl Judged<'_> {
     pub(super) fn verdict(self, read: &Read) -> Verdict {
-        let Self { refresh, progress, changes, repeated, .. } = self;
+        let Self { refresh, progress, changes, repeated, is_compared, .. } = self;
         let low = read.chunk.low;
         let is_of_lane = read.chunk.server == progress.server && low.epoch() == progress.position.epoch();
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
@@ -117,7 +123,7 @@ impl Judged<'_> {
             () if read.found_at.min(low) < changes.floor || low < first => {
                 Verdict::Again("the lane had read beyond the chunk's watermark")
             }
-            () if changes.shards.iter().any(is_owed) => {
+            () if is_compared && changes.shards.iter().any(is_owed) => {
                 Verdict::Again("the table changed without row events since")
             }
             () if changes.is_full() => Verdict::Again("too many keys have changed"),
@@ -165,24 +171,36 @@ mod tests {
     fn waiting_tables_go_before_those_whose_turn_it_is_and_those_that_cannot_be_read_step_aside() {
         let (tables, none) = ([table(1), table(2), table(3)], BTreeSet::new());
         let all = Refresh::new(Scope::Source);
-        assert_eq!(next(&all, None, &none), Work::List);
-        assert_eq!(begun(next(&all, Some(&tables), &none)), Some((1, false)));
+        assert_eq!(next(&all, None, &none, None), Work::List);
+        assert_eq!(begun(next(&all, Some(&tables), &none, None)), Some((1, false)));
         let waiting = Refresh::with_reread(Some(all), tables[2].shard, Lsn::MAX);
-        assert_eq!(begun(next(&waiting, Some(&tables), &none)), Some((3, true)));
+        assert_eq!(begun(next(&waiting, Some(&tables), &none, None)), Some((3, true)));
         let aside = BTreeSet::from([tables[2].shard]);
-        assert_eq!(begun(next(&waiting, Some(&tables), &aside)), Some((1, false)));
+        assert_eq!(begun(next(&waiting, Some(&tables), &aside, None)), Some((1, false)));
         let alone = Refresh::with_reread(None, tables[2].shard, Lsn::MAX);
-        assert_eq!(next(&alone, Some(&tables), &aside), Work::WaitForSetAside);
+        assert_eq!(next(&alone, Some(&tables), &aside, None), Work::WaitForSetAside);
+    }
+
+    #[test]
+    fn a_table_that_is_compared_goes_on_though_another_one_waits_too() {
+        let (tables, none) = ([table(1), table(2), table(3)], BTreeSet::new());
+        let [first, .., last] = tables.each_ref().map(|table| table.shard);
+        let both = Refresh::with_reread(Some(Refresh::with_reread(None, last, Lsn::MAX)), first, Lsn::MAX);
+        let chosen = |aside: &BTreeSet<ShardId>, compared| begun(next(&both, Some(&tables), aside, compared));
+        assert_eq!(chosen(&none, None), Some((1, true)));
+        assert_eq!(chosen(&none, Some(last)), Some((3, true)));
+        assert_eq!(chosen(&BTreeSet::from([last]), Some(last)), Some((1, true)), "it cannot be read now");
+        assert_eq!(chosen(&none, Some(tables[1].shard)), Some((1, true)), "it is not owed any more");
     }
 
     #[test]
     fn a_table_that_does_not_exist_any_more_is_left_and_a_refresh_without_keys_is_over() {
         let (tables, none) = ([table(1)], BTreeSet::new());
         let one = Refresh::new(Scope::Table(table(2).shard));
-        assert_eq!(next(&one, Some(&tables), &none), Work::Finished);
+        assert_eq!(next(&one, Some(&tables), &none, None), Work::Finished);
         let keys = Refresh::new(Scope::Keys([].into()));
-        assert_eq!(next(&keys, Some(&tables), &none), Work::Finished);
+        assert_eq!(next(&keys, Some(&tables), &none, None), Work::Finished);
         let keys = Refresh::new(Scope::Keys([(table(1).shard, [Cell::UInt(7)].into())].into()));
-        assert!(matches!(next(&keys, Some(&tables), &none), Work::Keys(keys) if keys.len() == 1));
+        assert!(matches!(next(&keys, Some(&tables), &none, None), Work::Keys(keys) if keys.len() == 1));
     }
 }

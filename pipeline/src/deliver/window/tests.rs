@@ -37,6 +37,7 @@ fn message(sequence: u64, previous: u64, changes: &[u64], position: u64) -> Deli
         envelope,
         payload: encoder.finish(),
         stored: Some((sequence, format!("a-{sequence}"))),
+        read_at_us: 1_000 + sequence,
         follows: true,
         has_next: false,
     }
@@ -199,6 +200,22 @@ fn at_the_first_whole_message_all_tables_are_read_from_its_position_on() {
 }
 
 #[test]
+fn a_window_knows_when_its_newest_applied_change_was_read_until_it_is_committed() {
+    let mut window = LaneWindow::new(Progress { position: lsn(10), ..Progress::default() });
+    taken(&mut window, &message(1, 10, &[11], 12)).unwrap();
+    assert_eq!(window.read_at_us(), 1_001);
+    taken(&mut window, &message(2, 12, &[13, 14], 14)).unwrap();
+    assert_eq!(window.read_at_us(), 1_002);
+    taken(&mut window, &message(3, 14, &[], 20)).unwrap();
+    assert_eq!(window.read_at_us(), 1_002, "a position message brings no change");
+    window.committed();
+    assert_eq!(window.read_at_us(), 0);
+    // Passed changes were visible before.
+    taken(&mut window, &message(4, 18, &[19], 20)).unwrap();
+    assert_eq!(window.read_at_us(), 0);
+}
+
+#[test]
 fn a_commit_raises_the_revision_by_one_and_empties_the_window() {
     let mut window = LaneWindow::new(Progress { revision: 4, position: lsn(0), ..Progress::default() });
     taken(&mut window, &message(9, 0, &[], 3)).unwrap();
@@ -231,4 +248,18 @@ fn a_part_that_the_stream_forgot_keeps_a_lane_from_following_another_server() {
     window.committed();
     assert_eq!(taken(&mut window, &of_other), Ok(vec![]));
     assert_eq!(window.progress().resume.partial, None);
+}
+
+#[test]
+fn a_payload_of_a_newer_version_stops_the_lane_by_name_and_says_who_is_upgraded_first() {
+    let mut window = LaneWindow::new(Progress { position: lsn(0), ..Progress::default() });
+    let mut newer = message(1, 0, &[1], 1);
+    let mut bytes = newer.payload[..newer.payload.len() - 4].to_vec();
+    bytes[0] = u8::MAX;
+    bytes.extend_from_slice(&crc32fast::hash(&bytes).to_le_bytes());
+    newer.payload = bytes.into();
+    let fault = window.add_message(&lane(), &newer, |_, _| panic!("no change can be read")).unwrap_err();
+    assert_eq!(fault.code(), Code::LogVersionUnknown);
+    let causes = fault.causes().join("; ");
+    assert!(causes.contains("codec version 255") && causes.contains("upgrade the reader of the log first"));
 }

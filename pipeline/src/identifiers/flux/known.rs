@@ -1,15 +1,15 @@
 //! The numbers that are known outside of the counters' server: registers of the log, which only rise.
 //!
 //! The register of a ring holds, for its last days, the number below which everything may have been given out. A
-//! process raises it after each lease, before it uses the first number. [`record_seen`] is for code that meets an
-//! identifier elsewhere, as capture does in a row of a source: so a counter below such a row is refused by name, too.
+//! process raises it after each lease, before it uses the first number. Readers raise it to the numbers of captured
+//! rows (`seen.rs`): so a counter below such a row is refused by name, too.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use anabranch_schemas::flux::counter::{Counter, Ring, SLOTS};
-use anabranch_schemas::flux::id::{FluxId, SEQUENCES};
+use anabranch_schemas::flux::counter::{Ring, SLOTS};
+use anabranch_schemas::flux::id::SEQUENCES;
 use jiff::civil::Date;
 
 use crate::error::{Code, Fault};
@@ -113,12 +113,6 @@ async fn raise_once(registers: &impl Registers, ring: Ring, numbers: &[(Date, u3
         return Ok(());
     }
     registers.compare_and_set(&key(ring), &register, raised.to_string()).await.map(drop)
-}
-
-/// Notes an identifier that exists somewhere, so that its counter does not give it out.
-pub async fn record_seen(registers: &impl Registers, id: &FluxId) -> Result<(), Fault> {
-    let counter = Counter::of(id);
-    raise(registers, counter.ring, &[(counter.date, id.parts().sequence + 1)]).await
 }
 
 #[cfg(test)]

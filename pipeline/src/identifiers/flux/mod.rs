@@ -10,17 +10,20 @@
 //!   between its read, before the UPDATE, and its raise, after it, and if the UPDATE began above it.
 //!
 //! So every number that was ever given out is below the register, and a counter below it is reported by name. A log
-//! that lost its registers weakens this check and nothing else.
+//! that lost its registers weakens this check and nothing else: readers raise the new registers to the numbers of the
+//! rows that they capture.
 //!
-//! `wanted.rs` checks the choices of a caller, `issuer.rs` holds the ranges of a process, `known.rs` the registers;
-//! `upkeep.rs` checks the counters and raises them.
+//! `wanted.rs` checks the choices of a caller, `issuer.rs` holds the ranges of a process, `known.rs` the registers, and
+//! `seen.rs` the numbers of captured rows; `upkeep.rs` checks the counters and raises them.
 
 mod issuer;
 mod known;
+mod seen;
 mod upkeep;
 mod wanted;
 
 pub use self::issuer::{FluxIssuer, FluxSettings};
-pub use self::known::{UsedBounds, record_seen};
+pub use self::known::UsedBounds;
+pub use self::seen::CapturedNumbers;
 pub use self::upkeep::{RaiseOutcome, SequenceState, raise, state};
 pub use self::wanted::{FluxOrder, VERSION};

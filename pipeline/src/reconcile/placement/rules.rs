@@ -105,7 +105,7 @@ pub(super) enum TableRule<'a> {
     },
     Flux {
         places: &'a FluxPlaces,
-        at: Arc<TablePlace>,
+        at: TablePlace,
     },
 }
 

@@ -19,10 +19,10 @@ fn audit(spread: Spread) -> PlacementAudit {
     let config = EntityConfig {
         entity: Entity::User,
         tables: TablePattern::parse("user_{db}.user_{table}").unwrap(),
-        columns: vec!["user_id".to_owned(), "birthday".to_owned()],
+        columns: vec!["user_id".into(), "birthday".into()],
         level: None,
         rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
-        sharding_column: Some("user_name".to_owned()),
+        sharding_column: Some("user_name".into()),
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
         removal: Removal::default(),

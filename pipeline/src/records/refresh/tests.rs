@@ -162,13 +162,19 @@ fn a_table_waits_until_it_was_read_from_its_latest_change_on() {
     let alone = Refresh::with_reread(None, numbered(9), at(320));
     let read = alone.after_chunk(numbered(9), &chunk(480, 2, None), true);
     let changed = Refresh::with_reread(Some(read.clone()), numbered(9), at(640));
-    assert_eq!(changed.table, None, "it begins with its first chunk again");
+    assert_eq!(changed.table, read.table, "the reading goes on");
+    let once_more = changed.after_sweep(numbered(9), at(480));
+    assert_eq!((&once_more.table, &once_more.rereads), (&None, &changed.rereads), "it began too early");
     assert_eq!(read.after_sweep(numbered(9), at(160)).rereads, read.rereads, "it was read too early");
     assert_eq!(alone.clone().without_reread(numbered(9), at(160)), alone, "it changed after the withdrawal");
     assert_eq!(changed.after_scope().map(|left| left.rereads), Some([(numbered(9), at(640))].into()));
     let many = (0..=REREADS_MAX as u64)
         .fold(None, |refresh, table| Some(Refresh::with_reread(refresh, numbered(table), at(160))));
-    assert_eq!(many, Some(Refresh::of_every_table()), "the progress row has no room for so many");
+    let many = many.expect("some tables wait");
+    let owed = Refresh { every_waits: true, ..Refresh::of_every_table() };
+    assert_eq!(many, owed, "the progress row has no room for so many");
+    assert_eq!((many.to_string().parse(), many.after_scope()), (Ok(owed.clone()), None));
+    assert_eq!(Refresh::with_every_table(Some(many)), owed, "they still wait");
 }
 
 #[test]
@@ -176,7 +182,9 @@ fn repairs_of_keys_are_kept_and_go_before_every_table() {
     let repair = Refresh::with_reread(Some(Refresh::new(keys())), numbered(4), Lsn::MAX);
     let every = Refresh::with_every_table(Some(repair));
     assert_eq!((&every.scope, every.rereads.is_empty(), every.reads_every_table()), (&keys(), true, true));
-    assert_eq!(every.after_scope(), Some(Refresh::of_every_table()));
+    let after = every.after_scope();
+    assert_eq!(after, Some(Refresh { every_waits: true, ..Refresh::of_every_table() }));
+    assert_eq!(after.and_then(|every| every.after_scope()), None, "it is read once");
     for read in [Scope::Source, Scope::Rereads, Scope::Table(numbered(4))] {
         let all = Refresh::with_every_table(Some(Refresh::new(read)));
         assert_eq!(all, Refresh::of_every_table(), "it is read with all others");

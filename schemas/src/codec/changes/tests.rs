@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use proptest::prelude::*;
 
 use super::*;
-use crate::change::Entity;
 use crate::shard::ShardId;
 
 /// Bytes of version 1, never edited: streams in use have them. A change of the format is a new version beside this
@@ -139,6 +138,41 @@ fn a_retired_table_is_written_as_version_2_and_no_part_of_version_1() {
     assert_eq!(changes.len(), 2);
     assert!(changes[1].contains("Retire") && changes[1].contains("user_000"), "{}", changes[1]);
     assert!(matches!(read(&as_version(GOLDEN_2_RETIRE, 1)), Err(CodecError::Malformed { .. })));
+}
+
+/// A build that reads up to version 1 knows neither rereads nor retired tables nor payment documents.
+#[test]
+fn an_older_lane_stops_by_the_version_at_records_and_entities_that_it_does_not_know() {
+    let of = |entity| {
+        let mut encoder = Encoder::default();
+        let table = TableIdentity { entity, ..table("user_000") };
+        encoder.insert(Lsn::new(1, 42, 160).unwrap(), &table, &[Value::UInt(7)]);
+        encoder.finish()
+    };
+    let read_by_older = |payload: &[u8]| decode_up_to(payload, VERSION_1).map(drop);
+    for payload in [sample_2(), sample_2_retire(), of(Entity::Flux)] {
+        let stop = read_by_older(&payload).unwrap_err();
+        assert_eq!(stop, CodecError::UnknownVersion { found: 2, newest: 1 });
+        assert!(stop.to_string().ends_with("upgrade the reader of the log first"), "{stop}");
+        assert!(read(&payload).is_ok());
+    }
+    for payload in [sample(), of(Entity::User), of(Entity::SerialCode)] {
+        assert_eq!(read_by_older(&payload), Ok(()));
+    }
+    let before = as_version(&of(Entity::Flux), VERSION_1);
+    assert_eq!(read(&before), read(&of(Entity::Flux)), "streams from before this rule are read");
+}
+
+#[test]
+fn a_payload_after_one_with_payment_documents_has_version_1_again() {
+    let mut encoder = Encoder::default();
+    let at = |position| Lsn::new(1, 42, position).unwrap();
+    let flux = TableIdentity { entity: Entity::Flux, ..table("user_000") };
+    for (payment, version) in [(true, 2), (false, 1), (true, 2)] {
+        let table = if payment { flux.clone() } else { table("user_001") };
+        encoder.insert(at(160), &table, &[Value::UInt(7)]);
+        assert_eq!(encoder.finish()[0], version);
+    }
 }
 
 /// A user as captured without the lunar columns, which older readers wrote; never edited.

@@ -94,10 +94,31 @@ fn the_calendar_is_that_of_the_library() {
     for year in [1, 4, 100, 400, 1900, 2000, 2015, 2016, 9999] {
         for (month, day) in (0..100).flat_map(|month| (0..100).map(move |day| (month, day))) {
             let expected = Date::new(year as i16, month as i8, day as i8).is_ok();
-            assert_eq!(is_date((year, month, day)), expected, "{year}-{month}-{day}");
+            let digits = [(year / 100) as u8, (year % 100) as u8, month, day];
+            assert_eq!(is_date(digits), expected, "{year}-{month}-{day}");
         }
     }
-    assert!(!is_date((0, 1, 1)));
+    assert!(!is_date([0, 0, 1, 1]));
+}
+
+#[test]
+fn eight_digits_at_once_are_the_number_that_they_write() {
+    for number in [0, 1, 9, 10, 12_345_678, 20_160_606, 87_654_321, 90_909_090, 99_999_999] {
+        let word = u64::from_le_bytes(format!("{number:08}").as_bytes().try_into().unwrap());
+        assert_eq!(eight_digits(word), number);
+        let expected = [number / 1_000_000, number / 10_000 % 100, number / 100 % 100, number % 100];
+        assert_eq!(pairs(word).map(u32::from), expected);
+    }
+}
+
+#[test]
+fn every_other_byte_is_found_at_every_place() {
+    let digits: [u8; DIGITS] = EXAMPLE.as_bytes().try_into().unwrap();
+    for (at, byte) in (0..DIGITS).flat_map(|at| (0..=u8::MAX).map(move |byte| (at, byte))) {
+        let mut changed = digits;
+        changed[at] = byte;
+        assert_eq!(are_digits(&changed), byte.is_ascii_digit(), "byte {byte} at {at}");
+    }
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! A lane of documents under the tests of every store: an index of devices replaces all derived tables.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroUsize;
 
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::ports::{LaneStore, ShardPage};
 use anabranch_pipeline::projections::Projection;
-use anabranch_pipeline::records::{Cell, Flush, Mutation, MutationAction, Progress, Replacement};
+use anabranch_pipeline::records::{Cell, DerivedRow, Flush, Mutation, MutationAction, Progress, Replacement};
 use anabranch_schemas::shard::ShardId;
 
 use super::{Ground, Twin};
@@ -58,6 +59,15 @@ impl LaneStore for AsDocuments {
 
     async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         self.0.shards_with_rows(shards).await
+    }
+
+    async fn rows_of_shard(
+        &mut self,
+        page: &ShardPage,
+        limit: NonZeroUsize,
+        visit: &mut (dyn FnMut(DerivedRow<'_>) + Send),
+    ) -> Result<Option<ShardPage>, Fault> {
+        self.0.rows_of_shard(page, limit, visit).await
     }
 
     fn is_atomic(&self) -> bool {

@@ -15,6 +15,8 @@ pub struct Query<'a> {
     pub database: &'a [u8],
     pub sql: &'a [u8],
     pub quoting: Quoting,
+    /// The session has no strict mode: the server cuts values that do not fit into a narrower column.
+    pub is_lenient: bool,
 }
 
 impl<'a> Query<'a> {
@@ -32,13 +34,14 @@ impl<'a> Query<'a> {
         let status = reader.take(status_length)?;
         let database = reader.take(database_length)?;
         reader.u8()?;
-        Ok(Self { database, sql: reader.rest(), quoting: quoting(status) })
+        let (quoting, is_lenient) = session(status);
+        Ok(Self { database, sql: reader.rest(), quoting, is_lenient })
     }
 }
 
-/// Returns SQL mode and character set from the status variables. Servers write them in the order of the list below;
-/// variables after the character set are not read.
-fn quoting(status: &[u8]) -> Quoting {
+/// Returns quoting and leniency, by SQL mode and character set from the status variables. Servers write them in the
+/// order of the list below; variables after the character set are not read.
+fn session(status: &[u8]) -> (Quoting, bool) {
     const FLAGS2: u8 = 0;
     const SQL_MODE: u8 = 1;
     const CATALOG: u8 = 6;
@@ -46,8 +49,10 @@ fn quoting(status: &[u8]) -> Quoting {
     const CHARACTER_SET: u8 = 4;
     const MODE_ANSI_QUOTES: u64 = 1 << 2;
     const MODE_NO_BACKSLASH_ESCAPES: u64 = 1 << 20;
+    /// `STRICT_TRANS_TABLES` and `STRICT_ALL_TABLES`.
+    const MODES_STRICT: u64 = (1 << 21) | (1 << 22);
     let mut reader = Reader::new(status);
-    let mut quoting = Quoting::default();
+    let (mut quoting, mut is_lenient) = (Quoting::default(), false);
     let mut read = || -> Result<(), Malformed> {
         loop {
             match reader.u8()? {
@@ -56,6 +61,7 @@ fn quoting(status: &[u8]) -> Quoting {
                     let mode = reader.little(8)?;
                     quoting.ansi_quotes = mode & MODE_ANSI_QUOTES != 0;
                     quoting.no_backslash_escapes = mode & MODE_NO_BACKSLASH_ESCAPES != 0;
+                    is_lenient = mode & MODES_STRICT == 0;
                 }
                 CATALOG => {
                     let length = usize::from(reader.u8()?);
@@ -72,7 +78,7 @@ fn quoting(status: &[u8]) -> Quoting {
     };
     // An error is the end of the variables: the values so far count.
     let _ = read();
-    quoting
+    (quoting, is_lenient)
 }
 
 /// A table as a statement names it.
@@ -163,7 +169,13 @@ pub fn classify(query: &Query<'_>) -> Statement {
     if query.sql.starts_with(b"DROP ") && query.sql.ends_with(GENERATED) {
         quoting.characters = Characters::Plain;
     }
-    Classifier { tokens: Tokens::new(query.sql, quoting), database }.statement()
+    let mut statement = Classifier { tokens: Tokens::new(query.sql, quoting), database }.statement();
+    if let Statement::Alter { changes, .. } = &mut statement
+        && query.is_lenient
+    {
+        changes.push(TableChange::Lenient);
+    }
+    statement
 }
 
 struct Classifier<'a> {

@@ -35,6 +35,8 @@ pub enum PlanProblem {
     NoCharacterSet(String),
     #[error("it has no column {0}")]
     ColumnMissing(String),
+    #[error("it has columns {0} and {1}, two names of one captured column")]
+    ColumnTwice(String, String),
     #[error("column {0} has a type that cannot be captured")]
     Undecodable(String),
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::error::Fault;
 
+use super::own_names::{list_columns, own_names};
 use super::session::{Session, column_text, literal};
 use super::tables::CapturedTable;
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -36,9 +37,14 @@ impl MysqlSource {
         let mut extents = Vec::new();
         for table in tables {
             let (database, name) = (table.identity.database.to_string(), table.identity.table.to_string());
-            let Some(key) = table.columns.first() else { continue };
-            let sql =
-                format!("SELECT HEX(MAX({})) FROM {}", quote_identifier(key), quote_table(&database, &name));
+            let Some(key) = table.columns.get(..1) else { continue };
+            let known = match key[0].are_several() {
+                true => session.rows(list_columns(&table.identity)).await?,
+                false => Vec::new(),
+            };
+            let known: Vec<String> = known.iter().filter_map(|row| column_text(row, 0)).collect();
+            let key = quote_identifier(own_names(&table.identity, key, &known)?[0]);
+            let sql = format!("SELECT HEX(MAX({key})) FROM {}", quote_table(&database, &name));
             let greatest = session.rows(sql).await?;
             let greatest_key = greatest.first().and_then(|row| bytes(&column_text(row, 0)?));
             let (rows, bytes) = sizes.get(&(database, name)).copied().unwrap_or_default();
@@ -50,7 +56,7 @@ impl MysqlSource {
 }
 
 /// Returns rows and bytes by names of database and table.
-async fn sizes(
+pub(super) async fn sizes(
     session: &mut Session,
     tables: &[Arc<CapturedTable>],
 ) -> Result<HashMap<(String, String), (u64, u64)>, Fault> {

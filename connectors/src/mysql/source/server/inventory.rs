@@ -1,8 +1,10 @@
 //! Looks up present rows of captured tables by key: for lookups, not for capture.
 
+use anabranch_pipeline::config::ColumnNames;
 use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::Value;
 
+use super::own_names::{list_columns, own_names};
 use super::tables::CapturedTable;
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::MysqlSource;
@@ -18,12 +20,21 @@ impl MysqlSource {
         if literals.is_empty() {
             return Ok(Vec::new());
         }
-        let columns: Vec<String> = table.columns.iter().map(|column| quote_identifier(column)).collect();
-        let Some(key) = columns.first() else { return Ok(Vec::new()) };
         let name = quote_table(&table.identity.database, &table.identity.table);
-        let (columns, literals) = (columns.join(", "), literals.join(", "));
-        let rows =
-            self.questions.rows(format!("SELECT {columns} FROM {name} WHERE {key} IN ({literals})")).await?;
+        let literals = literals.join(", ");
+        let mut may_be_renamed = table.columns.iter().any(ColumnNames::are_several);
+        let rows = loop {
+            let columns = self.own_columns(table).await?;
+            let Some(key) = columns.first() else { return Ok(Vec::new()) };
+            let sql = format!("SELECT {} FROM {name} WHERE {key} IN ({literals})", columns.join(", "));
+            match self.questions.rows(sql).await {
+                // A column may have got another of its names since the server was asked for them.
+                Err(fault) if may_be_renamed && fault.code() == Code::SourceColumnMissing => {
+                    may_be_renamed = false;
+                }
+                rows => break rows?,
+            }
+        };
         let mut found = Vec::new();
         for row in rows {
             let values: Option<TextRow> = row.unwrap().into_iter().map(text).collect();
@@ -34,6 +45,18 @@ impl MysqlSource {
             }
         }
         Ok(found)
+    }
+
+    /// Returns the captured columns of a table under its own names, quoted.
+    async fn own_columns(&self, table: &CapturedTable) -> Result<Vec<String>, Fault> {
+        let known = match table.columns.iter().any(ColumnNames::are_several) {
+            true => self.questions.rows(list_columns(&table.identity)).await?,
+            false => Vec::new(),
+        };
+        let names = known.into_iter().flat_map(|row| row.unwrap()).filter_map(|name| text(name).flatten());
+        let known: Vec<String> = names.map(|name| String::from_utf8_lossy(&name).into_owned()).collect();
+        let own = own_names(&table.identity, &table.columns, &known)?;
+        Ok(own.into_iter().map(quote_identifier).collect())
     }
 }
 

@@ -1,11 +1,12 @@
-//! Lists the captured tables that a server has now.
+//! Lists the captured tables that a server has now, and asks for one table by its name.
 
 use std::sync::Arc;
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 
 use super::session::Session;
 use super::tables::{CapturedTable, CapturedTables};
+use crate::mysql::connection::quote_table;
 use crate::mysql::source::MysqlSource;
 
 impl MysqlSource {
@@ -15,6 +16,17 @@ impl MysqlSource {
         let tables = self.list_tables(&mut session).await?;
         session.close().await;
         Ok(tables.all().cloned().collect())
+    }
+
+    /// Returns whether the server has a table of this name, whether a pattern captures it or not. The fault of a
+    /// missing right leaves that unknown.
+    pub async fn has_table(&self, database: &str, table: &str) -> Result<bool, Fault> {
+        let sql = format!("SELECT 1 FROM {} LIMIT 0", quote_table(database, table));
+        match self.questions.rows(sql).await {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.code() == Code::SourceTableMissing => Ok(false),
+            Err(fault) => Err(fault),
+        }
     }
 
     /// Returns the captured tables, with those that exist now already known.

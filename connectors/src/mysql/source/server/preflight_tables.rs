@@ -3,12 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use anabranch_pipeline::config::EntityConfig;
+use anabranch_pipeline::config::{ColumnNames, EntityConfig, Misnamed};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
 
 use sqlx::mysql::MySqlRow;
 
+use super::own_names::{ONE_NAME, ONE_NAME_REMEDY};
 use super::session::{Session, column_text, literal};
 use super::tables::{CapturedTables, accepted_types, accepts_data_type};
 use crate::mysql::connection::{quote_identifier, quote_table};
@@ -22,10 +23,17 @@ enum Problem {
     Versioned,
     Engine(String),
     ColumnMissing(usize),
-    Type { field: usize, data_type: String },
-    CharacterSet { field: usize, name: String },
-    Compressed(usize),
+    ColumnTwice(String, String),
+    Unfit { field: usize, column: String, reason: Unfit },
     SelectDenied,
+}
+
+/// The reason why a column cannot be captured.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Unfit {
+    Type(String),
+    CharacterSet(String),
+    Compressed,
 }
 
 struct Column {
@@ -83,8 +91,8 @@ pub async fn check(
                 problems.entry(Problem::Engine(kind.engine.clone())).or_default().insert(name);
             }
             let known = columns.get(name).map_or(&[][..], Vec::as_slice);
-            for (field, column) in entity.columns.iter().enumerate() {
-                if let Some(problem) = column_problem(entity, field, column, known) {
+            for (field, names) in entity.columns.iter().enumerate() {
+                if let Some(problem) = column_problem(entity, field, names, known) {
                     problems.entry(problem).or_default().insert(name);
                 }
             }
@@ -97,18 +105,27 @@ pub async fn check(
     Ok(())
 }
 
-fn column_problem(entity: &EntityConfig, field: usize, name: &str, known: &[Column]) -> Option<Problem> {
-    let Some(column) = known.iter().find(|column| column.name.eq_ignore_ascii_case(name)) else {
-        return Some(Problem::ColumnMissing(field));
+fn column_problem(
+    entity: &EntityConfig,
+    field: usize,
+    names: &ColumnNames,
+    known: &[Column],
+) -> Option<Problem> {
+    let find = |name: &str| known.iter().find(|column| column.name.eq_ignore_ascii_case(name));
+    let column = match names.own(|name| find(name).is_some()) {
+        Ok(name) => find(name)?,
+        Err(Misnamed::Absent(_)) => return Some(Problem::ColumnMissing(field)),
+        Err(Misnamed::Twice(one, other)) => return Some(Problem::ColumnTwice(one, other)),
     };
+    let unfit = |reason| Some(Problem::Unfit { field, column: column.name.clone(), reason });
     if !accepts_data_type(entity.entity, field, &column.data_type) {
-        return Some(Problem::Type { field, data_type: column.data_type.clone() });
+        return unfit(Unfit::Type(column.data_type.clone()));
     }
     if let Some(name) = column.character_set.as_deref().filter(|name| is_refused(name)) {
-        return Some(Problem::CharacterSet { field, name: name.to_owned() });
+        return unfit(Unfit::CharacterSet(name.to_owned()));
     }
     if column.is_compressed {
-        return Some(Problem::Compressed(field));
+        return unfit(Unfit::Compressed);
     }
     (!column.may_select).then_some(Problem::SelectDenied)
 }
@@ -155,7 +172,7 @@ async fn columns(
     entities: &[EntityConfig],
 ) -> Result<HashMap<Name, Vec<Column>>, Fault> {
     let names: Vec<_> =
-        entities.iter().flat_map(|entity| &entity.columns).map(|column| literal(column)).collect();
+        entities.iter().flat_map(|entity| &entity.columns).flat_map(ColumnNames::iter).map(literal).collect();
     let sql = format!(
         "SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, LOWER(DATA_TYPE), LOWER(CHARACTER_SET_NAME), PRIVILEGES, \
          COLUMN_TYPE \
@@ -220,7 +237,9 @@ pub async fn cascade_warning(
     let Some(first) = captured.next() else { return Ok(None) };
     Ok(Some(format!(
         "{}: foreign key {} (ON DELETE {}, ON UPDATE {}) changes rows of captured table {}.{}, and the binlog does not \
-         show them; {} more such keys; needed: a reconciliation every night, which finds and repairs these changes",
+         show them; {} more such keys; MariaDB: each DELETE or UPDATE of a parent costs a reading of its children, and \
+         only a reconciliation finds the changes in a table whose key leads to itself; \
+         MySQL: only a reconciliation finds these changes, unless innodb_native_foreign_keys is OFF (9.6 and later)",
         session.subject(),
         text(first, 2),
         text(first, 3),
@@ -259,18 +278,6 @@ impl Problem {
             count => format!("table {database}.{table} and {} more", count - 1),
         };
         let quoted = quote_table(database, table);
-        let column = |field: &usize| entity.columns.get(*field).map_or("", String::as_str);
-        let modify = |field: &usize| {
-            format!(
-                "ALTER TABLE {quoted} MODIFY {} {}",
-                quote_identifier(column(field)),
-                usual_type(entity.entity, *field)
-            )
-        };
-        let unfit = |subject: String, field: &usize, found: String, needed: &str| {
-            let found = format!("column {} {found}", column(field));
-            Fault::new(Code::SourceColumnUnsupported, subject, found).needs(needed).remedy(modify(field))
-        };
         match self {
             Problem::Versioned => Fault::new(
                 Code::SourceTableVersioned,
@@ -286,27 +293,39 @@ impl Problem {
             )
             .needs("an engine with transactions")
             .remedy(format!("ALTER TABLE {quoted} ENGINE = InnoDB")),
-            Problem::ColumnMissing(field) => Fault::new(
-                Code::SourceColumnMissing,
-                subject,
-                format!("no column {} that the account can see", column(field)),
-            )
-            .needs("the column, or its name in [entities.columns]")
-            .remedy(format!(
-                "ALTER TABLE {quoted} ADD COLUMN {} {}",
-                quote_identifier(column(field)),
-                usual_type(entity.entity, *field)
-            )),
-            Problem::Type { field, data_type } => {
-                let needed = accepted_types(entity.entity, *field);
-                unfit(subject, field, format!("has type {data_type}"), needed)
+            Problem::ColumnMissing(field) => {
+                let names = &entity.columns[*field];
+                let found = format!("no column {names} that the account can see");
+                Fault::new(Code::SourceColumnMissing, subject, found)
+                    .needs("the column, or its name in [entities.columns]")
+                    .remedy(format!(
+                        "ALTER TABLE {quoted} ADD COLUMN {} {}",
+                        quote_identifier(names.first()),
+                        usual_type(entity.entity, *field)
+                    ))
             }
-            Problem::CharacterSet { field, name } => {
-                unfit(subject, field, format!("has character set {name}"), NEEDED)
+            Problem::ColumnTwice(one, other) => {
+                let found = format!("it has columns {one} and {other}, two names of one captured column");
+                Fault::new(Code::SourceColumnAmbiguous, subject, found)
+                    .needs(ONE_NAME)
+                    .remedy(ONE_NAME_REMEDY)
             }
-            Problem::Compressed(field) => {
-                let found = "is COMPRESSED: its row events hold compressed bytes".to_owned();
-                unfit(subject, field, found, "a column that is not COMPRESSED")
+            Problem::Unfit { field, column, reason } => {
+                let (found, needed) = match reason {
+                    Unfit::Type(name) => (format!("has type {name}"), accepted_types(entity.entity, *field)),
+                    Unfit::CharacterSet(name) => (format!("has character set {name}"), NEEDED),
+                    Unfit::Compressed => (
+                        "is COMPRESSED: its row events hold compressed bytes".to_owned(),
+                        "a column that is not COMPRESSED",
+                    ),
+                };
+                Fault::new(Code::SourceColumnUnsupported, subject, format!("column {column} {found}"))
+                    .needs(needed)
+                    .remedy(format!(
+                        "ALTER TABLE {quoted} MODIFY {} {}",
+                        quote_identifier(column),
+                        usual_type(entity.entity, *field)
+                    ))
             }
             Problem::SelectDenied => Fault::new(
                 Code::SourceGrantMissing,

@@ -3,19 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use anabranch_pipeline::config::{EntityConfig, Removal, SourceConfig, UnseenChanges};
+use anabranch_pipeline::config::{ColumnNames, EntityConfig, Removal, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 
 use crate::mysql::source::decode::column::Format;
 
+/// Tables of one pattern of payment documents in a database, at most: 100 user partitions, each with the numbers 0 to
+/// 99 as month.
+const LIKELY_TABLES_MAX: u64 = 10_000;
+
 /// A captured table.
 #[derive(Debug)]
 pub struct CapturedTable {
     pub identity: TableIdentity<'static>,
-    /// Physical names of the captured columns, in the order of [`Entity::fields`].
-    pub columns: Arc<[String]>,
+    /// Names of the captured columns, in the order of [`Entity::fields`].
+    pub columns: Arc<[ColumnNames]>,
     /// The stream's reaction to changes of the table's rows without row events.
     pub unseen_changes: UnseenChanges,
     /// The meaning of the table's end.
@@ -27,7 +31,7 @@ pub struct CapturedTable {
 pub struct CapturedTables {
     source: String,
     generation: u32,
-    entities: Vec<(EntityConfig, Arc<[String]>)>,
+    entities: Vec<(EntityConfig, Arc<[ColumnNames]>)>,
     known: HashMap<ShardId, Arc<CapturedTable>>,
     /// Databases whose tables are all known: listed when the stream opened, or created since.
     databases: HashSet<String>,
@@ -123,12 +127,21 @@ impl CapturedTables {
     }
 
     /// Returns every captured table that `DROP DATABASE` removes: those seen, and those that the sharding rule puts
-    /// there (the stream never saw a table that was dropped before it opened). `None` when they cannot be listed.
+    /// there (the stream never saw a table that was dropped before it opened). Payment documents have no such rule: a
+    /// month and a user partition are all that the names of their tables can have. `None` when they cannot be listed.
     pub fn in_database(&mut self, database: &str) -> Result<Option<Vec<Arc<CapturedTable>>>, Fault> {
         let mut names: Vec<String> = Vec::new();
         for (entity, _) in &self.entities {
             let pattern = &entity.tables;
             if !is_of(entity, database) {
+                continue;
+            }
+            let is_listed = self.databases.contains(database);
+            if entity.entity == Entity::Flux {
+                let mut add = |table: &str| names.push(table.to_owned());
+                if !is_listed && !pattern.visit_likely_tables(database, LIKELY_TABLES_MAX, &mut add) {
+                    return Ok(None);
+                }
                 continue;
             }
             let (_, first) = pattern.names(0, 0);
@@ -138,7 +151,7 @@ impl CapturedTables {
             }
             match entity.rule {
                 Some(rule) => names.extend((0..rule.tables).map(|number| pattern.names(0, number).1)),
-                None if self.databases.contains(database) => {}
+                None if is_listed => {}
                 None => return Ok(None),
             }
         }
@@ -224,5 +237,66 @@ pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool 
         (Entity::Flux, Some("amount")) => is_text || INTEGER.contains(&data_type) || data_type == "decimal",
         (Entity::Flux, Some("created")) => is_text || ["datetime", "timestamp"].contains(&data_type),
         (Entity::User | Entity::SerialCode | Entity::Flux, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU32;
+    use std::path::PathBuf;
+    use std::time::Duration;
+
+    use anabranch_pipeline::config::ServerUrl;
+    use anabranch_pipeline::ports::BinlogStart;
+    use anabranch_schemas::shard::TablePattern;
+
+    use super::*;
+
+    fn captured(entity: Entity, pattern: &str) -> CapturedTables {
+        let entity = EntityConfig {
+            entity,
+            tables: TablePattern::parse(pattern).unwrap(),
+            columns: Vec::new(),
+            level: None,
+            rule: None,
+            sharding_column: None,
+            changed_at_column: None,
+            unseen_changes: UnseenChanges::default(),
+            removal: Removal::default(),
+        };
+        let config = SourceConfig {
+            name: "source-a".to_owned(),
+            url: ServerUrl::try_from("mysql://u:p@127.0.0.1:3306".to_owned()).unwrap(),
+            ca_file: None::<PathBuf>,
+            replica_server_id: NonZeroU32::MIN,
+            start: BinlogStart::Earliest,
+            generation: 0,
+            entities: vec![entity.entity],
+            flux: None,
+            replica: None,
+            retention_min: Duration::ZERO,
+            spill_dir: std::env::temp_dir(),
+        };
+        CapturedTables::new(&config, &[entity])
+    }
+
+    #[test]
+    fn a_dropped_database_that_was_never_listed_had_every_table_that_its_documents_can_have() {
+        let mut documents = captured(Entity::Flux, "flux_00_{db}.atom_{partition:02}_{month:02}");
+        let tables = documents.in_database("flux_00_3").unwrap().unwrap();
+        assert_eq!(tables.len(), 1_300);
+        assert!(tables.iter().any(|table| table.identity.table == "atom_07_99"));
+        assert_eq!(documents.in_database("elsewhere").unwrap().unwrap().len(), 0);
+        let mut by_month = captured(Entity::Flux, "flux_{db:02}.atom_{month:02}");
+        assert_eq!(by_month.in_database("flux_01").unwrap().unwrap().len(), 13);
+        by_month.add_database("flux_02".to_owned());
+        assert_eq!(by_month.in_database("flux_02").unwrap().unwrap().len(), 0, "all that it had are known");
+        let mut users = captured(Entity::User, "user_{db:02}.user_{table:03}");
+        assert!(
+            users.in_database("user_07").unwrap().is_none(),
+            "any number may be a table: a rule is needed"
+        );
+        users.add_database("user_07".to_owned());
+        assert_eq!(users.in_database("user_07").unwrap().unwrap().len(), 0);
     }
 }

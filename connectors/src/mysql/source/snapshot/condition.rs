@@ -1,5 +1,7 @@
-//! Writes a condition as SQL: names in the server's spelling, values as literals of their columns' types.
+//! Writes a condition as SQL: names in the server's spelling, values as literals of their columns' types. Any name of a
+//! captured column stands for the one that the table has.
 
+use anabranch_pipeline::config::ColumnNames;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{Comparison, Condition};
 use anabranch_schemas::change::TableIdentity;
@@ -12,18 +14,30 @@ use crate::mysql::connection::quote_identifier;
 /// Texts are UTF-8 and compared by the collations of their columns.
 const CHARACTER_SET: &str = "utf8mb4";
 
+/// Columns of a table, and the names of the captured ones.
+type Columns<'c> = (&'c [Described], &'c [ColumnNames]);
+
 pub(super) fn sql(
     table: &TableIdentity<'_>,
-    known: &[Described],
+    columns: Columns<'_>,
     condition: &Condition,
 ) -> Result<String, Fault> {
-    let all = condition.comparisons().iter().map(|comparison| one(table, known, comparison));
+    let all = condition.comparisons().iter().map(|comparison| one(table, columns, comparison));
     Ok(all.collect::<Result<Vec<_>, _>>()?.join(" AND "))
 }
 
-fn one(table: &TableIdentity<'_>, known: &[Described], comparison: &Comparison) -> Result<String, Fault> {
+fn one(
+    table: &TableIdentity<'_>,
+    (known, captured): Columns<'_>,
+    comparison: &Comparison,
+) -> Result<String, Fault> {
     let Comparison { column, operator, value } = comparison;
-    let found = known.iter().find(|known| known.name.eq_ignore_ascii_case(column));
+    let names = captured.iter().find(|names| names.has(column));
+    let is_meant = |known: &&Described| match names {
+        Some(names) => names.has(&known.name),
+        None => known.name.eq_ignore_ascii_case(column),
+    };
+    let found = known.iter().find(is_meant);
     let Described { name, data_type, character_set, unsigned, .. } = found
         .ok_or_else(|| table_fault(Code::SourceColumnMissing, table, format!("it has no column {column}")))?;
     let kind = Kind::compared(data_type, *unsigned).ok_or_else(|| {
@@ -69,7 +83,9 @@ mod tests {
         let shard = ShardId::of("s", "d", "t", 0);
         let table = TableIdentity { entity: Entity::User, shard, database, table: name };
         let comparisons = comparisons.iter().map(|text| text.parse().unwrap()).collect();
-        sql(&table, &known, &Condition::new(comparisons).unwrap()).map_err(|fault| fault.code())
+        let captured = [ColumnNames::from("user_id"), ColumnNames::from("birthday")];
+        sql(&table, (&known[..], &captured[..]), &Condition::new(comparisons).unwrap())
+            .map_err(|fault| fault.code())
     }
 
     #[test]

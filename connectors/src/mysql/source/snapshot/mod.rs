@@ -23,7 +23,6 @@ use anabranch_pipeline::ports::{RowSource, SourcePressure};
 use anabranch_pipeline::records::{Cell, Chunk, Condition, ScanCursor};
 use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
-use anabranch_schemas::codec::decode_values;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
@@ -34,6 +33,7 @@ use self::plan::{Plan, show_definition, without_counter};
 use self::watermarks::{BinlogCoordinates, Dialect};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::keyset::after_key;
+use crate::mysql::pool::Pool;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::server::session::binlog_off;
 
@@ -213,7 +213,13 @@ impl MysqlSource {
                 };
                 parts.push(TablePart { table, wanted, plan });
             }
-            match self.read_as_planned(&mut connection, (dialect, low), &parts, epoch, sink).await {
+            let read = self.read_as_planned::<S>(&mut connection, (dialect, low), &parts, epoch, sink).await;
+            if read.is_err() {
+                // Its transaction may be open. An idle connection would hold the tables' metadata locks for as long as
+                // the pool keeps it, and each ALTER of them would wait.
+                Pool::discard(connection).await;
+            }
+            match read {
                 Ok(taken) => {
                     self.keep_plans(&parts);
                     return Ok(taken);
@@ -245,13 +251,13 @@ impl MysqlSource {
     }
 
     /// Reads the tables in one transaction, sent in one packet.
-    async fn read_as_planned(
+    async fn read_as_planned<S: Sink>(
         &self,
         connection: &mut Conn,
         (dialect, low): (Dialect, Option<BinlogCoordinates>),
         parts: &[TablePart<'_>],
         epoch: u16,
-        sink: &mut impl Sink,
+        sink: &mut S,
     ) -> Result<TableRead, Fault> {
         let mut sql = format!(
             "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {}; {}; ",
@@ -259,7 +265,7 @@ impl MysqlSource {
             dialect.show_place()
         );
         for part in parts {
-            sql += &format!("{}; {}; ", select(part)?, show_definition(part.table));
+            sql += &format!("{}; {}; ", select(part, S::NEEDS_POSITION)?, show_definition(part.table));
         }
         sql += "COMMIT";
         let mut results = self.snapshots.within(TIMEOUT, connection.query_iter(sql)).await?;
@@ -327,27 +333,31 @@ fn odd(table: &TableIdentity<'_>) -> Fault {
 }
 
 /// Returns the query for the captured columns and the key of the wanted rows.
-fn select(part: &TablePart<'_>) -> Result<String, Fault> {
+///
+/// A cursor of another primary key than the table has now means nothing in it: rows would be skipped, and a sweep would
+/// remove what they claim. So a reading that `may_begin_anew` then begins with the first row. It still reads every row
+/// at or above its first watermark. What rows of the former table claim is removed by the reading that the record of
+/// their change asks for.
+fn select(part: &TablePart<'_>, may_begin_anew: bool) -> Result<String, Fault> {
     let TablePart { table, wanted, plan } = part;
     let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
     let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
     let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
     let condition = match wanted {
         RowSelection::After(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
-        RowSelection::After(Some(after), rows, _) => {
-            let values = decode_values(&after.0).filter(|values| values.len() == plan.key.len());
-            let values = values.ok_or_else(|| {
-                table_fault(
-                    Code::Internal,
-                    table,
-                    "a stored position does not have the columns of its primary key",
-                )
-            })?;
-            let literals = plan.key.iter().zip(&values);
-            let literals: Vec<String> =
-                literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
-            format!("WHERE {} {}{}", after_key(&key, &literals), only("AND"), order(rows))
-        }
+        RowSelection::After(Some(after), rows, _) => match plan.values_of(after) {
+            Some(values) => {
+                let literals = plan.key.iter().zip(&values);
+                let literals: Vec<String> =
+                    literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
+                format!("WHERE {} {}{}", after_key(&key, &literals), only("AND"), order(rows))
+            }
+            None if may_begin_anew => format!("{}{}", only("WHERE"), order(rows)),
+            None => {
+                let found = "its primary key is another one than when the page before was read";
+                return Err(table_fault(Code::SourceUnreachable, table, found));
+            }
+        },
         RowSelection::Keys(keys) => {
             let (column, name) = (&plan.key[0], &key[0]);
             let literals = keys.iter().filter_map(|key| {

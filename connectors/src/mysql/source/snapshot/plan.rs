@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::ScanCursor;
-use anabranch_schemas::change::{TableIdentity, Value};
-use anabranch_schemas::codec::encode_values;
+use anabranch_schemas::change::{Row as Values, TableIdentity, Value};
+use anabranch_schemas::codec::{decode_values, encode_values};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
@@ -18,6 +19,7 @@ use super::{RowSelection, TIMEOUT, condition, table_fault};
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
+use crate::mysql::source::server::own_names::misnamed;
 use crate::mysql::source::server::session::literal;
 
 /// Plans that are kept, at most; before one more, all are forgotten.
@@ -103,7 +105,6 @@ impl MysqlSource {
         wanted: &RowSelection<'_>,
     ) -> Result<Plan, Fault> {
         let entity = self.entity_of(table)?;
-        let columns = &entity.columns;
         let known = connection.query_map(describe(table, wanted), Described::from_row);
         let known: Vec<Described> = self.snapshots.within(TIMEOUT, known).await?;
         if known.is_empty() {
@@ -115,6 +116,7 @@ impl MysqlSource {
                 _ => table_fault(Code::SourceTableMissing, table, "it does not exist"),
             });
         }
+        let columns = own_columns(table, entity, &known)?;
         let kinds = columns.iter().enumerate().map(|(field, name)| {
             let found = known.iter().find(|column| column.name.eq_ignore_ascii_case(name));
             let Described { data_type, unsigned, character_set, .. } = found.ok_or_else(|| {
@@ -139,29 +141,31 @@ impl MysqlSource {
         let kinds = kinds.collect::<Result<Vec<_>, _>>()?;
         let is_key = |column: &&Described| match wanted {
             RowSelection::After(..) => column.place.is_some(),
-            RowSelection::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(&columns[0]),
+            RowSelection::Keys(_) => column.place.is_some() && column.name.eq_ignore_ascii_case(columns[0]),
         };
         let mut parts: Vec<&Described> = known.iter().filter(is_key).collect();
         parts.sort_unstable_by_key(|column| column.place);
         let index = parts.first().and_then(|column| column.index.clone()).unwrap_or_default();
         let key = parts.into_iter().map(Described::key);
         let key: Option<Vec<_>> = key.collect();
-        let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns, wanted))?;
+        let key = key.filter(|key| !key.is_empty()).ok_or_else(|| unkeyed(table, columns[0], wanted))?;
         let only = match wanted {
-            RowSelection::After(.., Some(condition)) => Some(condition::sql(table, &known, condition)?),
+            RowSelection::After(.., Some(condition)) => {
+                Some(condition::sql(table, (&known[..], &entity.columns[..]), condition)?)
+            }
             RowSelection::After(.., None) | RowSelection::Keys(_) => None,
         };
         let ask = connection.query_first(show_definition(table));
         let definition: Option<(String, String)> = self.snapshots.within(TIMEOUT, ask).await?;
         let definition = definition.map(|(_, text)| without_counter(&text)).unwrap_or_default();
-        Ok(Plan { only, ..Plan::new(definition, columns, kinds, (index, key)) })
+        Ok(Plan { only, ..Plan::new(definition, &columns, kinds, (index, key)) })
     }
 }
 
 impl Plan {
     fn new(
         definition: String,
-        columns: &[String],
+        columns: &[&str],
         kinds: Vec<Kind>,
         (index, mut key): (String, Vec<KeyColumn>),
     ) -> Self {
@@ -180,8 +184,31 @@ impl Plan {
     /// Returns the cursor after this row; `None` when a value is not of its type.
     pub(super) fn cursor_at(&self, last: &Row) -> Option<ScanCursor> {
         let values = self.key.iter().map(|column| column.kind.decode(last.as_ref(column.place)?));
-        let values: Vec<Value<'_>> = values.collect::<Option<_>>()?;
-        Some(ScanCursor(encode_values(&values).into()))
+        Some(self.cursor_after(values.collect::<Option<_>>()?))
+    }
+
+    /// Returns the cursor after the row with these values of the key. The definition of the key stands before them.
+    fn cursor_after(&self, mut values: Values<'_>) -> ScanCursor {
+        values.insert(0, Value::Bytes(self.key_definition().into_bytes().into()));
+        ScanCursor(encode_values(&values).into())
+    }
+
+    /// Returns the values of the key that a cursor has; `None` when it was made for another key.
+    pub(super) fn values_of<'c>(&self, cursor: &'c ScanCursor) -> Option<Values<'c>> {
+        let mut values = decode_values(&cursor.0).filter(|values| values.len() == self.key.len() + 1)?;
+        match values.remove(0) {
+            Value::Bytes(definition) if *definition == *self.key_definition().as_bytes() => Some(values),
+            _ => None,
+        }
+    }
+
+    /// Returns what decides the order of rows: names, kinds and collations of the key's columns. Cursors are stored
+    /// with it, so another text of the same key has a reading begin anew.
+    fn key_definition(&self) -> String {
+        let columns = self.key.iter().map(|KeyColumn { name, kind, character_set, collation, .. }| {
+            format!("{name} {kind:?} {character_set} {collation}")
+        });
+        columns.collect::<Vec<_>>().join(",")
     }
 }
 
@@ -198,14 +225,25 @@ pub(super) fn without_counter(definition: &str) -> String {
     format!("{columns}{front}{}", rest.trim_start_matches(|digit: char| digit.is_ascii_digit()))
 }
 
-fn unkeyed(table: &TableIdentity<'_>, columns: &[String], wanted: &RowSelection<'_>) -> Fault {
+/// Returns the names of the captured columns in a table that is described so.
+fn own_columns<'e>(
+    table: &TableIdentity<'_>,
+    entity: &'e EntityConfig,
+    known: &[Described],
+) -> Result<Vec<&'e str>, Fault> {
+    let has = |name: &str| known.iter().any(|column| column.name.eq_ignore_ascii_case(name));
+    let own = entity.columns.iter().map(|names| names.own(has).map_err(|error| misnamed(table, &error)));
+    own.collect()
+}
+
+fn unkeyed(table: &TableIdentity<'_>, key: &str, wanted: &RowSelection<'_>) -> Fault {
     let fault = |found: String| table_fault(Code::SourceTableUnkeyed, table, found);
     match wanted {
         RowSelection::After(..) => {
             fault("it has no primary key of integers, text, bytes or dates".to_owned())
                 .needs("such a key, by which its rows are read a part at a time")
         }
-        RowSelection::Keys(_) => fault(format!("no index begins with column {}", columns[0]))
+        RowSelection::Keys(_) => fault(format!("no index begins with column {key}"))
             .needs("such an index, by which single rows are found"),
     }
 }
@@ -253,12 +291,41 @@ mod tests {
     }
 
     #[test]
+    fn a_cursor_is_of_the_key_for_which_it_was_made() {
+        let plan = |columns: &[(&str, Kind, &str)]| {
+            let column = |(name, kind, collation): &(&str, Kind, &str)| KeyColumn {
+                name: (*name).to_owned(),
+                kind: *kind,
+                place: 0,
+                character_set: String::new(),
+                collation: (*collation).to_owned(),
+            };
+            let key = columns.iter().map(column).collect();
+            Plan::new(String::new(), &[], Vec::new(), ("PRIMARY".to_owned(), key))
+        };
+        let one = plan(&[("id", Kind::Bytes, "utf8mb4_bin")]);
+        let cursor = one.cursor_after(vec![Value::Bytes(b"7".as_slice().into())]);
+        assert_eq!(one.values_of(&cursor), Some(vec![Value::Bytes(b"7".as_slice().into())]));
+        for other in [
+            plan(&[("id", Kind::Bytes, "utf8mb4_general_ci")]),
+            plan(&[("uuid", Kind::Bytes, "utf8mb4_bin")]),
+            plan(&[("id", Kind::Unsigned, "")]),
+            plan(&[("id", Kind::Bytes, "utf8mb4_bin"), ("region", Kind::Signed, "")]),
+        ] {
+            assert_eq!(other.values_of(&cursor), None, "{}", other.key_definition());
+        }
+        // A cursor without the definition of its key.
+        let bare = ScanCursor(encode_values(&[Value::Bytes(b"7".as_slice().into())]).into());
+        assert_eq!(one.values_of(&bare), None);
+    }
+
+    #[test]
     fn a_key_that_is_captured_is_selected_once() {
         let column = |name: &str, kind| {
             let (character_set, collation) = (String::new(), String::new());
             KeyColumn { name: name.to_owned(), kind, place: 0, character_set, collation }
         };
-        let columns = ["user_id", "birthday"].map(str::to_owned);
+        let columns = ["user_id", "birthday"];
         let key = vec![column("region", Kind::Bytes), column("USER_ID", Kind::Unsigned)];
         let kinds = vec![Kind::Unsigned, Kind::Date];
         let plan = Plan::new(String::new(), &columns, kinds, ("PRIMARY".to_owned(), key));

@@ -3,7 +3,12 @@
 //!
 //! A statement names the new type of a column, not the old one. The old type is known of tables whose rows were read
 //! since the stream began. Tables that were made or emptied since then have no values to change. In other tables an
-//! alteration passes only if it keeps every value whatever the type was.
+//! alteration passes only if it keeps every value whatever the type was. A type is taken by its name, without its
+//! length: where the session has no strict mode, the new type may cut values.
+//!
+//! A column may have several names. A rename from one to another keeps the column and its values. A table that may have
+//! two columns with names of one field is read again whenever such a name comes or goes: nothing says which column the
+//! values came from.
 
 use std::collections::HashMap;
 
@@ -25,8 +30,10 @@ struct Known {
     /// The table was made or emptied, and no rows came since.
     is_empty: bool,
     shape: Option<Shape>,
-    /// Captured names that columns lost, with the present names of those columns.
-    renamed: Vec<(String, String)>,
+    /// Fields whose column lost its captured name, with the present names of those columns.
+    renamed: Vec<(usize, String)>,
+    /// A map showed one column for each field, and no other column got a name of a field since.
+    is_settled: bool,
 }
 
 /// Known shapes of the captured tables.
@@ -38,6 +45,7 @@ impl Shapes {
     pub fn saw(&mut self, shard: ShardId, shape: Option<Shape>) {
         let known = self.0.entry(shard).or_default();
         known.is_empty = false;
+        known.is_settled = shape.is_some();
         if shape.is_some() {
             known.shape = shape;
             known.renamed.clear();
@@ -62,10 +70,11 @@ impl Shapes {
     /// Describes a change of the table that row events do not show; `None` if they show all.
     pub fn judge(&mut self, table: &CapturedTable, changes: &[TableChange]) -> Option<String> {
         let known = self.0.entry(table.identity.shard).or_default();
-        if let Some(swapped) = swapped(known, table, changes) {
-            return Some(swapped);
-        }
-        changes.iter().find_map(|change| judge(known, table, change))
+        let is_lenient = changes.contains(&TableChange::Lenient);
+        let found = swapped(known, table, changes)
+            .or_else(|| changes.iter().find_map(|change| judge(known, table, change, is_lenient)));
+        known.is_settled &= found.is_none();
+        found
     }
 }
 
@@ -74,31 +83,48 @@ fn swapped(known: &Known, table: &CapturedTable, changes: &[TableChange]) -> Opt
     if known.is_empty {
         return None;
     }
-    let is_captured = |name: &str| table.columns.iter().any(|column| column.eq_ignore_ascii_case(name));
     changes.iter().find_map(|change| {
-        let TableChange::Rename { from, .. } = change else { return None };
+        let TableChange::Rename { from, to } = change else { return None };
+        let field = field_of(table, from)?;
+        let is_of_field = |name: &str| field_of(table, name) == Some(field);
+        if is_of_field(to) {
+            return None;
+        }
         let given = changes.iter().find_map(|other| match other {
-            TableChange::Rename { from: giver, to } if to.eq_ignore_ascii_case(from) => Some(giver.as_str()),
-            TableChange::Add(Some(to)) if to.eq_ignore_ascii_case(from) => Some("a new one"),
+            TableChange::Rename { from: giver, to } if is_of_field(to) && !is_of_field(giver) => {
+                Some(giver.as_str())
+            }
+            TableChange::Add(Some(to)) if is_of_field(to) => Some("a new one"),
             _ => None,
         })?;
-        is_captured(from).then(|| given_away(from, given))
+        Some(given_away(from, given))
     })
+}
+
+/// Returns the field whose column has this name, among others perhaps.
+fn field_of(table: &CapturedTable, name: &str) -> Option<usize> {
+    table.columns.iter().position(|names| names.has(name))
+}
+
+/// Returns the field whose column has this name now, be it a captured one or the one that the column was renamed to.
+fn field_now(known: &Known, table: &CapturedTable, name: &str) -> Option<usize> {
+    let renamed = known.renamed.iter().find(|(_, now)| now.eq_ignore_ascii_case(name));
+    renamed.map(|(field, _)| *field).or_else(|| field_of(table, name))
 }
 
 fn given_away(name: &str, to: &str) -> String {
     format!("captured name {name} given to another column ({to})")
 }
 
-fn judge(known: &mut Known, table: &CapturedTable, change: &TableChange) -> Option<String> {
-    let field_of = |name: &str| table.columns.iter().position(|column| column.eq_ignore_ascii_case(name));
+fn judge(known: &mut Known, table: &CapturedTable, change: &TableChange, is_lenient: bool) -> Option<String> {
     let entity = table.identity.entity;
     match change {
         TableChange::Versioned => Some("SYSTEM VERSIONING".to_owned()),
         TableChange::Engine(engine) => Some(format!("ENGINE = {engine}, which may not roll back,")),
         TableChange::Retype { column, to } if RAW.contains(&to.name.as_str()) => {
-            field_of(column).map(|_| another_type(column, to))
+            field_now(known, table, column).map(|_| another_type(column, to))
         }
+        TableChange::Lenient => None,
         _ if known.is_empty => None,
         TableChange::Ignore => Some("ALTER IGNORE".to_owned()),
         TableChange::Convert { .. } => {
@@ -108,17 +134,27 @@ fn judge(known: &mut Known, table: &CapturedTable, change: &TableChange) -> Opti
             has_text
                 .then(|| "CONVERT TO CHARACTER SET, which may change the bytes of captured text,".to_owned())
         }
-        TableChange::Drop(name) => field_of(name).map(|_| format!("DROP of captured column {name}")),
+        TableChange::Drop(name) => {
+            field_now(known, table, name).map(|_| format!("DROP of captured column {name}"))
+        }
         TableChange::Rename { from, to } => rename(known, table, from, to),
         TableChange::Add(name) => {
-            let is_lost = |lost: &str| name.as_ref().is_none_or(|name| name.eq_ignore_ascii_case(lost));
-            let lost = known.renamed.iter().find(|(lost, _)| is_lost(lost));
-            lost.map(|(lost, _)| format!("a new column under captured name {lost}"))
+            let is_at_risk = |field: usize| {
+                table.columns[field].are_several() || known.renamed.iter().any(|(lost, _)| *lost == field)
+            };
+            let gets_name = |field: usize| name.as_ref().is_none_or(|name| table.columns[field].has(name));
+            let field = (0..table.columns.len()).find(|field| is_at_risk(*field) && gets_name(*field))?;
+            Some(format!("a new column under captured name {}", table.columns[field]))
         }
         TableChange::Retype { column, to } => {
-            let field = field_of(column)?;
+            let field = field_now(known, table, column)?;
             let old = known.shape.as_ref().and_then(|shape| shape.formats.get(field).copied());
-            (!keeps_values(entity, field, old, to)).then(|| another_type(column, to))
+            // A day fits every other type of a day, and no text of fewer than ten characters.
+            let keeps_days = old.map(Kind::of) == Some(Kind::Day) && Kind::named(&to.name) == Kind::Day;
+            if is_lenient && !keeps_days {
+                return Some(another_type(column, to) + ", in a session without strict mode");
+            }
+            (to.is_generated || !keeps_values(entity, field, old, to)).then(|| another_type(column, to))
         }
     }
 }
@@ -128,20 +164,31 @@ fn another_type(column: &str, to: &ColumnType) -> String {
     format!("column {column} has another type ({}{})", to.name, character_set.unwrap_or_default())
 }
 
-/// Follows a rename. A captured name may go and come back, but only to the column that had it.
+/// Follows a rename. A captured name may go and come back, but only to the column that had it. A column may change from
+/// one name of its field to another.
 fn rename(known: &mut Known, table: &CapturedTable, from: &str, to: &str) -> Option<String> {
-    let is_captured = |name: &str| table.columns.iter().any(|column| column.eq_ignore_ascii_case(name));
-    if is_captured(to) {
-        let lost = known.renamed.iter().position(|(lost, _)| lost.eq_ignore_ascii_case(to));
-        if let Some(lost) = lost {
-            let (_, now) = known.renamed.remove(lost);
-            if !now.eq_ignore_ascii_case(from) {
-                return Some(given_away(to, from));
-            }
+    let (left, got) = (field_of(table, from), field_of(table, to));
+    if left.is_some() && left == got {
+        return None;
+    }
+    let is_unsure = |field: usize, known: &Known| table.columns[field].are_several() && !known.is_settled;
+    if let Some(field) = got {
+        let lost = known.renamed.iter().position(|(lost, _)| *lost == field);
+        let now = lost.map(|lost| known.renamed.remove(lost).1);
+        let is_another = match &now {
+            Some(now) => !now.eq_ignore_ascii_case(from),
+            // The column of the field may be there under another of its names.
+            None => table.columns[field].are_several(),
+        };
+        if is_another || is_unsure(field, known) {
+            return Some(given_away(to, from));
         }
     }
-    if is_captured(from) {
-        known.renamed.push((from.to_owned(), to.to_owned()));
+    if let Some(field) = left {
+        if is_unsure(field, known) {
+            return Some(format!("captured name {from} taken from a column that may not be the only one"));
+        }
+        known.renamed.push((field, to.to_owned()));
     } else if let Some((_, now)) = known.renamed.iter_mut().find(|(_, now)| now.eq_ignore_ascii_case(from)) {
         to.clone_into(now);
     }
@@ -230,3 +277,6 @@ fn keeps_values(entity: Entity, field: usize, old: Option<Format>, to: &ColumnTy
         (None, _) => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

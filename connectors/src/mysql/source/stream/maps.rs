@@ -4,26 +4,25 @@
 //! again. So maps are a cache between statements, and a stream holds a bounded number of them: a server that opens its
 //! tables again and again (`table_definition_cache`) numbers them anew each time, a million times in one file.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use anabranch_pipeline::config::{ColumnNames, Misnamed};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
 
 use super::alteration::{Shape, Shapes};
 use crate::mysql::source::decode::character_sets::{Collations, NEEDED, Unfit};
 use crate::mysql::source::decode::gtid::Flavor;
-use crate::mysql::source::decode::rows::{Plan, PlanProblem};
-use crate::mysql::source::decode::table_map::TableMap;
+use crate::mysql::source::decode::rows::{Kind, Plan, PlanProblem};
+use crate::mysql::source::decode::table_map::{Column, TableMap};
 use crate::mysql::source::decode::wire::Malformed;
+use crate::mysql::source::server::own_names::{ONE_NAME, ONE_NAME_REMEDY};
 use crate::mysql::source::server::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
 
 /// Maps kept for later statements: a captured table's takes a kilobyte or two, another's holds names only. Maps of the
 /// present statement are all kept, since any of its rows may refer to any of them.
 const MAPS_MAX: usize = 16_384;
-
-/// Captured tables of one statement that are checked for rows, at most.
-const WITHOUT_ROWS_MAX: usize = 256;
 
 /// A captured table with its present shape in the binlog.
 #[derive(Debug)]
@@ -56,7 +55,9 @@ pub struct TableMaps {
     /// A map of the present statement has come, but not yet the end of its rows.
     is_in_statement: bool,
     /// Ids of captured tables of the present statement without rows so far.
-    without_rows: Vec<u64>,
+    without_rows: BTreeSet<u64>,
+    /// A row was updated or deleted in the present statement, as far as it was read.
+    has_old_rows: bool,
     /// Shapes of captured tables, which outlive their maps.
     pub shapes: Shapes,
 }
@@ -91,7 +92,8 @@ impl TableMaps {
             collations,
             entries: HashMap::default(),
             is_in_statement: false,
-            without_rows: Vec::new(),
+            without_rows: BTreeSet::new(),
+            has_old_rows: false,
             shapes: Shapes::default(),
         }
     }
@@ -142,48 +144,60 @@ impl TableMaps {
 
     fn plan(&self, map: &TableMap<'_>, table: &CapturedTable) -> Result<Result<Plan, Mismatch>, Malformed> {
         let columns = map.columns(self.flavor)?;
-        let plan = match Plan::new(&columns, &table.columns) {
-            Ok(plan) => plan,
+        let planned = own_names(&columns, &table.columns)
+            .and_then(|names| Plan::new(&columns, &names).map(|plan| (names, plan)));
+        let (names, plan) = match planned {
+            Ok(planned) => planned,
             Err(problem) => return Ok(Err(Mismatch::Plan(problem))),
         };
         let entity = table.identity.entity;
-        for (field, name) in table.columns.iter().enumerate() {
+        for (field, name) in names.into_iter().map(str::to_owned).enumerate() {
             let needed = accepted_types(entity, field);
             let column = plan.place(field).map(|place| columns[place]);
             let Some(column) = column.filter(|column| accepts(entity, field, column.format)) else {
-                return Ok(Err(Mismatch::Type { column: name.clone(), needed }));
+                return Ok(Err(Mismatch::Type { column: name, needed }));
             };
             if !is_text(column.format) {
                 continue;
             }
             let Some(collation) = column.collation else {
-                return Ok(Err(Mismatch::Plan(PlanProblem::NoCharacterSet(name.clone()))));
+                return Ok(Err(Mismatch::Plan(PlanProblem::NoCharacterSet(name))));
             };
             if let Some(unfit) = self.collations.unfit(collation) {
-                return Ok(Err(Mismatch::Text { column: name.clone(), unfit, needed }));
+                return Ok(Err(Mismatch::Text { column: name, unfit, needed }));
             }
         }
         Ok(Ok(plan))
     }
 
     fn introduced(&mut self, table_id: u64, is_captured: bool) {
-        let is_noted = self.without_rows.len() >= WITHOUT_ROWS_MAX || self.without_rows.contains(&table_id);
-        if is_captured && !is_noted {
-            self.without_rows.push(table_id);
+        if is_captured {
+            self.without_rows.insert(table_id);
         }
     }
 
     /// Notes that rows of this table have come in the present statement.
-    pub fn has_rows(&mut self, table_id: u64) {
-        self.without_rows.retain(|id| *id != table_id);
+    pub fn has_rows(&mut self, table_id: u64, kind: Kind) {
+        self.without_rows.remove(&table_id);
+        self.has_old_rows |= kind != Kind::Insert;
     }
 
-    /// Ends the present statement: the next one sends its own maps. Returns the captured tables that it opened for
-    /// writing and has no rows of: a foreign key may have changed them.
+    /// Ends the present statement: the next one sends its own maps. Returns the captured tables of which a foreign key
+    /// may have changed rows that the binlog does not show.
+    ///
+    /// MariaDB opens the children of such a key as it opens the tables that a statement names, so the binlog has their
+    /// maps; it has no rows of the changes that InnoDB makes there. Only an updated or deleted row changes children.
+    /// MySQL either logs the rows of children too (9.6 and later), or does not even log their maps. The child of a key
+    /// of a table to itself has rows in the statement, and which rows the key changed is not seen.
     pub fn statement_ended(&mut self) -> Vec<Arc<MappedTable>> {
         self.is_in_statement = false;
+        let without_rows = std::mem::take(&mut self.without_rows);
+        let has_old_rows = std::mem::take(&mut self.has_old_rows);
+        if !has_old_rows || self.flavor == Flavor::MySql {
+            return Vec::new();
+        }
         let of_id = |id| self.entries.get(&id).and_then(|entry| entry.table.clone());
-        std::mem::take(&mut self.without_rows).into_iter().filter_map(of_id).collect()
+        without_rows.into_iter().filter_map(of_id).collect()
     }
 
     /// Returns the table of a map; `None` = no such map, `Some(None)` = a table that is not captured.
@@ -203,7 +217,24 @@ impl TableMaps {
         self.entries.clear();
         self.is_in_statement = false;
         self.without_rows.clear();
+        self.has_old_rows = false;
     }
+}
+
+/// Returns the names that the captured columns have in a table with these columns.
+fn own_names<'n>(columns: &[Column<'_>], captured: &'n [ColumnNames]) -> Result<Vec<&'n str>, PlanProblem> {
+    if columns.iter().any(|column| column.name.is_none()) {
+        return Err(PlanProblem::NoNames);
+    }
+    let is_called = |column: &Column<'_>, name: &str| {
+        column.name.is_some_and(|known| known.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    let own = |names: &'n ColumnNames| names.own(|name| columns.iter().any(|column| is_called(column, name)));
+    let problem = |error: Misnamed| match error {
+        Misnamed::Absent(names) => PlanProblem::ColumnMissing(names.to_string()),
+        Misnamed::Twice(one, other) => PlanProblem::ColumnTwice(one, other),
+    };
+    captured.iter().map(|names| own(names).map_err(problem)).collect()
 }
 
 impl MappedTable {
@@ -232,11 +263,17 @@ impl MappedTable {
                     .needs("binlog_row_metadata = FULL when the rows were written")
                     .remedy("SET GLOBAL binlog_row_metadata = FULL")
             }
+            Mismatch::Plan(problem @ PlanProblem::ColumnTwice(..)) => {
+                fault(Code::SourceSchemaChanged, problem.to_string()).needs(ONE_NAME).remedy(format!(
+                    "{ONE_NAME_REMEDY}; an account with rights on single columns may not see it, and then `check` \
+                     does not name it"
+                ))
+            }
             Mismatch::Plan(problem) => fault(Code::SourceSchemaChanged, problem.to_string())
                 .needs("every column that is captured")
                 .remedy(
-                    "set the column's new name in [entities.columns], or add the column to the table again if it lacks \
-                     it today",
+                    "set the column's new name in [entities.columns], beside the old one where other tables still have \
+                     that, or add the column to the table again if it lacks it today",
                 ),
             Mismatch::Type { column, needed } => {
                 fault(Code::SourceSchemaChanged, format!("column {column} has another type"))

@@ -4,7 +4,7 @@
 //! `maps.rs` and `alteration.rs` hold their tables. `pending.rs` makes rows into changes; `withheld.rs` keeps them
 //! until their group (`group.rs`) has ended, and `xa.rs` keeps those of branches. `group_reader.rs` decides where
 //! groups begin and end, and this file carries out its effects. `statement.rs` carries out statements, `reread.rs` has
-//! tables read again, and `unseen.rs` and `last_warning.rs` warn. `entry.rs` and `resume.rs` decide where a stream
+//! tables read again, and `last_warning.rs` spaces warnings. `entry.rs` and `resume.rs` decide where a stream
 //! starts (`beginning.rs`); `follows.rs` decides whether it may continue another server's. `locate.rs` finds past
 //! positions, and `inspect.rs` reads recordings, for tests.
 //!
@@ -28,7 +28,6 @@ mod reread;
 mod resume;
 mod statement;
 pub(super) mod transport;
-mod unseen;
 mod withheld;
 mod xa;
 
@@ -49,7 +48,6 @@ use self::last_warning::LastWarning;
 use self::maps::{MappedTable, Problem, TableMaps};
 use self::pending::{PendingRows, RowsBody};
 use self::transport::{Events, Transport};
-use self::unseen::Unseen;
 use crate::mysql::source::decode::character_sets::Collations;
 use crate::mysql::source::decode::compressed;
 use crate::mysql::source::decode::events::{self, Class};
@@ -79,7 +77,8 @@ pub struct MysqlStream<E = Transport> {
     has_lower_case_names: bool,
     tables: CapturedTables,
     maps: TableMaps,
-    unseen: Unseen,
+    /// Captured tables with unseen changes by a foreign key that no batch has counted yet.
+    cascaded: u64,
     last_warning: LastWarning,
     cursor: Cursor,
     groups: GroupReader,
@@ -109,7 +108,7 @@ impl<E: Events> MysqlStream<E> {
             has_lower_case_names: server.has_lower_case_names,
             tables,
             maps: TableMaps::new(server.flavor, server.collations),
-            unseen: Unseen::default(),
+            cascaded: 0,
             last_warning: LastWarning::default(),
             cursor,
             groups: GroupReader::new(server.flavor, beginning, spill),
@@ -128,7 +127,7 @@ impl<E: Events> MysqlStream<E> {
         }
         let moment = Moment { lsn: self.cursor.lsn()?, seconds: header.timestamp() };
         self.apply(class, event, moment, batch)?;
-        self.unseen.hand_over(self.cursor.source(), self.groups.is_new(moment.lsn), batch);
+        batch.pass_unseen(std::mem::take(&mut self.cascaded));
         // Within a group the position moves with captured rows only, and those leave when the group has ended. Between
         // groups the resume point moves with the position. So a position above the resume point says that rows after
         // the point were sent.
@@ -211,7 +210,7 @@ impl<E: Events> MysqlStream<E> {
             Class::Rows { kind, has_extra_data, is_compressed } => {
                 self.rows(kind, has_extra_data, is_compressed, event, moment.lsn)
             }
-            Class::PartialRows => self.partial_rows(event.data()),
+            Class::PartialRows => self.partial_rows(event.data(), moment.lsn),
             Class::Incident => {
                 let found = "the server wrote that events are missing here (INCIDENT)";
                 Err(self.cursor.fault(Code::BinlogEventUnknown, found).needs("a refresh of this source"))
@@ -266,12 +265,12 @@ impl<E: Events> MysqlStream<E> {
     }
 
     /// Returns the captured table of a rows event; `None` for other tables.
-    fn captured(&mut self, body: &[u8]) -> Result<Option<Arc<MappedTable>>, Fault> {
+    fn captured(&mut self, kind: Kind, body: &[u8], lsn: Lsn) -> Result<Option<Arc<MappedTable>>, Fault> {
         let table_id = rows::table_id(body).map_err(|error| self.cursor.malformed(error))?;
-        self.maps.has_rows(table_id);
+        self.maps.has_rows(table_id, kind);
         if rows::ends_statement(body) {
-            for table in self.maps.statement_ended() {
-                self.unseen.record(&table);
+            for child in self.maps.statement_ended() {
+                self.read_child_again(&child, lsn)?;
             }
         }
         match self.maps.get(table_id) {
@@ -282,8 +281,8 @@ impl<E: Events> MysqlStream<E> {
         }
     }
 
-    fn partial_rows(&mut self, body: &[u8]) -> Result<(), Fault> {
-        let Some(table) = self.captured(body)? else { return Ok(()) };
+    fn partial_rows(&mut self, body: &[u8], lsn: Lsn) -> Result<(), Fault> {
+        let Some(table) = self.captured(Kind::Update, body, lsn)? else { return Ok(()) };
         Err(self
             .cursor
             .fault(Code::BinlogEventUnknown, format!("a partial update of {}", table.name()))
@@ -299,7 +298,7 @@ impl<E: Events> MysqlStream<E> {
         event: Event,
         lsn: Lsn,
     ) -> Result<(), Fault> {
-        let Some(table) = self.captured(event.data())? else { return Ok(()) };
+        let Some(table) = self.captured(kind, event.data(), lsn)? else { return Ok(()) };
         // Also for rows that were sent before: the record at the group's end depends on the group alone.
         if let Some(fault) = table.unfit() {
             return self.read_again(&table.table, fault, lsn);

@@ -76,7 +76,7 @@ impl PendingRows {
         if [event.before, event.after].into_iter().flatten().any(|present| !plan.is_covered_by(present)) {
             return Err(Problem::Stop(
                 Fault::new(Code::SourceImageNotFull, table.name(), "rows without a captured column")
-                    .needs("binlog_row_image = FULL in every session")
+                    .needs("binlog_row_image = FULL in every session, and on MariaDB 11 no captured generated column")
                     .remedy("SET GLOBAL binlog_row_image = FULL"),
             ));
         }

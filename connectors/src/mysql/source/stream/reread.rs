@@ -12,6 +12,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use super::MysqlStream;
+use super::maps::MappedTable;
 use super::transport::Events;
 use crate::mysql::source::decode::xid::Xid;
 use crate::mysql::source::server::tables::CapturedTable;
@@ -25,6 +26,22 @@ impl<E: Events> MysqlStream<E> {
             self.groups.reread(table.identity.clone());
         }
         Ok(())
+    }
+
+    /// Has the child of a foreign key read again: the statement that ends at this position may have changed rows of it.
+    pub(super) fn read_child_again(&mut self, child: &MappedTable, lsn: Lsn) -> Result<(), Fault> {
+        self.cascaded += u64::from(self.groups.is_new(lsn));
+        let found = format!(
+            "a statement opened captured {} for writing and logged no rows of it: a foreign key (CASCADE, SET NULL) \
+             may have changed some",
+            child.name()
+        );
+        let fault = self
+            .cursor
+            .fault(Code::BinlogStatement, found)
+            .needs("changes of the table that are logged as row events")
+            .remedy("change the child's rows before the parent's, or drop the foreign key");
+        self.read_again(&child.table, fault, lsn)
     }
 
     /// Has every captured table read again, as it is not known which rows changed.

@@ -131,7 +131,10 @@ impl<E: Events> MysqlStream<E> {
             return Err(self
                 .cursor
                 .fault(Code::SourceSchemaChanged, format!("captured database {database} was dropped"))
-                .needs("a `rule` in [[entities]], by which Anabranch knows the tables of the database"));
+                .needs("a `rule` in [[entities]], by which Anabranch knows the tables of the database")
+                .remedy(
+                    "set `rule`, or refresh the source and run `remove --table` for tables that are gone",
+                ));
         };
         for table in tables {
             self.maps.shapes.forget(table.identity.shard);

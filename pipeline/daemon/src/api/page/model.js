@@ -188,6 +188,27 @@ export function told(problem) {
   return `${kind[0].toUpperCase()}${kind.slice(1)} ${worst.name} ${said}${more}`;
 }
 
+/** What to do about a problem that has no code: the steps of the runbook's section of this name, and its commands. */
+const STEPS = {
+  rejected: "The other documents go on; these are stale. `anabranch --config FILE dead-letters list` shows them with " +
+    "the server's reason, and `anabranch --config FILE dead-letters retry` applies them again once the cause is removed. " +
+    "Runbook: Documents that an index rejects.",
+  letters: "The other users go on. `anabranch --config FILE dispatch letters list` shows them, and " +
+    "`anabranch --config FILE dispatch letters requeue KEY` sends one again once the cause is removed. " +
+    "Runbook: Coupons that could not be granted.",
+  behind: "It goes on by itself. `anabranch --config FILE status` shows how far it is and what it waits for. " +
+    "Runbook: First look.",
+};
+
+/** Returns what to do about a problem without a code; an empty text where waiting is all. */
+export function steps(problem) {
+  const has = (test) => problem.things.some(test);
+  if (has((thing) => thing.parked)) return STEPS.rejected;
+  if (has((thing) => thing.letters)) return STEPS.letters;
+  if (has((thing) => thing.state === "behind")) return STEPS.behind;
+  return "";
+}
+
 /** Returns the daemon's own remedy, which it sends only to a client with a token; null without one. */
 export function remedy(problem) {
   const fault = problem.things.map((thing) => thing.fault).find((text) => text);

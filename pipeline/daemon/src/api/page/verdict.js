@@ -1,7 +1,7 @@
 // Shows the sentence at the top: the worst thing with its code, its remedy and the runbook's text.
 
 import { badge, byId, make, say } from "/page/elements.js";
-import { remedy, sentence, told } from "/page/model.js";
+import { remedy, sentence, steps, told } from "/page/model.js";
 import { section } from "/page/runbook.js";
 
 let shownCode = null;
@@ -29,7 +29,7 @@ function showOthers(problems) {
 
 /** Returns general advice. Without a token the fault's own text is missing; the runbook has the remedy. */
 function advice(problem) {
-  if (!problem.code) return "";
+  if (!problem.code) return steps(problem);
   const isStopped = problem.things.some((thing) => thing.state === "stopped");
   return isStopped
     ? " It stays stopped until an operator restarts it: the runbook's text below says how."

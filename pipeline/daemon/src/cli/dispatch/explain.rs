@@ -83,7 +83,8 @@ struct KnownUser<'a> {
 }
 
 async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
-    let (ledger, cohort) = (wiring.coupon_ledger().await?, coupons::cohort(wiring)?);
+    let ledger = wiring.coupon_ledger().await?;
+    let cohort = coupons::cohort(wiring, &coupons::LaneLag::new(wiring)?)?;
     let key = RunKey { programme: programme.name.clone(), day };
     let of_user = |ledger: &mut UsersLedger| ledger.users.get(&user).cloned();
     let Some(known) = ledger.with_users(&key, &[user], of_user).await? else { return Ok(Vec::new()) };
@@ -244,7 +245,11 @@ impl KnownUser<'_> {
             [] => "None of these tables has a row of the user.".to_owned(),
             tables => {
                 let names: Vec<String> = tables.iter().map(|table| table.table()).collect();
-                format!("A row of the user is in {}.", names.join(" and "))
+                format!(
+                    "A row of the user is in {}. The ledger decides: `is_sent`, `send_time` and `sent_occurrence` of \
+                     this row follow it, and may be late.",
+                    names.join(" and ")
+                )
             }
         }
     }

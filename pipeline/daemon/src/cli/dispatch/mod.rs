@@ -117,7 +117,7 @@ async fn run_day(
     programmes: &[Programme],
     of_day: &OfDay,
 ) -> Result<Vec<ProgrammeDay>, Fault> {
-    let dispatcher = coupons::dispatcher(wiring).await?;
+    let dispatcher = coupons::dispatcher(wiring, &coupons::LaneLag::new(wiring)?).await?;
     let mut shown = Vec::new();
     for programme in programmes {
         coupons::pass(wiring, &dispatcher, programme, &mut HashSet::new()).await?;
@@ -184,7 +184,7 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
             view.held
         ));
     }
-    if !view.is_behind_barrier && view.frozen > 0 {
+    if !view.is_after_barrier && view.frozen > 0 {
         line.push_str("\n  barrier    a wave was frozen before every lane had reached the end of its source");
     }
     if view.misplaced > 0 {
@@ -254,7 +254,7 @@ fn report_text(signed: &Signed) -> String {
         Some((id, _)) => format!("  relies on  reconciliation {id}"),
         None => "  relies on  no reconciliation".to_owned(),
     });
-    if !signed.report.is_behind_barrier {
+    if !signed.report.is_after_barrier {
         lines.push(
             "  barrier    a wave was frozen before every lane had reached the end of its source".to_owned(),
         );

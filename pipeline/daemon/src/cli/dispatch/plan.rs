@@ -48,7 +48,8 @@ pub(super) async fn run(
     day: Date,
     json: bool,
 ) -> Result<Exit, Fault> {
-    let (cohort, ledger) = (coupons::cohort(wiring)?, wiring.coupon_ledger().await?);
+    let cohort = coupons::cohort(wiring, &coupons::LaneLag::new(wiring)?)?;
+    let ledger = wiring.coupon_ledger().await?;
     let mut views = Vec::new();
     for programme in programmes {
         let mut tables = Vec::new();

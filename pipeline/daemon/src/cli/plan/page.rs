@@ -1,5 +1,6 @@
 //! A plan as one HTML page without anything from elsewhere, for a browser or for paper.
 
+use super::measure::MeasuredView;
 use super::view::{FigureView, PlanView, StoreView, YearView};
 
 const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Capacity plan</title>\n<style>\n\
@@ -12,6 +13,10 @@ const HEAD: &str = "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\"
 
 pub fn of(view: &PlanView) -> String {
     let mut page = HEAD.to_owned();
+    if let Some((heading, facts)) = view.measured.as_ref().map(MeasuredView::text) {
+        let facts: String = facts.iter().map(|fact| format!("<li>{}\n", escaped(fact))).collect();
+        page.push_str(&format!("<h2>{}</h2>\n<ul>\n{facts}</ul>\n", escaped(&heading)));
+    }
     for system in &view.systems {
         page.push_str(&format!("<h2>{}</h2>\n", escaped(system.name)));
         figures(&system.figures, &mut page);

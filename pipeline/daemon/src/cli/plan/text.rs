@@ -1,9 +1,15 @@
 //! A plan as text for a terminal.
 
+use super::measure::MeasuredView;
 use super::view::{FigureView, PlanView, ShardingView, StoreView, YearView};
 
 pub fn of(view: &PlanView) -> String {
     let mut lines = Vec::new();
+    if let Some((heading, facts)) = view.measured.as_ref().map(MeasuredView::text) {
+        lines.extend([heading.to_uppercase(), String::new()]);
+        lines.extend(facts.iter().map(|fact| format!("  {fact}")));
+        lines.push(String::new());
+    }
     for system in &view.systems {
         lines.extend([system.name.to_uppercase(), String::new()]);
         system.figures.iter().for_each(|one| figure(one, &mut lines));

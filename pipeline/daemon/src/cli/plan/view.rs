@@ -7,11 +7,16 @@ use anabranch_schemas::capacity::sheet::{Figure, Store, Unit};
 use anabranch_schemas::capacity::term::Amount;
 use serde::Serialize;
 
+use super::measure::MeasuredView;
+
 #[derive(Debug, Serialize)]
 pub struct PlanView {
     pub systems: Vec<SystemView>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub compare: Vec<ShardingView>,
+    /// The fields that `--measure` filled; `None` = all figures are computed from the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured: Option<MeasuredView>,
 }
 
 #[derive(Debug, Serialize)]
@@ -87,6 +92,7 @@ impl PlanView {
         Self {
             systems: plan.systems.iter().map(|system| SystemView::of(system, years)).collect(),
             compare: compare.collect(),
+            measured: None,
         }
     }
 }

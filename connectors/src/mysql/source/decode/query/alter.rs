@@ -10,6 +10,8 @@ use super::super::tokens::{Token, Tokens};
 pub enum TableChange {
     /// `IGNORE`: the server may remove rows and bend values.
     Ignore,
+    /// The session has no strict mode: the server cuts values that do not fit a new type.
+    Lenient,
     /// System versioning: the server logs each update with a row of history after it, and each delete as an update.
     Versioned,
     /// An engine that is not known to roll back.
@@ -38,6 +40,8 @@ pub struct ColumnType {
     pub name: String,
     /// The column's own character set; `None` = the table's.
     pub character_set: Option<String>,
+    /// Values of the column follow from an expression that the statement gives.
+    pub is_generated: bool,
 }
 
 /// Engines that undo changes on a rollback, in lower case.
@@ -172,7 +176,8 @@ impl Part<'_> {
 
     fn column_type(&self) -> Option<ColumnType> {
         let name = self.0.first()?.name()?.to_ascii_lowercase();
-        Some(ColumnType { name, character_set: character_set(self.0) })
+        let is_generated = self.0.iter().any(|token| token.is("AS"));
+        Some(ColumnType { name, character_set: character_set(self.0), is_generated })
     }
 
     fn column_change(&mut self, changes: &mut Vec<TableChange>) {

@@ -33,7 +33,7 @@ impl Ground {
         let entity = EntityConfig {
             entity: Entity::User,
             tables: TablePattern::parse(&pattern).unwrap(),
-            columns: vec!["id".to_owned(), "birthday".to_owned()],
+            columns: vec!["id".into(), "birthday".into()],
             level: None,
             rule: None,
             sharding_column: None,

@@ -1,8 +1,12 @@
-//! The Debian package of the debug binary: installed into a private root, looked through, and run from there.
+//! The Debian package of the debug binary: installed into a private root, looked through, and run from there;
+//! `container` makes an image of it, and `licences` reads the notices in it.
 //!
 //! A machine without `dpkg-deb`, or without a program that one of the tests needs, prints `skipped:`.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, too, fail by panicking")]
+
+mod container;
+mod licences;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,16 +22,18 @@ use flate2::read::GzDecoder;
 /// Time of all files in the package: 2001-09-09 01:46:40 UTC.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 /// Every file of the package but manual pages, with its rights.
-const FILES: [(&str, u32); 31] = [
+const FILES: [(&str, u32); 33] = [
     ("usr/bin/anabranch", 0o755),
     ("usr/lib/systemd/system/anabranch.service", 0o644),
     ("usr/share/bash-completion/completions/anabranch", 0o644),
     ("usr/share/doc/anabranch/RUNBOOK.md", 0o644),
     ("usr/share/doc/anabranch/SECURITY.md", 0o644),
+    ("usr/share/doc/anabranch/THIRD-PARTY", 0o644),
     ("usr/share/doc/anabranch/changelog.gz", 0o644),
     ("usr/share/doc/anabranch/connect.md", 0o644),
     ("usr/share/doc/anabranch/copyright", 0o644),
     ("usr/share/doc/anabranch/examples/anabranch.example.toml", 0o644),
+    ("usr/share/doc/anabranch/examples/flux.example.toml", 0o644),
     ("usr/share/doc/anabranch/examples/grafana/lanes.json", 0o644),
     ("usr/share/doc/anabranch/examples/grafana/overview.json", 0o644),
     ("usr/share/doc/anabranch/examples/grafana/reconciliation.json", 0o644),
@@ -53,6 +59,8 @@ const FILES: [(&str, u32); 31] = [
 ];
 /// Settings of the unit that systemd before 254 does not know, and passes over.
 const NEWER_SETTINGS: [&str; 2] = ["'RestartSteps'", "'RestartMaxDelaySec'"];
+/// Notices of the standard library, which a tool chain may lack.
+const STANDARD_LIBRARY: &str = "usr/share/doc/anabranch/THIRD-PARTY-rust.html.gz";
 const EXAMPLE: &str = "usr/share/doc/anabranch/examples/anabranch.example.toml";
 
 /// The package, and a folder with its files.
@@ -148,6 +156,9 @@ fn the_package_has_these_files_with_these_rights_and_no_others() {
     let all = files.len();
     files.retain(|path, _| !path.starts_with("usr/share/man/man1/anabranch-"));
     assert!(all - files.len() > 30, "only {} manual pages of commands", all - files.len());
+    if files.remove(STANDARD_LIBRARY).is_none() {
+        println!("skipped: this tool chain came without the notices of the standard library");
+    }
     let expected: BTreeMap<String, u32> = FILES.map(|(path, mode)| (path.to_owned(), mode)).into();
     assert_eq!(files, expected);
     assert!(unpacked.root.join("etc/anabranch").is_dir());
@@ -302,57 +313,4 @@ fn dpkg_installs_upgrades_and_purges_it_and_leaves_the_configuration() {
     let left: Vec<String> =
         files(&root).into_keys().filter(|path| !path.starts_with("var/lib/dpkg/")).collect();
     assert_eq!(left, ["etc/anabranch/anabranch.toml"]);
-}
-
-#[test]
-fn an_image_of_the_package_runs_without_rights_on_a_read_only_root() {
-    let Some(unpacked) = unpacked() else { return };
-    let missing = [("buildah", "--version"), ("apt-get", "--version"), ("unshare", "--version")];
-    if !missing.iter().all(|(program, argument)| has(program, &[*argument]))
-        || !has("unshare", &["--mount", "true"])
-    {
-        return;
-    }
-    // Images of this test have a folder of their own.
-    let folder = empty_folder("image");
-    let conf = folder.join("storage.conf");
-    let (graph, run) = (folder.join("graph"), folder.join("run"));
-    let storage = format!(
-        "[storage]\ndriver = \"vfs\"\ngraphroot = \"{}\"\nrunroot = \"{}\"\n",
-        graph.display(),
-        run.display()
-    );
-    fs::write(&conf, storage).unwrap();
-    let image = "localhost/anabranch:test";
-    let build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../container/build");
-    let mut build = Command::new(build);
-    build.arg(&unpacked.package).arg(image).env("CONTAINERS_STORAGE_CONF", &conf);
-    build.env("BUILDAH_OPTIONS", "--isolation chroot");
-    let built = build.output().unwrap();
-    if !built.status.success() {
-        return println!("skipped: no image was built: {}", String::from_utf8_lossy(&built.stderr));
-    }
-    let buildah = |arguments: &[&str]| {
-        let mut buildah = Command::new("buildah");
-        succeed(buildah.args(arguments).env("CONTAINERS_STORAGE_CONF", &conf)).trim().to_owned()
-    };
-    let container = buildah(&["from", "--pull-never", image]);
-    let example = format!("{}:/etc/anabranch/anabranch.toml:ro", unpacked.root.join(EXAMPLE).display());
-    let started = ["run", "--isolation", "chroot", "--volume", &example, &container, "--"];
-    let checked = buildah(&[&started[..], &["/usr/bin/anabranch", "check", "--offline"]].concat());
-    assert!(checked.contains("ok folder for temporary files: /var/cache/anabranch"), "{checked}");
-
-    // This isolation leaves the root writable, so the same files are run once more under a read-only mount.
-    let script = "mount --bind \"$1\" /mnt\n\
-                  mount --bind \"$2\" /mnt/etc/anabranch\n\
-                  mount -t tmpfs -o mode=1777 tmpfs /mnt/var/cache/anabranch\n\
-                  mount -o remount,ro,bind /mnt\n\
-                  if touch /mnt/written 2>/dev/null; then exit 99; fi\n\
-                  TMPDIR=/var/cache/anabranch exec chroot --userspec=65532:65532 --groups= /mnt \
-                  /usr/bin/anabranch --config /etc/anabranch/anabranch.example.toml check --offline\n";
-    let mut restricted = Command::new("unshare");
-    restricted.args(["--mount", "sh", "-e", "-c", script, "sh", &buildah(&["mount", &container])]);
-    succeed(restricted.arg(unpacked.root.join(EXAMPLE).parent().unwrap()));
-    buildah(&["rm", &container]);
-    fs::remove_dir_all(&folder).unwrap();
 }

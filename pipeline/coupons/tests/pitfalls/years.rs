@@ -1,0 +1,92 @@
+//! Pitfalls of years and keys: the calendar of an occurrence, the gap between celebrated days, and letters.
+
+use anabranch_coupons::dead_letters::{Decision, LeftAlone, end, requeue};
+use anabranch_coupons::issuing::answered;
+use anabranch_coupons::ports::Answer;
+use anabranch_coupons::records::{ATTEMPT_TIMEOUT, Candidate, FailedOutcome, Reason, RowState, WAVES};
+use anabranch_coupons::reserving::{MessageEnd, denied, settle};
+use anabranch_schemas::celebration::{Birthday, LeapDayRule, Occurrence, celebrated};
+use anabranch_schemas::lunar::LunarMonthDay;
+use jiff::civil::{Date, date};
+use jiff::{SignedDuration, ToSpan};
+
+use crate::user::User;
+use crate::{LUNAR, MEMORY, SOLAR};
+
+#[test]
+fn solar_and_lunar_years_of_one_number_are_two_occurrences() {
+    let mut user = User::new("");
+    assert_eq!(user.grant(date(2023, 3, 1), SOLAR), Ok(()));
+    // Lunar 12-01 of the lunar year 2023, 316 days later.
+    let day = date(2024, 1, 11);
+    assert_eq!(Occurrence::of(LUNAR, day).unwrap().to_string(), "lunar:2023");
+    assert_eq!(user.grant(day, LUNAR), Ok(()));
+}
+
+#[test]
+fn a_lunar_birthday_that_never_falls_in_a_solar_year_gets_its_coupon_of_that_lunar_year() {
+    let birthday = Birthday::Lunar(LunarMonthDay::new(12, 1).unwrap());
+    let is_celebrated = |day: &Date| {
+        celebrated(*day, &[LUNAR], LeapDayRule::Feb28).iter().any(|found| found.birthday == birthday)
+    };
+    let year = |year| (0..365).map(move |days: i32| date(year, 1, 1).checked_add(days.days()).unwrap());
+    assert_eq!(year(2025).filter(is_celebrated).count(), 0);
+    let days: Vec<Date> = year(2026).filter(is_celebrated).collect();
+    assert_eq!(days, [date(2026, 1, 19)]);
+    let mut user = User::new("");
+    assert_eq!(user.grant(date(2024, 12, 31), LUNAR), Ok(()));
+    assert_eq!(user.grant(days[0], LUNAR), Ok(()));
+    let years: Vec<i16> = user.ledger.rows.keys().map(|occurrence| occurrence.year).collect();
+    assert_eq!(years, [2024, 2025], "each lunar year has one coupon");
+}
+
+#[test]
+fn the_gap_counts_from_celebrated_day_to_celebrated_day_however_late_a_grant_was() {
+    let mut user = User::new("");
+    let missed = user.day(date(2026, 3, 20), SOLAR);
+    user.ledger.now += SignedDuration::from_hours(20 * 24);
+    let taken = user.reserve(&missed).unwrap();
+    assert_eq!(user.issue(&missed, &taken), Ok(()));
+    settle(&mut user.ledger, &missed, &taken.key, &taken.coupon);
+    // That is 306 days after the celebrated day, and 286 days after the grant.
+    assert_eq!(user.grant(date(2027, 1, 20), SOLAR), Ok(()));
+}
+
+#[test]
+fn a_letter_of_unknown_outcome_that_is_sent_again_asks_for_its_key_before_it_calls() {
+    let mut user = User::new("");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    assert_eq!(user.issue(&candidate, &taken), Ok(()));
+    assert_eq!(answered(&mut user.ledger, &taken, Answer::Mismatch, true), MessageEnd::Done);
+    let key = taken.key;
+    let is_unknown =
+        matches!(user.ledger.rows[&key.occurrence].state, RowState::Failed(FailedOutcome::Unknown { .. }));
+    assert!(is_unknown);
+    user.ledger.now += ATTEMPT_TIMEOUT;
+    let sent = requeue(&mut user.ledger, &key, MEMORY).unwrap();
+    let again = user.reserve(&sent).unwrap();
+    assert!(again.may_have_called, "the granter asks for the key");
+    assert_eq!(again.key, key, "an unknown outcome gets no new key");
+    assert_eq!(denied(&mut user.ledger, &again, MEMORY), Ok(()));
+    assert_eq!(user.issue(&sent, &again), Ok(()), "the key was never given");
+}
+
+#[test]
+fn a_letter_that_a_person_ends_has_its_coupon_or_is_refused_in_every_later_wave() {
+    for (decision, expected) in
+        [(Decision::Given, RowState::Settled), (Decision::NotGiven, RowState::Refused(Reason::Dropped))]
+    {
+        let mut user = User::new("");
+        let candidate = user.day(date(2027, 5, 4), SOLAR);
+        let taken = user.reserve(&candidate).unwrap();
+        assert_eq!(user.issue(&candidate, &taken), Ok(()));
+        assert_eq!(answered(&mut user.ledger, &taken, Answer::Mismatch, true), MessageEnd::Done);
+        assert_eq!(end(&mut user.ledger, &taken.key, decision), Ok(()));
+        assert_eq!(user.ledger.rows[&taken.key.occurrence].state, expected);
+        user.ledger.now += ATTEMPT_TIMEOUT;
+        let later = Candidate { wave: WAVES, ..candidate };
+        assert!(matches!(user.reserve(&later), Err(MessageEnd::Done)));
+        assert_eq!(end(&mut user.ledger, &taken.key, decision), Err(LeftAlone::NoDeadLetter));
+    }
+}

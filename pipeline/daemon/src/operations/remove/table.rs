@@ -1,0 +1,145 @@
+//! Removes the derived rows of one table that is gone from its source.
+//!
+//! The configuration has the source, and its lanes may run: no lane writes rows of a table that does not exist, and a
+//! row that a lane writes over one that was read has another version, and stays. A captured table that comes back
+//! meanwhile is seen before each step. Another file may have a source that this one lacks, so no table of such a source
+//! is removed.
+
+use std::collections::BTreeSet;
+
+use anabranch_pipeline::config::{EntityConfig, Removal, SourceConfig};
+use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::retry::again;
+use anabranch_schemas::shard::ShardId;
+
+use super::{Departed, RemoveOutcome, RemoveRequest, remove_rows};
+use crate::wiring::Wiring;
+
+pub(super) async fn remove(
+    wiring: &Wiring,
+    request: &RemoveRequest,
+    is_rehearsal: bool,
+) -> Result<RemoveOutcome, Fault> {
+    let Departed::Table { database, table, source } = &request.departed else {
+        return Err(request.refused("it is no table"));
+    };
+    let name = (database.as_str(), table.as_str());
+    let (mut shards, mut asked) = (BTreeSet::new(), Vec::new());
+    for known in meant_sources(wiring, request, name, source.as_deref())? {
+        require_gone(wiring, request, known, name).await?;
+        shards.insert(ShardId::of(&known.name, database, table, known.generation));
+        asked.push(known.name.clone());
+    }
+    require_not_retained(wiring, request, &shards).await?;
+    let mut outcome = RemoveOutcome::default();
+    remove_rows(wiring, &shards, &asked, (&mut outcome, is_rehearsal)).await?;
+    if outcome.rows() == 0 {
+        outcome.notes.push(format!(
+            "no derived rows are known under {database}.{table} of source {}: they are gone, or the name is another",
+            asked.join(", ")
+        ));
+    }
+    Ok(outcome)
+}
+
+/// Returns the sources that may have had the table: the one that the request names, or else those whose patterns its
+/// name fits.
+fn meant_sources<'w>(
+    wiring: &'w Wiring,
+    request: &RemoveRequest,
+    (database, table): (&str, &str),
+    named: Option<&str>,
+) -> Result<Vec<&'w SourceConfig>, Fault> {
+    let mut meant = Vec::new();
+    for source in &wiring.config().sources {
+        let entity = entity_of(wiring, source, (database, table));
+        if !named.map_or(entity.is_some(), |named| named == source.name) {
+            continue;
+        }
+        if entity.is_some_and(|entity| entity.removal == Removal::Retain) {
+            let found = "its entity has `removal = \"retain\"`, so its derived rows stand on purpose";
+            return Err(retained(request, found).remedy(BY_SHARD));
+        }
+        meant.push(source);
+    }
+    match (meant.is_empty(), named) {
+        (false, _) => Ok(meant),
+        (true, Some(named)) => Err(request
+            .refused(format!("source {named} is not in this configuration, and another file may have it"))
+            .needs("a file that has the source")
+            .remedy(format!(
+                "for a source that left every file, `anabranch --config FILE remove --source {named}` removes all of \
+                 its tables"
+            ))),
+        (true, None) => Err(request
+            .refused("no pattern of a source captures a table of this name")
+            .needs("--source NAME for a table of a former pattern, or the right name")),
+    }
+}
+
+/// Returns the entity of the source whose pattern the name fits.
+fn entity_of<'w>(
+    wiring: &'w Wiring,
+    source: &SourceConfig,
+    (database, table): (&str, &str),
+) -> Option<&'w EntityConfig> {
+    source.entities.iter().find_map(|entity| wiring.config().entity_of(*entity, database, table))
+}
+
+/// Refuses a table that a source of the configuration has, or that it may hide.
+async fn require_gone(
+    wiring: &Wiring,
+    request: &RemoveRequest,
+    source: &SourceConfig,
+    (database, table): (&str, &str),
+) -> Result<(), Fault> {
+    let connector = wiring.source_connector(&source.name)?;
+    match again(|| connector.has_table(database, table)).await {
+        Ok(false) => return Ok(()),
+        Ok(true) => {}
+        Err(fault) if fault.class() == Class::Transient => return Err(fault),
+        Err(fault) => {
+            return Err(request
+                .refused(format!("source {} does not say whether it has the table", source.name))
+                .needs("SELECT on its database for the capture account")
+                .caused_by(fault));
+        }
+    }
+    let has_it = format!("source {} has it", source.name);
+    if entity_of(wiring, source, (database, table)).is_none() {
+        return Err(request
+            .refused(format!("{has_it}, and no pattern captures it"))
+            .needs("a table that is gone")
+            .remedy(BY_SHARD));
+    }
+    Err(request
+        .refused(format!("{has_it}, and it is captured"))
+        .needs("a table that was dropped or renamed; a source that has it keeps its derived rows current")
+        .remedy("if another source had it too, `--source NAME` removes the rows of its table alone"))
+}
+
+/// The way to remove rows that this command leaves.
+const BY_SHARD: &str = "to drop its rows nevertheless, `anabranch --config FILE reconcile remove-foreign --store NAME \
+                        --shard ID`";
+
+fn retained(request: &RemoveRequest, found: impl Into<String>) -> Fault {
+    request.refused(found).needs("a table without `removal = \"retain\"`, or the removal of its whole source")
+}
+
+/// Refuses a table that left by a retention rule: its derived rows stand on purpose.
+async fn require_not_retained(
+    wiring: &Wiring,
+    request: &RemoveRequest,
+    shards: &BTreeSet<ShardId>,
+) -> Result<(), Fault> {
+    for projection in &wiring.config().projections {
+        for store in wiring.derived(&projection.name)? {
+            if store.retired_tables().await?.iter().any(|table| shards.contains(&table.shard)) {
+                let name = &projection.name;
+                let found = format!("it left by a retention rule, and projection {name} retains its rows");
+                return Err(retained(request, found));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! A ledger that is restored from an older copy: nothing is granted until the coupon system's statement is taken in.
+
+#![expect(clippy::unwrap_used, reason = "the whole file is tests")]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anabranch_connectors::memory::MemoryLedger;
+use anabranch_coupons::issuing::Chain;
+use anabranch_coupons::ports::{Ledger, Register};
+use anabranch_coupons::records::Unique;
+use anabranch_coupons::restored::compare;
+use anabranch_pipeline::error::{Code, Fault};
+
+use crate::script::{Script, granter};
+use crate::world::{Database, minutes};
+
+/// Returns a day on which each user has a coupon, and whose ledger was restored from a copy of its midnight.
+fn restored() -> Script {
+    let mut script = Script::new();
+    script.pass().unwrap();
+    let copy = script.life.world().database.clone();
+    script.work_until(1);
+    script.expect_everybody_once("before the restore");
+    restore(&script, copy);
+    // The coupon system has forgotten the keys, so a second call would give a second coupon.
+    script.work_until(25);
+    script
+}
+
+fn restore(script: &Script, copy: Database) {
+    let mut world = script.life.world();
+    world.books.restored(&copy.chain);
+    world.database = copy;
+    world.restored_at = Some(world.now);
+}
+
+fn chain(script: &Script) -> Chain {
+    let world = script.life.world();
+    Chain::of(world.database.tokens, world.register)
+}
+
+fn code(end: Result<impl std::fmt::Debug, Fault>) -> Code {
+    end.unwrap_err().code()
+}
+
+#[test]
+fn a_ledger_restored_from_an_older_copy_grants_nothing_and_is_named() {
+    let mut script = restored();
+    let given = script.given();
+    assert_eq!(given.len(), script.users.len(), "nobody has a second coupon");
+    assert_eq!(code(script.pass()), Code::CouponLedgerRestored);
+    let mut world = script.life.world();
+    let (now, archive) = (world.now, world.archive.clone());
+    world.queue = archive.into_iter().map(|message| (now, message)).collect();
+    drop(world);
+    assert_eq!(code(script.grant()), Code::CouponLedgerRestored, "granters compare for themselves");
+    assert_eq!(script.given(), given);
+}
+
+#[test]
+fn a_statement_that_was_taken_in_lets_the_day_go_on_and_nobody_gets_a_second_coupon() {
+    for steps in 0.. {
+        let mut script = restored();
+        let mut taker = script.life.taker();
+        let has_ended = (0..steps).any(|_| script.life.poll(&mut taker).is_some());
+        if !has_ended {
+            assert_eq!(chain(&script), Chain::Restored, "a command that was killed after {steps} steps");
+            assert_eq!(code(script.pass()), Code::CouponLedgerRestored);
+            // The command is repeated.
+            let taker = script.life.taker();
+            script.finish(taker).unwrap();
+        }
+        assert_eq!(chain(&script), Chain::Level);
+        script.work_until(30);
+        script.expect_everybody_once("after the statement");
+        if has_ended {
+            assert!(steps > script.users.len(), "the ledger is written for each user");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_granter_whose_issue_was_lost_in_a_restore_does_not_call() {
+    let mut script = Script::new();
+    let mut actor = granter(&mut script);
+    let copy = script.life.world().database.clone();
+    let has_issued = |script: &Script| script.life.world().database.tokens != copy.tokens;
+    while !has_issued(&script) {
+        assert!(script.life.poll(&mut actor).is_none(), "it ended before it issued");
+    }
+    // Between the issue and the register a person restores the ledger and takes an empty statement in.
+    restore(&script, copy);
+    let taker = script.life.taker();
+    script.finish(taker).unwrap();
+    assert_eq!(chain(&script), Chain::Level);
+    _ = script.finish(actor);
+    assert!(script.given().is_empty(), "the ledger lacks the rows");
+    script.wait(minutes(31));
+    script.work_until(4);
+    script.expect_everybody_once("other granters begin anew");
+}
+
+/// A register that another process moves between two reads.
+struct Moving(AtomicUsize, Vec<u128>);
+
+impl Register for Moving {
+    async fn read(&self) -> Result<Unique, Fault> {
+        let reads = self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(Unique(self.1[reads.min(self.1.len() - 1)]))
+    }
+
+    async fn swap(&self, _: Unique, _: Unique) -> Result<bool, Fault> {
+        Ok(false)
+    }
+}
+
+#[tokio::test]
+async fn a_register_that_moves_while_it_is_compared_says_nothing_about_the_ledger() {
+    let ledger = MemoryLedger::new(Unique(1));
+    ledger.begin_tokens(Unique(9)).await.unwrap();
+    for (reads, expected) in
+        [(vec![4, 9], None), (vec![9], Some(Chain::Level)), (vec![4], Some(Chain::Restored))]
+    {
+        let (found, ..) = compare(&ledger, &Moving(AtomicUsize::new(0), reads)).await.unwrap();
+        assert_eq!(found, expected);
+    }
+}
