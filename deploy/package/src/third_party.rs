@@ -120,7 +120,7 @@ impl Texts {
 fn wrapped(names: &[String]) -> String {
     let (mut lines, mut line) = (String::new(), String::new());
     for name in names {
-        if !line.is_empty() && line.len() + name.len() + 2 > COLUMNS {
+        if !line.is_empty() && line.len() + name.len() + 3 > COLUMNS {
             lines.push_str(&line);
             lines.push_str(",\n");
             line.clear();
