@@ -1,4 +1,4 @@
-//! Whether lanes are late, as all dispatchers and granters of a process know it: one sampler finds out for all of them.
+//! The verdict whether lanes are late, which all dispatchers and granters of a process share. One sampler finds it out.
 //!
 //! The verdict is the only writer of its gauge. Under one lock it is shown, or given up because no work has asked for
 //! a while, so a sampler that ends can never overwrite what the next one shows.
