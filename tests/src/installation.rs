@@ -229,6 +229,17 @@ impl<'g> Installation<'g> {
         &self.call.file
     }
 
+    /// Returns [`Installation::configuration_text`] with more lines in its section `[http]`.
+    ///
+    /// # Panics
+    /// Panics when the text has no such section.
+    pub fn configuration_text_with_http(&self, lines: &str) -> String {
+        let text = self.configuration_text();
+        let with_lines = text.replace("[http]\n", &format!("[http]\n{lines}\n"));
+        assert_ne!(text, with_lines, "there is no [http] to put them into");
+        with_lines
+    }
+
     /// Writes any text as the configuration file.
     pub fn write_configuration_text(&mut self, text: &str) {
         // The demo makes the file, for its permissions; the rename gives each daemon its own file as a whole.

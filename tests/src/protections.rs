@@ -13,7 +13,8 @@ pub struct Protection {
     pub name: String,
     pub guards: String,
     pub edits: Vec<Edit>,
-    /// Arguments of `cargo test --workspace`; the simulation when there are none.
+    /// Arguments of `cargo test` that choose one test binary, and a part of the names of its tests; the simulation when
+    /// there are none. `--lib` is that of the package of the first edit, unless `--package` names another one.
     #[serde(default)]
     pub test: Vec<String>,
     /// Whether the test needs real servers.
@@ -30,9 +31,29 @@ pub struct Edit {
     pub after: String,
 }
 
+/// The tests that are to notice that a protection is missing.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TestSelection {
+    /// Arguments of `cargo test` that choose the binary: `--workspace --test simulation`.
+    pub binary: Vec<String>,
+    /// Part of the names of its tests; empty for all of them.
+    pub filter: String,
+}
+
 #[derive(Deserialize)]
 struct List {
     protection: Vec<Protection>,
+}
+
+/// The part of a `Cargo.toml` that names its package.
+#[derive(Deserialize)]
+struct Manifest {
+    package: Option<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
 }
 
 impl Protection {
@@ -46,6 +67,45 @@ impl Protection {
             std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         toml::from_str::<List>(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())).protection
     }
+
+    /// Returns the name of the package whose sources the first edit changes; `None` = a file of no package.
+    pub fn package(&self, root: &Path) -> Option<String> {
+        let file = &self.edits.first()?.file;
+        file.ancestors().skip(1).find_map(|folder| {
+            let text = std::fs::read_to_string(root.join(folder).join("Cargo.toml")).ok()?;
+            toml::from_str::<Manifest>(&text).ok()?.package.map(|package| package.name)
+        })
+    }
+
+    /// Returns the tests to run for this protection; `root` is the checkout.
+    ///
+    /// Unit tests are those of one package, since all packages' would link a dozen binaries for each edit. Its
+    /// dependencies are built once more for it, as another selection of packages gives them other features.
+    pub fn selection(&self, root: &Path) -> TestSelection {
+        if self.test.is_empty() {
+            let binary = ["--workspace", "--test", "simulation"].map(str::to_owned).to_vec();
+            return TestSelection { binary, filter: "whatever".to_owned() };
+        }
+        let (mut binary, mut filter) = (Vec::new(), String::new());
+        let mut words = self.test.iter();
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--lib" => binary.push(word.clone()),
+                "--package" | "--test" => {
+                    binary.extend([Some(word), words.next()].into_iter().flatten().cloned());
+                }
+                _ => filter.clone_from(word),
+            }
+        }
+        let has = |option: &str| binary.iter().any(|word| word == option);
+        let package = if has("--lib") && !has("--package") { self.package(root) } else { None };
+        let before = match package {
+            Some(package) => vec!["--package".to_owned(), package],
+            None if has("--package") => Vec::new(),
+            None => vec!["--workspace".to_owned()],
+        };
+        TestSelection { binary: before.into_iter().chain(binary).collect(), filter }
+    }
 }
 
 impl Edit {
@@ -58,6 +118,30 @@ impl Edit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn unit_tests_are_chosen_by_the_package_of_the_edit_and_all_others_by_their_binary() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let selected = |file: &str, test: &[&str]| {
+            let edit = Edit { file: file.into(), before: String::new(), after: String::new() };
+            let test = test.iter().map(ToString::to_string).collect();
+            let (name, guards) = (String::new(), String::new());
+            let protection = Protection { name, guards, edits: vec![edit], test, slow: false };
+            let TestSelection { binary, filter } = protection.selection(root);
+            (binary.join(" "), filter)
+        };
+        let chosen = |binary: &str, filter: &str| (binary.to_owned(), filter.to_owned());
+        let (file, grants) = ("pipeline/src/deliver/lane.rs", "deploy/grants/mysql-target.sql");
+        assert_eq!(selected(file, &[]), chosen("--workspace --test simulation", "whatever"));
+        let unit = chosen("--package anabranch-pipeline --lib", "deliver::lane");
+        assert_eq!(selected(file, &["--lib", "deliver::lane"]), unit);
+        let daemon = ["--package", "anabranch", "--lib", "watchdog"];
+        assert_eq!(selected(file, &daemon), chosen("--package anabranch --lib", "watchdog"));
+        let conformance = chosen("--workspace --test conformance", "grants");
+        assert_eq!(selected(grants, &["--test", "conformance", "grants"]), conformance);
+        assert_eq!(selected(file, &["--test", "pitfalls"]), chosen("--workspace --test pitfalls", ""));
+        assert_eq!(selected(grants, &["--lib", "sql"]), chosen("--workspace --lib", "sql"));
+    }
 
     /// Otherwise the command would one day take out nothing and report it as unnoticed.
     #[test]

@@ -34,7 +34,7 @@ pub struct Drill<'a> {
     fired: BTreeSet<String>,
 }
 
-/// What was seen between the fault and the repair.
+/// The signs that were seen between the fault and the repair.
 #[derive(Debug, Default)]
 struct Seen {
     alert_after: Option<Duration>,

@@ -23,9 +23,6 @@ pub enum GamedayError {
     #[error("NATS, while trying to {action}: {reason}")]
     Nats { action: &'static str, reason: String },
 
-    #[error("a certificate could not be made: {0}")]
-    Certificate(#[from] rcgen::Error),
-
     #[error("cannot run {program}: {source}")]
     ProgramNotRun { program: String, source: std::io::Error },
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anabranch_demo::exit_code;
 use anabranch_gameday::{Order, list, run};
 use clap::Parser;
 
@@ -43,14 +44,7 @@ async fn main() -> ExitCode {
         keeps_going: arguments.keep_going,
         daemon: arguments.daemon,
     };
-    match run(&order).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&order).await)
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub struct Row {
     pub is_alert_left: bool,
     /// Names of all alerts that fired.
     pub fired: BTreeSet<String>,
-    /// What was not as it should be; empty = the drill is passed.
+    /// Each thing that was not as it should be; empty = the drill is passed.
     pub problems: Vec<String>,
 }
 

@@ -46,7 +46,7 @@ pub enum Condition {
     AfterSpotCheck,
 }
 
-/// What the daemon shows of a fault.
+/// The signs of a fault that the daemon shows.
 #[derive(Debug, Clone, Copy)]
 pub enum Shown {
     /// A source, lane, store or task has this code.

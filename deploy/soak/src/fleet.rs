@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_demo::daemon::{Commands, Daemon};
+use anabranch_demo::{DemoError, Result};
 use anabranch_stack::{ReservedPort, Stack};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::error::{Result, SoakError};
 use crate::journal::Journal;
 
 /// Text in the log of a daemon that has a defect, and in the output of such a command.
@@ -56,7 +56,7 @@ impl Fleet {
         report_ended(number, &mut daemons[number], journal);
         blocking(|| daemons[number].kill())?;
         tokio::time::sleep(down).await;
-        Ok(blocking(|| daemons[number].start_again(&self.stack))?)
+        blocking(|| daemons[number].start_again(&self.stack))
     }
 
     /// Stops a daemon's process for that time; it keeps its connections.
@@ -95,7 +95,7 @@ impl Fleet {
         let mut found = Vec::new();
         for (number, file) in self.log_files().await.into_iter().enumerate() {
             let log = std::fs::read(&file);
-            let log = log.map_err(|source| SoakError::File { action: "read", path: file, source })?;
+            let log = log.map_err(|source| DemoError::File { action: "read", path: file, source })?;
             if String::from_utf8_lossy(&log).contains(DEFECT) {
                 found.push(number);
             }
@@ -112,7 +112,7 @@ impl Killed<'_> {
     /// Starts all of them again.
     pub fn start(mut self) -> Result<()> {
         let stack = self.stack;
-        Ok(blocking(|| self.daemons.iter_mut().try_for_each(|daemon| daemon.start_again(stack)))?)
+        blocking(|| self.daemons.iter_mut().try_for_each(|daemon| daemon.start_again(stack)))
     }
 }
 

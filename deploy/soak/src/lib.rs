@@ -5,7 +5,6 @@
 //! `verdict.rs` the comparison, `journal.rs` the output. The comparison is the demo's own, which shares no code with
 //! the product; a reconciliation of the product follows it.
 
-mod error;
 mod fleet;
 mod journal;
 mod plan;
@@ -16,9 +15,9 @@ mod verdict;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anabranch_demo::Result;
 use tokio::time::Instant;
 
-pub use self::error::{Result, SoakError};
 use self::fleet::Fleet;
 use self::journal::Journal;
 use self::plan::{Plan, Step};

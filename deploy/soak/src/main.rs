@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anabranch_demo::exit_code;
 use anabranch_soak::{Order, run};
 use clap::Parser;
 
@@ -41,14 +42,7 @@ async fn main() -> ExitCode {
         has_search: arguments.with_search,
         daemon: arguments.daemon,
     };
-    match run(&order).await {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    exit_code(run(&order).await)
 }
 
 #[cfg(test)]

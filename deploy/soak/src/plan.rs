@@ -22,7 +22,7 @@ const GAP_MAX: Duration = Duration::from_secs(2);
 /// Number that tells the generators of both courses apart.
 const DAEMONS_COURSE: u64 = 0xDAE7;
 
-/// What a plan may choose from.
+/// The things that a plan may choose from.
 #[derive(Debug, Clone)]
 pub struct Choices {
     pub daemons: usize,

@@ -9,14 +9,15 @@ use anabranch_demo::daemon::{self as product, DaemonConfiguration};
 use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification, topologies,
 };
-use anabranch_demo::{Connection, Endpoint, Load, Pace, RedisServer, SearchServer, SourceTable, Topology};
+use anabranch_demo::{
+    Connection, DemoError, Endpoint, Load, Pace, RedisServer, Result, SearchServer, SourceTable, Topology,
+};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Layout, Options, ReservedPort, Server, ServerSpec, Stack};
 use tokio::time::Instant;
 
 use crate::Order;
-use crate::error::{Result, SoakError};
 use crate::fleet::{Fleet, blocking};
 use crate::journal::Journal;
 use crate::plan::Choices;
@@ -147,7 +148,7 @@ impl Site {
     /// Opens a connection to the server that has this role now.
     pub async fn admin(&self, name: &str) -> Result<Connection> {
         let server = self.server(name)?;
-        Ok(Endpoint::admin(&self.stack, server.name())?.connect(&[]).await?)
+        Endpoint::admin(&self.stack, server.name())?.connect(&[]).await
     }
 
     /// Notes that the replica has taken over, for the comparison and for the load, which must stand still.
@@ -176,7 +177,7 @@ impl Site {
             };
             if Instant::now() >= deadline {
                 let (command, seconds) = (arguments.join(" "), COMMAND_MAX.as_secs());
-                return Err(SoakError::CommandFailed { command, seconds, status, output });
+                return Err(DemoError::CommandFailed { command, seconds, status, output });
             }
             tokio::time::sleep(TRY_AGAIN).await;
         }
@@ -209,7 +210,7 @@ impl Site {
         while self.load.changes_by_entity().iter().zip(before).any(|(now, before)| now <= before) {
             if Instant::now() >= deadline {
                 let what = "each workload changes rows again after its start".to_owned();
-                return Err(SoakError::Late { what, seconds: CHANGES_MAX.as_secs() });
+                return Err(DemoError::Late { what, seconds: CHANGES_MAX.as_secs() });
             }
             tokio::time::sleep(TRY_AGAIN).await;
         }
@@ -222,7 +223,7 @@ impl Site {
         let folder = Layout::find()?.programs().with_file_name("soak").join(format!("seed-{seed}"));
         let failed = |action, path: &PathBuf| {
             let path = path.clone();
-            move |source| SoakError::File { action, path, source }
+            move |source| DemoError::File { action, path, source }
         };
         fs::create_dir_all(&folder).map_err(failed("make the folder", &folder))?;
         let of_daemons = self.files.iter().map(|file| (file.with_extension("log"), String::new()));
@@ -260,7 +261,7 @@ async fn follow(stack: &Stack) -> Result<()> {
          MASTER_CONNECT_RETRY = 1, MASTER_USE_GTID = slave_pos; START REPLICA"
     );
     let mut standby = Endpoint::admin(stack, STANDBY)?.connect(&[]).await?;
-    Ok(standby.execute("follow the source", change).await?)
+    standby.execute("follow the source", change).await
 }
 
 /// Returns the derived stores with few tables, which are quick to make and to compare.
@@ -298,6 +299,6 @@ fn configure(stack: &Stack, audits: &[Verification], port: u16, number: usize) -
     let file = draft.with_file_name(format!("{NAME}-{number}.toml"));
     match fs::rename(&draft, &file) {
         Ok(()) => Ok(file),
-        Err(source) => Err(SoakError::File { action: "rename", path: draft, source }),
+        Err(source) => Err(DemoError::File { action: "rename", path: draft, source }),
     }
 }

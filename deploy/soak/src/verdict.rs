@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
+use anabranch_demo::Result;
 use anabranch_demo::daemon::Commands;
 use anabranch_demo::drift::Reconciliation;
 use anabranch_demo::verify::drain_and_compare;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::error::Result;
 use crate::journal::Journal;
 use crate::site::Site;
 

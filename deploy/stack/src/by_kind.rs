@@ -1,4 +1,4 @@
-//! What a server does by its kind: its preparation, its start, its readiness, its accounts and its addresses.
+//! The parts of a server that its kind decides: preparation, start, readiness, accounts and addresses.
 
 use std::path::PathBuf;
 

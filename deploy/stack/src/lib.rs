@@ -52,6 +52,7 @@ pub use layout::Layout;
 pub use optional::{browser, gh_ost, promtool, pt_online_schema_change};
 pub use ports::ReservedPort;
 pub use programs::{BrowserPrograms, PROGRAMS_VARIABLE, Program};
+pub use secrets::SignedCertificate;
 pub use server::{Server, ServerStatus};
 pub use spec::{
     Database, DatabaseAccount, Kind, MariaDbVersion, Nats, NatsVersion, Options, Passwords, Prometheus,

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rand::RngExt;
 
 use crate::error::{Result, StackError};
+use crate::fetch::PAGE_PORT_VARIABLE;
 
 const LOWEST_PORT: u16 = 10_240;
 const ATTEMPTS: u32 = 1_000;
@@ -40,13 +41,24 @@ impl ReservedPort {
             } else {
                 0
             };
-            if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))
-                && let Ok(address) = listener.local_addr()
-            {
-                return Ok(Self { listener, port: address.port() });
+            if let Some(taken) = Self::bind(wanted) {
+                return Ok(taken);
             }
         }
         Err(StackError::NoFreePort { attempts: ATTEMPTS })
+    }
+
+    /// Takes the port of the address that `cargo demo` has shown, or any free one without it.
+    pub fn announced() -> Result<Self> {
+        let port = std::env::var(PAGE_PORT_VARIABLE).ok().and_then(|port| port.parse().ok());
+        // Another process may have taken it for a connection meanwhile.
+        port.and_then(Self::bind).map_or_else(Self::choose, Ok)
+    }
+
+    fn bind(port: u16) -> Option<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?;
+        let port = listener.local_addr().ok()?.port();
+        Some(Self { listener, port })
     }
 
     pub fn number(&self) -> u16 {

@@ -4,11 +4,12 @@
 //! with `ca.pem` as they would verify a real one: nothing in the stack turns verification off.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rand::distr::{Alphanumeric, SampleString};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, date_time_ymd,
 };
 
 use crate::error::Result;
@@ -51,8 +52,28 @@ impl Certificates {
             return Ok(());
         }
         make_folder(&self.folder)?;
+        let made = SignedCertificate::make("Anabranch development CA", None)?;
+        write_private(&self.ca(), &made.authority)?;
+        write_private(&self.server_key(), &made.key)?;
+        write_private(&self.server(), &made.certificate)
+    }
+}
+
+/// A certificate of a server on this machine, and the authority that signed it, as PEM texts.
+///
+/// The authority's key is not kept: it must never sign anything else.
+pub struct SignedCertificate {
+    pub authority: String,
+    pub certificate: String,
+    /// The certificate's private key.
+    pub key: String,
+}
+
+impl SignedCertificate {
+    /// Makes both. The certificate is valid until this time since the Unix epoch, or as long as the authority.
+    pub fn make(authority_name: &str, valid_until: Option<Duration>) -> Result<Self> {
         let mut authority = CertificateParams::new(Vec::new())?;
-        authority.distinguished_name.push(DnType::CommonName, "Anabranch development CA");
+        authority.distinguished_name.push(DnType::CommonName, authority_name);
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         authority.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let authority_key = KeyPair::generate()?;
@@ -67,12 +88,15 @@ impl Certificates {
         // Both are needed: cluster links (NATS routes, OpenSearch transport) present the same certificate as clients.
         server.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        if let Some(valid_until) = valid_until {
+            server.not_after = date_time_ymd(1970, 1, 1) + valid_until;
+        }
         let server_key = KeyPair::generate()?;
         let server_certificate = server.signed_by(&server_key, &issuer)?;
-
-        // The authority's key is not stored: it must never sign anything else.
-        write_private(&self.ca(), &authority_certificate.pem())?;
-        write_private(&self.server_key(), &server_key.serialize_pem())?;
-        write_private(&self.server(), &server_certificate.pem())
+        Ok(Self {
+            authority: authority_certificate.pem(),
+            certificate: server_certificate.pem(),
+            key: server_key.serialize_pem(),
+        })
     }
 }

@@ -26,7 +26,7 @@ use anabranch_demo::verify::{
 use anabranch_demo::{Connection, Endpoint, Load, Pace, RedisServer, SearchServer, Topology};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
-use anabranch_stack::{Clock, Options, Server, ServerSpec, Stack};
+use anabranch_stack::{Clock, Options, ReservedPort, Server, ServerSpec, Stack};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
@@ -89,8 +89,8 @@ pub struct Site {
 impl Site {
     /// Starts everything; returns when all rows are derived and the first reconciliation has ended.
     pub async fn start(timing: &Timing, binary: Option<PathBuf>) -> Result<Self> {
-        let reserved = product::ReservedPort::choose()?;
-        let port = reserved.port;
+        let reserved = ReservedPort::choose()?;
+        let port = reserved.number();
         eprintln!("starting servers and building the daemon ...");
         let options = servers(timing, port);
         let stack = blocking(|| Stack::start(options))?;
@@ -111,7 +111,7 @@ impl Site {
         let prometheus = Prometheus::at(prometheus.url(), prometheus.folder())?;
         prometheus.scrape_also(None)?;
         blocking(|| product::Daemon::set_up(&binary, &file))?;
-        drop(reserved);
+        reserved.release();
         let main = Daemon::start(&stack, &binary, (&file, port), &[])?;
         let (seed, pace) = (u64::from(rand::random::<u32>()), Pace::of(CHANGES_PER_SECOND));
         let load = Load::new(topologies(&audits).into_iter().cloned().collect(), seed, pace);

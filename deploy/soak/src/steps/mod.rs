@@ -7,9 +7,9 @@ mod tables;
 use std::time::Duration;
 
 use anabranch_demo::drift::Reconciliation;
+use anabranch_demo::{DemoError, Result};
 use tokio::time::Instant;
 
-use crate::error::{Result, SoakError};
 use crate::fleet::DEFECT;
 use crate::journal::Journal;
 use crate::plan::Step;
@@ -84,7 +84,7 @@ impl Site {
                 Ok(Err(error)) => {
                     let is_defect = error.to_string().contains(DEFECT);
                     if is_defect || Instant::now() >= deadline {
-                        return Err(error.into());
+                        return Err(error);
                     }
                     journal.note(&format!("it has no report: {error}"));
                 }
@@ -96,7 +96,7 @@ impl Site {
         }
     }
 
-    fn late(what: String, limit: Duration) -> SoakError {
-        SoakError::Late { what, seconds: limit.as_secs() }
+    fn late(what: String, limit: Duration) -> DemoError {
+        DemoError::Late { what, seconds: limit.as_secs() }
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use anabranch_demo::Result;
 use anabranch_stack::StackError;
 
-use crate::error::Result;
 use crate::site::Site;
 
 impl Site {

@@ -3,11 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
-use anabranch_demo::FORGET_BINLOG;
+use anabranch_demo::{DemoError, FORGET_BINLOG, Result};
 use tokio::time::Instant;
 
 use super::servers::on_thread;
-use crate::error::{Result, SoakError};
 use crate::journal::Journal;
 use crate::site::{BEGINS_ANEW, FAILS_OVER, STANDBY, Site, TARGET};
 
@@ -82,7 +81,7 @@ impl Site {
     /// Has the configuration of each daemon name another server.
     fn replace_in_files(&self, old: &str, new: &str) -> Result<()> {
         for file in &self.files {
-            let failed = |action| move |source| SoakError::File { action, path: file.clone(), source };
+            let failed = |action| move |source| DemoError::File { action, path: file.clone(), source };
             let text = fs::read_to_string(file).map_err(failed("read"))?;
             fs::write(file, text.replace(old, new)).map_err(failed("write"))?;
         }
@@ -96,7 +95,7 @@ impl Site {
             let forgotten = self.admin(BEGINS_ANEW).await?.execute("forget the binlog", FORGET_BINLOG).await;
             match forgotten {
                 Err(_) if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
-                ended => return Ok(ended?),
+                ended => return ended,
             }
         }
     }

@@ -5,10 +5,9 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{Connection, Endpoint, SourceTable};
+use anabranch_demo::{Connection, Endpoint, Result, SourceTable};
 use tokio::time::Instant;
 
-use crate::error::{Result, SoakError};
 use crate::journal::Journal;
 use crate::plan::Tool;
 use crate::site::Site;
@@ -156,7 +155,7 @@ impl Copied {
             // An error closes the connection, which releases its locks.
             let mut connection = endpoint.connect(&SESSION).await?;
             match self.swap_once(&mut connection, endpoint).await {
-                Err(SoakError::Demo(error)) if error.is_lock_conflict() => {}
+                Err(error) if error.is_lock_conflict() => {}
                 swapped => return swapped,
             }
             drop(connection);
@@ -184,7 +183,7 @@ impl Copied {
         let mut other = endpoint.connect(&SESSION).await?;
         let rename = format!("RENAME TABLE {table} TO {old}, {ghost} TO {table}");
         let release = format!("DROP TABLE {old}; UNLOCK TABLES");
-        let renaming = async { Ok::<(), SoakError>(other.execute("swap the names", rename).await?) };
+        let renaming = other.execute("swap the names", rename);
         // The first error ends both: a RENAME that has failed waits for no lock.
         tokio::try_join!(renaming, release_lock(connection, endpoint, &release))?;
         persist(connection, &format!("DROP TABLE IF EXISTS {old}")).await
@@ -194,7 +193,7 @@ impl Copied {
 /// Releases the lock of the copy once the RENAME waits for it, as gh-ost does.
 async fn release_lock(connection: &mut Connection, endpoint: &Endpoint, release: &str) -> Result<()> {
     until_rename_waits(endpoint).await?;
-    Ok(connection.execute("release the lock", release).await?)
+    connection.execute("release the lock", release).await
 }
 
 /// Waits until a RENAME waits for the lock of the copy.
@@ -222,7 +221,7 @@ async fn persist(connection: &mut Connection, sql: &str) -> Result<()> {
     loop {
         match connection.execute("change a table", sql).await {
             Err(error) if error.is_lock_conflict() => tokio::time::sleep(POLL_INTERVAL).await,
-            done => return Ok(done?),
+            done => return done,
         }
     }
 }
