@@ -25,6 +25,8 @@ pub struct CouponBooks {
     pub keys: BTreeMap<CouponKey, (Timestamp, String)>,
     pub memory: SignedDuration,
     pub down_until: Timestamp,
+    /// Until then it accepts connections and answers every request with 503.
+    pub unavailable_until: Timestamp,
     /// The last issue of each row: the run, the member and the token.
     pub issued: BTreeMap<CouponKey, (RunKey, Member, Unique)>,
     pub issued_since_restore: BTreeSet<Unique>,
@@ -49,6 +51,7 @@ impl CouponBooks {
             keys: BTreeMap::new(),
             memory: if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 },
             down_until: Timestamp::UNIX_EPOCH,
+            unavailable_until: Timestamp::UNIX_EPOCH,
             issued: BTreeMap::new(),
             issued_since_restore: BTreeSet::new(),
             called: BTreeSet::new(),

@@ -1,15 +1,20 @@
-//! A freeze that reads ahead: the rows that it has written when a read fails, and how far it reads ahead.
+//! A freeze that reads ahead: the rows that it has written when a read fails, and how far it reads ahead. A sweep after
+//! it makes way for lanes.
 
 #![expect(clippy::unwrap_used, reason = "the whole file is tests")]
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_coupons::days::{Fence, begin, end_wave, take_over};
+use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::freezing::{Wave, freeze};
-use anabranch_coupons::ports::{CohortRow, CohortRows, Ledger, Reconciled};
+use anabranch_coupons::ports::{
+    Clock, CohortRow, CohortRows, Ledger, Reconciled, Register, Uniques, WorkQueue,
+};
 use anabranch_coupons::programme::Programme;
-use anabranch_coupons::records::{Cursor, DayRun, RunKey, Unique};
+use anabranch_coupons::records::{Cursor, DayRun, Message, RunKey, Unique};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
@@ -19,21 +24,26 @@ use jiff::tz::TimeZone;
 const USERS: u64 = 40_000;
 const PAGE_ROWS: u64 = 1_000;
 /// Most rows that a freeze may hold in memory: pages of a transaction, pages that wait, and one that is being read.
-const AHEAD_MAX: u64 = 28 * PAGE_ROWS;
+const AHEAD_MAX: u64 = 34 * PAGE_ROWS;
+/// Members that a sweep reads at once.
+const SWEEP_ROWS: u64 = 5_000;
 
 /// A table of users 1, 2, 3 …, whose page number `fails_at` cannot be read.
 struct Tables {
+    users: u64,
     ledger: MemoryLedger,
     key: RunKey,
     pages: AtomicUsize,
     fails_at: Option<usize>,
     furthest: AtomicU64,
+    ways_made: AtomicU64,
 }
 
 impl Tables {
     fn new(ledger: &MemoryLedger, key: &RunKey, fails_at: Option<usize>) -> Self {
         let (ledger, key) = (ledger.clone(), key.clone());
-        Self { ledger, key, pages: AtomicUsize::new(0), fails_at, furthest: AtomicU64::new(0) }
+        let (pages, furthest, ways_made) = Default::default();
+        Self { users: USERS, ledger, key, pages, fails_at, furthest, ways_made }
     }
 }
 
@@ -51,7 +61,7 @@ impl CohortRows for Tables {
         self.furthest.fetch_max(first.saturating_sub(written), Ordering::Relaxed);
         let shard = ShardId::from_u64(7).unwrap();
         let row = |user| CohortRow { user, shard, birthday: table, calendar: Calendar::Solar };
-        Ok((first..=USERS).take(limit).map(row).collect())
+        Ok((first..=self.users).take(limit).map(row).collect())
     }
 
     async fn follow(&self, _: &[Birthday], _: &[(u64, Occurrence)]) -> Result<(), Fault> {
@@ -61,16 +71,68 @@ impl CohortRows for Tables {
     async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
         Ok(None)
     }
+
+    async fn make_way(&self, _: Duration) {
+        self.ways_made.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A queue that keeps no message, the register of a ledger that never issued, and the process of a dispatcher.
+struct Quiet;
+
+impl WorkQueue for Quiet {
+    async fn publish(&self, _: &[Message]) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl Register for Quiet {
+    async fn read(&self) -> Result<Unique, Fault> {
+        Ok(Unique(1))
+    }
+
+    async fn swap(&self, _: Unique, _: Unique) -> Result<bool, Fault> {
+        Ok(false)
+    }
+}
+
+impl Clock for Quiet {
+    fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+}
+
+impl Uniques for Quiet {
+    fn fresh(&self) -> Unique {
+        Unique(9)
+    }
+}
+
+/// A queue without room, and how often it refused messages.
+struct FullQueue(AtomicUsize);
+
+impl WorkQueue for FullQueue {
+    async fn publish(&self, messages: &[Message]) -> Result<(), Fault> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Err(Fault::new(Code::LogFull, "stream", "no room for more"))
+    }
 }
 
 async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
     ledger.with_run(key, &[], |l| l.run.clone()).await.unwrap().unwrap()
 }
 
+fn programme() -> Programme {
+    let text = "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n\
+                waits_until = '00:00'\n";
+    Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0)
+}
+
 async fn begun() -> (MemoryLedger, RunKey) {
-    let text =
-        "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n";
-    let programme = Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0);
+    let programme = programme();
     let ledger = MemoryLedger::new(Unique(1));
     let now = Timestamp::now();
     ledger.with_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
@@ -118,4 +180,29 @@ async fn a_freezer_that_was_overtaken_writes_nothing_of_what_it_read_ahead() {
     let wave = Wave { key: &key, run: &run, number: 0, is_after_barrier: true };
     assert_eq!(freeze(&ledger, &tables, wave).await.unwrap(), None);
     assert_eq!(stored(&ledger, &key).await.count, 0);
+}
+
+#[tokio::test]
+async fn a_sweep_makes_way_for_lanes_after_each_full_page() {
+    for (users, ways) in [(USERS, USERS / SWEEP_ROWS), (SWEEP_ROWS - 1, 0)] {
+        let (ledger, key) = begun().await;
+        let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
+        let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+        let passed = dispatcher.pass(&programme()).await.unwrap();
+        assert_eq!(passed.first().map(|day| day.report.eligible), Some(users));
+        assert_eq!(dispatcher.cohort.ways_made.load(Ordering::Relaxed), ways, "of {users} users");
+    }
+}
+
+#[tokio::test]
+async fn a_sweep_that_fills_the_queue_publishes_no_more_and_counts_to_the_end() {
+    let (ledger, key) = begun().await;
+    let users = 3 * SWEEP_ROWS;
+    let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
+    let queue = FullQueue(AtomicUsize::new(0));
+    let dispatcher = Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet };
+    let passed = dispatcher.pass(&programme()).await.unwrap();
+    let counts = passed.first().map(|day| (day.report.eligible, day.report.missed));
+    assert_eq!(counts, Some((users, users)));
+    assert_eq!(dispatcher.queue.0.load(Ordering::Relaxed), 1, "it publishes no more in this pass");
 }

@@ -1,12 +1,14 @@
 //! A seeded year of the coupon day on twins: everything breaks, and each member gets exactly one coupon.
 //!
 //! `ANABRANCH_COUPON_SEEDS=FIRST..END` chooses the worlds. A world that ends wrong prints its seed. `outages` and
-//! `restores` script single faults by their names, at each step of a process.
+//! `restores` script single faults by their names, at each step of a process. `rates` lets several granters share a
+//! rate.
 
 mod books;
 mod freezing;
 mod life;
 mod outages;
+mod rates;
 mod restores;
 mod script;
 mod twins;

@@ -23,6 +23,20 @@ fn a_coupon_system_that_is_down_until_noon_delays_coupons_and_counts_no_try() {
 }
 
 #[test]
+fn a_coupon_system_that_answers_503_to_everybody_delays_coupons_and_counts_no_try() {
+    let mut script = Script::new();
+    let noon = script.life.world().now + SignedDuration::from_hours(12);
+    script.life.world().books.unavailable_until = noon;
+    script.work_until(11);
+    assert!(script.given().is_empty());
+    let report = script.report();
+    assert_eq!((report.in_flight, report.failed), (script.users.len() as u64, 0), "no dead letter");
+    script.work_until(14);
+    script.expect_everybody_once("after noon");
+    assert!(script.life.world().database.rows.values().all(|row| row.tries == 0));
+}
+
+#[test]
 fn a_ledger_server_that_is_down_for_an_hour_delays_coupons() {
     for begin in [granter, dispatcher] {
         at_each_step(

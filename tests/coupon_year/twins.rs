@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
+use std::time::Duration;
 
 use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
@@ -313,6 +314,8 @@ impl CohortRows for Process {
         let unproven = world.unproven.iter().map(|shard| shard_id(*shard)).collect();
         Ok(world.reconciled_at.map(|ended_at| Reconciled { ended_at, unproven }))
     }
+
+    async fn make_way(&self, _: Duration) {}
 }
 
 impl CouponSystem for Process {
@@ -337,6 +340,7 @@ impl CouponSystem for Process {
             let mut world = self.lock();
             match world.now > *opened_at + CONNECTION_LIVES {
                 true => vec![Answer::ConnectionExpired; coupons.len()],
+                false if world.now < world.books.unavailable_until => vec![Answer::Unknown; coupons.len()],
                 false => {
                     let answers =
                         coupons.iter().map(|(key, coupon)| witness::called(&mut world, key, coupon));
@@ -356,7 +360,7 @@ impl CouponSystem for Process {
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         turn().await;
         let world = self.lock();
-        match world.now < world.books.down_until {
+        match world.now < world.books.down_until.max(world.books.unavailable_until) {
             true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
             false => Ok(keys.iter().map(|key| world.books.knows(key, world.now)).collect()),
         }

@@ -31,8 +31,11 @@ use self::statements::{claims, follow, misplaced, page};
 use super::connection::quote_table;
 use super::error::Side;
 use super::pool::Pool;
-use super::target_session::TARGET_SESSION;
+use super::target_session::target_session_with;
 
+/// Settings of each connection beside those of every session on a target. Each list of users names its index, so the
+/// server need not dive into the index once for each of them to choose one.
+const SETTINGS: &str = "eq_range_index_dive_limit = 1";
 /// Limit of a page of a table that is not in memory, on a busy server.
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Rows read from each database beyond its share of a page: users are spread unevenly, and some have several rows.
@@ -102,7 +105,8 @@ impl MysqlCohort {
                     target.ok_or_else(|| refused("one of its targets is not a MySQL or MariaDB server"))?;
                 let named = (Side::Target, format!("target {}", target.name));
                 let (url, ca_file) = (&target.url, target.ca_file.as_deref());
-                let pool = Pool::with_session(named, url, ca_file, connections, TARGET_SESSION);
+                let session = target_session_with(SETTINGS);
+                let pool = Pool::with_session(named, url, ca_file, connections, &session);
                 Ok(pool.shown(&target.name, "birthday_tables"))
             };
             let servers = projection.targets.iter().map(server).collect::<Result<_, Fault>>()?;

@@ -31,7 +31,7 @@ const MAX_MESSAGES: i64 = 50_000;
 /// Room for [`MAX_MESSAGES`] messages of a hundred users each.
 const MAX_BYTES: i64 = 128 * 1024 * 1024;
 /// A message that no granter ends is delivered again after this time, which exceeds a call and its transactions.
-const ACK_WAIT: Duration = Duration::from_secs(120);
+pub const ACK_WAIT: Duration = Duration::from_secs(120);
 /// Messages of a part that granters hold at once; messages that wait for their pause count too.
 const ACK_PENDING_MAX: i64 = 1_000;
 /// Messages that are published and not yet acknowledged, at most.
@@ -60,7 +60,8 @@ pub struct WorkQueuePart {
     _connection: Arc<Connection>,
 }
 
-/// A message whose handling has not ended. If it is dropped, it is delivered again after two minutes.
+/// A message whose handling has not ended. It is delivered again two minutes after it was delivered, or after it was
+/// last said to be in progress.
 #[derive(Debug)]
 pub struct Delivery {
     pub message: Message,
@@ -244,13 +245,18 @@ impl Delivery {
         end(&self.raw, AckKind::Ack).await;
     }
 
+    /// Says that work on the message goes on, so that it is not delivered again for another [`ACK_WAIT`].
+    pub async fn in_progress(&self) {
+        end(&self.raw, AckKind::Progress).await;
+    }
+
     /// Asks for another delivery of the message after a pause.
     pub async fn later(self, pause: Duration) {
         end(&self.raw, AckKind::Nak(Some(pause.max(PAUSE_MIN)))).await;
     }
 }
 
-/// Sends the end of a message. A lost one does no harm: the message is delivered again.
+/// Sends the end of a message, or that it is in progress. A lost one does no harm: the message is delivered again.
 async fn end(message: &jetstream::Message, kind: AckKind) {
     if let Err(error) = message.ack_with(kind).await {
         tracing::debug!(%error, "the acknowledgement of a message could not be sent");
@@ -259,7 +265,13 @@ async fn end(message: &jetstream::Message, kind: AckKind) {
 
 fn fault(title: &str, error: impl std::error::Error + Send + Sync + 'static, found: &str) -> Fault {
     match error::refusal_beneath(&error) {
-        Some(refusal) => error::refused(title, refusal),
+        Some(refusal) => {
+            let fault = error::refused(title, refusal);
+            match fault.code() {
+                Code::LogFull => fault.needs("granters that work its messages off, or free storage of NATS"),
+                _ => fault,
+            }
+        }
         None => Fault::new(Code::LogUnreachable, title, found).caused_by(error),
     }
 }

@@ -1,11 +1,25 @@
 //! All errors of the demo, each with a remedy.
 
+use std::fmt::Display;
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anabranch_stack::StackError;
 
 /// Result of the fallible calls of this package.
 pub type Result<T, E = DemoError> = std::result::Result<T, E>;
+
+/// Returns the exit code of a command that says whether all is as it should be; prints an error.
+pub fn exit_code(ended: Result<bool, impl Display>) -> ExitCode {
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// An error: the event, and its server, file or program.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +51,13 @@ pub enum DemoError {
     /// Shows the end of the program's log, because the file is removed with the stack.
     #[error("{program} ended with {status}; its log:\n{log}")]
     Program { program: String, status: String, log: String },
+
+    /// Shows the end of the command's output.
+    #[error("`anabranch {command}` did not succeed within {seconds} s; its last end: {status}\n{output}")]
+    CommandFailed { command: String, seconds: u64, status: String, output: String },
+
+    #[error("not within {seconds} s: {what}")]
+    Late { what: String, seconds: u64 },
 
     #[error("the daemon could not be built ({status}); see above")]
     BuildFailed { status: String },

@@ -22,7 +22,7 @@ pub use self::coupons::{CouponDay, CouponReport};
 pub use self::redis::RedisServer;
 pub use self::search::SearchServer;
 pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE_MAX};
-pub use error::{DemoError, Result};
+pub use error::{DemoError, Result, exit_code};
 pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};
 pub use topology::{
     BirthdayType, INVENTORY_DATABASES, SERIAL_TABLES, SourceTable, Topology, USER_TABLES, UuidType, uuid,

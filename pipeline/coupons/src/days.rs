@@ -30,9 +30,8 @@ pub fn begin(ledger: &mut ProgrammeLedger, programme: &Programme, own_clock: Tim
         if programme.at(day, programme.starts_at).is_none_or(|starts_at| now < starts_at) {
             break;
         }
-        // The year's first run sets the rule for 29 February: a change holds from the next year on.
-        let leap_day = *ledger.leap_days.entry(day.year()).or_insert(programme.leap_day);
-        let rules = Programme { leap_day, ..programme.clone() };
+        let rules = rules(ledger, programme, day);
+        ledger.leap_days.insert(day.year(), rules.leap_day);
         ledger.begun.push((day, DayRun::new(rules, revision)));
         ledger.open.push(day);
         let Ok(next) = day.tomorrow() else { break };
@@ -41,9 +40,17 @@ pub fn begin(ledger: &mut ProgrammeLedger, programme: &Programme, own_clock: Tim
     ledger.next = Some(day);
 }
 
+/// Returns the rules with which a day begins. The year's first run sets the rule for 29 February: a change of it holds
+/// from the next year on.
+pub fn rules(ledger: &ProgrammeLedger, programme: &Programme, day: Date) -> Programme {
+    let leap_day = ledger.leap_days.get(&day.year()).copied().unwrap_or(programme.leap_day);
+    Programme { leap_day, ..programme.clone() }
+}
+
 impl DayRun {
     fn new(rules: Programme, revision: Unique) -> Self {
         Self {
+            version: rules.version(),
             rules,
             revision,
             sweep: revision,

@@ -57,8 +57,8 @@ pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> R
     match decision {
         Decision::NotGiven => row.state = RowState::Failed(FailedOutcome::NothingGiven),
         Decision::Given => {
-            let (candidate, coupon) = (candidate_of(key, row), row.coupon.clone());
-            settle(ledger, &candidate, key, &coupon);
+            let (candidate, coupon, version) = (candidate_of(key, row), row.coupon.clone(), row.version);
+            settle(ledger, &candidate, key, &coupon, version);
         }
     }
     Ok(())

@@ -5,11 +5,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::celebration::Occurrence;
 use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
+use tokio::time::Instant;
 
 use crate::days::{Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, need, take_over};
 use crate::freezing::{self, Wave};
@@ -192,7 +193,7 @@ where
     /// Publishes a message for each member whom the ledger lacks, also if one was published before, and counts all
     /// members.
     ///
-    /// A member whom only unproven tables name waits.
+    /// A member whom only unproven tables name waits. Members for whom the queue has no room wait for a later sweep.
     async fn sweep(
         &self,
         key: &RunKey,
@@ -202,7 +203,9 @@ where
     ) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
         let mut lacking = UnpublishedMembers { key, wave: run.frozen, parts: BTreeMap::new() };
+        let mut has_room = true;
         loop {
+            let began = Instant::now();
             let (now, page) = self.ledger.member_states(key, after, SWEEP_ROWS).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.member);
@@ -219,17 +222,21 @@ where
                 }
                 if unproven.is_some_and(|unproven| is_held(member_state, unproven)) {
                     report.held += 1;
-                } else {
+                } else if has_room {
                     lacking.add(member_state.member);
                 }
             }
             if has_frozen {
                 self.follow(key, run, &page).await;
             }
-            self.queue.publish(&lacking.full()).await?;
+            has_room = has_room && self.publish(&lacking.full()).await?;
+            // A small day costs the servers little, and lanes need not be asked about it.
+            if page.len() == SWEEP_ROWS {
+                self.cohort.make_way(began.elapsed()).await;
+            }
         }
         failpoints::reach("coupons-before-publish").await;
-        self.queue.publish(&lacking.rest()).await?;
+        has_room = has_room && self.publish(&lacking.rest()).await?;
         failpoints::reach("coupons-after-publish").await;
         let register = self.register.read().await?;
         let (is_closed, count) = self
@@ -239,7 +246,19 @@ where
             })
             .await?;
         report.eligible = count;
-        tracing::debug!(day = %key.day, has_frozen, open, is_closed, "the day was swept");
+        tracing::debug!(day = %key.day, has_frozen, open, has_room, is_closed, "the day was swept");
         Ok(DayPassed { day: key.day, report, is_closed })
+    }
+
+    /// Publishes messages; returns whether the queue had room. A full one has work enough for the granters.
+    async fn publish(&self, messages: &[Message]) -> Result<bool, Fault> {
+        match self.queue.publish(messages).await {
+            Ok(()) => Ok(true),
+            Err(fault) if fault.code() == Code::LogFull => {
+                tracing::warn!(%fault, "the other members of the day are published by a later pass");
+                Ok(false)
+            }
+            Err(fault) => Err(fault),
+        }
     }
 }

@@ -13,10 +13,11 @@ use crate::days::{CohortPage, Fence, add_page, members};
 use crate::ports::{CohortRows, Ledger};
 use crate::records::{Cursor, DayRun, RunKey};
 
-/// Pages that wait while others are written, at most: more than one transaction takes.
+/// Pages that wait while others are written, at most: as many as one transaction takes.
 const PAGES_AHEAD: usize = 16;
-/// Rows from which a transaction takes no further page: a megabyte of SQL, whose commit is a tenth of its work.
-const TRANSACTION_ROWS: usize = 10_000;
+/// Rows from which a transaction takes no further page: less than a megabyte of SQL, whose commit costs a fifteenth of
+/// its work.
+const TRANSACTION_ROWS: usize = 16_000;
 
 /// A wave of a run, as the freezer that took it over works on it.
 #[derive(Debug, Clone, Copy)]

@@ -211,7 +211,7 @@ where
         let left = self.with_each(run, &candidates, |l| {
             for (candidate, taken) in &given {
                 if let Some(user) = l.users.get_mut(&candidate.member.user) {
-                    settle(user, candidate, &taken.key, &taken.coupon);
+                    settle(user, candidate, &taken.key, &taken.coupon, taken.version);
                 }
             }
             let denied = |(candidate, taken): &Reserved| {
@@ -283,7 +283,7 @@ where
                 let Some(user) = l.users.get_mut(&candidate.member.user) else { return MessageEnd::Later };
                 let counts = match answer {
                     Answer::Given => {
-                        settle(user, candidate, &taken.key, &taken.coupon);
+                        settle(user, candidate, &taken.key, &taken.coupon, taken.version);
                         return MessageEnd::Done;
                     }
                     Answer::Rejected | Answer::Mismatch => true,

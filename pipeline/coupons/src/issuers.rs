@@ -93,12 +93,15 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
     }
 
     async fn issue_waiting(&self, run: &RunKey, known: &mut Option<Unique>) -> Result<(), Fault> {
-        let waiting = self.issuers.take_waiting(run);
-        let batch: Vec<HeldRow> = waiting.iter().flat_map(|waiting| waiting.batch.iter().cloned()).collect();
-        let mut issued = self.issue_all(run, &batch, known).await?.into_iter();
-        for Waiting { batch, reply, .. } in waiting {
+        let (mut all, mut replies) = (Vec::new(), Vec::new());
+        for Waiting { batch, reply, .. } in self.issuers.take_waiting(run) {
+            replies.push((batch.len(), reply));
+            all.extend(batch);
+        }
+        let mut issued = self.issue_all(run, &all, known).await?.into_iter();
+        for (rows, reply) in replies {
             // A granter that has ended meanwhile leaves its rows as one that died before the call.
-            _ = reply.send(issued.by_ref().take(batch.len()).collect());
+            _ = reply.send(issued.by_ref().take(rows).collect());
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::birthday::MonthDay;
@@ -105,7 +106,8 @@ pub trait Register: Send + Sync {
 
 /// Messages to granters. The queue may lose, double, delay and repeat them.
 pub trait WorkQueue: Send + Sync {
-    /// Returns when the queue holds all messages. The members of a message are of one [`crate::records::part`].
+    /// Returns when the queue holds all messages. A full queue refuses with `log-full`, and may then hold some of them.
+    /// The members of a message are of one [`crate::records::part`].
     fn publish(&self, messages: &[Message]) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
@@ -170,6 +172,9 @@ pub trait CohortRows: Send + Sync {
 
     /// Returns the last good reconciliation of all birthday tables.
     fn reconciled(&self) -> impl Future<Output = Result<Option<Reconciled>, Fault>> + Send;
+
+    /// Leaves the servers to lanes of birthday tables that lag: waits then, after work that took this long.
+    fn make_way(&self, worked: Duration) -> impl Future<Output = ()> + Send;
 }
 
 /// The parts of a reconciliation that a day relies on.

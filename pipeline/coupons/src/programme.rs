@@ -4,8 +4,8 @@
 //! keeps a copy of its programme, so a change of the file holds from the next day on.
 
 use std::collections::BTreeSet;
-use std::fmt::Display;
-use std::num::NonZeroU32;
+use std::fmt::{self, Display, Formatter};
+use std::num::{NonZeroU32, ParseIntError};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// Days between two coupons of one programme: a year less the weeks by which lunar years move.
 const GAP_DAYS: u32 = 300;
@@ -157,6 +158,34 @@ const fn go() -> WithoutReconciliation {
     WithoutReconciliation::Go
 }
 
+/// The version of a programme: 32 bits of a hash of its rules as a run keeps them.
+///
+/// Equal rules have one version in every file and process, so no process counts versions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProgrammeVersion(u32);
+
+impl ProgrammeVersion {
+    /// Returns the version of rules as [`Programme::to_text`] wrote them.
+    pub fn of(text: &str) -> Self {
+        let [first, second, third, fourth, ..] = xxh3_64(text.as_bytes()).to_be_bytes();
+        Self(u32::from_be_bytes([first, second, third, fourth]))
+    }
+}
+
+impl Display for ProgrammeVersion {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:08x}", self.0)
+    }
+}
+
+impl FromStr for ProgrammeVersion {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        u32::from_str_radix(text, 16).map(Self)
+    }
+}
+
 /// One kind of birthday coupon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Programme {
@@ -295,6 +324,11 @@ impl Programme {
         toml::to_string(&raw).map_err(|error| invalid(subject(), "it cannot be written").caused_by(error))
     }
 
+    /// Returns the version of these rules; `None` if they cannot be written, and then no run begins with them.
+    pub fn version(&self) -> Option<ProgrammeVersion> {
+        self.to_text().ok().map(|text| ProgrammeVersion::of(&text))
+    }
+
     /// Parses a programme that [`Self::to_text`] wrote.
     pub fn from_text(text: &str) -> Result<Self, Fault> {
         let table: toml::Table = text.parse().map_err(|error| {
@@ -368,6 +402,9 @@ mod tests {
             let programme = parse(&[text]).unwrap().remove(0);
             let read = Programme::from_text(&programme.to_text().unwrap()).unwrap();
             assert_eq!(read, programme);
+            assert_eq!(read.version(), programme.version());
+            let version = programme.version().unwrap();
+            assert_eq!((version.to_string().len(), version.to_string().parse()), (8, Ok(version)));
         }
     }
 

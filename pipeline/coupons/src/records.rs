@@ -8,7 +8,7 @@ use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
 use jiff::civil::Date;
 
-use crate::programme::Programme;
+use crate::programme::{Programme, ProgrammeVersion};
 
 /// A number that is never used twice, in no ledger and after no restore: 128 random bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -182,6 +182,8 @@ pub struct LedgerRow {
     pub tries: u32,
     /// The coupon as it was reserved; a retry sends the same one.
     pub coupon: Arc<str>,
+    /// The version of the programme that reserved the row; `None` for a row that was reserved before rows had one.
+    pub version: Option<ProgrammeVersion>,
     /// Whether a person sent the row again.
     pub by_hand: bool,
     /// Time since when no source table has a row of the user.
@@ -212,6 +214,13 @@ pub struct RowChange {
     pub occurrence: Occurrence,
     pub before: LedgerRow,
     pub after: LedgerRow,
+}
+
+impl RowChange {
+    /// Returns whether another change differs in the user only.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        self.occurrence == other.occurrence && self.before == other.before && self.after == other.after
+    }
 }
 
 /// Time without a change after which another granter takes an attempt over. Connections to the coupon system live
@@ -266,6 +275,8 @@ pub struct Cursor {
 pub struct DayRun {
     /// The rules of the programme when the day began.
     pub rules: Programme,
+    /// The version of these rules, which each row that the run reserves gets.
+    pub version: Option<ProgrammeVersion>,
     /// The revision of the present freeze; each new freezer changes it, and older freezers are refused.
     pub revision: Unique,
     /// The number of the present sweep; each new sweep changes it, and only the present one closes the run.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::civil::Date;
 
+use crate::programme::ProgrammeVersion;
 use crate::records::{MemberState, Reason, RowState};
 
 /// Counts of a day. Their sum is the cohort, or something is wrong with the ledger.
@@ -12,6 +13,8 @@ pub struct Report {
     /// Members of the frozen cohort.
     pub eligible: u64,
     pub granted: u64,
+    /// Members of `granted` by the version of the programme in their row.
+    pub versions: BTreeMap<Option<ProgrammeVersion>, u64>,
     /// Members whose coupon of the occurrence was given, or is held, on another day.
     pub already_granted: u64,
     pub refused: BTreeMap<Reason, u64>,
@@ -30,7 +33,10 @@ impl Report {
     pub fn add(&mut self, member_state: &MemberState, day: Date) {
         let of_day = member_state.row.as_ref().filter(|row| row.day == day);
         match (of_day.map(|row| row.state), member_state.refused, &member_state.row) {
-            (Some(RowState::Settled), ..) => self.granted += 1,
+            (Some(RowState::Settled), ..) => {
+                self.granted += 1;
+                *self.versions.entry(of_day.and_then(|row| row.version)).or_default() += 1;
+            }
             (Some(RowState::Failed(_)), ..) => self.failed += 1,
             (Some(RowState::Reserved | RowState::Issued { .. }), ..) => self.in_flight += 1,
             (Some(RowState::Refused(Reason::SourceUnreadable)), ..) => {
@@ -44,6 +50,14 @@ impl Report {
             }
             (None, None, _) => self.missed += 1,
         }
+    }
+
+    /// Returns `versions` with their texts; `unknown` stands for rows that were reserved before rows had a version.
+    pub fn version_texts(&self) -> BTreeMap<String, u64> {
+        let text = |version: &Option<ProgrammeVersion>| {
+            version.map_or_else(|| "unknown".to_owned(), |version| version.to_string())
+        };
+        self.versions.iter().map(|(version, granted)| (text(version), *granted)).collect()
     }
 
     /// Returns the number of counted members.

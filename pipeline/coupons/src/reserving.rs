@@ -7,6 +7,7 @@ use anabranch_schemas::shard::ShardId;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::ports::SourceRow;
+use crate::programme::ProgrammeVersion;
 use crate::records::{
     ATTEMPT_TIMEOUT, Candidate, CouponKey, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Reason, RefusedDay,
     RowChange, RowState, Unique, UserLedger,
@@ -35,6 +36,8 @@ pub struct TakenRow {
     pub run: Arc<DayRun>,
     /// The birthdays of the day.
     pub birthdays: Vec<Birthday>,
+    /// The version of the row, which stays beside its coupon.
+    pub version: Option<ProgrammeVersion>,
     /// The coupon of the row.
     pub coupon: Arc<str>,
     /// Whether an earlier attempt may have called.
@@ -92,6 +95,7 @@ pub fn reserve(
                 changed_at: now,
                 tries: 0,
                 coupon: run.rules.coupon.clone(),
+                version: run.version,
                 by_hand,
                 absent_since: None,
             }
@@ -103,6 +107,7 @@ pub fn reserve(
         attempt,
         run: run.clone(),
         birthdays: run.birthdays(of.day),
+        version: row.version,
         coupon: row.coupon.clone(),
         may_have_called: matches!(row.state, RowState::Issued { .. }),
         claims: ledger.claims.get(&member.calendar).cloned().unwrap_or_default(),
@@ -135,6 +140,7 @@ pub fn reserve_new(
         changed_at: now,
         tries: 0,
         coupon: taken.coupon.clone(),
+        version: taken.run.version,
         by_hand: false,
         absent_since: None,
     });
@@ -171,8 +177,15 @@ pub fn own(
     (row.attempt == attempt && is_state).then_some(row)
 }
 
-/// Settles the row of a given coupon at any time, for any attempt that learned of it, also where the row is gone.
-pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, coupon: &Arc<str>) {
+/// Settles the row of a given coupon at any time, for any attempt that learned of it, also where the row is gone. A row
+/// that it inserts gets `version`, the one that stood beside the coupon; `None` if it is not known.
+pub fn settle(
+    ledger: &mut UserLedger,
+    candidate: &Candidate,
+    key: &CouponKey,
+    coupon: &Arc<str>,
+    version: Option<ProgrammeVersion>,
+) {
     let now = ledger.now;
     let row = ledger.rows.entry(key.occurrence).or_insert_with(|| LedgerRow {
         state: RowState::Settled,
@@ -182,6 +195,7 @@ pub fn settle(ledger: &mut UserLedger, candidate: &Candidate, key: &CouponKey, c
         changed_at: now,
         tries: 0,
         coupon: coupon.clone(),
+        version,
         by_hand: false,
         absent_since: None,
     });

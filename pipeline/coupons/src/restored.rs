@@ -50,8 +50,9 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     for given in statement {
         let candidate = &given.candidate;
         let (Some(key), user) = (candidate.key(), candidate.member.user) else { continue };
+        // The statement does not say by which rules a coupon was given.
         let write = |l: &mut UsersLedger| {
-            l.users.get_mut(&user).map(|user| settle(user, candidate, &key, &given.coupon))
+            l.users.get_mut(&user).map(|user| settle(user, candidate, &key, &given.coupon, None))
         };
         ledger.with_users(&candidate.run, &[user], write).await?;
     }

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use anabranch_coupons::programme::ProgrammeVersion;
 use anabranch_coupons::records::{FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, Unique};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
@@ -12,7 +13,7 @@ use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
 pub(super) use crate::mysql::answer::Cells;
-use crate::mysql::connection::{push_bytes, push_number};
+use crate::mysql::connection::push_bytes;
 
 impl Cells {
     pub(super) fn flag(&mut self) -> Option<bool> {
@@ -85,13 +86,14 @@ impl Cells {
             coupon: Arc::from(self.text()?),
             by_hand: self.flag()?,
             absent_since: self.optional_moment()?,
+            version: self.optional()?,
         };
         Some((user, occurrence, row))
     }
 }
 
 /// Columns of a ledger row, in the order of reads and writes.
-pub(super) const LEDGER_COLUMNS: [&str; 12] = [
+pub(super) const LEDGER_COLUMNS: [&str; 13] = [
     "user_id",
     "occurrence",
     "day",
@@ -104,26 +106,21 @@ pub(super) const LEDGER_COLUMNS: [&str; 12] = [
     "coupon",
     "by_hand",
     "absent_since",
+    "version",
 ];
 
-/// Appends `(…)`: a ledger row in the order of [`LEDGER_COLUMNS`], then the programme.
-pub(super) fn push_ledger_row(
-    sql: &mut String,
-    user: u64,
-    occurrence: Occurrence,
-    row: &LedgerRow,
-    programme: &str,
-) {
+/// Returns `,…`: the values of a ledger row in the order of [`LEDGER_COLUMNS`] without the user, then the programme.
+pub(super) fn ledger_values(occurrence: Occurrence, row: &LedgerRow, programme: &str) -> String {
     let StateCells { state, reason, first_called_at } = StateCells::of(row.state);
-    sql.push('(');
-    push_number(sql, user);
-    sql.push_str(&format!(",'{occurrence}','{}','{state}',", row.day));
+    let mut sql = format!(",'{occurrence}','{}','{state}',", row.day);
     sql.push_str(&format!("{},{},", reason_literal(reason), optional_moment_literal(first_called_at)));
-    push_bytes(sql, &row.attempt.0.to_be_bytes());
+    push_bytes(&mut sql, &row.attempt.0.to_be_bytes());
     sql.push_str(&format!(",{},{},_utf8mb4 ", moment_literal(row.changed_at), row.tries));
-    push_bytes(sql, row.coupon.as_bytes());
+    push_bytes(&mut sql, row.coupon.as_bytes());
     let absent_since = optional_moment_literal(row.absent_since);
-    sql.push_str(&format!(",{},{absent_since},{programme})", u8::from(row.by_hand)));
+    let version = version_literal(row.version);
+    sql.push_str(&format!(",{},{absent_since},{version},{programme}", u8::from(row.by_hand)));
+    sql
 }
 
 /// Returns the assignments that change a row of the ledger from `before` to `after`; empty if nothing differs.
@@ -163,6 +160,9 @@ pub(super) fn assignments(before: &LedgerRow, after: &LedgerRow) -> String {
     }
     if before.absent_since != after.absent_since {
         assign("absent_since", &optional_moment_literal(after.absent_since));
+    }
+    if before.version != after.version {
+        assign("version", &version_literal(after.version));
     }
     set
 }
@@ -208,6 +208,10 @@ impl StateCells {
 
 fn reason_literal(reason: Option<Reason>) -> String {
     reason.map_or("NULL".to_owned(), |reason| format!("'{}'", reason.as_str()))
+}
+
+fn version_literal(version: Option<ProgrammeVersion>) -> String {
+    version.map_or("NULL".to_owned(), |version| format!("'{version}'"))
 }
 
 fn optional_moment_literal(moment: Option<Timestamp>) -> String {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
 
-use anabranch_coupons::programme::Programme;
+use anabranch_coupons::programme::{Programme, ProgrammeVersion};
 use anabranch_coupons::records::{
     Cursor, DayRun, LedgerTokens, Member, ProgrammeLedger, RunKey, RunLedger, Unique,
 };
@@ -24,6 +24,7 @@ use crate::mysql::connection::{push_bytes, push_digits, push_number};
 pub(super) struct KnownRules {
     text: String,
     rules: Programme,
+    version: ProgrammeVersion,
 }
 
 /// Columns of a run, in the order of reads.
@@ -35,6 +36,9 @@ const MEMBER_BYTES: usize = 44;
 
 /// Hexadecimal digits of a shard table's id.
 const SHARD_DIGITS: usize = 2 * size_of::<u64>();
+
+/// Digits of one member's shard tables from which a column of utf8mb4 nears the limit of a row.
+const UTF8_DIGITS_MAX: usize = 4_096;
 
 /// Members of a cohort, with the shard tables that claim them.
 pub(super) type KnownMembers = BTreeMap<Member, Vec<ShardId>>;
@@ -92,10 +96,11 @@ impl MySqlLedger {
     /// Parses the run whose columns come next.
     pub(super) fn day_run(&self, cells: &mut Cells) -> Result<DayRun, Fault> {
         let odd = || self.odd("a run");
-        let rules = self.rules_of(cells.text().ok_or_else(odd)?)?;
+        let (rules, version) = self.rules_of(cells.text().ok_or_else(odd)?)?;
         let read = |cells: &mut Cells| {
             Some(DayRun {
                 rules,
+                version: Some(version),
                 revision: Unique(cells.number()?),
                 sweep: Unique(cells.number()?),
                 frozen: cells.parsed()?,
@@ -110,15 +115,15 @@ impl MySqlLedger {
         read(cells).ok_or_else(odd)
     }
 
-    /// Parses rules, unless they are equal to the last ones.
-    fn rules_of(&self, text: String) -> Result<Programme, Fault> {
+    /// Parses rules, unless they are equal to the last ones; returns them with their version.
+    fn rules_of(&self, text: String) -> Result<(Programme, ProgrammeVersion), Fault> {
         let mut known = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = known.as_ref().filter(|known| known.text == text) {
-            return Ok(known.rules.clone());
+            return Ok((known.rules.clone(), known.version));
         }
-        let rules = Programme::from_text(&text)?;
-        *known = Some(KnownRules { text, rules: rules.clone() });
-        Ok(rules)
+        let (rules, version) = (Programme::from_text(&text)?, ProgrammeVersion::of(&text));
+        *known = Some(KnownRules { text, rules: rules.clone(), version });
+        Ok((rules, version))
     }
 
     pub(super) fn tokens_of(&self, sets: Vec<Vec<Row>>) -> Result<LedgerTokens, Fault> {
@@ -163,19 +168,25 @@ pub(super) fn run_changes(
 ) -> Vec<String> {
     let (programme, day) = (programme_literal(key), date_literal(key.day));
     let mut statements = Vec::new();
+    // The transaction holds the lock of the run, so no other one adds members meanwhile.
+    let or_extend = match known.is_empty() {
+        true => "",
+        false => " ON DUPLICATE KEY UPDATE `shards` = VALUES(`shards`)",
+    };
     for calendar in Calendar::ALL {
         let (rows, digits) = member_rows(&after.added, calendar, known);
         if rows.is_empty() {
             continue;
         }
         // For the server a list of JSON costs three quarters of as many rows of `VALUES`, if its rows have no column
-        // that all share and no column is wider than needed.
+        // that all share and no column is wider than needed. JSON is utf8mb4, so another character set would be a
+        // conversion for each row; a text instead of a date would be one too. Only a very wide column must be ASCII.
+        let character_set = if digits > UTF8_DIGITS_MAX { "ascii" } else { "utf8mb4" };
         statements.push(format!(
             "INSERT INTO {} (`programme`,`day`,`user_id`,`calendar`,`shards`) \
-             SELECT {programme}, {day}, j.`user`, {}, UNHEX(j.`shards`) FROM JSON_TABLE('[{rows}]', '$[*]' COLUMNS ( \
-             `user` BIGINT UNSIGNED PATH '$[0]', \
-             `shards` VARCHAR({digits}) CHARACTER SET ascii PATH '$[1]')) AS j \
-             ON DUPLICATE KEY UPDATE `shards` = VALUES(`shards`)",
+             SELECT {programme}, DATE {day}, j.`user`, {}, UNHEX(j.`shards`) \
+             FROM JSON_TABLE('[{rows}]', '$[*]' COLUMNS (`user` BIGINT UNSIGNED PATH '$[0]', \
+             `shards` VARCHAR({digits}) CHARACTER SET {character_set} PATH '$[1]')) AS j{or_extend}",
             tables.members,
             calendar_number(calendar)
         ));

@@ -1,10 +1,14 @@
 //! Reads and writes of a transaction about users: multi-row statements, one for each part of the users.
+//!
+//! New rows that differ only in their users are inserted together, so rows of several such groups are not inserted in
+//! the order of their keys. Two transactions that insert the same missing rows may deadlock. The server ends one of
+//! them, and `transaction.rs` repeats it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_coupons::records::{
-    LedgerTokens, RefusedDay, RowChange, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
+    LedgerRow, LedgerTokens, RefusedDay, RowChange, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::Occurrence;
@@ -12,12 +16,15 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, LEDGER_COLUMNS, assignments, calendar_number, conditions, date_literal, number_literal,
-    of_run_and_users, programme_literal, push_ledger_row,
+    Cells, LEDGER_COLUMNS, assignments, calendar_number, conditions, date_literal, ledger_values,
+    number_literal, of_run_and_users, programme_literal,
 };
 use super::runs::RUN_COLUMNS;
 use super::tables::Tables;
 use crate::mysql::connection::push_number;
+
+/// Rows from which their users are inserted as a list: fewer rows cost less than the set-up of a list.
+const LISTED_ROWS_MIN: usize = 8;
 
 /// The extent of a read of some users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,7 +163,7 @@ pub(super) fn changes(
     before: &UsersLedger,
     after: &UsersLedger,
 ) -> Vec<String> {
-    let mut parts: BTreeMap<u64, PartChanges> = BTreeMap::new();
+    let mut parts: BTreeMap<u64, PartChanges<'_>> = BTreeMap::new();
     let programme = programme_literal(run);
     for (user, after) in &after.users {
         let Some(before) = before.users.get(user) else { continue };
@@ -170,28 +177,57 @@ pub(super) fn changes(
     statements
 }
 
-/// Lists of rows of one part, as SQL.
+/// New rows of an occurrence that differ in their users only, as most new rows of a message do.
+struct NewRows<'a> {
+    occurrence: Occurrence,
+    row: &'a LedgerRow,
+    users: Vec<u64>,
+}
+
+impl NewRows<'_> {
+    /// Returns the rows as a selection from the list of their users: the server parses all other values once, and not
+    /// once for each row.
+    fn selection(&self, programme: &str) -> String {
+        format!(
+            "SELECT j.`user`{} FROM JSON_TABLE('[{}]', '$[*]' COLUMNS (`user` BIGINT UNSIGNED PATH '$')) AS j",
+            ledger_values(self.occurrence, self.row, programme),
+            list(&self.users)
+        )
+    }
+
+    /// Returns the rows as `(…),(…)`.
+    fn values(&self, programme: &str) -> String {
+        let (values, mut sql) = (ledger_values(self.occurrence, self.row, programme), String::new());
+        for user in &self.users {
+            separate(&mut sql);
+            sql.push('(');
+            push_number(&mut sql, *user);
+            sql.push_str(&values);
+            sql.push(')');
+        }
+        sql
+    }
+}
+
+/// Changes of the rows of one part; lists of rows are SQL.
 #[derive(Default)]
-struct PartChanges {
-    new_rows: String,
+struct PartChanges<'a> {
+    new_rows: Vec<NewRows<'a>>,
     /// Users whose row of an occurrence gets these assignments: a step changes most rows of a message alike.
     changed: BTreeMap<(Occurrence, String), Vec<u64>>,
     refusals: String,
     letters: String,
 }
 
-impl PartChanges {
-    fn add(&mut self, user: u64, before: &UserLedger, after: &UserLedger, programme: &str) {
+impl<'a> PartChanges<'a> {
+    fn add(&mut self, user: u64, before: &UserLedger, after: &'a UserLedger, programme: &str) {
         for (occurrence, row) in &after.rows {
             let known = before.rows.get(occurrence);
             if known == Some(row) {
                 continue;
             }
             match known {
-                None => {
-                    separate(&mut self.new_rows);
-                    push_ledger_row(&mut self.new_rows, user, *occurrence, row, programme);
-                }
+                None => self.add_new(user, *occurrence, row),
                 Some(known) => {
                     let changed = (*occurrence, assignments(known, row));
                     self.changed.entry(changed).or_default().push(user);
@@ -223,14 +259,37 @@ impl PartChanges {
         }
     }
 
+    fn add_new(&mut self, user: u64, occurrence: Occurrence, row: &'a LedgerRow) {
+        let mut known = self.new_rows.iter_mut().rev();
+        match known.find(|new| new.occurrence == occurrence && new.row == row) {
+            Some(alike) => alike.users.push(user),
+            None => self.new_rows.push(NewRows { occurrence, row, users: vec![user] }),
+        }
+    }
+
+    /// Returns the parts of an INSERT that name the new rows, in the order of their least users.
+    fn new_rows(&self, programme: &str) -> Vec<String> {
+        let is_listed = |new: &NewRows<'_>| new.users.len() >= LISTED_ROWS_MIN;
+        // Users were added in their order, so the groups stand in that of their first ones.
+        let inserts = self.new_rows.chunk_by(|one, next| !is_listed(one) && !is_listed(next));
+        let insert = |rows: &[NewRows<'_>]| match rows {
+            [new] if is_listed(new) => new.selection(programme),
+            few => {
+                let values: Vec<String> = few.iter().map(|new| new.values(programme)).collect();
+                format!("VALUES {}", values.join(","))
+            }
+        };
+        inserts.map(insert).collect()
+    }
+
     fn statements(&self, tables: &Tables, part: u64, programme: &str) -> Vec<String> {
-        let Self { new_rows, changed, refusals, letters } = self;
+        let Self { changed, refusals, letters, .. } = self;
         let ledger = &tables.ledger[part as usize];
         let mut statements = Vec::new();
         // A row that another process has inserted meanwhile is a duplicate, and the transaction begins again.
-        if !new_rows.is_empty() {
+        for rows in self.new_rows(programme) {
             let columns = LEDGER_COLUMNS.map(|column| format!("`{column}`")).join(",");
-            statements.push(format!("INSERT INTO {ledger} ({columns},`programme`) VALUES {new_rows}"));
+            statements.push(format!("INSERT INTO {ledger} ({columns},`programme`) {rows}"));
         }
         // The transaction holds the locks of these rows.
         for ((occurrence, set), users) in changed.iter().filter(|((_, set), _)| !set.is_empty()) {
@@ -261,17 +320,25 @@ impl PartChanges {
 /// Returns the statements that change rows, each only while it has its expected content.
 pub(super) fn replacements(tables: &Tables, run: &RunKey, rows: &[RowChange]) -> String {
     let programme = programme_literal(run);
-    let mut alike: BTreeMap<(u64, Occurrence, String, String), Vec<u64>> = BTreeMap::new();
-    for RowChange { user, occurrence, before, after } in rows {
-        let change = (part(*user), *occurrence, assignments(before, after), conditions(before));
-        alike.entry(change).or_default().push(*user);
+    // Rows are compared and not their SQL: nearly all rows of a call change alike, and their SQL is written once.
+    let mut alike: Vec<(u64, &RowChange, Vec<u64>)> = Vec::new();
+    for change in rows {
+        let of_part = part(change.user);
+        let mut known = alike.iter_mut().rev();
+        match known.find(|(part, known, _)| *part == of_part && known.is_alike(change)) {
+            Some((.., users)) => users.push(change.user),
+            None => alike.push((of_part, change, vec![change.user])),
+        }
     }
-    let statements = alike.iter().map(|((part, occurrence, set, is_before), users)| {
+    alike.sort_by_key(|(part, change, _)| (*part, change.occurrence));
+    let statements = alike.iter().map(|(part, RowChange { occurrence, before, after, .. }, users)| {
         format!(
-            "UPDATE {} FORCE INDEX (PRIMARY) SET {set} WHERE `user_id` IN ({}) \
-             AND `programme` = {programme} AND `occurrence` = '{occurrence}' AND {is_before}",
+            "UPDATE {} FORCE INDEX (PRIMARY) SET {} WHERE `user_id` IN ({}) \
+             AND `programme` = {programme} AND `occurrence` = '{occurrence}' AND {}",
             tables.ledger[*part as usize],
-            list(users)
+            assignments(before, after),
+            list(users),
+            conditions(before)
         )
     });
     statements.collect::<Vec<_>>().join("; ")
@@ -302,4 +369,42 @@ fn list<'u>(users: impl IntoIterator<Item = &'u u64>) -> String {
         push_number(&mut list, *user);
     }
     if list.is_empty() { "NULL".to_owned() } else { list }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::celebration::Calendar;
+
+    use super::*;
+
+    #[test]
+    fn groups_of_new_rows_are_inserted_in_the_order_of_their_least_users() {
+        let row = |tries| LedgerRow {
+            state: RowState::Settled,
+            day: jiff::civil::date(2027, 5, 4),
+            calendar: Calendar::Solar,
+            attempt: Unique(1),
+            changed_at: jiff::Timestamp::UNIX_EPOCH,
+            tries,
+            coupon: "cake".into(),
+            version: None,
+            by_hand: false,
+            absent_since: None,
+        };
+        let (one, other, many, last) = (row(1), row(2), row(3), row(4));
+        let occurrence = Occurrence { calendar: Calendar::Solar, year: 2027 };
+        let mut changes = PartChanges::default();
+        changes.add_new(11, occurrence, &one);
+        changes.add_new(12, occurrence, &other);
+        for user in 20..20 + LISTED_ROWS_MIN as u64 {
+            changes.add_new(user, occurrence, &many);
+        }
+        changes.add_new(90, occurrence, &one);
+        changes.add_new(91, occurrence, &last);
+        let inserts = changes.new_rows("'birthday'");
+        let begins = ["VALUES (11,", "SELECT j.", "VALUES (91,"];
+        assert_eq!(inserts.len(), begins.len(), "{inserts:?}");
+        assert!(inserts.iter().zip(begins).all(|(insert, begin)| insert.starts_with(begin)), "{inserts:?}");
+        assert!(inserts[0].contains("(12,") && inserts[0].contains("(90,"), "{inserts:?}");
+    }
 }

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anabranch_demo::daemon::{self, Commands, Daemon, DaemonConfiguration, ReservedPort};
+use anabranch_demo::daemon::{self, Commands, Daemon, DaemonConfiguration};
 use anabranch_demo::drift::{Judgement, Planter, Reconciliation};
 use anabranch_demo::verify::{BirthdayLayer, Layer, Verification, drain, drain_and_compare, topologies};
 use anabranch_demo::{
@@ -16,7 +16,7 @@ use anabranch_demo::{
     WorkloadReport,
 };
 use anabranch_schemas::change::Entity;
-use anabranch_stack::Stack;
+use anabranch_stack::{ReservedPort, Stack};
 use futures::future::join_all;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -117,7 +117,7 @@ pub async fn run(arguments: &Arguments, stop: &CancellationToken) -> Result<Sess
 /// Starts everything and makes the first users; returns `None` when a signal came first.
 async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken) -> Result<Option<Running>> {
     let page = ReservedPort::announced()?;
-    say(&format!("the live page is at http://127.0.0.1:{}/ as soon as the daemon runs", page.port));
+    say(&format!("the live page is at http://127.0.0.1:{}/ as soon as the daemon runs", page.number()));
     let options = servers(arguments);
     let names: Vec<&str> = options.servers.iter().map(|server| server.name.as_str()).collect();
     say(&format!("starting {} and building the daemon ...", names.join(", ")));
@@ -134,7 +134,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
     let mut configuration = DaemonConfiguration::standard(audits.clone());
     configuration.name = NAME.to_owned();
     configuration.lanes = arguments.lanes;
-    configuration.http_port = page.port;
+    configuration.http_port = page.number();
     configuration.tokens = vec![TOKEN.to_owned()];
     let coupons = match arguments.coupons {
         true => Some(CouponDay::begin(&stack, arguments.lunar).await?),
@@ -163,7 +163,7 @@ async fn start(arguments: &Arguments, started: Instant, stop: &CancellationToken
         probes.push(LagProbe::create(&audits.iter().filter(is_own).collect::<Vec<_>>()).await?);
     }
     let roles: &[&str] = if arguments.coupons { &ROLES_WITH_COUPONS } else { &[] };
-    drop(page);
+    page.release();
     let daemon = Daemon::start(&stack, &binary, &configuration_file, (configuration.http_port, roles))?;
     let first_row = tokio::select! {
         () = stop.cancelled() => return Ok(None),

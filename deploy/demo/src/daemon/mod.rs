@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anabranch_stack::{Companion, PAGE_PORT_VARIABLE, Stack, cargo_build};
+use anabranch_stack::{Companion, Stack, cargo_build};
 
 pub use self::configuration::{DaemonConfiguration, hash_name, spread_name};
 pub use self::http::Status;
@@ -51,36 +51,6 @@ pub fn build_binary(name: &str) -> Result<PathBuf> {
 pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
     listener.map(|address| address.port()).map_err(|source| DemoError::PortNotFound { source })
-}
-
-/// A free port of 127.0.0.1 that no other process can take until this is dropped.
-#[derive(Debug)]
-pub struct ReservedPort {
-    _listener: TcpListener,
-    pub port: u16,
-}
-
-impl ReservedPort {
-    /// Takes the port of the address that `cargo demo` has shown, or any other one without it.
-    pub fn announced() -> Result<Self> {
-        let port = std::env::var(PAGE_PORT_VARIABLE).ok().and_then(|port| port.parse::<u16>().ok());
-        match port.map(Self::bind) {
-            Some(Ok(announced)) => Ok(announced),
-            // Another process may have taken it for a connection meanwhile.
-            Some(Err(_)) | None => Self::choose(),
-        }
-    }
-
-    pub fn choose() -> Result<Self> {
-        Self::bind(0)
-    }
-
-    fn bind(port: u16) -> Result<Self> {
-        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port))
-            .and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
-        let (port, _listener) = taken.map_err(|source| DemoError::PortNotFound { source })?;
-        Ok(Self { _listener, port })
-    }
 }
 
 /// Runs commands of the product beside a running daemon, with its configuration file.

@@ -24,6 +24,8 @@ pub struct Faults {
     /// Probability for each call of an answer `mismatch` without work; the next field is that of `rejected`.
     pub mismatch: f64,
     pub rejected: f64,
+    /// Every call and every query for keys is answered with 503, for all users.
+    pub unavailable: bool,
     /// Coupons that are left; `None` = any number.
     pub pool: Option<u64>,
     /// Keys that are always rejected, such as those of a user who has left.
@@ -36,6 +38,7 @@ pub struct Faults {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fate {
     Answered,
+    Unavailable,
     Busy { retry_after_seconds: u64 },
     ErrorBefore,
     ErrorAfter,
@@ -71,6 +74,7 @@ impl Dice {
             chance < 0.0 && of > 0.0
         };
         let fate = match () {
+            () if faults.unavailable => Fate::Unavailable,
             () if is(faults.busy) => Fate::Busy { retry_after_seconds: faults.retry_after_seconds },
             () if is(faults.error_before) => Fate::ErrorBefore,
             () if is(faults.error_after) => Fate::ErrorAfter,

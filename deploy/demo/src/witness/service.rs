@@ -124,6 +124,7 @@ impl Shared {
                 let after = [(header::RETRY_AFTER, retry_after_seconds.to_string())];
                 return (StatusCode::TOO_MANY_REQUESTS, after).into_response();
             }
+            Fate::Unavailable => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
             Fate::ErrorBefore => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             Fate::LostBefore => return closed(),
             Fate::Answered | Fate::ErrorAfter | Fate::LostAfter => {}
@@ -209,6 +210,9 @@ async fn query(State(shared): Witness, Json(keys): Json<Keys>) -> Response {
     }
     let (known, written) = {
         let mut state = shared.state();
+        if state.dice.faults.unavailable {
+            return StatusCode::SERVICE_UNAVAILABLE.into_response();
+        }
         let mut known = Vec::with_capacity(keys.keys.len());
         for key in keys.keys {
             shared.forget_old(&mut state, &key);

@@ -6,12 +6,13 @@
 )]
 
 mod user;
+mod waves;
 mod years;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anabranch_coupons::days::{MemberNeed, begin, members, need};
+use anabranch_coupons::days::{MemberNeed, begin, members, need, rules};
 use anabranch_coupons::dead_letters::{LeftAlone, requeue};
 use anabranch_coupons::issuing::{Chain, ChainMoved, HeldRow, answered, is_registered, issue};
 use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
@@ -94,7 +95,7 @@ fn two_days_that_race_give_one_coupon() {
         Err(MessageEnd::Later),
         "a call under way may come to nothing"
     );
-    settle(&mut user.ledger, &eve, &first.key, &first.coupon);
+    settle(&mut user.ledger, &eve, &first.key, &first.coupon, first.version);
     assert_eq!(user.issue(&new_year, &second), Err(MessageEnd::Done));
 }
 
@@ -196,7 +197,7 @@ fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_a
     assert!(matches!(user.reserve(&other), Err(MessageEnd::Later)));
     taken = user.reserve(&candidate).unwrap();
     assert_eq!(user.issue(&candidate, &taken), Ok(()));
-    settle(&mut user.ledger, &candidate, &taken.key, &taken.coupon);
+    settle(&mut user.ledger, &candidate, &taken.key, &taken.coupon, taken.version);
     assert_eq!(need(&user, &taken, 3, at_latest), MemberNeed::Nothing);
     assert_eq!(user.grant(date(2027, 5, 4), SOLAR), Err(MessageEnd::Done), "it is caught up once");
 }
@@ -280,6 +281,10 @@ fn a_changed_rule_for_29_february_holds_from_the_next_year_on() {
     let leap_day = Birthday::Solar(MonthDay::new(2, 29).unwrap());
     let days = ledger.begun.iter().filter(|(day, run)| run.birthdays(*day).contains(&leap_day));
     assert_eq!(days.map(|(day, _)| *day).collect::<Vec<_>>(), [date(2027, 2, 28)]);
+    // So does a plan of a day without a run.
+    let planned = rules(&ledger, &changed, date(2027, 3, 2));
+    assert_eq!(Some(planned.version()), ledger.begun.last().map(|(_, run)| run.version));
+    assert_eq!(rules(&ledger, &changed, date(2028, 2, 28)), changed);
 }
 
 #[test]

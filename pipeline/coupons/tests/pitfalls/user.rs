@@ -87,7 +87,7 @@ impl User {
         let candidate = self.day(day, calendar);
         let taken = self.reserve(&candidate)?;
         self.issue(&candidate, &taken)?;
-        settle(&mut self.ledger, &candidate, &taken.key, &taken.coupon);
+        settle(&mut self.ledger, &candidate, &taken.key, &taken.coupon, taken.version);
         Ok(())
     }
 }

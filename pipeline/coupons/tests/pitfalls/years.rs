@@ -1,16 +1,20 @@
-//! Pitfalls of years and keys: the calendar of an occurrence, the gap between celebrated days, and letters.
+//! Pitfalls of years and keys: the calendar of an occurrence, the gap between celebrated days, letters, and the
+//! version of a row.
 
 use anabranch_coupons::dead_letters::{Decision, LeftAlone, end, requeue};
 use anabranch_coupons::issuing::answered;
 use anabranch_coupons::ports::Answer;
-use anabranch_coupons::records::{ATTEMPT_TIMEOUT, Candidate, FailedOutcome, Reason, RowState, WAVES};
-use anabranch_coupons::reserving::{MessageEnd, denied, settle};
+use anabranch_coupons::records::{
+    ATTEMPT_TIMEOUT, Candidate, FailedOutcome, LedgerRow, MemberState, Reason, RowState, WAVES,
+};
+use anabranch_coupons::report::Report;
+use anabranch_coupons::reserving::{MessageEnd, denied, reserve_new, settle};
 use anabranch_schemas::celebration::{Birthday, LeapDayRule, Occurrence, celebrated};
 use anabranch_schemas::lunar::LunarMonthDay;
 use jiff::civil::{Date, date};
 use jiff::{SignedDuration, ToSpan};
 
-use crate::user::User;
+use crate::user::{User, programme};
 use crate::{LUNAR, MEMORY, SOLAR};
 
 #[test]
@@ -47,7 +51,7 @@ fn the_gap_counts_from_celebrated_day_to_celebrated_day_however_late_a_grant_was
     user.ledger.now += SignedDuration::from_hours(20 * 24);
     let taken = user.reserve(&missed).unwrap();
     assert_eq!(user.issue(&missed, &taken), Ok(()));
-    settle(&mut user.ledger, &missed, &taken.key, &taken.coupon);
+    settle(&mut user.ledger, &missed, &taken.key, &taken.coupon, taken.version);
     // That is 306 days after the celebrated day, and 286 days after the grant.
     assert_eq!(user.grant(date(2027, 1, 20), SOLAR), Ok(()));
 }
@@ -89,4 +93,50 @@ fn a_letter_that_a_person_ends_has_its_coupon_or_is_refused_in_every_later_wave(
         assert!(matches!(user.reserve(&later), Err(MessageEnd::Done)));
         assert_eq!(end(&mut user.ledger, &taken.key, decision), Err(LeftAlone::NoDeadLetter));
     }
+}
+
+#[test]
+fn a_row_has_the_version_of_the_programme_that_reserved_it_and_the_report_counts_by_it() {
+    let version = |user: &User| user.ledger.rows.values().next().unwrap().version;
+    let (first, other) = (programme("").version(), programme("gap_days = 200\n").version());
+    assert!(first.is_some() && first != other);
+    let mut user = User::new("");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    assert_eq!(version(&user), first);
+    // The ledger lacks the row, as after a first read: the issue inserts it.
+    user.ledger.rows.clear();
+    reserve_new(&mut user.ledger, &candidate, &taken).unwrap();
+    assert_eq!(version(&user), first);
+
+    // Other rules, and another day of the same year that takes the refused row over.
+    let mut changed = User::new("gap_days = 200\n");
+    changed.ledger.rows = user.ledger.rows.clone();
+    changed.ledger.rows.values_mut().for_each(|row| row.state = RowState::Refused(Reason::NotTheirBirthday));
+    let later = changed.day(date(2027, 5, 5), SOLAR);
+    changed.reserve(&later).unwrap();
+    assert_eq!(version(&changed), other);
+
+    // The row is gone when its outcome is learned: the coupon keeps the version that stood beside it, or has none.
+    for known in [taken.version, None] {
+        let key = &taken.key;
+        changed.ledger.rows.clear();
+        settle(&mut changed.ledger, &candidate, key, &taken.coupon, known);
+        assert_eq!(
+            (version(&changed), changed.ledger.rows[&key.occurrence].state),
+            (known, RowState::Settled)
+        );
+    }
+    assert_eq!(taken.version, first);
+
+    let row = user.ledger.rows.values().next().unwrap();
+    let mut report = Report::default();
+    for version in [first, first, None] {
+        let row = Some(LedgerRow { state: RowState::Settled, version, ..row.clone() });
+        let member = candidate.member;
+        let member_state = MemberState { member, is_member: true, shards: Vec::new(), row, refused: None };
+        report.add(&member_state, candidate.run.day);
+    }
+    let texts = [("unknown".to_owned(), 1u64), (first.unwrap().to_string(), 2)];
+    assert_eq!((report.granted, report.version_texts()), (3, texts.into()));
 }

@@ -73,9 +73,7 @@ impl CohortRows for DayTables {
     async fn page(&self, table: Birthday, after: Option<u64>, limit: usize) -> Result<Vec<CohortRow>, Fault> {
         let began = Instant::now();
         let page = self.tables.page(table, after, limit).await?;
-        if self.are_lanes_late().await {
-            sleep(began.elapsed().max(PAGE_PAUSE_MIN)).await;
-        }
+        self.make_way(began.elapsed()).await;
         Ok(page)
     }
 
@@ -90,5 +88,11 @@ impl CohortRows for DayTables {
             Some(Reconciled { ended_at, unproven: last.unproven })
         };
         Ok(self.last_good().await?.and_then(reconciled))
+    }
+
+    async fn make_way(&self, worked: Duration) {
+        if self.are_lanes_late().await {
+            sleep(worked.max(PAGE_PAUSE_MIN)).await;
+        }
     }
 }

@@ -31,6 +31,9 @@ pub struct DayView {
     pub misplaced: u64,
     pub eligible: u64,
     pub granted: u64,
+    /// Coupons of `granted` by the version of the programme in the ledger's rows.
+    #[serde(default)]
+    pub versions: BTreeMap<String, u64>,
     pub already_granted: u64,
     pub refused: BTreeMap<String, u64>,
     /// Dead letters of this day.
@@ -65,6 +68,7 @@ impl DayView {
             misplaced: run.misplaced,
             eligible: report.eligible,
             granted: report.granted,
+            versions: report.version_texts(),
             already_granted: report.already_granted,
             refused: report
                 .refused

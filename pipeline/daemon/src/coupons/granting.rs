@@ -4,32 +4,35 @@
 //! Any number of processes do it at once, without a lease: the ledger decides. A worker carries a message that it has
 //! taken to its end also when the task ends, because an attempt that is cut off waits half an hour. Messages of few
 //! users are carried together, and columns of birthday tables are written during the next messages. While lanes lag,
-//! one batch at a time is carried (`lane_lag.rs`).
+//! one batch at a time is carried (`lane_lag.rs`). The granters of all processes share the rate of a programme. They
+//! hold their messages while they wait for it (`holding.rs`).
 
-use std::collections::HashMap;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::granting::{MessagesCarried, join};
-use anabranch_coupons::ports::Clock;
+use anabranch_coupons::ports::{Clock, Uniques};
+use anabranch_coupons::rates::{GranterCount, REPORT_EVERY, Rates};
 use anabranch_coupons::records::{MEMBERS_MAX, Message, PARTS};
 use anabranch_coupons::reserving::MessageEnd;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
-use anabranch_pipeline::throttle::{SharedThrottle, Throttle};
 use metrics::{counter, gauge};
-use tokio::sync::Semaphore;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::Process;
 use super::assembly::{self, DayGranter};
+use super::holding::Notes;
 use super::lane_lag::LaneLag;
+use super::pace::{Pace, Turn};
 use crate::wiring::{CouponDelivery, CouponQueuePart, Wiring};
 
 /// Name of the task.
@@ -40,14 +43,15 @@ const MEMBERS_AT_HAND: usize = 2 * MEMBERS_MAX;
 const LATER: Duration = Duration::from_secs(30);
 /// Messages in a row whose faults end the task: so many failures are not due to the users of the messages.
 const FAULTS_MAX: u32 = 8;
-/// Pause after a batch while lanes lag, at most: one that waited for the coupon system did not burden the target.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Time over which the rate of a programme is kept.
-const RATE_PART: Duration = Duration::from_millis(100);
+/// Time that the end of the task waits for the register of granters, at most.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the granter of this process.
 pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
     let (wiring, breaker, lane_lag) = (wiring.clone(), Arc::new(Breaker::default()), lane_lag.clone());
+    // A task that is tried again is the same granter, and remembers the others.
+    let count = GranterCount::new(&format!("{:032x}", Process.fresh().0));
+    let count = Arc::new(Mutex::new(count));
     gauge!(names::COUPON_BREAKER).set(0.0);
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
         for outcome in [DONE, COMES_AGAIN] {
@@ -57,7 +61,8 @@ pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &La
     }
     supervisor.spawn(GRANTER_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
         let (wiring, breaker, lane_lag) = (wiring.clone(), breaker.clone(), lane_lag.clone());
-        async move { grant((&wiring, &lane_lag), breaker, &handle, &cancel).await }
+        let count = Arc::clone(&count);
+        async move { grant((&wiring, &lane_lag), (breaker, count), &handle, &cancel).await }
     });
 }
 
@@ -68,10 +73,8 @@ const COMES_AGAIN: &str = "later";
 struct Workers {
     granter: DayGranter,
     breaker: Arc<Breaker>,
-    /// Permits for messages that are carried at once.
-    calls: Semaphore,
-    calls_max: u32,
-    rates: HashMap<Arc<str>, SharedThrottle>,
+    pace: Pace,
+    rates: Rates,
     faults_in_a_row: AtomicU32,
     handle: TaskHandle,
     /// Ends the workers, each after the message that it carries.
@@ -80,7 +83,7 @@ struct Workers {
 
 async fn grant(
     (wiring, lane_lag): (&Wiring, &LaneLag),
-    breaker: Arc<Breaker>,
+    (breaker, count): (Arc<Breaker>, Arc<Mutex<GranterCount>>),
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
@@ -89,24 +92,27 @@ async fn grant(
     handle.waits_for("the ledger of coupons");
     let granter = assembly::granter(wiring, breaker.clone(), lane_lag).await?;
     let calls = wiring.coupon_system()?.calls_in_flight.get();
-    let rates = super::programmes(wiring.config())?.into_iter().map(|programme| {
-        let (rate, most) = (u64::from(programme.rate_per_second.get()), programme.rate_per_second.get());
-        let most = NonZeroUsize::new((most as usize).max(MEMBERS_MAX)).unwrap_or(NonZeroUsize::MIN);
-        (programme.name.clone(), SharedThrottle::new(Throttle::new(NonZeroU64::new(rate), RATE_PART, most)))
-    });
     let workers = Arc::new(Workers {
         granter,
         breaker,
-        calls: Semaphore::new(calls),
-        calls_max: u32::try_from(calls).unwrap_or(u32::MAX),
-        rates: rates.collect(),
+        pace: Pace::new(calls),
+        rates: Rates::new(&super::programmes(wiring.config())?, NonZeroUsize::MIN),
         faults_in_a_row: AtomicU32::new(0),
         handle: handle.clone(),
         ending: cancel.child_token(),
     });
-    let mut parts = JoinSet::new();
+    workers.require_closed_breaker()?;
+    let mut opened = Vec::new();
     for part in 0..PARTS {
-        let (part, workers) = (queue.part(part).await?, workers.clone());
+        opened.push(queue.part(part).await?);
+    }
+    handle.waits_for("the log");
+    // Only a granter that can grant takes a part of the rates. From here on every end leaves the register.
+    workers.rates.share(count.lock().await.report(wiring.log().await?).await?);
+    let mut parts = JoinSet::new();
+    parts.spawn(share_rates(wiring.clone(), count, Arc::clone(&workers)));
+    for part in opened {
+        let workers = Arc::clone(&workers);
         parts.spawn(async move {
             let mut following = JoinSet::new();
             let ended = workers.work(part, &mut following).await;
@@ -118,12 +124,37 @@ async fn grant(
     handle.begun();
     let mut first_fault = None;
     while let Some(ended) = parts.join_next().await {
+        // A worker that panicked has not done so.
+        workers.ending.cancel();
         let ended = ended.unwrap_or_else(|error| {
             Err(Fault::new(Code::Internal, "granter", "a worker did not end").caused_by(error))
         });
         first_fault = first_fault.or(ended.err());
     }
     first_fault.map_or(Ok(()), Err)
+}
+
+/// Counts the granters of all processes until the task ends; the rates are shared among them.
+async fn share_rates(
+    wiring: Wiring,
+    count: Arc<Mutex<GranterCount>>,
+    workers: Arc<Workers>,
+) -> Result<(), Fault> {
+    let mut count = count.lock().await;
+    let log = wiring.log().await?;
+    loop {
+        tokio::select! {
+            () = workers.ending.cancelled() => break,
+            () = sleep(REPORT_EVERY) => {}
+        }
+        match count.report(log).await {
+            Ok(granters) => workers.rates.share(granters),
+            Err(fault) => tracing::debug!(%fault, "the granters were not counted; the last count holds"),
+        }
+    }
+    // The others notice a granter that left without this, after a while.
+    _ = timeout(LEAVING_MAX, count.leave(log)).await;
+    Ok(())
 }
 
 impl Workers {
@@ -143,8 +174,10 @@ impl Workers {
             self.handle.begun();
             let largest = deliveries.iter().map(|delivery| delivery.message.members.len()).max();
             at_hand = MEMBERS_AT_HAND / largest.unwrap_or(MEMBERS_MAX).max(1);
-            for deliveries in batches(deliveries) {
-                let carried = self.deliver(deliveries).await?;
+            let (mut waiting, mut notes) = (batches(deliveries), Notes::new());
+            waiting.reverse();
+            while let Some(next) = waiting.pop() {
+                let carried = notes.during(Box::pin(self.deliver(next)), || note(&waiting)).await?;
                 while following.join_next().await.is_some() {}
                 if let Some(carried) = carried {
                     let workers = Arc::clone(self);
@@ -169,23 +202,33 @@ impl Workers {
         }
     }
 
+    /// Waits until these messages may be carried; returns their turn and whether lanes lag.
+    async fn turn(&self, messages: &[Message]) -> (Turn<'_>, bool) {
+        // A batch that waits for the rate takes no turn of others.
+        for message in messages {
+            self.rates.keep(message).await;
+        }
+        self.pace.turn(|| self.granter.cohort.are_lanes_late()).await
+    }
+
     /// Carries messages of one run together, and ends each; `None` if they come again. Columns follow later.
     async fn deliver(&self, deliveries: Vec<CouponDelivery>) -> Result<Option<MessagesCarried>, Fault> {
-        let are_lanes_late = self.granter.cohort.are_lanes_late().await;
-        let permits = if are_lanes_late { self.calls_max } else { 1 };
-        let Ok(_permits) = self.calls.acquire_many(permits).await else { return Ok(None) };
-        if self.ending.is_cancelled() {
+        let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
+        let mut notes = Notes::new();
+        let turn = tokio::select! {
+            biased;
+            () = self.ending.cancelled() => None,
+            turn = notes.during(Box::pin(self.turn(&messages)), || note(from_ref(&deliveries))) => Some(turn),
+        };
+        let Some((_turn, are_lanes_late)) = turn else {
             for delivery in deliveries {
                 delivery.later(Duration::ZERO).await;
             }
             return Ok(None);
-        }
-        let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
-        for message in &messages {
-            self.keep_rate(message).await;
-        }
+        };
         let began = Instant::now();
-        let carried = self.granter.carry(&messages).await;
+        let carry = Box::pin(self.granter.carry(&messages));
+        let carried = notes.during(carry, || note(from_ref(&deliveries))).await;
         let took = began.elapsed();
         match &carried {
             Ok(carried) => {
@@ -210,7 +253,7 @@ impl Workers {
             // No other batch begins meanwhile. The end of the task does not wait for the pause.
             tokio::select! {
                 () = self.ending.cancelled() => {}
-                () = sleep(took.min(PAUSE_MAX)) => {}
+                () = sleep(self.pace.pause(took)) => {}
             }
         }
         match carried {
@@ -221,16 +264,12 @@ impl Workers {
             }
         }
     }
+}
 
-    /// Waits until the programme's rate allows the users of a message.
-    async fn keep_rate(&self, message: &Message) {
-        let Some(rate) = self.rates.get(&message.run.programme) else { return };
-        let mut left = message.members.len();
-        while left > 0 {
-            let taken = rate.take().await.get();
-            rate.give_back(taken.saturating_sub(left));
-            left = left.saturating_sub(taken);
-        }
+/// Says of each message that work on it goes on.
+async fn note(batches: &[Vec<CouponDelivery>]) {
+    for delivery in batches.iter().flatten() {
+        delivery.in_progress().await;
     }
 }
 

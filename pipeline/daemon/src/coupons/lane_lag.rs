@@ -1,8 +1,9 @@
 //! Measures whether the lanes of birthday tables lag, so that a coupon day leaves them the servers that both share.
 //!
 //! A granter and a freeze write to the lanes' target as fast as it takes rows. A coupon can wait for a second; a change
-//! of a user should not. So while the lanes lag, granters carry one batch at a time, and granters and freezes pause
-//! after each batch or page for as long as it took. A day goes on beside lanes that lag for hours, since no work stops.
+//! of a user should not. So while the lanes lag, granters carry one batch at a time, and granters, freezes and sweeps
+//! pause after each batch or page for as long as it took, or for longer (`pace.rs`). A day goes on beside lanes that
+//! lag for hours, since no work stops.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

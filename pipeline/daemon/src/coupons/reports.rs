@@ -40,6 +40,9 @@ pub struct SignedReport {
     /// The reconciliation that the day relies on, and when it ended; `None` = it ran without one.
     pub reconciliation: Option<(String, u64)>,
     pub granted: u64,
+    /// Coupons of `granted` by the version of the programme in the ledger's rows.
+    #[serde(default)]
+    pub versions: BTreeMap<String, u64>,
     pub already_granted: u64,
     pub refused: BTreeMap<String, u64>,
     pub failed: u64,
@@ -80,6 +83,7 @@ impl SignedReport {
             misplaced: run.misplaced,
             reconciliation,
             granted: report.granted,
+            versions: report.version_texts(),
             already_granted: report.already_granted,
             refused: refused.map(|(reason, count)| (reason.as_str().to_owned(), *count)).collect(),
             failed: report.failed,
@@ -195,6 +199,7 @@ mod tests {
             misplaced: 0,
             reconciliation: None,
             granted,
+            versions: BTreeMap::new(),
             already_granted: 0,
             refused: BTreeMap::new(),
             failed: 0,

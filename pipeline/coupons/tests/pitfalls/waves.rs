@@ -1,0 +1,38 @@
+//! Pitfalls of waves: when midnight, noon and the catch-up of a day are due.
+
+use anabranch_coupons::records::{DayRun, WAVES};
+use jiff::civil::{Date, date};
+
+use crate::user::{at, begun, programme};
+
+const DAY: Date = date(2027, 5, 4);
+
+/// A run whose day has begun by these rules, in UTC.
+fn run(more: &str) -> DayRun {
+    begun("2027-05-04T00:00:00Z", "2027-05-04T00:00:00Z", Some(DAY), &programme(more)).remove(0).1
+}
+
+#[test]
+fn midnight_waits_for_a_young_reconciliation_until_a_set_time_and_then_follows_the_programme() {
+    // The default is 26 hours.
+    let (young, old) = (Some(at("2027-05-02T22:00:00Z")), Some(at("2027-05-02T21:59:59Z")));
+    for (rule, goes_on) in [("go", true), ("stop", false)] {
+        let run = run(&format!("without_reconciliation = '{rule}'\nwaits_until = '02:30'\n"));
+        assert!(run.is_due(DAY, at("2027-05-04T00:00:00Z"), young));
+        for reconciled_at in [None, old] {
+            assert!(!run.is_due(DAY, at("2027-05-04T02:29:59Z"), reconciled_at));
+            assert_eq!(run.is_due(DAY, at("2027-05-04T02:30:00Z"), reconciled_at), goes_on, "{rule}");
+        }
+    }
+}
+
+#[test]
+fn noon_waits_for_no_reconciliation_and_the_catch_up_for_one_that_saw_the_whole_day() {
+    let frozen = |frozen| DayRun { frozen, ..run("") };
+    let noon = ["2027-05-04T11:59:59Z", "2027-05-04T12:00:00Z"].map(at);
+    assert_eq!(noon.map(|now| frozen(1).is_due(DAY, now, None)), [false, true]);
+    let later = at("2027-05-06T00:00:00Z");
+    let ended = [None, Some(at("2027-05-04T21:59:59Z")), Some(at("2027-05-04T22:00:00Z"))];
+    assert_eq!(ended.map(|reconciled_at| frozen(2).is_due(DAY, later, reconciled_at)), [false, false, true]);
+    assert!(!frozen(WAVES).is_due(DAY, later, Some(later)), "there is no further wave");
+}
