@@ -107,6 +107,7 @@ impl EntityTables {
             changed_at_column,
             unseen_changes: self.unseen_changes,
             removal: self.removal,
+            retention_marker: None,
         })
     }
 

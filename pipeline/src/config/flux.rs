@@ -1,5 +1,8 @@
 //! The section `[flux]` of the configuration file: system and kinds of payment documents, and, where identifiers are
-//! made, the region and the counters. Capture and audit need the first part only.
+//! made, the region and the counters. Capture and audit need the first part only. `flux/years.rs` has the strategy by
+//! year.
+
+mod years;
 
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -10,12 +13,15 @@ use std::time::Duration;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::flux::id::{Level, Region, SYSTEM, Side};
 use anabranch_schemas::flux::placement::Kind;
+use anabranch_schemas::flux::years::Years;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+use self::years::YearsSection;
+pub(super) use self::years::check_tables;
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, ServerUrl};
-use super::{EntityConfig, Problems, SourceConfig};
+use super::{EntityConfig, Problems, Removal, SourceConfig};
 use crate::records::{FluxPlaces, FluxSource, FluxTables};
 
 /// A week: a payment that is retried after a long week-end still finds its identifier.
@@ -32,8 +38,8 @@ const INDEX_MONTHS_AFTER: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
 /// Months of both settings, at most: ten years.
 const MONTHS_MAX: u32 = 120;
 const DATABASE: &str = "flux_sequence";
-/// Bytes of a database name, by MySQL's limit.
-const DATABASE_BYTES_MAX: usize = 64;
+/// Bytes of the name of a database or table, by MySQL's limit.
+const NAME_BYTES_MAX: usize = 64;
 
 /// Settings for payment documents.
 #[derive(Debug, Clone)]
@@ -45,6 +51,35 @@ pub struct FluxConfig {
     /// `None` = no identifiers are made here.
     pub identifiers: Option<FluxIdentifierConfig>,
     pub retention: FluxRetention,
+    /// The table in which retention jobs name themselves; `None` = each deleted row is a deletion.
+    pub retention_marker: Option<MarkerTable>,
+    /// The strategy by year beside the one by month; `None` = no identifier has a year digit.
+    pub years: Option<Years>,
+}
+
+/// A table that is not captured. A transaction that inserts a row into it says that its later deletions are those of a
+/// retention rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MarkerTable {
+    pub database: String,
+    pub table: String,
+}
+
+impl MarkerTable {
+    /// Returns whether this is the name of the table. A server may store names in lower case.
+    pub fn is(&self, database: &str, table: &str) -> bool {
+        self.database.eq_ignore_ascii_case(database) && self.table.eq_ignore_ascii_case(table)
+    }
+
+    /// Reads `database.table`; `None` unless both are names.
+    fn parse(text: &str) -> Option<Self> {
+        let (database, table) = text.split_once('.')?;
+        let is_name = |name: &str| {
+            !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.contains(['.', '{', '}', '`'])
+        };
+        (is_name(database) && is_name(table))
+            .then(|| Self { database: database.to_owned(), table: table.to_owned() })
+    }
 }
 
 /// Time for which tables of payment documents, and rows of dropped ones, are kept.
@@ -128,6 +163,8 @@ pub(super) struct Flux {
     kinds: BTreeMap<String, KindNames>,
     retention_months: Option<NonZeroU32>,
     index_months_after: Option<NonZeroU32>,
+    retention_marker: Option<String>,
+    years: Option<YearsSection>,
     region: Option<RegionName>,
     time_zone: Option<String>,
     sequence_url: Option<ServerUrl>,
@@ -183,10 +220,36 @@ pub(super) fn places(
     });
     let system = flux.map_or(SYSTEM, |flux| flux.system);
     let kinds = flux.map_or(&[][..], |flux| &flux.kinds);
-    Arc::new(FluxPlaces::new(system, kinds, tables.collect(), sources.collect()))
+    let years = flux.and_then(|flux| flux.years);
+    Arc::new(FluxPlaces::new(system, kinds, tables.collect(), sources.collect()).with_years(years))
+}
+
+/// Gives the marker table to the entries whose documents outlive their tables. One that could never count is a problem,
+/// because a job that relies on it would remove documents from the index.
+pub(super) fn set_marker(flux: Option<&FluxConfig>, entities: &mut [EntityConfig], problems: &mut Problems) {
+    let Some(marker) = flux.and_then(|flux| flux.retention_marker.as_ref()) else { return };
+    let (key, found) = ("flux.retention_marker", format!("`{}.{}`", marker.database, marker.table));
+    let (database, table) = (&marker.database, &marker.table);
+    if let Some(entity) = entities.iter().find(|entity| entity.tables.matches(database, table).is_some()) {
+        let needed = format!("a table that is not captured, as it is by {}", entity.tables);
+        problems.add(key, found, &needed);
+        return;
+    }
+    let is_retained =
+        |entity: &&mut EntityConfig| entity.entity == Entity::Flux && entity.removal == Removal::Retain;
+    let mut retained = entities.iter_mut().filter(is_retained).peekable();
+    if retained.peek().is_none() {
+        problems.add(key, found, "an entry of entity `flux` with removal = \"retain\"");
+    }
+    retained.for_each(|entity| entity.retention_marker = Some(marker.clone()));
 }
 
 impl Flux {
+    /// Returns whether the file has the section `[flux.years]`, right or wrong.
+    pub(super) fn has_years(&self) -> bool {
+        self.years.is_some()
+    }
+
     /// Fills in defaults; adds a problem and returns `None` for a value that cannot be resolved.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<FluxConfig> {
         let before = problems.0.len();
@@ -196,8 +259,27 @@ impl Flux {
         }
         let kinds = kinds(&self.kinds, problems);
         let retention = self.retention(problems);
+        let retention_marker = self.marker(problems);
+        let years = self.years.as_ref().and_then(|years| years.resolve(retention.months.get(), problems));
         let identifiers = self.identifiers(system, problems);
-        (problems.0.len() == before).then_some(FluxConfig { system, kinds, identifiers, retention })
+        (problems.0.len() == before).then_some(FluxConfig {
+            system,
+            kinds,
+            identifiers,
+            retention,
+            retention_marker,
+            years,
+        })
+    }
+
+    fn marker(&self, problems: &mut Problems) -> Option<MarkerTable> {
+        let text = self.retention_marker.as_deref()?;
+        let marker = MarkerTable::parse(text);
+        if marker.is_none() {
+            let needed = "one table as `database.table`, without placeholders or backquotes";
+            problems.add("flux.retention_marker", format!("`{text}`"), needed);
+        }
+        marker
     }
 
     fn retention(&self, problems: &mut Problems) -> FluxRetention {
@@ -253,7 +335,7 @@ impl Flux {
             problems.add("flux.request_keys_days", days.to_string(), &needed);
         }
         let database = self.sequence_database.unwrap_or_else(|| DATABASE.to_owned());
-        if database.is_empty() || database.len() > DATABASE_BYTES_MAX {
+        if database.is_empty() || database.len() > NAME_BYTES_MAX {
             problems.add("flux.sequence_database", format!("`{database}`"), "1 to 64 characters");
         }
         let ca_file =

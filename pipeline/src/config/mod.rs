@@ -37,7 +37,7 @@ use serde::Deserialize;
 pub use self::column_names::{ColumnNames, Misnamed};
 pub use self::coupon_system::CouponSystemConfig;
 pub use self::derived::{DocumentIndex, ProjectionKind};
-pub use self::flux::{FluxConfig, FluxIdentifierConfig, FluxRetention};
+pub use self::flux::{FluxConfig, FluxIdentifierConfig, FluxRetention, MarkerTable};
 use self::reconcile::ReconcileSettings;
 pub use self::tables::{BirthdayTables, MappingTables, RelationTables};
 pub use self::values::{Secret, ServerUrl};
@@ -121,6 +121,8 @@ pub struct EntityConfig {
     pub unseen_changes: UnseenChanges,
     /// The fate of derived rows when a table of the entity leaves as a whole.
     pub removal: Removal,
+    /// The table in which a transaction says that its deletions are those of a retention rule; `None` = none can.
+    pub retention_marker: Option<MarkerTable>,
 }
 
 /// The meaning of a table that is dropped, truncated or renamed away.

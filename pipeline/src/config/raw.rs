@@ -162,7 +162,7 @@ impl Config {
 
     /// Fills in defaults; adds a problem and returns `None` for a value that cannot be resolved.
     pub(super) fn resolve(self, problems: &mut Problems) -> Option<super::Config> {
-        let entities: Vec<_> =
+        let mut entities: Vec<_> =
             self.entities.into_iter().filter_map(|entity| entity.resolve(problems)).collect();
         let names: Vec<Entity> = entities.iter().map(|entity| entity.entity).collect();
         let spill_dir = self.limits.spill_dir(problems);
@@ -173,7 +173,9 @@ impl Config {
             .enumerate()
             .filter_map(|(i, s)| s.resolve(i, &names, &spill_dir, problems))
             .collect();
+        flux::check_tables(self.flux.as_ref().is_some_and(Flux::has_years), &entities, problems);
         let flux = self.flux.and_then(|flux| flux.resolve(problems));
+        flux::set_marker(flux.as_ref(), &mut entities, problems);
         let flux_places = flux::places(flux.as_ref(), &entities, &sources);
         let projections: Vec<_> = self
             .projections

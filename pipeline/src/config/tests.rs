@@ -6,6 +6,7 @@ use anabranch_schemas::serial::LengthClass;
 use super::*;
 
 mod flux;
+mod flux_years;
 
 const GOOD: &str = r#"
 name = "demo"

@@ -1,7 +1,7 @@
 //! The keys `tls` and `ca_file` of each server, which decide with its URL's scheme how a connection is protected.
 //!
 //! `verify` trusts the authorities in `ca_file`, `system` those of the machine, `off` is plain text. There is no TLS
-//! without verification. Contradicting settings are refused, so that nobody trusts a protection that does not exist.
+//! without verification. Contradicting settings are refused: an operator would trust a protection that does not exist.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! The audit of a payment document: whether it lies where its identifier, its kind and its parent say.
 //!
 //! A [`TablePlace`] holds the digits that a table's name and its source stand for. [`audit`] compares an identifier
-//! with these digits, and with the rule of its kind ([`Kind::audit`]). It reads no row and parses no name.
+//! with these digits, and with the rule of its kind ([`Kind::audit`]). Differences of years come from
+//! [`crate::flux::years::Years`]. It reads no row and parses no name.
 
 use std::fmt;
 
@@ -9,6 +10,7 @@ use thiserror::Error;
 
 use crate::flux::id::{FluxId, Level, Month, NO_MONTH, Part, Parts, Region, Side};
 use crate::flux::placement::{Kind, Misplacement, UnfitParent};
+use crate::flux::years::{Strategy, YearDifference};
 
 /// The digits that the name of a table and its source stand for; `None` = they say nothing about this part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct TablePlace {
     pub level: Option<Level>,
     pub region: Option<Region>,
     pub side: Option<Side>,
+    /// Whether the name has a year digit, and which; `None` = no identifier has one.
+    pub strategy: Option<Strategy>,
 }
 
 /// One difference between a document's identifier and its table, its source, or the rule of its kind.
@@ -38,6 +42,9 @@ pub enum Oddity {
     /// No document of this kind can have this parent.
     #[error("against the rule of its kind, {0}")]
     UnfitParent(UnfitParent),
+    /// The year digit differs from the table, or from the rule of the document's kind.
+    #[error("{0}")]
+    Year(YearDifference),
 }
 
 impl Oddity {
@@ -56,6 +63,7 @@ impl Oddity {
             Self::Parent(Misplacement::Partition { .. }) => "parent_partition",
             Self::Parent(Misplacement::Month { .. }) => "parent_month",
             Self::UnfitParent(_) => "parent_unfit",
+            Self::Year(difference) => difference.reason(),
         }
     }
 }
@@ -100,8 +108,8 @@ pub fn audit(id: &FluxId, parent: Option<&FluxId>, kind: Option<Kind>, place: &T
     if !place.holds(id.parts()) {
         differences(id.parts(), place, &mut odd);
     }
-    match kind.map(|kind| kind.audit(id, parent)) {
-        Some(Ok(misplacements)) if misplacements.is_empty() => {}
+    let misplaced = kind.filter(|kind| !kind.is_in_place(id, parent));
+    match misplaced.map(|kind| kind.audit(id, parent)) {
         Some(Ok(misplacements)) => odd.extend(misplacements.into_iter().map(Oddity::Parent)),
         Some(Err(unfit)) => odd.push(Oddity::UnfitParent(unfit)),
         None => {}
@@ -188,6 +196,7 @@ mod tests {
         level: Some(Level::Atom),
         region: Some(Region::Singapore),
         side: Some(Side::Main),
+        strategy: None,
     };
 
     #[test]

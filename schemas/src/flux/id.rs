@@ -314,6 +314,11 @@ impl FluxId {
         (sequence < SEQUENCES).then_some(Self(Parts { sequence, ..self.0 }))
     }
 
+    /// Returns the identifier with other reserved digits; `None` when they are more than two.
+    pub fn with_reserved(self, reserved: u8) -> Option<Self> {
+        (reserved < 100).then_some(Self(Parts { reserved, ..self.0 }))
+    }
+
     /// Returns the 31 digits as ASCII.
     pub fn digits(&self) -> [u8; DIGITS] {
         self.0.digits()

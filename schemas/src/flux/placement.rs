@@ -225,6 +225,16 @@ impl Kind {
         }
     }
 
+    /// Returns whether [`Self::audit`] finds no difference. Almost every document is where it belongs, so this is what
+    /// an audit costs.
+    pub fn is_in_place(self, id: &FluxId, parent: Option<&FluxId>) -> bool {
+        let expected = match parent {
+            Some(parent) => self.address_below(parent),
+            None => Ok(self.place_alone(id)),
+        };
+        id.parts().level == self.level() && expected == Ok(StorageAddress::of(id))
+    }
+
     /// Returns all differences between an identifier of this kind and its rule. `parent` is the parent's identifier;
     /// without it only parts that need no parent are compared.
     pub fn audit(self, id: &FluxId, parent: Option<&FluxId>) -> Result<Vec<Misplacement>, UnfitParent> {

@@ -1,8 +1,8 @@
 //! From the digits of an identifier to the names of its database and table.
 //!
 //! The first digit of the user partition is the database, both together are the table. Names are [`Template`]s, since
-//! the source document does not explain the `00` in `flux_00_0`. [`settlement`] is the table of settlements, whose name
-//! the document writes as a separate expression.
+//! the source document does not explain the `00` in `flux_00_0`. Tables by year have the year digit in their name, too.
+//! [`settlement`] is the table of settlements, whose name the document writes as a separate expression.
 
 use std::fmt::Write;
 
@@ -24,6 +24,8 @@ enum Placeholder {
     Partition,
     /// The month in two digits: 00 to 11, or 99.
     Month,
+    /// The last digit of a year.
+    Year,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,9 +49,9 @@ pub struct InvalidTemplate {
 const EXAMPLE: &str = "atom_{partition:02}_{month:02}";
 
 impl Template {
-    /// Parses a template. Placeholders are `{db}`, `{partition}` and `{month}`; `:02` pads with zeros.
+    /// Parses a template. Placeholders are `{db}`, `{partition}`, `{month}` and `{year}`; `:02` pads with zeros.
     pub fn parse(template: &str) -> Result<Self, InvalidTemplate> {
-        let invalid = |reason| InvalidTemplate { template: template.to_owned(), reason };
+        let invalid = |reason| refused(template, reason);
         if template.is_empty() {
             return Err(invalid("it is empty"));
         }
@@ -61,7 +63,8 @@ impl Template {
                 "db" => Placeholder::Database,
                 "partition" => Placeholder::Partition,
                 "month" => Placeholder::Month,
-                _ => return Err(invalid("a placeholder other than {db}, {partition} and {month}")),
+                "year" => Placeholder::Year,
+                _ => return Err(invalid("a placeholder other than {db}, {partition}, {month} and {year}")),
             };
             let width = width.parse().ok().filter(|width| (1..=10).contains(width));
             let width = width.ok_or_else(|| invalid("a width that is not 1 to 10"))?;
@@ -76,7 +79,11 @@ impl Template {
         Ok(Self(pieces))
     }
 
-    fn name(&self, place: StorageAddress) -> String {
+    fn has_year(&self) -> bool {
+        self.0.iter().any(|piece| matches!(piece, Piece::Number(Placeholder::Year, _)))
+    }
+
+    fn name(&self, place: StorageAddress, year: u8) -> String {
         let mut name = String::new();
         for piece in &self.0 {
             match piece {
@@ -86,6 +93,7 @@ impl Template {
                         Placeholder::Database => place.partition / 10,
                         Placeholder::Partition => place.partition,
                         Placeholder::Month => place.month.digits(),
+                        Placeholder::Year => year,
                     };
                     write!(name, "{number:0width$}").expect("writing into a text cannot fail");
                 }
@@ -93,6 +101,10 @@ impl Template {
         }
         name
     }
+}
+
+fn refused(template: &str, reason: &'static str) -> InvalidTemplate {
+    InvalidTemplate { template: template.to_owned(), reason }
 }
 
 /// Templates for the names of databases and tables.
@@ -108,7 +120,37 @@ impl Names {
     pub const ATOM: &str = EXAMPLE;
     pub const COMPOSITE: &str = "composite_{partition:02}_{month:02}";
 
+    pub const ATOM_BY_YEAR: &str = "atom_{partition:02}_{year}_{month:02}";
+    pub const COMPOSITE_BY_YEAR: &str = "composite_{partition:02}_{year}_{month:02}";
+
+    /// Parses the names of the strategy by month, which have no year.
     pub fn parse(database: &str, atom: &str, composite: &str) -> Result<Self, InvalidTemplate> {
+        let names = Self::parse_any(database, atom, composite)?;
+        for (template, text) in
+            [(&names.database, database), (&names.atom, atom), (&names.composite, composite)]
+        {
+            if template.has_year() {
+                return Err(refused(text, "it has {year}, and identifiers by month have no year digit"));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Parses the names of the strategy by year. The table has the year, or the database.
+    pub fn parse_by_year(database: &str, atom: &str, composite: &str) -> Result<Self, InvalidTemplate> {
+        let names = Self::parse_any(database, atom, composite)?;
+        for (template, text) in [(&names.atom, atom), (&names.composite, composite)] {
+            if !template.has_year() && !names.database.has_year() {
+                return Err(refused(
+                    text,
+                    "it has no {year}, and a table by year has the documents of one year",
+                ));
+            }
+        }
+        Ok(names)
+    }
+
+    fn parse_any(database: &str, atom: &str, composite: &str) -> Result<Self, InvalidTemplate> {
         Ok(Self {
             database: Template::parse(database)?,
             atom: Template::parse(atom)?,
@@ -116,13 +158,18 @@ impl Names {
         })
     }
 
-    /// Returns the names of a place's database and table.
+    /// Returns the names of a place's database and table by month.
     pub fn of(&self, level: Level, place: StorageAddress) -> (String, String) {
+        self.of_year(level, place, 0)
+    }
+
+    /// Returns the names of a place's database and table in a year with this last digit.
+    pub fn of_year(&self, level: Level, place: StorageAddress, year: u8) -> (String, String) {
         let table = match level {
             Level::Atom => &self.atom,
             Level::Composite => &self.composite,
         };
-        (self.database.name(place), table.name(place))
+        (self.database.name(place, year), table.name(place, year))
     }
 }
 
@@ -207,12 +254,44 @@ mod tests {
     }
 
     #[test]
+    fn a_year_is_in_the_names_of_tables_by_year_and_in_no_others() {
+        let (database, atom, composite) = (Names::DATABASE, Names::ATOM_BY_YEAR, Names::COMPOSITE_BY_YEAR);
+        let names = Names::parse_by_year(database, atom, composite).unwrap();
+        let place = StorageAddress { side: Side::Main, partition: 5, month: Month::Of(1) };
+        assert_eq!(names.of_year(Level::Atom, place, 7).1, "atom_05_7_01");
+        let refund = StorageAddress { month: Month::No, ..place };
+        assert_eq!(names.of_year(Level::Composite, refund, 7).1, "composite_05_7_99");
+        let error = Names::parse(database, atom, Names::COMPOSITE).unwrap_err().to_string();
+        assert!(
+            error.contains("`atom_{partition:02}_{year}_{month:02}` is not")
+                && error.contains("no year digit")
+        );
+        let error = Names::parse_by_year(database, Names::ATOM, composite).unwrap_err().to_string();
+        assert!(error.contains("`atom_{partition:02}_{month:02}` is not") && error.contains("no {year}"));
+        assert!(Names::parse_by_year("flux_{year}_{db}", Names::ATOM, Names::COMPOSITE).is_ok());
+    }
+
+    #[test]
+    fn the_new_strategy_has_no_fewer_tables_than_today() {
+        let names =
+            Names::parse_by_year(Names::DATABASE, Names::ATOM_BY_YEAR, Names::COMPOSITE_BY_YEAR).unwrap();
+        let mut tables = BTreeSet::new();
+        for partition in 0..100 {
+            for month in (0..12).map(Month::Of).chain([Month::No]) {
+                let place = StorageAddress { side: Side::Main, partition, month };
+                tables.extend((0..10).map(|year| names.of_year(Level::Atom, place, year)));
+            }
+        }
+        assert_eq!(tables.len(), ((PARTITIONS * MONTHS + 100) * 10) as usize);
+    }
+
+    #[test]
     fn a_template_that_cannot_be_a_name_is_refused_with_its_reason() {
         for (template, reason) in [
             ("", "empty"),
             ("atom_{partition", "`{` without"),
             ("atom_}", "`}` without"),
-            ("atom_{year}", "other than"),
+            ("atom_{day}", "other than"),
             ("atom_{month:0}", "width"),
             ("atom_{month:x}", "width"),
         ] {

@@ -6,7 +6,8 @@ use std::ops::Range;
 use thiserror::Error;
 
 use crate::flux::id::NO_MONTH;
-use crate::flux::table::MONTHS;
+use crate::flux::table::{MONTHS, PARTITIONS};
+use crate::flux::years::YEARS;
 
 /// The text is not a table pattern.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -20,8 +21,9 @@ pub struct InvalidPattern {
 
 /// A pattern such as `user_{db:02}.user_{table:03}` or `flux_00_{db}.atom_{partition:02}_{month:02}`.
 ///
-/// The placeholders stand for numbers, and `:02` pads with zeros. A month is 0 to 11, or 99 for no month. `{table}`
-/// stands in the table's name only; the others may stand in both names, and then have one number.
+/// The placeholders stand for numbers, and `:02` pads with zeros. A month is 0 to 11, or 99 for no month, and a year is
+/// its last digit. `{table}` stands in the table's name only; the others may stand in both names, and then have one
+/// number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TablePattern {
     text: String,
@@ -40,6 +42,8 @@ pub struct TableNumbers {
     pub partition: Option<u32>,
     /// The month of payment documents: 0 to 11, or 99.
     pub month: Option<u32>,
+    /// The last digit of the year of payment documents.
+    pub year: Option<u32>,
 }
 
 impl TablePattern {
@@ -67,7 +71,31 @@ impl TablePattern {
             table: of(Placeholder::Table).unwrap_or(0),
             partition: of(Placeholder::Partition),
             month: of(Placeholder::Month),
+            year: of(Placeholder::Year),
         })
+    }
+
+    /// Returns whether the names have the last digit of a year.
+    pub fn has_year(&self) -> bool {
+        self.has(Placeholder::Year)
+    }
+
+    /// Returns how many tables the digits of identifiers reach: pairs of database and table, twelve months and one
+    /// table without a month, and ten years, each as far as the names have them.
+    pub fn tables_of_documents(&self) -> u32 {
+        let pairs = match (self.has(Placeholder::Partition), self.has(Placeholder::Database)) {
+            (true, _) => PARTITIONS,
+            // The database is the first of the two digits.
+            (false, true) => PARTITIONS / 10,
+            (false, false) => 1,
+        };
+        let months = if self.has(Placeholder::Month) { MONTHS + 1 } else { 1 };
+        let years = if self.has_year() { u32::from(YEARS) } else { 1 };
+        pairs * months * years
+    }
+
+    fn has(&self, placeholder: Placeholder) -> bool {
+        self.database.has(placeholder) || self.table.has(placeholder)
     }
 
     /// Returns whether some table of this database can match.
@@ -76,7 +104,7 @@ impl TablePattern {
     }
 
     /// Returns the physical names for the numbers of a database and a table. The number of the table stands for a user
-    /// partition, too, and the month is 0.
+    /// partition, too; month and year are 0.
     pub fn names(&self, database: u32, table: u32) -> (String, String) {
         (self.database.name(database, table), self.table.name(database, table))
     }
@@ -104,6 +132,7 @@ impl TablePattern {
                 widths[place] = (*width).max(widths[place]);
                 ends[place] = match placeholder {
                     Placeholder::Month => u32::from(NO_MONTH) + 1,
+                    Placeholder::Year => u32::from(YEARS),
                     _ => 10_u32.saturating_pow(u32::try_from(widths[place].max(2)).unwrap_or(u32::MAX)),
                 };
             }
@@ -111,18 +140,22 @@ impl TablePattern {
         let range =
             |place: usize| known.0[place].map_or(0..ends[place], |number| number..number.saturating_add(1));
         let ranges: [Range<u32>; PLACEHOLDERS] = std::array::from_fn(range);
-        let count = ranges.iter().try_fold(1_u64, |count, range| count.checked_mul(range.len() as u64));
+        let is_month = |month: &u32| *month < MONTHS || *month == u32::from(NO_MONTH);
+        let [databases, tables, partitions, months, years] = ranges;
+        let months: Vec<u32> = months.filter(is_month).collect();
+        let lengths = [databases.len(), tables.len(), partitions.len(), months.len(), years.len()];
+        let count = lengths.iter().try_fold(1_u64, |count, length| count.checked_mul(*length as u64));
         if count.is_none_or(|count| count > limit) {
             return false;
         }
-        let is_month = |month: &u32| *month < MONTHS || *month == u32::from(NO_MONTH);
-        let [databases, tables, partitions, months] = ranges;
         for database in databases {
             for table in tables.clone() {
                 for partition in partitions.clone() {
-                    for month in months.clone().filter(is_month) {
-                        let numbers = [database, table, partition, month];
-                        visit(&self.database.written(&numbers), &self.table.written(&numbers));
+                    for month in &months {
+                        for year in years.clone() {
+                            let numbers = [database, table, partition, *month, year];
+                            visit(&self.database.written(&numbers), &self.table.written(&numbers));
+                        }
                     }
                 }
             }
@@ -158,6 +191,7 @@ enum Placeholder {
     Table,
     Partition,
     Month,
+    Year,
 }
 
 impl Placeholder {
@@ -167,13 +201,14 @@ impl Placeholder {
             "table" => Self::Table,
             "partition" => Self::Partition,
             "month" => Self::Month,
+            "year" => Self::Year,
             _ => return None,
         })
     }
 }
 
 /// Number of placeholders that there are.
-const PLACEHOLDERS: usize = 4;
+const PLACEHOLDERS: usize = 5;
 
 /// The number of each placeholder that was read so far.
 #[derive(Debug, Clone, Copy, Default)]
@@ -182,7 +217,11 @@ struct Numbers([Option<u32>; PLACEHOLDERS]);
 impl Numbers {
     /// Adds a number; `None` if the placeholder has another one, or cannot have this one.
     fn with(mut self, placeholder: Placeholder, number: u32) -> Option<Self> {
-        let fits = placeholder != Placeholder::Month || number < MONTHS || number == u32::from(NO_MONTH);
+        let fits = match placeholder {
+            Placeholder::Month => number < MONTHS || number == u32::from(NO_MONTH),
+            Placeholder::Year => number < u32::from(YEARS),
+            Placeholder::Database | Placeholder::Table | Placeholder::Partition => true,
+        };
         let known = &mut self.0[placeholder as usize];
         (fits && *known.get_or_insert(number) == number).then_some(self)
     }
@@ -209,7 +248,7 @@ impl NamePattern {
             let (inner, tail) = tail.split_once('}').ok_or("a `{` without a `}`")?;
             let (name, width) = inner.split_once(':').unwrap_or((inner, "1"));
             let placeholder = Placeholder::from_name(name)
-                .ok_or("a placeholder other than {db}, {table}, {partition} and {month}")?;
+                .ok_or("a placeholder other than {db}, {table}, {partition}, {month} and {year}")?;
             let width =
                 width.parse().ok().filter(|w| (1..=10).contains(w)).ok_or("a width that is not 1 to 10")?;
             match (before.is_empty(), pieces.is_empty()) {
@@ -254,7 +293,7 @@ impl NamePattern {
                 let number = match placeholder {
                     Placeholder::Database => database,
                     Placeholder::Table | Placeholder::Partition => table,
-                    Placeholder::Month => 0,
+                    Placeholder::Month | Placeholder::Year => 0,
                 };
                 format!("{number:0width$}")
             }

@@ -13,6 +13,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `coupon` varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'As it was reserved',
   `by_hand` tinyint NOT NULL COMMENT '1 = a person sent it again',
   `absent_since` datetime(6) NULL COMMENT 'UTC: since when no source table has a row of the user',
+  `version` char(8) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'Version of the programme that reserved it, NULL = from before this column',
   PRIMARY KEY (`user_id`, `programme`, `occurrence`),
   KEY `of_day` (`programme`, `day`, `user_id`)
 ) ENGINE=InnoDB COMMENT='Coupon ledger of Anabranch, never change or delete rows'

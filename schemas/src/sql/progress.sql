@@ -18,7 +18,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `message_id` varchar(255) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'Id of that message',
   `committed_at_us` bigint unsigned NOT NULL COMMENT 'Commit time in the source of the newest change, microseconds since 1970, 0 = unknown',
   `rows_applied` bigint unsigned NOT NULL COMMENT 'Row mutations applied since the lane was made',
-  `refresh` text CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'Refresh under way: scope, tables through, rows, table, first watermark, chunks, place, empty = through, NULL = never, before it fields:N where changes have N captured fields',
+  `refresh` text CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'Refresh under way: scope, tables through, rows, table, first watermark, chunks, place, empty = through, NULL = never, before it fields:N where changes have N captured fields, and withdrawn:POSITION=SHARDS where rows of dropped tables are to be removed',
   `checksum` int unsigned NULL COMMENT 'CRC-32 over the other columns, NULL = accepted by an operator as it is',
   `updated_at` datetime(6) NOT NULL COMMENT 'When this row was written, UTC',
   PRIMARY KEY (`projection`, `source`, `lane`)

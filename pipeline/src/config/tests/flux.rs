@@ -151,6 +151,33 @@ fn only_tables_of_payment_documents_leave_their_rows_behind() {
 }
 
 #[test]
+fn a_marker_of_retention_jobs_is_a_table_that_is_not_captured_beside_retained_ones() {
+    let with = |marker: &str, removal: &str| {
+        let text =
+            DOCUMENTS.replace("level = \"atom\"", &format!("level = \"atom\"\nremoval = \"{removal}\""));
+        let section = format!("[flux]\nretention_marker = \"{marker}\"\n");
+        format!("{GOOD}{}", text.replace("[flux]\n", &section))
+    };
+    let config = Config::parse(&with("flux_ops.retention", "retain")).unwrap();
+    let of =
+        |table: &str| config.entity_of(Entity::Flux, "flux_00_0", table).unwrap().retention_marker.clone();
+    let marker = of("atom_05_01").unwrap();
+    assert_eq!((marker.database.as_str(), marker.table.as_str()), ("flux_ops", "retention"));
+    assert!(marker.is("FLUX_OPS", "Retention") && !marker.is("flux_ops", "retention_"));
+    assert_eq!(of("composite_05_01"), None, "its rows go with the source rows");
+    assert_eq!(config.flux.as_ref().unwrap().retention_marker, Some(marker));
+    for text in ["retention", ".retention", "flux_ops.", "a.b.c", "flux_{db}.retention", "`a`.b"] {
+        let found = problems(&with(text, "retain"));
+        let expected = format!("flux.retention_marker: `{text}`; needed: one table as `database.table`");
+        assert!(found.contains(&expected), "{found}");
+    }
+    let found = problems(&with("flux_00_3.atom_05_99", "retain"));
+    assert!(found.contains("`flux_00_3.atom_05_99`; needed: a table that is not captured"), "{found}");
+    let found = problems(&with("flux_ops.retention", "withdraw"));
+    assert!(found.contains("needed: an entry of entity `flux` with removal"), "{found}");
+}
+
+#[test]
 fn each_mistake_about_payment_documents_is_named_with_its_key() {
     for (from, to, expected) in [
         (
@@ -239,7 +266,7 @@ fn tables_fields_codes_and_names_that_do_not_fit_documents_are_refused() {
         (".composite_{partition:02}_", ".atom_{partition:02}_", "can name the same table"),
         (
             "atom_{partition:02}_{month:02}",
-            "atom_{partition:02}_{year}",
+            "atom_{partition:02}_{day}",
             "a placeholder other than {db}, {table}, ",
         ),
         (

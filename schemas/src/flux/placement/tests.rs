@@ -212,6 +212,22 @@ fn what_a_rule_places_is_never_misplaced_by_it() {
 }
 
 #[test]
+fn a_document_is_in_its_place_if_and_only_if_an_audit_finds_no_difference() {
+    let all = [MAIN_JANUARY, FAIL_OVER_JUNE, MAIN_NO_MONTH, FAIL_OVER_NO_MONTH, ATOM, "10310006", "10319942"];
+    let parents = all.iter().map(Some).chain([None]);
+    let mut in_place = 0;
+    for (kind, parent) in parents.flat_map(|parent| Kind::ALL.map(|kind| (kind, parent))) {
+        let parent = parent.map(|parent| id(parent));
+        for document in all.map(id) {
+            let is_in_place = kind.is_in_place(&document, parent.as_ref());
+            assert_eq!(is_in_place, kind.audit(&document, parent.as_ref()) == Ok(Vec::new()), "{document}");
+            in_place += usize::from(is_in_place);
+        }
+    }
+    assert!(in_place > 20, "{in_place}");
+}
+
+#[test]
 fn names_of_kinds_are_read_back() {
     for kind in Kind::ALL {
         assert_eq!(Kind::from_name(kind.name()), Some(kind));

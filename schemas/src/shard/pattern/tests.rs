@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 const FLUX: &str = "flux_00_{db}.atom_{partition:02}_{month:02}";
+const BY_YEAR: &str = "flux_00_{db}.atom_{partition:02}_{year}_{month:02}";
 
 fn numbers(database: u32, table: u32) -> TableNumbers {
     TableNumbers { database, table, ..TableNumbers::default() }
@@ -53,12 +54,13 @@ fn likely_names_are_all_that_a_pattern_matches_with_its_digits() {
 fn likely_tables_are_the_likely_names_of_one_database() {
     for (pattern, database, expected) in [
         (FLUX, "flux_00_3", 1_300),
+        (BY_YEAR, "flux_00_3", 13_000),
         ("user_{db:02}.user_{table:03}", "user_07", 1_000),
         ("flux_{db:02}.atom_{db:02}_{month:02}", "flux_07", 13),
         (FLUX, "users", 0),
     ] {
         let (parsed, mut tables) = (TablePattern::parse(pattern).unwrap(), Vec::new());
-        assert!(parsed.visit_likely_tables(database, 10_000, &mut |table| tables.push(table.to_owned())));
+        assert!(parsed.visit_likely_tables(database, 13_000, &mut |table| tables.push(table.to_owned())));
         let is_whole = tables.iter().all(|table| parsed.matches(database, table).is_some());
         assert!(is_whole && tables.len() == expected, "{pattern}: {}", tables.len());
     }
@@ -115,7 +117,7 @@ fn a_malformed_pattern_says_why() {
         ("user_{db.t", "without a `}`"),
         ("user}.t", "without a `{`"),
         ("user_{table}.t", "{table} before the dot"),
-        ("user_{year}.t", "a placeholder other than"),
+        ("user_{day}.t", "a placeholder other than"),
         ("u_{db:99}.t", "a width"),
         ("t.a_{month:0}", "a width"),
         ("t.a_{}", "a placeholder other than"),
@@ -141,6 +143,39 @@ fn overlapping_patterns_are_seen() {
     assert!(overlap(FLUX, "flux_00_{db}.atom_{table}_99"));
     assert!(!overlap(FLUX, "flux_00_{db}.composite_{partition:02}_{month:02}"));
     assert!(!overlap(FLUX, "flux_00_{db}.atom_{table}"));
+    assert!(!overlap(FLUX, BY_YEAR), "both strategies are captured side by side");
+    assert!(overlap(BY_YEAR, "flux_00_{db}.atom_05_7_{month:02}"));
+}
+
+#[test]
+fn a_table_by_year_has_one_digit_of_a_year_beside_partition_and_month() {
+    let pattern = TablePattern::parse(BY_YEAR).unwrap();
+    let found = |table: &str| {
+        let found = pattern.matches("flux_00_0", table)?;
+        Some((found.partition, found.year, found.month))
+    };
+    assert_eq!(found("atom_05_7_00"), Some((Some(5), Some(7), Some(0))));
+    assert_eq!(found("atom_05_0_99"), Some((Some(5), Some(0), Some(99))));
+    for table in ["atom_05_00", "atom_05_10_00", "atom_05_07_00", "atom_05_7_12", "atom_05_7", "atom_05__00"]
+    {
+        assert_eq!(found(table), None, "{table}");
+    }
+    assert_eq!(TablePattern::parse(FLUX).unwrap().matches("flux_00_0", "atom_05_00").unwrap().year, None);
+}
+
+#[test]
+fn a_pattern_reaches_the_tables_that_the_digits_of_identifiers_name() {
+    for (pattern, expected) in [
+        (FLUX, 1_300),
+        (BY_YEAR, 13_000),
+        ("flux_00_{db}.atom_{partition:02}_{year}", 1_000),
+        ("flux_{db}.atom_{month:02}", 130),
+        ("flux.atom", 1),
+    ] {
+        let pattern = TablePattern::parse(pattern).unwrap();
+        assert_eq!(pattern.tables_of_documents(), expected, "{pattern}");
+        assert_eq!(pattern.has_year(), pattern.to_string().contains("{year}"));
+    }
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Sizes of captured tables and their greatest keys, for a person who is to drop some of them.
+//! Sizes of captured tables with their least and greatest keys, for a person who is to drop some of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,10 +21,12 @@ pub struct TableExtent {
     pub bytes: u64,
     /// The greatest value of the first captured column; `None` = the table is empty.
     pub greatest_key: Option<Vec<u8>>,
+    /// The least value of that column; `None` = the table is empty.
+    pub least_key: Option<Vec<u8>>,
 }
 
 impl MysqlSource {
-    /// Returns the extents of the captured tables that `is_meant` accepts. The greatest key is read through its index,
+    /// Returns the extents of the captured tables that `is_meant` accepts. Both keys are read through their index,
     /// if there is one.
     pub async fn extents(
         &self,
@@ -44,11 +46,13 @@ impl MysqlSource {
             };
             let known: Vec<String> = known.iter().filter_map(|row| column_text(row, 0)).collect();
             let key = quote_identifier(own_names(&table.identity, key, &known)?[0]);
-            let sql = format!("SELECT HEX(MAX({key})) FROM {}", quote_table(&database, &name));
-            let greatest = session.rows(sql).await?;
-            let greatest_key = greatest.first().and_then(|row| bytes(&column_text(row, 0)?));
+            let sql =
+                format!("SELECT HEX(MAX({key})), HEX(MIN({key})) FROM {}", quote_table(&database, &name));
+            let keys = session.rows(sql).await?;
+            let key = |place: usize| keys.first().and_then(|row| bytes(&column_text(row, place)?));
+            let (greatest_key, least_key) = (key(0), key(1));
             let (rows, bytes) = sizes.get(&(database, name)).copied().unwrap_or_default();
-            extents.push(TableExtent { table, rows, bytes, greatest_key });
+            extents.push(TableExtent { table, rows, bytes, greatest_key, least_key });
         }
         session.close().await;
         Ok(extents)

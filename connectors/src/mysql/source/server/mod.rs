@@ -3,7 +3,9 @@
 //! - `session.rs` is the connection with small queries; `gtid_check.rs` and `collations.rs` have two larger ones.
 //! - `tables.rs` decides which tables are captured, `own_names.rs` which names captured columns have in one of them,
 //!   and `listing.rs` lists those that exist.
-//! - `preflight.rs`, with `preflight_tables.rs` and `versions.rs`, checks every condition of capture.
+//! - `heirs.rs` has the shards to which rows pass that a retention job deletes.
+//! - `preflight.rs`, with `preflight_tables.rs`, `preflight_columns.rs`, `preflight_marker.rs` and `versions.rs`,
+//!   checks every condition of capture.
 //! - `head.rs` asks where the binlog begins and ends, `kept.rs` how long the server keeps it, and `pressure.rs` how
 //!   busy the server is.
 //! - `inventory.rs` looks up rows by key, `estimate.rs` asks for the sizes of tables, `extent.rs` for their greatest
@@ -17,6 +19,7 @@ mod estimate;
 pub(super) mod extent;
 mod gtid_check;
 mod head;
+mod heirs;
 mod instance;
 pub(super) mod inventory;
 pub(super) mod kept;
@@ -24,6 +27,8 @@ mod listing;
 pub(super) mod measure;
 pub(super) mod own_names;
 pub(super) mod preflight;
+mod preflight_columns;
+mod preflight_marker;
 mod preflight_tables;
 mod pressure;
 pub(super) mod session;

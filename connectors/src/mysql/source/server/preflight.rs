@@ -11,6 +11,8 @@ use anabranch_pipeline::error::{Code, Fault};
 use futures::StreamExt as _;
 use mysql_async::{BinlogStreamRequest, Conn};
 
+use super::preflight_columns;
+use super::preflight_marker;
 use super::preflight_tables;
 use super::session::{Address, Session, binlog_off, column_text};
 use super::tables::CapturedTables;
@@ -133,8 +135,13 @@ pub async fn warnings(config: &SourceConfig, entities: &[EntityConfig]) -> Vec<S
         warnings.extend(retention_warning(config, session.subject(), &variables));
     }
     let captured: Vec<EntityConfig> = CapturedTables::new(config, entities).entities().cloned().collect();
-    if let Ok(warning) = preflight_tables::cascade_warning(&mut session, &captured).await {
-        warnings.extend(warning);
+    for warning in [
+        preflight_tables::cascade_warning(&mut session, &captured).await,
+        preflight_columns::generated_warning(&mut session, &captured).await,
+        preflight_columns::hidden_warning(&mut session, &captured).await,
+        preflight_marker::marker_warning(&mut session, &captured).await,
+    ] {
+        warnings.extend(warning.ok().flatten());
     }
     session.close().await;
     warnings

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use anabranch_pipeline::config::{ColumnNames, EntityConfig, Misnamed};
+use anabranch_pipeline::config::{ColumnNames, EntityConfig, MarkerTable, Misnamed};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
 
@@ -74,7 +74,8 @@ pub async fn check(
         .filter(|name| entities.iter().any(|entity| entity.tables.matches(&name.0, &name.1).is_some()))
         .map(|name| name.0.as_str())
         .collect();
-    faults.extend(filter_fault(session, &databases).await);
+    let marker = entities.iter().find_map(|entity| entity.retention_marker.as_ref());
+    faults.extend(filter_fault(session, &databases, marker).await);
     for entity in &entities {
         let mut problems: BTreeMap<Problem, BTreeSet<&Name>> = BTreeMap::new();
         for (name, kind) in &kinds {
@@ -131,7 +132,7 @@ fn column_problem(
 }
 
 /// Returns a condition for `information_schema` that holds for every captured table, and possibly for some others.
-fn condition(entities: &[EntityConfig]) -> String {
+pub fn condition(entities: &[EntityConfig]) -> String {
     let each: Vec<_> = entities
         .iter()
         .map(|entity| {
@@ -161,7 +162,8 @@ async fn kinds(session: &mut Session, entities: &[EntityConfig]) -> Result<BTree
         .collect())
 }
 
-async fn transactional(session: &mut Session) -> Result<HashSet<String>, Fault> {
+/// Returns the engines with transactions, in lower case.
+pub async fn transactional(session: &mut Session) -> Result<HashSet<String>, Fault> {
     let sql = "SELECT LOWER(ENGINE) FROM information_schema.ENGINES WHERE TRANSACTIONS = 'YES'";
     let rows = session.rows(sql.to_owned()).await?;
     Ok(rows.iter().filter_map(|row| column_text(row, 0)).collect())
@@ -196,17 +198,28 @@ async fn columns(
     Ok(columns)
 }
 
-/// Finds a captured database whose changes the server keeps out of its binlog.
-async fn filter_fault(session: &mut Session, databases: &BTreeSet<&str>) -> Option<Fault> {
+/// Finds a captured database, or that of the marker table, whose changes the server keeps out of its binlog.
+async fn filter_fault(
+    session: &mut Session,
+    databases: &BTreeSet<&str>,
+    marker: Option<&MarkerTable>,
+) -> Option<Fault> {
     // Another check reports an account that may not ask.
     let (only, not) = session.binlog_filters().await.ok()?;
-    let is_left_out = |database: &str| {
-        let lists = |list: &[String]| list.iter().any(|name| name == database);
+    let is_left_out = |is_meant: &dyn Fn(&str) -> bool| {
+        let lists = |list: &[String]| list.iter().any(|name| is_meant(name));
         if only.is_empty() { lists(&not) } else { !lists(&only) }
     };
-    let database = databases.iter().find(|database| is_left_out(database))?;
+    let captured = databases.iter().find(|database| is_left_out(&|name: &str| name == **database));
+    // The server may store the marker's names in lower case.
+    let is_unseen =
+        |marker: &&MarkerTable| is_left_out(&|name: &str| name.eq_ignore_ascii_case(&marker.database));
+    let database = match captured {
+        Some(database) => format!("captured database {database}"),
+        None => format!("database {} of flux.retention_marker", marker.filter(is_unseen)?.database),
+    };
     let setting = if only.is_empty() { "binlog_ignore_db names it" } else { "binlog_do_db does not name it" };
-    let found = format!("captured database {database} is not in the binlog: {setting}");
+    let found = format!("{database} is not in the binlog: {setting}");
     let fault = Fault::new(Code::SourceBinlogOff, session.subject(), found).needs("the whole binlog");
     Some(fault.remedy(
         "remove binlog_do_db and binlog_ignore_db from its configuration, restart it, and refresh it",
@@ -235,11 +248,22 @@ pub async fn cascade_warning(
     };
     let mut captured = rows.iter().filter(|row| is_captured(&text(row, 0), &text(row, 1)));
     let Some(first) = captured.next() else { return Ok(None) };
+    let has_marker = |row: &MySqlRow| {
+        let is_table = |entity: &EntityConfig| entity.tables.matches(&text(row, 0), &text(row, 1)).is_some();
+        entities.iter().any(|entity| entity.retention_marker.is_some() && is_table(entity))
+    };
+    let marked = match rows.iter().any(has_marker) {
+        true => {
+            "; flux.retention_marker keeps no row that a key deletes: let the job delete the children first"
+        }
+        false => "",
+    };
     Ok(Some(format!(
         "{}: foreign key {} (ON DELETE {}, ON UPDATE {}) changes rows of captured table {}.{}, and the binlog does not \
          show them; {} more such keys; MariaDB: each DELETE or UPDATE of a parent costs a reading of its children, and \
          only a reconciliation finds the changes in a table whose key leads to itself; \
-         MySQL: only a reconciliation finds these changes, unless innodb_native_foreign_keys is OFF (9.6 and later)",
+         MySQL: only a reconciliation finds these changes, unless innodb_native_foreign_keys is OFF (9.6 and \
+         later){marked}",
         session.subject(),
         text(first, 2),
         text(first, 3),

@@ -8,11 +8,12 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 
+use super::heirs::Heirs;
 use crate::mysql::source::decode::column::Format;
 
-/// Tables of one pattern of payment documents in a database, at most: 100 user partitions, each with the numbers 0 to
-/// 99 as month.
-const LIKELY_TABLES_MAX: u64 = 10_000;
+/// Tables of one pattern of payment documents in a database, at most: 100 user partitions, each with twelve months and
+/// one table without, in ten years, are 13,000.
+const LIKELY_TABLES_MAX: u64 = 20_000;
 
 /// A captured table.
 #[derive(Debug)]
@@ -33,6 +34,7 @@ pub struct CapturedTables {
     generation: u32,
     entities: Vec<(EntityConfig, Arc<[ColumnNames]>)>,
     known: HashMap<ShardId, Arc<CapturedTable>>,
+    heirs: Heirs,
     /// Databases whose tables are all known: listed when the stream opened, or created since.
     databases: HashSet<String>,
 }
@@ -49,6 +51,7 @@ impl CapturedTables {
             generation: config.generation,
             entities,
             known: HashMap::new(),
+            heirs: Heirs::default(),
             databases: HashSet::new(),
         }
     }
@@ -99,9 +102,22 @@ impl CapturedTables {
         Ok(Some(Arc::clone(known)))
     }
 
-    /// Returns a table that was resolved before.
-    pub fn by_shard(&self, shard: ShardId) -> Option<&CapturedTable> {
-        self.known.get(&shard).map(Arc::as_ref)
+    /// Whether the name is that of the table in which retention jobs name themselves.
+    pub fn is_retention_marker(&self, database: &str, table: &str) -> bool {
+        let mut markers = self.entities.iter().filter_map(|(entity, _)| entity.retention_marker.as_ref());
+        markers.any(|marker| marker.is(database, table))
+    }
+
+    /// Returns the heir of a captured table for rows that were deleted at this time, in seconds of the epoch.
+    pub fn heir(&mut self, table: &TableIdentity<'static>, seconds: u32) -> TableIdentity<'static> {
+        self.heirs.of(&self.source, self.generation, table, seconds).clone()
+    }
+
+    /// Returns the identity that changes of a shard have, with the shard of the captured table itself: the same one, or
+    /// that of which it is an heir. `None` for a shard that was neither resolved nor made before.
+    pub fn recorded(&self, shard: ShardId) -> Option<(&TableIdentity<'static>, ShardId)> {
+        let table = self.known.get(&shard).map(|table| (&table.identity, shard));
+        table.or_else(|| self.heirs.get(shard))
     }
 
     /// Returns a shared handle of a table that was resolved before.
@@ -128,7 +144,8 @@ impl CapturedTables {
 
     /// Returns every captured table that `DROP DATABASE` removes: those seen, and those that the sharding rule puts
     /// there (the stream never saw a table that was dropped before it opened). Payment documents have no such rule: a
-    /// month and a user partition are all that the names of their tables can have. `None` when they cannot be listed.
+    /// month, a user partition and a year digit are all that the names of their tables can have. `None` when they
+    /// cannot be listed.
     pub fn in_database(&mut self, database: &str) -> Result<Option<Vec<Arc<CapturedTable>>>, Fault> {
         let mut names: Vec<String> = Vec::new();
         for (entity, _) in &self.entities {
@@ -263,6 +280,7 @@ mod tests {
             changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
             removal: Removal::default(),
+            retention_marker: None,
         };
         let config = SourceConfig {
             name: "source-a".to_owned(),

@@ -13,6 +13,8 @@ const OLDEST_MYSQL: (u32, u32, u32) = (8, 0, 30);
 /// Newest series that the tests ran on; a later one may log changes in a form unknown here.
 const NEWEST_MARIADB: (u32, u32) = (11, 8);
 const NEWEST_MYSQL: (u32, u32) = (9, 7);
+/// Oldest MariaDB that the tests saw leave generated columns out of row events; 10.11 logs them.
+const LEAVES_OUT_GENERATED: (u32, u32) = (11, 8);
 
 /// Returns the fault of a server that is too old.
 pub fn fault(version: Version, text: &str, subject: &str) -> Option<Fault> {
@@ -49,6 +51,12 @@ pub fn warning(version: Version, text: &str, subject: &str) -> Option<String> {
     })
 }
 
+/// Whether the server leaves generated columns, stored and virtual ones, out of the rows of updates and deletes.
+pub fn leaves_out_generated(version: Version) -> bool {
+    let (major, minor, _) = version.number;
+    version.flavor == Flavor::MariaDb && (major, minor) >= LEAVES_OUT_GENERATED
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,6 +84,17 @@ mod tests {
             reported.contains("source a: version 12.3.1-MariaDB") && reported.contains("11.8"),
             "{reported}"
         );
+    }
+
+    #[test]
+    fn generated_columns_are_left_out_from_mariadb_11_8_on() {
+        let leaves_out = |text: &str| leaves_out_generated(Version::parse(text));
+        for text in ["11.8.0-MariaDB", "11.8.9-MariaDB-0+deb13u1", "12.3.1-MariaDB-log"] {
+            assert!(leaves_out(text), "{text}");
+        }
+        for text in ["10.6.0-MariaDB", "10.11.19-MariaDB-log", "8.4.5", "9.7.4-2", "12.0.0"] {
+            assert!(!leaves_out(text), "{text}");
+        }
     }
 
     #[test]

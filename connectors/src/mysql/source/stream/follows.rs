@@ -46,9 +46,10 @@ impl FailOverStart {
 
 pub(super) fn diverged(fault: Fault, before: &ServerIdentity, source: &str) -> Fault {
     let needed = format!("every transaction that was read from {}", name(before));
-    fault
-        .needs(needed)
-        .remedy(format!("set the source's `url` to a server that has them; else {}", begin_anew(source)))
+    fault.needs(needed).remedy(format!(
+        "set the source's `url` to a server that has them; else {}, with `--touched` for their tables alone",
+        begin_anew(source)
+    ))
 }
 
 /// Returns the command that reads the tables again and continues at the server's end.

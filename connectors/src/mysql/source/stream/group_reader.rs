@@ -242,6 +242,16 @@ impl GroupReader {
         if self.withheld.push(rows) { self.encode(at) } else { Ok(()) }
     }
 
+    /// Notes that the open group has written into the marker table.
+    pub fn note_retention(&mut self) {
+        self.withheld.note_retention();
+    }
+
+    /// Whether deletions of the open group that come now are those of a retention rule.
+    pub fn is_retention(&self) -> bool {
+        self.withheld.is_retention()
+    }
+
     /// Withholds a withdrawal of this table in the open group.
     pub fn withdraw(&mut self, lsn: Lsn, table: &TableIdentity<'static>, at: &Cursor) -> Result<(), Fault> {
         let room = self.room();

@@ -44,6 +44,7 @@ struct Entry {
     /// Bytes by which an equal map is recognised; of tables that are not captured, only the names.
     known: Box<[u8]>,
     table: Option<Arc<MappedTable>>,
+    is_retention_marker: bool,
 }
 
 /// All maps that rows events can refer to.
@@ -123,6 +124,10 @@ impl TableMaps {
             // Names of captured tables are UTF-8.
             _ => None,
         };
+        let is_retention_marker = match names {
+            (Ok(database), Ok(table)) if captured.is_none() => tables.is_retention_marker(database, table),
+            _ => false,
+        };
         let table = match captured {
             None => None,
             Some(table) => {
@@ -138,7 +143,7 @@ impl TableMaps {
         };
         self.introduced(map.table_id, table.is_some());
         let known = if table.is_some() { body } else { names_only };
-        self.entries.insert(map.table_id, Entry { known: known.into(), table });
+        self.entries.insert(map.table_id, Entry { known: known.into(), table, is_retention_marker });
         Ok(())
     }
 
@@ -203,6 +208,11 @@ impl TableMaps {
     /// Returns the table of a map; `None` = no such map, `Some(None)` = a table that is not captured.
     pub fn get(&self, table_id: u64) -> Option<&Option<Arc<MappedTable>>> {
         self.entries.get(&table_id).map(|entry| &entry.table)
+    }
+
+    /// Whether a map is that of the table in which retention jobs name themselves.
+    pub fn is_retention_marker(&self, table_id: u64) -> bool {
+        self.entries.get(&table_id).is_some_and(|entry| entry.is_retention_marker)
     }
 
     /// Forgets the maps of a table that was emptied: new rows come with a map again.

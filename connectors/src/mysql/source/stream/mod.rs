@@ -33,7 +33,7 @@ mod xa;
 
 use std::sync::Arc;
 
-use anabranch_pipeline::config::SourceConfig;
+use anabranch_pipeline::config::{Removal, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ChangeSource, Filled};
 use anabranch_pipeline::records::BatchBuilder;
@@ -208,7 +208,7 @@ impl<E: Events> MysqlStream<E> {
                 result.map_err(|problem| self.unreadable(problem))
             }
             Class::Rows { kind, has_extra_data, is_compressed } => {
-                self.rows(kind, has_extra_data, is_compressed, event, moment.lsn)
+                self.rows(kind, has_extra_data, is_compressed, event, moment)
             }
             Class::PartialRows => self.partial_rows(event.data(), moment.lsn),
             Class::Incident => {
@@ -268,6 +268,9 @@ impl<E: Events> MysqlStream<E> {
     fn captured(&mut self, kind: Kind, body: &[u8], lsn: Lsn) -> Result<Option<Arc<MappedTable>>, Fault> {
         let table_id = rows::table_id(body).map_err(|error| self.cursor.malformed(error))?;
         self.maps.has_rows(table_id, kind);
+        if kind != Kind::Delete && self.maps.is_retention_marker(table_id) {
+            self.groups.note_retention();
+        }
         if rows::ends_statement(body) {
             for child in self.maps.statement_ended() {
                 self.read_child_again(&child, lsn)?;
@@ -296,7 +299,7 @@ impl<E: Events> MysqlStream<E> {
         has_extra_data: bool,
         is_compressed: bool,
         event: Event,
-        lsn: Lsn,
+        Moment { lsn, seconds }: Moment,
     ) -> Result<(), Fault> {
         let Some(table) = self.captured(kind, event.data(), lsn)? else { return Ok(()) };
         // Also for rows that were sent before: the record at the group's end depends on the group alone.
@@ -312,9 +315,12 @@ impl<E: Events> MysqlStream<E> {
             Ok(RowsBody::Event(Box::new(event)))
         };
         let body = body.map_err(|error| self.cursor.malformed(error))?;
+        let is_retained = kind == Kind::Delete && table.table.removal == Removal::Retain;
+        let heir = (is_retained && self.groups.is_retention())
+            .then(|| self.tables.heir(&table.table.identity, seconds));
         let pending = PendingRows::new(table, kind, has_extra_data, body, lsn);
         let pending = pending.map_err(|problem| self.unreadable(problem))?;
-        self.groups.push(pending, &self.cursor)
+        self.groups.push(pending.with_heir(heir), &self.cursor)
     }
 
     fn unreadable(&self, problem: Problem) -> Fault {

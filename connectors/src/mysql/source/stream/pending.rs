@@ -2,7 +2,8 @@
 //!
 //! Only this file makes rows events into changes. An update without effect ends here, before it is encoded. An update
 //! that moves its row in the key by which chunks are read becomes a delete and an insert: a lane skips values that an
-//! update keeps, and a row that left the part that a chunk reads is in no chunk.
+//! update keeps, and a row that left the part that a chunk reads is in no chunk. A row that a retention job deletes
+//! passes to the heir of its table, which is retired (`server/heirs.rs`).
 
 use std::sync::Arc;
 
@@ -57,6 +58,8 @@ pub struct PendingRows {
     /// Bytes of row images already read.
     consumed: usize,
     lsn: Lsn,
+    /// The shard to which deleted rows pass; `None` = they are deletions.
+    heir: Option<TableIdentity<'static>>,
 }
 
 impl PendingRows {
@@ -80,7 +83,13 @@ impl PendingRows {
                     .remedy("SET GLOBAL binlog_row_image = FULL"),
             ));
         }
-        Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn })
+        Ok(Self { table, kind, has_extra_data, body, consumed: 0, lsn, heir: None })
+    }
+
+    /// Lets the deleted rows pass to a shard of their own, instead of ending.
+    #[must_use]
+    pub fn with_heir(self, heir: Option<TableIdentity<'static>>) -> Self {
+        Self { heir, ..self }
     }
 
     /// Returns about how many bytes it holds in memory.
@@ -104,6 +113,7 @@ impl PendingRows {
         reader.take(self.consumed)?;
         let (mut row, mut update) = (Vec::new(), Update::default());
         let identity = &self.table.table.identity;
+        let mut is_first = self.consumed == 0;
         while !reader.is_empty() && !batch.is_full() {
             let length = reader.rest().len();
             let effect = match (event.before, event.after) {
@@ -119,7 +129,16 @@ impl PendingRows {
             }
             match self.kind {
                 Kind::Insert => batch.insert(self.lsn, identity, &row),
-                Kind::Delete => batch.delete(self.lsn, identity, &row),
+                Kind::Delete => {
+                    batch.delete(self.lsn, identity, &row);
+                    if let Some(heir) = &self.heir {
+                        // The record comes before the rows: they never stand as rows of an unknown shard.
+                        if std::mem::take(&mut is_first) {
+                            batch.retire(self.lsn, heir);
+                        }
+                        batch.insert(self.lsn, heir, &row);
+                    }
+                }
                 Kind::Update => match effect {
                     Effect::Nothing => batch.pass_unchanged(1),
                     Effect::Rewrites => batch.update(self.lsn, identity, &update.before, &update.after),

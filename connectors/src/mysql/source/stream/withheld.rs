@@ -96,6 +96,7 @@ struct Savepoint {
     chunks: usize,
     queued: usize,
     unchanged: u64,
+    is_retention: bool,
 }
 
 /// Rows in their order: first the encoded ones, then the queue.
@@ -115,6 +116,8 @@ pub struct Withheld {
     /// Tables that are read again because the group changed rows without row events. Their rows in row events are left
     /// out: such a row would get the version of the first chunk that is read, so no sweep would reach it.
     rereads: BTreeMap<(Entity, ShardId), TableIdentity<'static>>,
+    /// The group has written into the marker table: its later deletions are those of a retention rule.
+    is_retention: bool,
 }
 
 impl Withheld {
@@ -139,12 +142,23 @@ impl Withheld {
         Self { rereads: self.rereads, ..Self::default() }
     }
 
-    fn leaves_out(&self, table: &TableIdentity<'_>) -> bool {
+    /// Notes that the group has written into the marker table.
+    pub fn note_retention(&mut self) {
+        self.is_retention = true;
+    }
+
+    /// Whether deletions that come now are those of a retention rule.
+    pub fn is_retention(&self) -> bool {
+        self.is_retention
+    }
+
+    /// Whether the rows of a captured table are left out. Those of its heirs are among them.
+    fn leaves_out(&self, entity: Entity, shard: ShardId) -> bool {
         if self.rereads.is_empty() {
             return false;
         }
-        let every = TableIdentity::every(table.entity).shard;
-        [table.shard, every].iter().any(|shard| self.rereads.contains_key(&(table.entity, *shard)))
+        let every = TableIdentity::every(entity).shard;
+        [shard, every].iter().any(|shard| self.rereads.contains_key(&(entity, *shard)))
     }
 
     /// Returns the shards of its rows.
@@ -213,7 +227,8 @@ impl Withheld {
         let name = name.to_lowercase();
         self.savepoints.retain(|savepoint| savepoint.name != name);
         let (chunks, queued) = (self.chunks.len(), self.queue.len());
-        self.savepoints.push(Savepoint { name, chunks, queued, unchanged: self.unchanged });
+        let (unchanged, is_retention) = (self.unchanged, self.is_retention);
+        self.savepoints.push(Savepoint { name, chunks, queued, unchanged, is_retention });
     }
 
     /// Drops the rows after the savepoint; returns `false` if no savepoint has this name.
@@ -224,6 +239,7 @@ impl Withheld {
         };
         let (chunks, queued) = (self.savepoints[index].chunks, self.savepoints[index].queued);
         self.unchanged = self.savepoints[index].unchanged;
+        self.is_retention = self.savepoints[index].is_retention;
         self.savepoints.truncate(index + 1);
         for chunk in self.chunks.drain(chunks..) {
             match chunk {
@@ -343,8 +359,10 @@ impl Withheld {
     ) -> Result<(), WithholdError> {
         let mut decoder = codec::decode(bytes)?;
         while let Some(change) = decoder.next()? {
-            let is_row = change.action.images().is_some();
-            if at.is_none() && change.lsn <= sent || is_row && self.leaves_out(change.table) {
+            let (table, owner) =
+                tables.recorded(change.table.shard).ok_or(Malformed("rows of an unknown table"))?;
+            let is_of_rows = change.action.images().is_some() || owner != table.shard;
+            if at.is_none() && change.lsn <= sent || is_of_rows && self.leaves_out(table.entity, owner) {
                 continue;
             }
             if at.is_none()
@@ -354,8 +372,6 @@ impl Withheld {
                 batch.event_complete(released);
             }
             let lsn = at.unwrap_or(change.lsn);
-            let table = tables.by_shard(change.table.shard).ok_or(Malformed("rows of an unknown table"))?;
-            let table = &table.identity;
             match &change.action {
                 Action::Insert { after } => batch.insert(lsn, table, after),
                 Action::Update { before, after } => batch.update(lsn, table, before, after),
@@ -371,7 +387,8 @@ impl Withheld {
     fn release_queue(&mut self, sent: Lsn, batch: &mut BatchBuilder) -> Result<bool, Problem> {
         while let Some(mut rows) = self.queue.pop_front() {
             let lsn = rows.lsn();
-            if lsn > sent && !self.leaves_out(rows.table()) && !rows.drain(batch)? {
+            let table = rows.table();
+            if lsn > sent && !self.leaves_out(table.entity, table.shard) && !rows.drain(batch)? {
                 self.queue.push_front(rows);
                 return Ok(false);
             }

@@ -2,8 +2,10 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::flux::audit::TablePlace;
 use anabranch_schemas::flux::id::{FluxId, Month};
 use anabranch_schemas::flux::retention::YearMonth;
+use anabranch_schemas::flux::years::Strategy;
 use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
@@ -17,18 +19,35 @@ pub(super) struct DocumentTable {
     pub extent: TableExtent,
     pub partition: Option<u8>,
     pub state: TableState,
+    /// The name has a year digit.
+    pub is_by_year: bool,
+    /// When the year digit comes round; `None` = the table is empty, or its name has no year digit.
+    pub round: Option<Round>,
 }
 
-/// What the number in a table's name and its newest document say.
+/// When an identifier names a table by year again, by its oldest document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Round {
+    /// The last month of the oldest documents; `None` = the least key is no identifier, or one of a year or more after
+    /// the month that the name means, so the rows may be of any year.
+    pub holds: Option<YearMonth>,
+    pub comes: YearMonth,
+    /// Months until then; zero or less = it has come round.
+    pub months: i32,
+}
+
+/// The facts in the numbers of a table's name and in its newest document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableState {
-    /// The month that the table holds, and its age in months.
+    /// The month that the table holds, or the last one of a year's table, and its age in months.
     Month(YearMonth, i32),
     /// The name has no month, or 99: no month ends the table.
     NoMonth,
     Empty,
     /// The greatest key is no identifier, so nothing says how old the table is.
     Odd,
+    /// The newest document, of the first month, is a year or more younger than the second one, which the name means.
+    TooNew(YearMonth, YearMonth),
 }
 
 impl DocumentTable {
@@ -44,8 +63,17 @@ impl DocumentTable {
 
     /// Returns the month of the table if it is `months` months old; otherwise why it is not due.
     pub fn due(&self, months: u32) -> Result<YearMonth, String> {
-        match self.state {
+        self.state.due(months)
+    }
+}
+
+impl TableState {
+    fn due(self, months: u32) -> Result<YearMonth, String> {
+        match self {
             TableState::Month(month, age) if age >= i32::try_from(months).unwrap_or(i32::MAX) => Ok(month),
+            TableState::Month(month, age) if age < 0 => {
+                Err(format!("it is not due: its year ends with {month}"))
+            }
             TableState::Month(month, age) => {
                 Err(format!("it is not due: its newest document is of {month}'s table, {age} months old"))
             }
@@ -56,6 +84,9 @@ impl DocumentTable {
             TableState::Odd => {
                 Err("it is not known to be due: its greatest key is no identifier with a date".to_owned())
             }
+            TableState::TooNew(newest, month) => Err(format!(
+                "it is not known to be due: its newest document is of {newest}, and its name means {month}"
+            )),
         }
     }
 }
@@ -68,22 +99,50 @@ pub(super) async fn document_tables(wiring: &Wiring, today: Date) -> Result<Vec<
         let is_meant = |table: &CapturedTable| table.identity.entity == Entity::Flux;
         for extent in wiring.source(&source.name)?.extents(is_meant).await? {
             let place = config.flux_places.of_table(&extent.table.identity);
-            let state =
-                state(place.month, extent.greatest_key.as_deref(), config.flux_places.system(), today);
+            let system = config.flux_places.system();
+            let state = state(&place, extent.greatest_key.as_deref(), system, today);
+            let round = round(&place, extent.least_key.as_deref(), system, today);
+            let is_by_year = matches!(place.strategy, Some(Strategy::Year(_)));
             let (source, partition) = (source.name.clone(), place.partition);
-            all.push(DocumentTable { source, extent, partition, state });
+            all.push(DocumentTable { source, extent, partition, state, is_by_year, round });
         }
     }
     all.sort_by(|one, other| (&one.source, one.name()).cmp(&(&other.source, other.name())));
     Ok(all)
 }
 
-fn state(month: Option<Month>, greatest: Option<&[u8]>, system: u16, today: Date) -> TableState {
-    let Some(Month::Of(number)) = month else { return TableState::NoMonth };
+fn state(place: &TablePlace, greatest: Option<&[u8]>, system: u16, today: Date) -> TableState {
+    let of_table = |newest: YearMonth| match (place.strategy, place.month) {
+        (Some(Strategy::Year(year)), month) => Some(newest.of_year_table(year, month.unwrap_or(Month::No))),
+        (_, Some(Month::Of(number))) => Some(newest.of_table(number)),
+        (_, Some(Month::No) | None) => None,
+    };
+    if of_table(YearMonth::of(today)).is_none() {
+        return TableState::NoMonth;
+    }
     let Some(greatest) = greatest else { return TableState::Empty };
-    let Ok(newest) = FluxId::parse_of(greatest, system) else { return TableState::Odd };
-    let month = YearMonth::of(newest.parts().date).of_table(number);
-    TableState::Month(month, month.months_until(YearMonth::of(today)))
+    let newest = FluxId::parse_of(greatest, system).ok().map(|newest| YearMonth::of(newest.parts().date));
+    match newest.and_then(|newest| Some((newest, of_table(newest)?))) {
+        Some((newest, month)) if !newest.is_near(month) => TableState::TooNew(newest, month),
+        Some((_, month)) => TableState::Month(month, month.months_until(YearMonth::of(today))),
+        None => TableState::Odd,
+    }
+}
+
+/// Returns when the year digit of a table with rows comes round. If the least key does not say the year of the name,
+/// the rows may be of any year, so the digit comes round with the next year that has it.
+fn round(place: &TablePlace, least: Option<&[u8]>, system: u16, today: Date) -> Option<Round> {
+    let (Some(Strategy::Year(year)), month) = (place.strategy, place.month.unwrap_or(Month::No)) else {
+        return None;
+    };
+    let oldest = FluxId::parse_of(least?, system).ok().map(|oldest| YearMonth::of(oldest.parts().date));
+    let holds = oldest.and_then(|oldest| {
+        let last = oldest.of_year_table(year, month);
+        oldest.is_near(last).then_some(last)
+    });
+    let last = holds.unwrap_or_else(|| YearMonth::of(today).of_year_table(year, month));
+    let comes = last.comes_round(month);
+    Some(Round { holds, comes, months: YearMonth::of(today).months_until(comes) })
 }
 
 pub(super) fn today(given: Option<Date>) -> Date {
@@ -104,7 +163,10 @@ mod tests {
     #[test]
     fn a_table_is_due_by_its_month_and_its_newest_identifier() {
         let newest = |text: &str| text.as_bytes().to_vec();
-        let of = |month, greatest: Option<Vec<u8>>| state(month, greatest.as_deref(), 31, date(2017, 5, 1));
+        let of = |month, greatest: Option<Vec<u8>>| {
+            let place = TablePlace { month, ..TablePlace::default() };
+            state(&place, greatest.as_deref(), 31, date(2017, 5, 1))
+        };
         let january = |text: &str| of(Some(Month::Of(0)), Some(newest(text)));
         let (old, young) = ("2016013111031001000050000000001", "2017010111031001000050000000001");
         assert!(matches!(january(old), TableState::Month(_, 16)));
@@ -113,5 +175,58 @@ mod tests {
         assert_eq!(of(Some(Month::Of(0)), None), TableState::Empty);
         assert_eq!(of(Some(Month::No), Some(newest(old))), TableState::NoMonth);
         assert_eq!(of(None, Some(newest(old))), TableState::NoMonth);
+    }
+
+    fn by_year(year: u8, month: Month) -> TablePlace {
+        TablePlace { month: Some(month), strategy: Some(Strategy::Year(year)), ..TablePlace::default() }
+    }
+
+    #[test]
+    fn kinds_without_a_month_are_due_by_their_year_table() {
+        let newest = b"2027123111031001099050700000001";
+        let of = |today| state(&by_year(7, Month::No), Some(newest), 31, today);
+        let december = YearMonth::of(date(2027, 12, 1));
+        assert_eq!(of(date(2027, 3, 1)), TableState::Month(december, -9));
+        assert_eq!(of(date(2029, 4, 1)), TableState::Month(december, 16));
+        let place = by_year(7, Month::Of(0));
+        let of_january = state(&place, Some(b"2027011511031001000050700000001"), 31, date(2028, 5, 1));
+        assert_eq!(of_january, TableState::Month(YearMonth::of(date(2027, 1, 1)), 16));
+        assert_eq!(state(&place, None, 31, date(2028, 5, 1)), TableState::Empty);
+        assert_eq!(state(&place, Some(b"zzz"), 31, date(2028, 5, 1)), TableState::Odd);
+    }
+
+    #[test]
+    fn a_table_by_year_with_a_document_of_another_year_is_never_due() {
+        let payment = b"2028010311031001011050800000001";
+        let place = by_year(8, Month::Of(11));
+        let state = state(&place, Some(payment), 31, date(2028, 1, 15));
+        let month = |year, month| YearMonth::of(date(year, month, 1));
+        assert_eq!(state, TableState::TooNew(month(2028, 1), month(2018, 12)));
+        let round = round(&place, Some(payment), 31, date(2028, 1, 15)).unwrap();
+        assert_eq!(round, Round { holds: None, comes: month(2028, 12), months: 11 });
+        let why = state.due(1).unwrap_err();
+        assert!(why.ends_with("its newest document is of 2028-01, and its name means 2018-12"), "{why}");
+    }
+
+    #[test]
+    fn a_years_table_is_empty_before_it_comes_round() {
+        let of = |place, least: Option<&[u8]>, today| {
+            let round = round(&place, least, 31, today)?;
+            Some((round.holds.map(|month| month.to_string()), round.comes.to_string(), round.months))
+        };
+        let january = || by_year(7, Month::Of(0));
+        let oldest = Some(&b"2027011511031001000050700000001"[..]);
+        let expected = |months| Some((Some("2027-01".to_owned()), "2037-01".to_owned(), months));
+        assert_eq!(of(january(), oldest, date(2028, 5, 1)), expected(104));
+        assert_eq!(of(january(), oldest, date(2036, 12, 31)), expected(1));
+        assert_eq!(of(january(), oldest, date(2037, 2, 1)), expected(-1), "rows of two years");
+        assert_eq!(of(january(), None, date(2037, 2, 1)), None, "it is empty");
+        assert_eq!(
+            of(TablePlace { strategy: Some(Strategy::Month), ..january() }, oldest, date(2037, 2, 1)),
+            None
+        );
+        let refunds = of(by_year(7, Month::No), Some(b"2027061511031001099050700000001"), date(2036, 12, 1));
+        assert_eq!(refunds, Some((Some("2027-12".to_owned()), "2037-01".to_owned(), 1)));
+        assert_eq!(of(january(), Some(b"zzz"), date(2036, 12, 1)), Some((None, "2037-01".to_owned(), 1)));
     }
 }

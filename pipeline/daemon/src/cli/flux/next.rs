@@ -37,7 +37,7 @@ pub(super) struct Arguments {
     /// Data version: 0 or 1 (normal), 8 (new reconciliation)
     #[arg(long, default_value_t = VERSION)]
     data_version: u8,
-    /// Digits 22 to 23, which may be anything
+    /// Digits 22 to 23, which may be anything; with [flux.years] the year digit replaces one of them
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..100))]
     reserved: u8,
     /// Number of identifiers

@@ -1,5 +1,6 @@
 //! `flux retention`: which months' tables of payment documents are due, what it costs to remove them, and whether the
-//! index has every row of those that a person is to drop (`retention_check.rs`). Nothing here writes to a source.
+//! index has every row of those that a person is to drop (`retention_check.rs`). `retention_round.rs` looks whether
+//! tables by year are empty before their digit comes round. Nothing here writes to a source.
 
 use anabranch_pipeline::config::Removal;
 use anabranch_pipeline::error::Fault;
@@ -9,6 +10,7 @@ use jiff::civil::Date;
 use serde::Serialize;
 
 use super::document_tables::{DocumentTable, TableState, document_tables, today};
+use super::retention_round::{self, RoundView};
 use super::{retention_check, retention_cost};
 use crate::cli::{Cli, Outcome, block_on};
 use crate::exit::Exit;
@@ -17,6 +19,8 @@ use crate::wiring::Wiring;
 
 /// Due tables that the text lists, at most; `--json` has them all.
 const LINES_MAX: usize = 50;
+/// Months before a year digit comes round from which on the plan lists its tables.
+const ROUND_MONTHS: i32 = 12;
 
 /// Plan and check the removal of old tables of payment documents; the statements are for a person or a job to run
 #[derive(Debug, Args)]
@@ -29,6 +33,7 @@ pub(super) struct Arguments {
 enum Command {
     Plan(Plan),
     Check(retention_check::Arguments),
+    Round(retention_round::Arguments),
 }
 
 /// List the months' tables that are due, their rows and open refunds, and what each of three ways to remove them costs
@@ -54,6 +59,7 @@ pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             Ok(Exit::Success)
         }
         Command::Check(arguments) => block_on(retention_check::run(&wiring, arguments))?,
+        Command::Round(arguments) => block_on(retention_round::run(&wiring, arguments))?,
     }
 }
 
@@ -66,7 +72,11 @@ struct PlanView {
     /// Captured tables with a month in their name, and without one.
     tables_of_months: usize,
     tables_without_month: usize,
-    /// Tables whose greatest key is no identifier.
+    /// Captured tables with a year digit in their name; they are among those of months.
+    tables_by_year: usize,
+    /// Tables by year with rows whose digit comes round within a year, or has come round.
+    coming_round: Vec<RoundView>,
+    /// Tables whose greatest key is no identifier, or one of a year that the name does not mean.
     odd: Vec<String>,
     due: Vec<DueView>,
     /// The ways to remove the due tables.
@@ -93,7 +103,7 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
     let retention = config.flux_retention();
     let tables = document_tables(wiring, today).await?;
     let is_without_month = |table: &&DocumentTable| table.state == TableState::NoMonth;
-    let is_odd = |table: &&DocumentTable| table.state == TableState::Odd;
+    let is_odd = |table: &&DocumentTable| matches!(table.state, TableState::Odd | TableState::TooNew(..));
     let mut due = Vec::new();
     for table in &tables {
         let Ok(month) = table.due(retention.months.get()) else { continue };
@@ -117,6 +127,8 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
         index_months_after: retention.index_months_after.get(),
         tables_of_months: tables.iter().filter(|table| !is_without_month(table)).count(),
         tables_without_month: tables.iter().filter(is_without_month).count(),
+        tables_by_year: tables.iter().filter(|table| table.is_by_year).count(),
+        coming_round: retention_round::coming(&tables, ROUND_MONTHS),
         odd: tables
             .iter()
             .filter(is_odd)
@@ -157,8 +169,17 @@ impl PlanView {
         if self.due.len() > LINES_MAX {
             lines.push(format!("            and {} more: --json has them all", self.due.len() - LINES_MAX));
         }
+        if self.tables_by_year > 0 {
+            let (all, coming) = (self.tables_by_year, self.coming_round.len());
+            lines.push(format!(
+                "by year     {all} tables; {coming} of them have rows and come round within {ROUND_MONTHS} months"
+            ));
+        }
+        lines.extend(self.coming_round.iter().take(LINES_MAX).map(RoundView::line));
         lines.extend(
-            self.odd.iter().map(|table| format!("odd         {table}: its greatest key is no identifier")),
+            self.odd
+                .iter()
+                .map(|table| format!("odd         {table}: its greatest key is no identifier of its months")),
         );
         lines.extend(self.ways.iter().flat_map(retention_cost::Way::lines));
         lines.join("\n")

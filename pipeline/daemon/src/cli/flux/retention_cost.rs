@@ -1,4 +1,4 @@
-//! What it costs to remove old tables of payment documents, in each of three ways. Each figure has its formula.
+//! The cost of removing old tables of payment documents in each of three ways. Each figure has its formula.
 
 use serde::Serialize;
 

@@ -93,9 +93,10 @@ fn a_defect_is_told_by_digits_found_and_needed() {
 
 #[test]
 fn what_is_printed_names_database_table_and_rule() {
-    let names = Names::default();
+    let names = BothNames { by_month: Names::default(), by_year: Names::default() };
     let mut view = IdentifierView::of(
         &names,
+        Strategy::Month,
         Level::Composite,
         Kind::Refund.address_below(&FAILED_OVER.parse().unwrap()).unwrap(),
     );
@@ -103,10 +104,71 @@ fn what_is_printed_names_database_table_and_rule() {
     let text = view.text();
     for line in
         ["side        fail-over", "month       99", "database    flux_00_0", "table       composite_05_99"]
+            .into_iter()
+            .chain(["strategy    by month"])
     {
         assert!(text.contains(line), "{line} is not in:\n{text}");
     }
     assert!(text.contains("never fails over by itself"));
+}
+
+/// Returns what a command line prints about an identifier or a new document.
+fn view_of(words: &[&str]) -> IdentifierView {
+    let line = Line::try_parse_from([&["flux"], words].concat()).unwrap_or_else(|error| panic!("{error}"));
+    let answer = match &line.arguments.command {
+        Command::Explain(arguments) => explain(arguments),
+        Command::Place(arguments) => placement(arguments),
+        _ => panic!("it asks servers"),
+    };
+    answer.unwrap_or_else(|fault| panic!("{fault}")).0
+}
+
+#[test]
+fn both_strategies_are_explained_side_by_side_with_their_tables() {
+    let new = "2027010511031001000057000000001";
+    let since_2027 = ["--cut-over", "2027-01-01"];
+    for (id, options, strategy, year, table) in [
+        (RECHARGE, &since_2027[..], "month", None, "composite_05_05"),
+        (new, &since_2027, "year", Some(7), "composite_05_7_00"),
+        (new, &[], "month", None, "composite_05_00"),
+        (new, &["--year-version", "1", "--year-digit", "23"], "year", Some(0), "composite_05_0_00"),
+    ] {
+        let view = view_of(&[&["explain", id], options].concat());
+        assert_eq!(
+            (view.strategy, view.year, view.table.as_str()),
+            (strategy, year, table),
+            "{id} {options:?}"
+        );
+    }
+    let view = view_of(&[&["explain", new], &since_2027[..]].concat());
+    let reserved = view.parts.iter().find(|part| part.part == "reserved").unwrap();
+    assert_eq!(reserved.meaning, "digit 22 is the last digit of its table's year: 7");
+    assert!(!view.odd.iter().any(|text| text.contains("reserved")), "{:?}", view.odd);
+    assert!(view.text().contains("strategy    by year, whose last digit is 7"), "{}", view.text());
+
+    let wrong_year = ["explain", new, "--kind", "recharge", "--cut-over", "2027-01-01", "--year-digit", "23"];
+    assert_eq!(ended(&wrong_year), Err(Code::FluxMisplaced));
+    assert_eq!(ended(&wrong_year[..6]), Ok(()));
+    assert_eq!(ended(&["explain", new, "--year-atom-table", "atom"]), Err(Code::FluxIdMalformed));
+}
+
+#[test]
+fn a_new_document_is_placed_in_the_year_of_its_kind() {
+    let recharge = "2027123011031001011057000000001";
+    let below = |kind: &'static str| ["place", kind, "--parent", recharge];
+    let by_year = ["--cut-over", "2027-01-01", "--date", "2028-02-01"];
+    for (words, table) in [
+        (&below("capture"), "composite_05_7_11"),
+        (&below("atom"), "atom_05_7_11"),
+        (&below("refund"), "composite_05_8_99"),
+        (&below("chargeback"), "atom_05_8_99"),
+        (&["place", "withdrawal", "--partition", "42"], "composite_42_8_99"),
+        (&["place", "recharge", "--partition", "42"], "composite_42_8_01"),
+    ] {
+        assert_eq!(view_of(&[&words[..], &by_year].concat()).table, table, "{words:?}");
+    }
+    let without_date = [&below("capture")[..], &by_year[..2]].concat();
+    assert_eq!(ended(&without_date), Err(Code::FluxParentUnfit));
 }
 
 /// The code of the fault that ends a whole command line before it asks a server; `None` = clap refuses the line.

@@ -40,6 +40,7 @@ impl Ground {
             changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
             removal: Removal::default(),
+            retention_marker: None,
         };
         let config = SourceConfig {
             name: "source-a".to_owned(),
