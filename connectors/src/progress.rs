@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{InvalidRefresh, LaneId, Progress};
+use anabranch_pipeline::records::{InvalidRefresh, LaneId, PendingWithdrawals, Progress};
 use anabranch_schemas::lsn::ResumePoint;
 
 /// A progress row as a target stores it.
@@ -67,6 +67,8 @@ const FIELDS: &str = "fields:";
 const READ_END: &str = "read:";
 /// Precedes the GTID of a group that was sent in part in the text of [`refresh_text`].
 const PARTIAL: &str = "partial:";
+/// Precedes the withdrawals that the lane owes in the text of [`refresh_text`].
+const WITHDRAWN: &str = "withdrawn:";
 
 /// Writes the state of a lane's refresh as text: `None` before the first refresh, empty while no refresh runs.
 ///
@@ -74,7 +76,8 @@ const PARTIAL: &str = "partial:";
 /// - `beginning:2`: the source began anew;
 /// - `fields:4`: the changes were captured with four fields of the entity at least, not with those of each table;
 /// - `read:7:4096:0-1-50`: an undecided XA branch keeps the resume point before the end of what was read;
-/// - `partial:0-1-51`: the position is within a group that is sent in parts.
+/// - `partial:0-1-51`: the position is within a group that is sent in parts;
+/// - `withdrawn:1:7:160=1a2b`: claims of dropped or truncated tables are still to be removed.
 ///
 /// Stores keep these words here, so none of them needs another column. A version that does not know a word refuses the
 /// row.
@@ -87,7 +90,10 @@ pub(crate) fn refresh_text(progress: &Progress) -> Option<String> {
     let fields = progress.captured_fields.map(|fields| format!("{FIELDS}{fields}"));
     let read_end = progress.resume.read_end.as_ref().map(|end| format!("{READ_END}{end}"));
     let partial = progress.resume.partial.as_ref().map(|gtid| format!("{PARTIAL}{gtid}"));
-    let words: Vec<String> = [beginning, fields, read_end, partial].into_iter().flatten().collect();
+    let withdrawn =
+        (!progress.withdrawals.is_empty()).then(|| format!("{WITHDRAWN}{}", progress.withdrawals));
+    let words = [beginning, fields, read_end, partial, withdrawn];
+    let words: Vec<String> = words.into_iter().flatten().collect();
     if words.is_empty() {
         return refresh;
     }
@@ -100,6 +106,7 @@ pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh>
     let (captured_fields, text) = word(text, FIELDS)?;
     let (read_end, text) = word(text, READ_END)?;
     let (partial, text) = word(text, PARTIAL)?;
+    let (withdrawals, text): (Option<PendingWithdrawals>, _) = word(text, WITHDRAWN)?;
     let refresh = text.filter(|text| !text.is_empty()).map(str::parse).transpose()?;
     let beginning = beginning.unwrap_or_default();
     Ok(Progress {
@@ -107,6 +114,7 @@ pub(crate) fn refresh_of(text: Option<&str>) -> Result<Progress, InvalidRefresh>
         was_refreshed: text.is_some(),
         beginning,
         captured_fields,
+        withdrawals: withdrawals.unwrap_or_default(),
         resume: ResumePoint { read_end, partial, ..ResumePoint::default() },
         ..Progress::default()
     })
@@ -238,7 +246,9 @@ impl Enrolment {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_pipeline::records::Refresh;
+    use anabranch_pipeline::records::{Refresh, ScanCursor, TableRefresh};
+    use anabranch_schemas::lsn::{Lsn, ReadEnd};
+    use anabranch_schemas::shard::ShardId;
 
     use super::*;
 
@@ -275,6 +285,10 @@ mod tests {
         }
         let both = Progress { captured_fields: Some(4), beginning: 2, ..under_way };
         assert_eq!(text(&both).as_deref(), Some("beginning:2 fields:4 - - 0"));
+        let withdrawals = "1:7:160=1a".parse().unwrap();
+        let owes = Progress { withdrawals, ..Progress::default() };
+        assert_eq!(text(&owes).as_deref(), Some("withdrawn:1:7:160=1a"));
+        assert_eq!(refresh_of(text(&owes).as_deref()), Ok(owes));
         let old = |text| refresh_of(text).map(|progress| (progress.captured_fields, progress.beginning));
         for text in [None, Some(""), Some("- - 0")] {
             assert_eq!(old(text), Ok((None, 0)));
@@ -292,6 +306,41 @@ mod tests {
         for damaged in damaged {
             assert_eq!(old(Some(damaged)), Err(InvalidRefresh), "{damaged}");
         }
+    }
+
+    /// A column of type TEXT has 64 KiB. The numbers are the longest that there are.
+    #[test]
+    fn a_thousand_waiting_tables_fit_the_progress_row_beside_all_withdrawals_that_it_lists() {
+        let shard = |number: u64| ShardId::from_u64((u64::MAX >> 1) - number).unwrap();
+        let owed = |number| (shard(number), Lsn::MAX);
+        let after = Some(ScanCursor([0xff; 1_500].into()));
+        let table =
+            TableRefresh { shard: shard(0), first: Lsn::MAX, chunks: u64::MAX, after, is_reread: true };
+        let refresh = Refresh {
+            rows: u64::MAX,
+            rereads: (0..1_000).map(owed).collect(),
+            table: Some(table),
+            ..Refresh::of_every_table()
+        };
+        let gtid_set = ["0-4294967295-18446744073709551615"; 60].join(",");
+        let read_end = Some(ReadEnd { file_number: u32::MAX, position: u64::MAX, gtid_set });
+        let partial = Some("0-4294967295-18446744073709551615".to_owned());
+        let without = Progress {
+            refresh: Some(refresh),
+            was_refreshed: true,
+            captured_fields: Some(4),
+            beginning: u64::MAX,
+            resume: ResumePoint { read_end, partial, ..ResumePoint::default() },
+            ..Progress::default()
+        };
+        let listed = (without.withdrawals_room().min(16 * 1024) - 54) / 17;
+        let withdrawn = (0..listed as u64).map(|number| format!("{:x}", shard(number).as_u64()));
+        let withdrawn = withdrawn.collect::<Vec<_>>().join(",");
+        let withdrawals = format!("{}-{}={withdrawn}", Lsn::MAX, Lsn::MAX).parse().unwrap();
+        let owes = Progress { withdrawals, ..without };
+        let text = refresh_text(&owes).unwrap();
+        assert!((55_000..65_536).contains(&text.len()), "{} bytes", text.len());
+        assert_eq!(refresh_of(Some(&text)), Ok(owes));
     }
 
     #[test]

@@ -166,7 +166,7 @@ codes! {
     TargetAccessDenied = "target-access-denied", Definite;
     /// A privilege is missing on the target.
     TargetGrantMissing = "target-grant-missing", Definite;
-    /// A derived or control table does not exist.
+    /// A derived or control table does not exist, or a table of coupons lacks a column that set-up adds.
     TargetTableMissing = "target-table-missing", Definite;
     /// A derived or control table has other columns or keys than needed.
     TargetTableShape = "target-table-shape", Definite, stops 1;

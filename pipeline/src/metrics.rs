@@ -167,6 +167,8 @@ metrics! {
         "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost.";
     LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANES,
         "Transactions committed to the target.";
+    LANE_REPEATED = "anabranch_lane_repeated_flushes_total", Counter, LANES,
+        "Transactions that the target ended for a deadlock or a lock time-out, or that a lost connection ended before COMMIT: the lane began each anew.";
     LANE_FLUSH_SECONDS = "anabranch_lane_flush_seconds", Histogram, &["projection", "target"],
         "Duration of a target transaction.";
     REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANES,
@@ -177,6 +179,8 @@ metrics! {
         "Source rows whose derived rows differed at the end of such a comparison: the lane writes up to 256 alone, otherwise the whole table. A comparison with more than it can list counts none.";
     REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANES,
         "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale. The lane with the most counts.";
+    REFRESH_WITHDRAWALS = "anabranch_refresh_withdrawals", Gauge, LANES,
+        "Tables that were dropped or truncated and of which a lane is still to remove derived rows. The lane with the most counts.";
     REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANES,
         "Tables of the source that a refresh has not finished, of the lane with the most.";
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANES,

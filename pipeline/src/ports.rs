@@ -30,12 +30,14 @@ pub use self::lookup::{
 };
 pub use self::operations::Operations;
 pub use self::reconciliation::{
-    DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes, ShardPage,
+    ClaimsPage, DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows, History, Lanes, ShardPage,
 };
 pub use self::relations::RelationStore;
 pub use self::sequence::Sequence;
 use crate::error::Fault;
-use crate::records::{BatchBuilder, Cell, Chunk, Condition, DerivedRow, Flush, Progress, ScanCursor};
+use crate::records::{
+    BatchBuilder, Cell, Chunk, Condition, DerivedRow, Flush, Mutation, Progress, ScanCursor,
+};
 
 /// The point of a source's binlog at which a reader or a direct feed begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -329,6 +331,18 @@ pub trait LaneStore: Send {
         &mut self,
         shards: BTreeSet<ShardId>,
     ) -> impl Future<Output = Result<BTreeSet<ShardId>, Fault>> + Send;
+
+    /// Returns claims that withdrawals of shards remove, each as a delete at the shard's position. These are the claims
+    /// of the shards with a version up to that position, without rows of retired tables. Looks at no more than `limit`
+    /// rows of the shards in some of the lane's tables, from this page on: rows with higher versions are passed once.
+    /// Returns where the next page begins; `None` = no claim is left after these are deleted. A page may have no claims
+    /// although others follow. Sees everything that was committed before the call. A store that is not atomic fails.
+    fn withdrawn_claims(
+        &mut self,
+        withdrawals: &[(ShardId, Lsn)],
+        page: &ClaimsPage,
+        limit: NonZeroUsize,
+    ) -> impl Future<Output = Result<(Vec<Mutation>, Option<ClaimsPage>), Fault>> + Send;
 
     /// Visits at most `limit` rows of a shard in the lane's tables, from this page on. Sees everything that was
     /// committed before the call. Returns where the next page begins; `None` = there are no more. A page may have no

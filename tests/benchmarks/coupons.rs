@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anabranch_connectors::mysql::cohort::MysqlCohort;
 use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
@@ -106,6 +107,8 @@ impl CohortRows for Outside {
     async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
         Ok(Some(Reconciled { ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
     }
+
+    async fn make_way(&self, _: Duration) {}
 }
 
 impl CouponSystem for Outside {

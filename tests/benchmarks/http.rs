@@ -1,5 +1,6 @@
 //! A minimal HTTP client: one kept connection and one request after the other, or one stream of events.
 
+use std::fmt::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -43,6 +44,25 @@ impl Client {
     /// Asks for a path, which is the joined parts.
     pub async fn get(&mut self, path: &[&str]) -> Answer<'_> {
         self.send(path).await;
+        self.answered().await
+    }
+
+    /// Posts a body of JSON.
+    pub async fn post(&mut self, path: &str, body: &str) -> Answer<'_> {
+        self.request.clear();
+        let length = body.len();
+        write!(
+            self.request,
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {TOKEN}\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .expect("writing to a String cannot fail");
+        self.stream.write_all(self.request.as_bytes()).await.expect("it listens");
+        self.answered().await
+    }
+
+    /// Waits for the whole answer to the request that was sent.
+    async fn answered(&mut self) -> Answer<'_> {
         self.answer.clear();
         loop {
             let read = self.stream.read_buf(&mut self.answer).await.expect("it answers");

@@ -32,7 +32,7 @@ const CONNECTIONS: usize = 4;
 const STATEMENT_ROWS: usize = 1_000;
 const FLUSH_ROWS: usize = 20_000;
 /// Setting that switches the throttle off.
-const UNTHROTTLED: &str = "refresh_rows_per_second = 0";
+pub const UNTHROTTLED: &str = "refresh_rows_per_second = 0";
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait, far above the time that it takes.
 const WAIT_MAX: Duration = Duration::from_secs(600);
@@ -81,7 +81,7 @@ pub async fn measure(site: &mut Site<'_>, scale: &Scale, report: &mut Report) {
 }
 
 /// Removes the binlogs, so that none holds the rows written so far.
-async fn forget_the_past(site: &Site<'_>) {
+pub async fn forget_the_past(site: &Site<'_>) {
     let mut admin = site.installation.admin(SOURCE).await;
     admin.execute("begin a file", "FLUSH BINARY LOGS").await.expect("the server takes it");
     let deadline = Instant::now() + WAIT_MAX;
@@ -98,7 +98,7 @@ async fn forget_the_past(site: &Site<'_>) {
 }
 
 /// Measures from the daemon's start until each lane has read all tables.
-async fn product(site: &Site<'_>) -> Measured {
+pub async fn product(site: &Site<'_>) -> Measured {
     let servers = [site.pid(SOURCE), site.pid(TARGET)];
     let meter = Meter::start(&servers);
     let mut daemon = site.installation.run();
@@ -217,7 +217,7 @@ async fn load_data(mut connection: Conn, work: Vec<(String, String, Rows)>) {
     }
 }
 
-async fn derived_rows(site: &Site<'_>, config: &Config) -> u64 {
+pub async fn derived_rows(site: &Site<'_>, config: &Config) -> u64 {
     let target = MysqlTarget::new(config, TARGET).expect("it is configured");
     let lane = target.lane(&target.lane_ids()[0]).expect("it has lanes");
     let counts: Vec<String> = (lane.projection().tables().iter())

@@ -5,6 +5,8 @@
 
 mod apply;
 mod arrivals;
+mod audited;
+mod begin_anew;
 mod beside;
 mod by_hand;
 mod cache;
@@ -21,6 +23,7 @@ mod findable;
 mod http;
 mod identifiers;
 mod initial_load;
+mod issued;
 mod latency;
 mod load;
 mod lookup;
@@ -41,6 +44,7 @@ mod site;
 mod table_ids;
 mod unchanged;
 mod users;
+mod waiting_rereads;
 
 use anabranch_demo::verify::DerivedLayout;
 use anabranch_schemas::change::Entity;
@@ -120,6 +124,8 @@ enum Figure {
     Reconciliations,
     /// A full source without its binlogs into 366 tables, against bulk loads written by hand
     Load,
+    /// A source that begins anew, against a load of the same rows into empty tables
+    BeginAnew,
     /// Lag of live changes beside a load, a reconciliation and the spot checks between reconciliations, against the
     /// lag without
     Beside,
@@ -130,6 +136,8 @@ enum Figure {
     OnlineSchemaChange,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,
+    /// Most memory of the daemon, and the largest progress row, while 1,000 tables wait to be read again
+    WaitingRereads,
     /// The cohort of a coupon day frozen, against INSERT … SELECT of the same rows
     Freeze,
     /// Coupons granted, 100 in a message and one in a message, against a program written by hand for it
@@ -140,12 +148,18 @@ enum Figure {
     DayLag,
     /// Identifiers of payment documents read and checked on one core, against a sum of their bytes
     Identifiers,
+    /// Identifiers of payment documents from a leased range, one at a time on one core, beside hundreds
+    IdentifiersLeased,
+    /// Identifiers of payment documents over HTTP in hundreds, against uuids in hundreds
+    IdentifiersHttp,
     /// Log to the 100 tables of the relation index, catching up, against a program written by hand for it
     RelationsApply,
     /// All 20 documents below a recharge over HTTP, against the same queries on a connection to the target
     RelationsHttp,
     /// Changes of payment documents projected with the audit of their places, against the projection without it
     FluxAudit,
+    /// Log to the relation index with the audit of places, against the same without it
+    FluxCapture,
     /// The lanes' own part of the lag beside months' tables that retire, against the part beside other dropped tables
     Retired,
     /// Most memory of the daemon beside tables that get a new number with each transaction
@@ -185,6 +199,7 @@ struct Scale {
     flux_changes: u64,
     recharges: u64,
     audited: u64,
+    issued: u64,
     latency_seconds: u64,
     page_minutes: u64,
     rounds: u32,
@@ -211,6 +226,7 @@ impl Scale {
             flux_changes: 500_000 / divisor,
             recharges: 5_000 / divisor,
             audited: 100_000 / divisor,
+            issued: 10_000_000 / divisor,
             latency_seconds: if arguments.quick { 5 } else { 20 },
             page_minutes: arguments.minutes,
             rounds: arguments.rounds,
@@ -315,7 +331,8 @@ async fn main() {
     report.print();
 }
 
-/// Measures the latency of live changes, also beside a schema change, and what it costs to watch the daemon.
+/// Measures the latency of live changes, also beside a schema change, what it costs to read tables again, and what it
+/// costs to watch the daemon.
 async fn live_changes(wanted: &Selection, scale: &Scale, report: &mut Report) {
     if wanted.has(Figure::Latency) {
         latency::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
@@ -326,6 +343,14 @@ async fn live_changes(wanted: &Selection, scale: &Scale, report: &mut Report) {
     if wanted.has(Figure::OnlineSchemaChange) {
         let site = Site::of_altered_users(GROUND.turn().await, LATENCY_LANES).await;
         online_schema_change::measure(site, scale, report).await;
+    }
+    if wanted.has(Figure::BeginAnew) {
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        begin_anew::measure(&mut site, scale, report).await;
+    }
+    if wanted.has(Figure::WaitingRereads) {
+        let site = Site::of_many_tables(GROUND.turn().await, LATENCY_LANES).await;
+        waiting_rereads::measure(site, report).await;
     }
     if wanted.has(Figure::Page) {
         page::measure(Site::of_users(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
@@ -372,8 +397,21 @@ async fn payment_documents(wanted: &Selection, scale: &Scale, report: &mut Repor
     if wanted.has(Figure::Identifiers) {
         identifiers::measure(scale, report);
     }
+    if wanted.has(Figure::IdentifiersLeased) {
+        identifiers::measure_leased(scale, report).await;
+    }
+    if wanted.has(Figure::IdentifiersHttp) {
+        issued::measure(Site::of_payments(GROUND.turn().await, LATENCY_LANES).await, scale, report).await;
+    }
     if wanted.has(Figure::FluxAudit) {
         payments::measure_audit(scale, report);
+    }
+    if wanted.has(Figure::FluxCapture) {
+        let mut site = Site::of_payments(GROUND.turn().await, LATENCY_LANES).await;
+        let amount = (scale.flux_changes, scale.seed);
+        let data = data::write(&site, Recharges::WHAT, amount, Recharges::writers()).await;
+        report.note(&data.to_string());
+        audited::measure(&mut site, &data, scale, report).await;
     }
     if wanted.has(Figure::RelationsApply) {
         let mut site = Site::of_payments(GROUND.turn().await, APPLY_LANES).await;

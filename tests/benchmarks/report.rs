@@ -40,7 +40,7 @@ impl Report {
             "rows": scale.rows, "device_changes": scale.device_changes,
             "cached_devices": scale.cached_devices, "documents": scale.documents,
             "lookup_seconds": scale.lookup_seconds, "users": scale.users, "large_transaction_rows": scale.large_transaction_rows, "table_ids": scale.table_ids, "altered_rows": scale.altered_rows, "coupon_users": scale.coupon_users, "grants": scale.grants, "day_users": scale.day_users,
-            "flux_changes": scale.flux_changes, "recharges": scale.recharges, "audited": scale.audited,
+            "flux_changes": scale.flux_changes, "recharges": scale.recharges, "audited": scale.audited, "issued": scale.issued,
             "latency_seconds": scale.latency_seconds, "page_minutes": scale.page_minutes, "rounds": scale.rounds, "seed": scale.seed,
         });
         Self { scale, machine: machine(), notes: Vec::new(), lines: Vec::new() }

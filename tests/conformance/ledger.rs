@@ -17,12 +17,14 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::block_in_place;
 
+use crate::derived::StoreSite;
 use crate::ports::ledger::{FIRST, Ground, Server, frozen, hundred};
 
 /// Settles a user's row of the day, in any state.
 fn give(l: &mut UsersLedger, candidate: &Candidate) {
     let user = l.users.get_mut(&candidate.member.user).unwrap();
-    settle(user, candidate, &candidate.key().unwrap(), &"cake".into());
+    let version = Some("0c0ffee1".parse().unwrap());
+    settle(user, candidate, &candidate.key().unwrap(), &"cake".into(), version);
 }
 
 /// Waits within `decide` for the work of others.
@@ -63,7 +65,7 @@ async fn a_transaction_that_lost_decides_again_from_what_stands_now() {
     other.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
     let insert = format!(
         "START TRANSACTION; INSERT INTO {table} SELECT k.id, l.programme, l.occurrence, l.day, l.state, l.reason, \
-         l.first_called_at, l.attempt, l.changed_at, l.tries, l.coupon, l.by_hand, l.absent_since \
+         l.first_called_at, l.attempt, l.changed_at, l.tries, l.coupon, l.by_hand, l.absent_since, l.version \
          FROM {table} AS l, (SELECT 0 AS id FROM DUAL WHERE FALSE UNION {copies}) AS k WHERE l.user_id = {}",
         users[0]
     );
@@ -133,12 +135,46 @@ async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
     assert_eq!(Chain::of(ledger.tokens().await.unwrap(), Unique(2)), Chain::Restored);
 }
 
+/// The account of set-up may not alter tables, so set-up names the statement. With that right it adds the column.
+async fn a_table_of_an_earlier_version_gets_its_column(site: &StoreSite, ledger: &MySqlLedger) {
+    let (target, users) = (site.target("target-a"), hundred());
+    let run = frozen(ledger, users.clone()).await;
+    let member = Member { user: users[0], calendar: Calendar::Solar };
+    let candidate = Candidate { run: run.clone(), member, wave: 1 };
+    ledger.with_users(&run, &users[..1], |l| give(l, &candidate)).await.unwrap();
+    let version = async || {
+        let rows = ledger.with_users(&run, &users[..1], |l| l.users[&users[0]].rows.clone()).await.unwrap();
+        rows.values().next().unwrap().version
+    };
+    assert!(version().await.is_some());
+    let database = format!("`{}_coupons`", site.control());
+    let drop_it = format!("ALTER TABLE {database}.coupon_ledger_03 DROP COLUMN `version`");
+
+    site.sql(drop_it.clone()).await;
+    // Tasks try again until the column is there: set-up may run while daemons of the new version wait for it.
+    let fault = MySqlLedger::open(&target, 1).await.unwrap_err();
+    assert_eq!((fault.code(), fault.code().stops()), (Code::TargetTableMissing, false), "{fault}");
+    assert_eq!(fault.remedy_text(), Some("anabranch --config FILE setup"));
+    let fault = setup(&target, Unique(99)).await.unwrap_err();
+    assert_eq!(fault.code(), Code::TargetGrantMissing, "{fault}");
+    site.sql(fault.remedy_text().unwrap().to_owned()).await;
+    assert!(check(&target).await.is_empty());
+    assert_eq!(version().await, None, "the row stays, and its version is not known");
+
+    site.sql(drop_it).await;
+    site.sql(format!("GRANT ALTER, INSERT ON {database}.* TO 'anabranch_setup'@'127.0.0.1'")).await;
+    assert_eq!(setup(&target, Unique(99)).await.unwrap().columns, 1);
+    assert!(check(&target).await.is_empty());
+    site.sql(format!("REVOKE ALTER, INSERT ON {database}.* FROM 'anabranch_setup'@'127.0.0.1'")).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn its_tables_are_made_once_and_checked_and_nobody_may_delete_from_them() {
-    let Server { site, ledger: _ } = Server::start().await;
+    let Server { site, ledger } = Server::start().await;
     let target = site.target("target-a");
+    a_table_of_an_earlier_version_gets_its_column(&site, &ledger).await;
     let again = setup(&target, Unique(99)).await.unwrap();
-    assert_eq!((again.databases, again.tables), (0, 0));
+    assert_eq!((again.databases, again.tables, again.columns), (0, 0, 0));
     let database = format!("`{}_coupons`", site.control());
 
     for sql in ["DELETE FROM {}.coupon_ledger_00", "TRUNCATE {}.coupon_token", "DROP TABLE {}.coupon_member"]

@@ -29,6 +29,7 @@ mod source_character_sets;
 mod source_columns;
 mod source_fail_over;
 mod source_flow;
+mod source_flux;
 mod source_hostile;
 mod source_locate;
 mod source_mariadb_11;

@@ -213,6 +213,7 @@ impl Database {
             changed_at_column: None,
             unseen_changes: UnseenChanges::default(),
             removal: Removal::default(),
+            retention_marker: None,
         }
     }
 

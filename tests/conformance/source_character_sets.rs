@@ -9,26 +9,10 @@ use anabranch_schemas::lsn::FIRST_EPOCH;
 use crate::ports::rows::{rows, table_of};
 use crate::source::{Database, DatabaseKind, SourceProbe};
 
-on_each_mariadb!(
+on_each_server!(
     every_captured_column_is_told_apart_from_text_beside_columns_of_every_type,
     what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row,
 );
-
-mod mysql {
-    use super::{Database, DatabaseKind};
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn every_captured_column_is_told_apart_from_text_beside_columns_of_every_type() {
-        let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
-        super::every_captured_column_is_told_apart_from_text_beside_columns_of_every_type(database).await;
-    }
-
-    #[tokio::test(flavor = "multi_thread")]
-    async fn what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row() {
-        let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
-        super::what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row(database).await;
-    }
-}
 
 /// The fault on bytes that are no text.
 const BYTES: &str = "column user_id holds bytes that are not text";

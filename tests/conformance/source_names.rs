@@ -13,31 +13,11 @@ use anabranch_schemas::lsn::FIRST_EPOCH;
 use crate::ports::rows::{rows, table_of, texts, whole};
 use crate::source::{Database, Seen, SourceProbe};
 
-on_each_mariadb!(
+on_each_server!(
     a_rename_among_the_names_of_a_column_loses_nothing_and_has_nothing_read_again,
     rows_are_read_under_the_name_that_each_table_has,
     a_table_with_two_of_the_names_is_named_and_left_out_until_one_is_gone,
 );
-
-mod mysql {
-    use crate::source::{Database, DatabaseKind};
-
-    macro_rules! on_mysql {
-        ($($test:ident),+ $(,)?) => {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                let Some(database) = Database::lent(DatabaseKind::MySql).await else { return };
-                super::$test(database).await;
-            })+
-        };
-    }
-
-    on_mysql!(
-        a_rename_among_the_names_of_a_column_loses_nothing_and_has_nothing_read_again,
-        rows_are_read_under_the_name_that_each_table_has,
-        a_table_with_two_of_the_names_is_named_and_left_out_until_one_is_gone,
-    );
-}
 
 /// A source whose columns have two names each; no table has the first one of a user's key.
 fn source(database: &Database, unseen_changes: UnseenChanges) -> MysqlSource {

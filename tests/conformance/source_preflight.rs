@@ -1,7 +1,7 @@
 //! Each pre-flight failure on a real server: found, named, and gone after its own remedy.
 
 use anabranch_connectors::mysql::source::MysqlSource;
-use anabranch_pipeline::config::{EntityConfig, ServerUrl, SourceConfig};
+use anabranch_pipeline::config::{ColumnNames, EntityConfig, MarkerTable, ServerUrl, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::SourceConnector;
 use std::time::Duration;
@@ -120,6 +120,26 @@ async fn each_missing_privilege_is_named_and_repaired_by_its_remedy() {
     let insert = format!("GRANT INSERT ON `user\\_%`.* TO {account}");
     let grant = format!("REVOKE SELECT ON `{}%`.* FROM {account}", database.prefix.replace('_', "\\_"));
     is_repaired(&database, &[&insert, &grant], code, &["may not read its captured columns"]).await;
+    // Grants of columns hide a second column of the same meaning.
+    let hiding = [
+        format!("REVOKE INSERT ON `user\\_%`.* FROM {account}"),
+        grant,
+        "ALTER TABLE $0.t1 ADD COLUMN birth_date DATE".to_owned(),
+        format!("GRANT SELECT ON $0.t0 TO {account}"),
+        format!("GRANT SELECT (user_id, birthday) ON $0.t1 TO {account}"),
+    ];
+    database.run(&hiding.each_ref().map(String::as_str)).await;
+    let birthday = ColumnNames::from("birthday");
+    for (names, is_warned_of) in [(birthday.clone(), false), (birthday.or("birth_date"), true)] {
+        let entity = EntityConfig { columns: vec!["user_id".into(), names], ..database.entity() };
+        assert!(check(&database.config(), &entity).await.is_empty());
+        let source = MysqlSource::new(&database.config(), &[entity], Duration::from_secs(5));
+        let warnings = source.warnings().await;
+        let names_it = |warning: &String| {
+            warning.contains("0.t1") && warning.contains("birthday or birth_date may be hidden")
+        };
+        assert_eq!(warnings.iter().any(names_it), is_warned_of, "{warnings:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,8 +157,17 @@ async fn a_binlog_that_leaves_captured_changes_out_is_refused() {
     assert!(faults[0].to_string().contains("binlog_do_db does not name it"), "{}", faults[0]);
 
     // The server replicates, and writes nothing of that into its binlog.
-    let replica = Database::with_flags(&["--skip-log-slave-updates"]).with_tables().await;
+    let flags = ["--skip-log-slave-updates", "--binlog-ignore-db=flux_ops"];
+    let replica = Database::with_flags(&flags).with_tables().await;
     assert_eq!(codes(&replica).await, []);
+    let marker = |database: &str| EntityConfig {
+        retention_marker: Some(MarkerTable { database: database.to_owned(), table: "retention".to_owned() }),
+        ..replica.entity()
+    };
+    let faults = check(&replica.config(), &marker("FLUX_OPS")).await;
+    assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [Code::SourceBinlogOff]);
+    assert!(faults[0].to_string().contains("of flux.retention_marker is not in the binlog"), "{}", faults[0]);
+    assert_eq!(check(&replica.config(), &marker("elsewhere")).await.len(), 0);
     replica.run(&["SET GLOBAL gtid_slave_pos = CONCAT(@@gtid_binlog_pos, ',7-7-7')"]).await;
     let faults = check(&replica.config(), &replica.entity()).await;
     assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [Code::SourceBinlogOff]);

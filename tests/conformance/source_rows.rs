@@ -48,6 +48,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
         removal: Removal::default(),
+        retention_marker: None,
     };
     MysqlSource::new(&config, &[entity], Duration::from_secs(2))
 }

@@ -4,6 +4,7 @@
 //! It would then wait for the flush of another source until its lock wait time-out.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anabranch_connectors::mysql::store::MysqlLane;
 use anabranch_pipeline::ports::LaneStore;
@@ -171,6 +172,44 @@ async fn a_flush_of_birthdays_waits_for_no_row_of_another_source() {
     lane.commit(&flush).await.unwrap();
     assert_eq!(counted(&mut admin, "Innodb_row_lock_waits").await, before, "a flush waited for another");
     holder.query_drop("ROLLBACK").await.unwrap();
+}
+
+/// The other transaction has written more rows than the flush, so the server ends the flush's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flush_that_a_deadlock_ends_begins_anew_and_is_committed() {
+    let site = StoreSite { lanes: 1, ..StoreSite::new().await };
+    site.target("target-a").setup().await.unwrap();
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    let both = |at| vec![(at, 0, insert(user(1, 1, 1))), (at, 0, insert(user(2, 1, 2)))];
+    let written = site.flush(&lane, &progress, both(1));
+    lane.commit(&written).await.unwrap();
+    let (first, second) = (site.table(0, "0101"), site.table(1, "0102"));
+    let (mut holder, mut admin) = (site.admin().await, site.admin().await);
+    let rows: Vec<String> = (100..200).map(|id| format!("(1, {id}, '01-02', 1)")).collect();
+    let holds = format!(
+        "START TRANSACTION; INSERT INTO {second} (shard_id, user_id, birthday, lsn) VALUES {}; \
+         SELECT * FROM {second} WHERE user_id = 2 FOR UPDATE",
+        rows.join(",")
+    );
+    holder.query_drop(holds).await.unwrap();
+    let waits = format!(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx \
+         WHERE trx_state = 'LOCK WAIT' AND trx_query LIKE '%birthday\\_{}\\_%'",
+        site.prefix
+    );
+    let next = site.flush(&lane, &written.progress, both(2));
+    let meets = async {
+        while admin.query_first::<u64, _>(waits.as_str()).await.unwrap() != Some(1) {
+            // The server refreshes this table only after a tenth of a second without a reader.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        holder.query_drop(format!("UPDATE {first} SET lsn = 1 WHERE user_id = 1")).await.unwrap();
+        holder.query_drop("ROLLBACK").await.unwrap();
+    };
+    let (committed, ()) = tokio::join!(lane.commit(&next), meets);
+    committed.unwrap();
+    let versions: Vec<u64> = site.rows().await.into_values().map(|(_, version, _)| version).collect();
+    assert_eq!(versions, [2, 2]);
 }
 
 /// Some devices of a shard in each mapping table of boxes, in the order of tables.

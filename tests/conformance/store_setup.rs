@@ -33,7 +33,7 @@ async fn set_up_creates_everything_once_and_repeats_harmlessly() {
     assert!(before.iter().all(|fault| fault.remedy_text() == Some("anabranch --config FILE setup")));
     let target = site.target("target-a");
     let report = target.setup().await.unwrap();
-    assert_eq!(report, SetupReport { databases: 5, tables: 370, progress_rows: 4 });
+    assert_eq!(report, SetupReport { databases: 5, tables: 370, progress_rows: 4, columns: 0 });
     assert_eq!(target.setup().await.unwrap(), SetupReport::default());
     assert!(faults(&site).await.is_empty(), "{:?}", faults(&site).await);
     assert_eq!(target.progress().await.unwrap().len(), 4);
@@ -61,7 +61,7 @@ async fn a_new_source_gets_its_progress_beside_tables_that_others_have_filled() 
         assert_one(&faults(&site).await, Code::TargetProgressLost, "no progress row was made for it yet");
     assert_eq!(remedy, "anabranch --config FILE setup");
     let report = site.target("target-a").setup().await.unwrap();
-    assert_eq!(report, SetupReport { databases: 0, tables: 0, progress_rows: 2 });
+    assert_eq!(report, SetupReport { databases: 0, tables: 0, progress_rows: 2, columns: 0 });
     assert!(faults(&site).await.is_empty());
 }
 

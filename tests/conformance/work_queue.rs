@@ -72,6 +72,9 @@ async fn a_message_comes_to_its_part_until_it_is_done() {
         }
     }
     let again = take(&mut other, 1).await.remove(0);
+    // A message in progress stays with its granter, and ends like any other.
+    again.in_progress().await;
+    assert!(within(one.next(1)).await.unwrap().is_empty());
     assert!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
     assert_eq!(again.deliveries, 2);
     again.acknowledge().await;
@@ -117,6 +120,7 @@ async fn a_full_queue_refuses_and_keeps_what_it_has() {
     let messages = [message(0, [1]), message(0, [2]), message(0, [3])];
     let refused = queue.publish(&messages).await.unwrap_err();
     assert_eq!(refused.code(), Code::LogFull, "{refused}");
+    assert!(refused.needed().is_some_and(|needed| needed.starts_with("granters that work")), "{refused}");
     let mut part = queue.part(0).await.unwrap();
     let users: Vec<Message> = take(&mut part, 2).await.into_iter().map(|delivery| delivery.message).collect();
     assert_eq!(users, messages[..2]);

@@ -12,9 +12,7 @@ const TOKEN: &str = "application-token-1";
 
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let text = installation.configuration_text();
-    let with_token = text.replace("[http]\n", "[http]\ntokens = [\"${API_TOKEN}\"]\n");
-    assert_ne!(text, with_token, "there is no [http] to put it into");
+    let with_token = installation.configuration_text_with_http("tokens = [\"${API_TOKEN}\"]");
     installation.environment_mut().push(("API_TOKEN".to_owned(), TOKEN.to_owned()));
     installation.write_configuration_text(&with_token);
     installation

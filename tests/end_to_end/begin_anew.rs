@@ -1,11 +1,12 @@
 //! A source whose server was restored without its past stops by name, and begins anew by one command. The other source
-//! and rows that are still right stay untouched.
+//! and rows that are still right stay untouched. A replica that lacks transactions is read on with their tables alone.
 
 use anabranch_demo::FORGET_BINLOG;
-use anabranch_tests::{Finished, Installation, Plan, until};
+use anabranch_tests::{Finished, Installation, Plan, blocking, until};
+use serde_json::json;
 
 use crate::STANDARD;
-use crate::fail_over::progress;
+use crate::fail_over::{REPLICATED, catch_up, progress, replace, standby};
 use crate::faults::{expect_stopped, insert, until_derived};
 
 const TABLE: &str = "user_00.user_000";
@@ -102,4 +103,63 @@ async fn expect_the_address_of_another_source_to_be_refused(installation: &mut I
     installation.write_configuration_text(&wrong);
     expect_refused(installation, &["--confirm", "source-a"], "leads to the server of source source-b").await;
     installation.write_configuration_text(&right);
+}
+
+/// Returns the version of a user's derived row.
+async fn version(installation: &Installation<'_>, user: u64) -> String {
+    let rows = installation.derived_where("birthday\\_%", "CONCAT(lsn)", &format!("user_id = {user}")).await;
+    format!("{rows:?}")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_lacks_transactions_is_read_on_and_only_their_tables_are_read_again() {
+    const OTHER: &str = "user_01.user_000";
+    let mut installation = Installation::set_up(REPLICATED.turn().await, &Plan::small()).await;
+    let source = installation.server("source-a");
+    let lagging = standby(&installation, "lacking").await;
+    let mut daemon = installation.run();
+    insert(&installation, "source-a", TABLE, 9_000_001).await;
+    insert(&installation, "source-a", OTHER, 9_000_002).await;
+    until_derived(&installation, 9_000_001).await;
+    until_derived(&installation, 9_000_002).await;
+    installation.drained().await;
+    let before = version(&installation, 9_000_002).await;
+    catch_up(&installation, "lacking", "source-a").await;
+    installation.execute("lacking", "STOP REPLICA").await;
+    // The replica lacks these two.
+    insert(&installation, "source-a", TABLE, 9_000_003).await;
+    installation.execute("source-a", format!("DELETE FROM {TABLE} WHERE user_id = 9000001")).await;
+    until_derived(&installation, 9_000_003).await;
+    installation.drained().await;
+    expect_refused(&installation, &["--touched"], "nothing stops its reader").await;
+    daemon.kill();
+    blocking(|| source.kill()).unwrap();
+    installation.execute("lacking", "RESET REPLICA ALL").await;
+    replace(&mut installation, "source-a", "lacking");
+    // The log has never seen this one.
+    insert(&installation, "lacking", OTHER, 9_000_004).await;
+    installation.free_leases().await;
+    let daemon = installation.run();
+    let fault = expect_stopped(&installation, &daemon, "source-diverged", "source source-a").await;
+    assert!(fault.contains("begin-anew --source source-a"), "{fault}");
+
+    let rehearsed = begin_anew(&installation, &["--touched", "--dry-run"]).await.expect_success();
+    let named = format!("table {TABLE} is read again");
+    for part in ["would go on at server", "[source-diverged]", &named] {
+        assert!(rehearsed.stdout.contains(part), "no {part}: {rehearsed:?}");
+    }
+    assert!(!rehearsed.stdout.contains(OTHER), "{rehearsed:?}");
+    let arguments = ["--touched", "--confirm", "source-a", "--id", "one", "--json"];
+    let begun = begin_anew(&installation, &arguments).await.expect_success().json();
+    assert_eq!((&begun["tables"], &begun["repeated"]), (&json!([TABLE]), &false.into()), "{begun}");
+    until_derived(&installation, 9_000_001).await;
+    until_derived(&installation, 9_000_004).await;
+    until("what the server lacks is swept", async || installation.derived(9_000_003).await.is_empty()).await;
+    installation.expect_equal().await;
+    assert_eq!(version(&installation, 9_000_002).await, before, "another table's row is not written again");
+    let repeated = begin_anew(&installation, &arguments).await.expect_success().json();
+    assert_eq!(repeated["repeated"], true, "{repeated}");
+    assert_eq!(lanes_begun(&installation, "source-a", 1).await, 0, "the source has not begun anew");
+    daemon.until_ready().await;
+    blocking(|| lagging.stop()).unwrap();
 }

@@ -69,9 +69,7 @@ impl CouponDay {
     }
 
     fn write_configuration(&mut self) {
-        let text = self.installation.configuration_text();
-        let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
-        assert_ne!(text, with_token, "there is no [http] to put it into");
+        let with_token = self.installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
         let Self { zone, address, more, .. } = self;
         let more = more.replace("{zone}", zone);
         let coupons = format!(
@@ -253,7 +251,7 @@ impl CouponDay {
     }
 
     /// Expects one coupon for each user whose day it is, and none for others.
-    async fn expect_everybody_once(&self) {
+    pub async fn expect_everybody_once(&self) {
         let gifts = self.client().gifts().await.unwrap();
         let users: BTreeSet<u64> = gifts.iter().map(|gift| gift.user.parse().unwrap()).collect();
         assert_eq!(users, self.members());
@@ -397,6 +395,7 @@ async fn shown_and_signed(day: &CouponDay, daemon: &Daemon) {
     let why = day.dispatch(&["explain", "1"]).await.expect_success();
     assert!(why.stdout.contains("The user has the coupon of this day."), "{why:?}");
     assert!(why.stdout.contains("The ledger decides: `is_sent`"), "{why:?}");
+    assert!(why.stdout.contains(", by version "), "{why:?}");
     let why = day.dispatch(&["explain", "501"]).await.expect_success();
     assert!(why.stdout.contains("this is not the user's day"), "{why:?}");
     let report = day.dispatch(&["report", &today]).await.expect_success();
@@ -432,6 +431,9 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
         report.stdout.contains("closed: clean") && report.stdout.contains("reconciliation 2"),
         "{report:?}"
     );
+    let planned = day.dispatch(&["plan", &today, "--json"]).await.expect_success().json();
+    let version = planned[0]["version"].as_str().unwrap();
+    assert!(report.stdout.contains(&format!("  version    {version} of the programme")), "{report:?}");
     assert_eq!(day.marked_users().await, day.members(), "the columns follow the ledger");
     let change = "UPDATE anabranch.coupon_reports SET report = REPLACE(report, 'cake', 'cakes')";
     day.installation.execute(day.target(), change).await;

@@ -22,8 +22,7 @@ async fn installation() -> Installation<'static> {
     let password = |grants: String, name: &str| grants.replace(name, server.password());
     let grants = password(password(grants, "{setup_password}"), "{sequence_password}");
     installation.execute("target", grants).await;
-    let text = installation.configuration_text();
-    let text = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
+    let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
     let account = |user: &str| format!("mysql://{user}:${{SEQUENCE_PASSWORD}}@127.0.0.1:{}", server.port());
     let flux = format!(
         "\n[flux]\nregion = \"singapore\"\nsequence_url = \"{}\"\nsequence_setup_url = \"{}\"\nsequence_ca_file = \"{}\"\n",

@@ -65,10 +65,8 @@ async fn what_is_full_shows_in_its_own_series() {
         .configuration
         .limits
         .extend(["in_flight_messages = 1".to_owned(), "batch_bytes = 1024".to_owned()]);
-    let operator = format!("[http]\noperators = [{{ name = \"ann\", token = \"{OPERATOR}\" }}]\n");
-    let text = installation.configuration_text();
-    let with_operator = text.replace("[http]\n", &operator);
-    assert_ne!(text, with_operator, "there is no [http] to put the operator into");
+    let operator = format!("operators = [{{ name = \"ann\", token = \"{OPERATOR}\" }}]");
+    let with_operator = installation.configuration_text_with_http(&operator);
     installation.write_configuration_text(&with_operator);
     let daemon = installation.run();
     daemon.until_loaded(&["source-a", "source-b"]).await;

@@ -13,9 +13,7 @@ const RESTART: [&str; 2] = ["restart", "--all"];
 
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let text = installation.configuration_text();
-    let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{APPLICATION}\"]\n"));
-    assert_ne!(text, with_token, "there is no [http] to put it into");
+    let with_token = installation.configuration_text_with_http(&format!("tokens = [\"{APPLICATION}\"]"));
     let operator = format!("\n[[http.operators]]\nname = \"ann\"\ntoken = \"{ANN}\"\n");
     installation.write_configuration_text(&(with_token + &operator));
     installation

@@ -21,9 +21,7 @@ const STREAMS_OF_MANY: usize = 500;
 
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let text = installation.configuration_text();
-    let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
-    assert_ne!(text, with_token, "there is no [http] to put it into");
+    let with_token = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
     installation.write_configuration_text(&with_token);
     installation
 }

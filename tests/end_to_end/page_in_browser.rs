@@ -26,12 +26,9 @@ const FUNCTIONS: &str = r"
 /// An installation with the tokens of an application and of an operator.
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let text = installation.configuration_text();
-    let http = format!(
-        "[http]\ntokens = [\"{TOKEN}\"]\noperators = [{{ name = \"ann\", token = \"{OPERATORS_TOKEN}\" }}]\n"
-    );
-    let with_tokens = text.replace("[http]\n", &http);
-    assert_ne!(text, with_tokens, "there is no [http] to put them into");
+    let with_tokens = installation.configuration_text_with_http(&format!(
+        "tokens = [\"{TOKEN}\"]\noperators = [{{ name = \"ann\", token = \"{OPERATORS_TOKEN}\" }}]"
+    ));
     installation.write_configuration_text(&with_tokens);
     installation
 }

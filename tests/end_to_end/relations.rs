@@ -39,8 +39,7 @@ async fn installation() -> Installation<'static> {
         let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
         installation.execute(source, sql).await;
     }
-    let mut text =
-        installation.configuration_text().replace("[http]\n", &format!("[http]\ntokens = [\"{TOKEN}\"]\n"));
+    let mut text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
     for (source, side) in [("source-a", "main"), ("source-b", "fail_over")] {
         let heading = format!("[[sources]]\nname = \"{source}\"\n");
         assert!(text.contains(&heading), "{text}");

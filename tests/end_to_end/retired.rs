@@ -1,5 +1,6 @@
 //! A month's table of payment documents that leaves by the retention rule: planned, checked, dropped by a person, and
-//! its documents are found as before, beside those of the next table of that name.
+//! its documents are found as before, beside those of the next table of that name. A document that a job deletes behind
+//! its marker is found, too.
 
 use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Finished, Installation, Plan, until, until_some};
@@ -37,12 +38,15 @@ fn refund() -> String {
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     for source in ["source-a", "source-b"] {
-        let tables: Vec<String> = TABLES.iter().map(|table| flux_table("flux_00_0", table)).collect();
+        let mut tables: Vec<String> = TABLES.iter().map(|table| flux_table("flux_00_0", table)).collect();
+        tables.push("CREATE TABLE flux_00_0.retention (id INT PRIMARY KEY) ENGINE = InnoDB".to_owned());
         let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
         installation.execute(source, sql).await;
     }
     let text = installation.configuration_text()
         + r#"
+[flux]
+retention_marker = "flux_00_0.retention"
 [[entities]]
 entity = "flux"
 level = "composite"
@@ -152,10 +156,28 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
     assert_eq!(retired(&installation).await, (json!(1), json!(3)));
 
     next_table(&installation).await;
+    marked_deletion(&installation).await;
     let foreign = ["reconcile", "remove-foreign", "--store", "relations", "--dry-run"];
     let foreign = installation.command(&foreign).await.expect_success();
     assert_eq!(foreign.stdout, "0 rows would be removed\n");
     daemon.until_ready().await;
+}
+
+/// A job writes its marker and deletes in one transaction: the document stands, and nothing is foreign.
+async fn marked_deletion(installation: &Installation<'_>) {
+    let deleted = id("20160501", 1, 1, 1);
+    let job = format!(
+        "START TRANSACTION; INSERT INTO flux_00_0.retention VALUES (1); \
+         DELETE FROM flux_00_0.composite_05_01 WHERE id = '{deleted}'; COMMIT"
+    );
+    installation.execute("source-a", job).await;
+    // Once the index has this document, it has taken the deletion before it.
+    insert(installation, "composite_05_01", &id("20160503", 1, 1, 4), None).await;
+    until_rows(installation, 7).await;
+    assert_eq!(retired(installation).await, (json!(2), json!(4)));
+    let document = shown(installation, &deleted).await;
+    let [claim] = document["claims"].as_array().unwrap().as_slice() else { panic!("{document}") };
+    assert_eq!(claim["table"], "composite_05_01", "{document}");
 }
 
 /// A plan takes its figures from both sources; the file's figure stands where they say nothing.

@@ -85,9 +85,7 @@ fn configure(
     operators: &[(&str, &str)],
     signing_key: &str,
 ) {
-    let text = installation.configuration_text();
-    let with_tokens = text.replace("[http]\n", &format!("[http]\ntokens = {tokens:?}\n"));
-    assert_ne!(text, with_tokens, "there is no [http] to put them into");
+    let with_tokens = installation.configuration_text_with_http(&format!("tokens = {tokens:?}"));
     let operator = |(name, token): &(&str, &str)| {
         format!("\n[[http.operators]]\nname = \"{name}\"\ntoken = \"{token}\"\n")
     };

@@ -27,9 +27,7 @@ static CACHED: Ground = Ground::of(|| {
 
 /// Gives the configuration a token of an application and one of an operator.
 fn with_tokens(mut installation: Installation<'static>) -> Installation<'static> {
-    let text = installation.configuration_text();
-    let with_token = text.replace("[http]\n", &format!("[http]\ntokens = [\"{APPLICATION}\"]\n"));
-    assert_ne!(text, with_token, "there is no [http] to put it into");
+    let with_token = installation.configuration_text_with_http(&format!("tokens = [\"{APPLICATION}\"]"));
     let operator = format!("\n[[http.operators]]\nname = \"ann\"\ntoken = \"{OPERATOR}\"\n");
     installation.write_configuration_text(&(with_token + &operator));
     installation

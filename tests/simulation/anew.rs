@@ -37,6 +37,7 @@ async fn ask(stage: &Stage, source: usize, request: &str, is_rehearsal: bool) ->
         .collect();
     let command = BeginAnew {
         source: SOURCE_NAMES[source],
+        generation: 0,
         connector: &stage.sources[source],
         log: &stage.log,
         registers: &stage.registers,
@@ -96,11 +97,11 @@ pub async fn begin_anew(stage: &Stage, source: usize) {
     tokio::time::sleep(ASK_INTERVAL).await;
 }
 
-const LANE: LaneAt = (0, 0, 0);
+pub const LANE: LaneAt = (0, 0, 0);
 /// Time in which a quiet reader or lane checks its source and stores its progress.
 const WHILE: Duration = Duration::from_secs(20);
 
-fn stage() -> Stage {
+pub fn stage() -> Stage {
     let limits = limits(100, 10, Duration::from_secs(3600));
     Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByUser, limits, false)
 }
@@ -113,7 +114,7 @@ fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
 }
 
 /// Runs all lanes of source 0, and its reader, for some time; returns the code of the reader's fault, if any.
-async fn run(stage: &Stage) -> Option<Code> {
+pub async fn run(stage: &Stage) -> Option<Code> {
     let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
     let lanes = futures::future::join_all([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)].map(|lane| {
         let (stage, shared, cancel) = (stage, &shared, &cancel);
@@ -128,19 +129,19 @@ async fn run(stage: &Stage) -> Option<Code> {
     timeout(WHILE + ASK_INTERVAL, both).await.unwrap_or_default()
 }
 
-async fn progress(stage: &Stage) -> Progress {
+pub async fn progress(stage: &Stage) -> Progress {
     stage.store(LANE).load().await.unwrap()
 }
 
 /// Users in the derived tables, in order.
-fn users(stage: &Stage) -> Vec<u64> {
+pub fn users(stage: &Stage) -> Vec<u64> {
     let mut users: Vec<u64> = stage.found().into_iter().map(|(_, _, _, user, _)| user).collect();
     users.sort_unstable();
     users
 }
 
 /// Four users are read; then the server is restored to two of them, and its binlog counts from the beginning.
-async fn restored() -> Stage {
+pub async fn restored() -> Stage {
     let stage = stage();
     (1..=4).for_each(|user| write(&stage, user, None, Some(1)));
     assert_eq!(run(&stage).await, None);

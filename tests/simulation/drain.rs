@@ -71,8 +71,10 @@ impl Stage {
     /// The newest version of a code that was drained.
     fn drained(&self, code: usize) -> u64 {
         let noted = self.noted.lock().expect("nothing panics in here");
-        let drained = noted.iter().filter(|(id, of, _)| *of == code && self.mapping.was_drained(*id));
-        drained.map(|(_, _, version)| *version).max().unwrap_or(0)
+        // Each flush of a code has a higher version than the one before it, so the search begins with the newest.
+        let mut newest = noted.iter().rev();
+        let drained = newest.find(|(id, of, _)| *of == code && self.mapping.was_drained(*id));
+        drained.map_or(0, |(_, _, version)| *version)
     }
 
     fn accuse(&self, what: String) {

@@ -222,6 +222,20 @@ async fn a_place_is_found_only_in_the_epoch_that_the_present_server_is_read_in()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lane_is_set_back_only_within_the_epoch_of_its_position() {
+    let stage = stage();
+    commit(&stage);
+    assert!(run(&stage).await.is_none());
+    let Progress { position, resume, server, .. } = progress(&stage).await;
+    stage.sources[0].fail_over();
+    assert!(run(&stage).await.is_none());
+    assert!(position < progress(&stage).await.position);
+    let former = Rewind::To(Located { position, resume, server });
+    let fault = rewind(&lane_id(LANE), &mut stage.store(LANE), &former, false).await.unwrap_err();
+    assert_eq!(fault.code(), Code::ReplayRefused, "{fault}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lane_that_is_set_back_to_nothing_knows_whose_its_epoch_was() {
     let stage = stage();
     commit(&stage);

@@ -16,9 +16,9 @@ use anabranch_connectors::memory::{
 use anabranch_pipeline::deliver::{self, Lane, RewindSource, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
-    BinlogPoint, BinlogStart, LaneStore, Log, LogWriter, ShardPage, SourceConnector,
+    BinlogPoint, BinlogStart, ClaimsPage, LaneStore, Log, LogWriter, ShardPage, SourceConnector,
 };
-use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Progress};
+use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Mutation, Progress};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -101,6 +101,15 @@ impl LaneStore for Silent {
     }
 
     async fn shards_with_rows(&mut self, _: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        pending().await
+    }
+
+    async fn withdrawn_claims(
+        &mut self,
+        _: &[(ShardId, Lsn)],
+        _: &ClaimsPage,
+        _: NonZeroUsize,
+    ) -> Result<(Vec<Mutation>, Option<ClaimsPage>), Fault> {
         pending().await
     }
 

@@ -138,9 +138,12 @@ fn insert(user: u64) -> Group {
     Group::Rows(vec![vec![ScriptedRow { table: script::table(0), before: None, after }]])
 }
 
-fn project(change: &Change<'_, '_>, flush: &mut Flush) {
+pub(crate) fn project(change: &Change<'_, '_>, flush: &mut Flush) {
     if let Action::Withdraw = change.action {
         return flush.withdraw(change.table.shard, change.lsn);
+    }
+    if let Action::Reread = change.action {
+        return flush.take_table(change);
     }
     let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };
     let Value::UInt(user) = after[0] else { panic!("{after:?}") };
@@ -154,7 +157,7 @@ fn project(change: &Change<'_, '_>, flush: &mut Flush) {
 }
 
 /// The end of the binlog.
-async fn end(source: &MemorySource) -> Located {
+pub(crate) async fn end(source: &MemorySource) -> Located {
     let head = source.head().await.unwrap();
     // `locate` may return an earlier position.
     Located { position: head, ..source.locate(BinlogPoint::Lsn(head), FIRST_EPOCH).await.unwrap() }
@@ -164,7 +167,7 @@ async fn append(log: &MemoryLog, envelope: Envelope) {
     append_changes(log, envelope, codec::Encoder::default()).await;
 }
 
-async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: codec::Encoder) {
+pub(crate) async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: codec::Encoder) {
     let (changes, payload) = match changes.is_empty() {
         true => (0, Bytes::new()),
         false => (changes.changes(), changes.finish()),

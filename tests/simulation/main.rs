@@ -20,6 +20,7 @@ mod loads;
 mod one_reconciliation;
 mod pages;
 mod past;
+mod paused;
 mod process;
 mod reconciliations;
 mod refresh;
@@ -30,7 +31,9 @@ mod script;
 mod seeds;
 mod spot_checks;
 mod stage;
+mod touched;
 mod uuids;
+mod withdrawals;
 mod world;
 
 use anabranch_connectors::memory::StoreKind;
@@ -38,20 +41,20 @@ use seeds::Verdict;
 use world::Kind;
 
 /// Number of worlds, enough to notice each protection's absence many times over.
-const SEEDS: u64 = 2_000;
+const SEEDS: u64 = 1_000;
 
 /// Worlds whose targets keep documents: there a step lies between documents and progress.
-const DOCUMENT_SEEDS: u64 = SEEDS / 4;
+const DOCUMENT_SEEDS: u64 = SEEDS / 2;
 
 /// Worlds with reconciliations, of rows and of documents. Each has three reconciliations in the quiet, and more beside
 /// them in the storm.
-const RECONCILE_SEEDS: u64 = SEEDS / 16;
+const RECONCILE_SEEDS: u64 = SEEDS / 8;
 
 /// Worlds in which the readers begin to capture lunar birthdays.
-const LUNAR_SEEDS: u64 = SEEDS / 16;
+const LUNAR_SEEDS: u64 = SEEDS / 8;
 
 /// Worlds of the cache's drain.
-const CACHE_SEEDS: u64 = SEEDS / 2;
+const CACHE_SEEDS: u64 = SEEDS;
 
 /// Runs the kept seeds and `seeds` others, or those of the environment; `world` learns whether its seed runs alone.
 fn run(kept: Vec<u64>, seeds: u64, world: impl Fn(u64, bool) -> Verdict + Send + Sync + 'static) {

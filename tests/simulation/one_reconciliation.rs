@@ -12,13 +12,14 @@ use std::time::Duration;
 use anabranch_connectors::memory::{Group, MemoryStore, ScriptedRow};
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Lanes;
+use anabranch_pipeline::ports::{LaneStore as _, Lanes};
 use anabranch_pipeline::reconcile::{
     Checkpoint, LaneWait, Reconciliation, SourceKey, SourceTable, StoreReport, StoreState, Verdict,
 };
-use anabranch_pipeline::records::{Cell, LaneId, Outcome, Progress};
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Outcome, Progress};
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -325,4 +326,24 @@ async fn what_was_counted_of_a_unit_that_a_window_cuts_off_is_not_counted_twice(
     let report = state.report;
     assert_eq!((report.outcome(), report.tables, report.rows_source), (Outcome::Clean, 2, 201), "{report:?}");
     tasks.into_iter().for_each(|task| task.abort());
+}
+
+/// A table was dropped, and its lane removes the rows in parts. It does not run here.
+#[tokio::test(start_paused = true)]
+async fn rows_that_a_lane_is_still_to_remove_are_not_foreign() {
+    let (stage, tasks) = filled(20).await;
+    tasks.into_iter().for_each(|task| task.abort());
+    let (lane, gone) = (owner(&stage), ShardId::from_u64(77).unwrap());
+    let table = stage.owned(lane).iter().next().copied().unwrap();
+    stage.tamper(lane.1, |rows| {
+        let values = [Cell::Bytes(b"01-01".as_slice().into())].into();
+        rows.insert((table, gone, [Cell::UInt(1)].into()), (Lsn::MAX, values));
+    });
+    let foreign = async || whole_reconciliation(&stage, &settings()).await.foreign_rows;
+    assert_eq!(foreign().await, 1);
+    let mut store = stage.store(lane);
+    let before = store.load().await.unwrap();
+    let (revision, withdrawals) = (before.revision + 1, "7:1:160=4d".parse().unwrap());
+    store.commit(&Flush::new(Progress { revision, withdrawals, ..before })).await.unwrap();
+    assert_eq!(foreign().await, 0);
 }

@@ -135,7 +135,10 @@ impl Script {
                 vec![(source, Group::Rows(transaction))]
             }
             58..76 => self.rename(random),
-            76..79 => self.withdraw(random.random_range(0..SHARDS)),
+            76..79 => {
+                let shard = random.random_range(0..SHARDS);
+                self.withdraw(random, shard)
+            }
             79..86 => self.prepare(random),
             86..95 => self.decide(random),
             95..97 if self.by_text => {
@@ -241,15 +244,23 @@ impl Script {
         both
     }
 
-    /// Truncates a table, unless a branch holds rows of it: the statement would wait for the branch.
-    fn withdraw(&mut self, shard: usize) -> Vec<(usize, Group)> {
+    /// Truncates a table, unless a branch holds rows of it: the statement would wait for the branch. Where an event may
+    /// change a row twice, it may also replace the table and fill it (`CREATE OR REPLACE … SELECT`), all at one
+    /// position.
+    fn withdraw(&mut self, random: &mut StdRng, shard: usize) -> Vec<(usize, Group)> {
         let is_locked = |branch: &Branch| branch.outcome.iter().any(|((owner, _), _)| *owner == shard);
         if self.branches.iter().any(is_locked) {
             return Vec::new();
         }
         self.rows.retain(|(owner, _), _| *owner != shard);
-        let row = ScriptedRow { table: table(shard), before: None, after: None };
-        vec![(source_of(shard), Group::Rows(vec![vec![row]]))]
+        let mut event = vec![ScriptedRow { table: table(shard), before: None, after: None }];
+        if self.repeating && random.random_ratio(1, 2) {
+            for key in (0..random.random_range(1..=USERS)).map(|user| (shard, user)) {
+                let after = self.any_day(random, key);
+                event.push(self.change(key, after));
+            }
+        }
+        vec![(source_of(shard), Group::Rows(vec![event]))]
     }
 
     fn prepare(&mut self, random: &mut StdRng) -> Vec<(usize, Group)> {

@@ -92,7 +92,7 @@ impl Event {
         self.has_checksum.then_some(*checksum)
     }
 
-    /// What the CRC-32 of the event must be.
+    /// The CRC-32 that the event must have.
     pub fn computed_checksum(&self) -> u32 {
         let behind = if self.has_checksum { CHECKSUM_BYTES } else { 0 };
         let covered = &self.bytes[..self.bytes.len() - behind];

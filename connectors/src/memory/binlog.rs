@@ -387,7 +387,7 @@ impl Server {
 
     /// Returns every captured table that the history names, without those that left.
     pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
-        let mut tables = BTreeMap::new();
+        let mut tables: BTreeMap<ShardId, &TableIdentity<'static>> = BTreeMap::new();
         let history = self.history.iter().map(|committed| &committed.group);
         for group in self.base.iter().chain(history) {
             match &**group {
@@ -395,42 +395,39 @@ impl Server {
                 | Group::Statement(rows)
                 | Group::Unseen(rows)
                 | Group::Prepare { rows, .. } => {
-                    tables.extend(rows.iter().flatten().map(|row| (row.table.shard, row.table.clone())));
+                    tables.extend(rows.iter().flatten().map(|row| (row.table.shard, &row.table)));
                 }
                 Group::Retire(table) => _ = tables.remove(&table.shard),
                 Group::CommitBranch(_) | Group::RollBackBranch(_) => {}
             }
         }
-        tables
+        tables.into_iter().map(|(shard, table)| (shard, table.clone())).collect()
     }
 
     /// Returns the rows of a table after the first `groups` groups, by their first column.
+    ///
+    /// A chunk replays the whole history, so only the rows that are left at the end are copied.
     pub fn rows(&self, shard: ShardId, groups: usize) -> BTreeMap<u64, Row<'static>> {
-        let (mut rows, mut branches) = (BTreeMap::new(), BTreeMap::new());
-        let mut apply = |transaction: &Transaction| {
-            for row in transaction.iter().flatten().filter(|row| row.table.shard == shard) {
-                match (&row.before, &row.after) {
-                    (None, None) => rows.clear(),
-                    (before, after) => {
-                        before.iter().for_each(|before| _ = rows.remove(&key(before)));
-                        rows.extend(after.iter().map(|after| (key(after), after.clone())));
-                    }
-                }
-            }
-        };
+        let mut rows: BTreeMap<u64, &Row<'static>> = BTreeMap::new();
+        let mut branches: BTreeMap<u64, &Transaction> = BTreeMap::new();
         let history = self.history[..groups].iter().map(|committed| &committed.group);
         for group in self.base.iter().chain(history) {
             match &**group {
-                Group::Rows(rows) | Group::Statement(rows) | Group::Unseen(rows) => apply(rows),
-                Group::Prepare { branch, rows } => _ = branches.insert(*branch, rows.clone()),
-                Group::CommitBranch(branch) => branches.remove(branch).iter().for_each(&mut apply),
-                Group::RollBackBranch(branch) => _ = branches.remove(branch),
-                Group::Retire(table) => {
-                    apply(&vec![vec![ScriptedRow { table: table.clone(), before: None, after: None }]]);
+                Group::Rows(changes) | Group::Statement(changes) | Group::Unseen(changes) => {
+                    apply(changes, shard, &mut rows);
                 }
+                Group::Prepare { branch, rows: changes } => _ = branches.insert(*branch, changes),
+                Group::CommitBranch(branch) => {
+                    if let Some(changes) = branches.remove(branch) {
+                        apply(changes, shard, &mut rows);
+                    }
+                }
+                Group::RollBackBranch(branch) => _ = branches.remove(branch),
+                Group::Retire(table) if table.shard == shard => rows.clear(),
+                Group::Retire(_) => {}
             }
         }
-        rows
+        rows.into_iter().map(|(key, row)| (key, row.clone())).collect()
     }
 
     /// Returns the end of the first `groups` groups.
@@ -443,6 +440,19 @@ impl Server {
 
     pub fn fault(&self, code: Code, found: &str) -> Fault {
         Fault::new(code, format!("server {}", self.number), found)
+    }
+}
+
+/// Applies the changes of a transaction to the rows of one table.
+fn apply<'h>(transaction: &'h Transaction, shard: ShardId, rows: &mut BTreeMap<u64, &'h Row<'static>>) {
+    for row in transaction.iter().flatten().filter(|row| row.table.shard == shard) {
+        match (&row.before, &row.after) {
+            (None, None) => rows.clear(),
+            (before, after) => {
+                before.iter().for_each(|before| _ = rows.remove(&key(before)));
+                rows.extend(after.iter().map(|after| (key(after), after)));
+            }
+        }
     }
 }
 

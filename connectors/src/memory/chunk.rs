@@ -49,7 +49,11 @@ impl RowSource for MemorySource {
     }
 
     async fn has_replicated(&self, end: &str) -> Result<bool, Fault> {
-        let end: Lsn = end.parse().map_err(|_| Fault::new(Code::Internal, "a source's end", "it is none"))?;
+        let odd = |_| {
+            let found = format!("`{end}` is not its end");
+            Fault::new(Code::Internal, "a source", found).needs("an answer of `replication_end`")
+        };
+        let end: Lsn = end.parse().map_err(odd)?;
         Ok(self.head().await? >= end)
     }
 
@@ -105,7 +109,17 @@ impl RowSource for MemorySource {
                 (table, move |all: &Rows| all.keys().copied().filter(is_meant).collect())
             })
             .collect();
-        Ok(self.read_at_watermark(&parts, epoch).await?.0)
+        let read = self.read_at_watermark(&parts, epoch).await?;
+        // A question without keys is whether the server has the table. Some ask with a shard that no table has.
+        let state = lock(&self.state);
+        let known = state.primary.tables();
+        let has = |asked: &TableIdentity<'_>| {
+            known.values().any(|table| (&table.database, &table.table) == (&asked.database, &asked.table))
+        };
+        match keys.iter().find(|(table, keys)| keys.is_empty() && !has(table)) {
+            Some(_) => Err(state.primary.fault(Code::SourceTableMissing, "it does not have the table")),
+            None => Ok(read.0),
+        }
     }
 }
 
@@ -190,10 +204,14 @@ fn meaning(
     table: &TableIdentity<'_>,
     Comparison { column, operator, value }: &Comparison,
 ) -> Result<impl Fn(&Row<'static>) -> bool, Fault> {
-    let refused = |code, found: &str| Fault::new(code, format!("table {}", table.table), found);
+    let refused = |code, found: String| Fault::new(code, format!("table {}", table.table), found);
     let field = table.entity.fields().iter().position(|field| field == column);
-    let field = field.ok_or_else(|| refused(Code::SourceColumnMissing, "it has no such column"))?;
-    let wrong = || refused(Code::RefreshRefused, "a value is not of its column's type");
+    let missing = || refused(Code::SourceColumnMissing, format!("it has no column {column}"));
+    let field = field.ok_or_else(missing)?;
+    let wrong = || {
+        let found = format!("the value for column {column} is of another type");
+        refused(Code::RefreshRefused, found).needs("a number for the key, `YYYY-MM-DD` for a date")
+    };
     let number: Option<u64> = value.parse().ok();
     if (field == 0) != number.is_some() {
         return Err(wrong());

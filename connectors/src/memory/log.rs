@@ -175,7 +175,8 @@ impl Log for MemoryLog {
 }
 
 fn hole(source: &str, sequence: u64) -> Fault {
-    Fault::new(Code::LogHole, format!("stream of {source}"), format!("message {sequence} is not there"))
+    Fault::new(Code::LogHole, format!("stream of {source}"), "a message is not there")
+        .needs(format!("message {sequence}"))
 }
 
 /// One attempt to append. Dropping it may leave messages on the way.

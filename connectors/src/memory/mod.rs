@@ -115,7 +115,7 @@ impl Weather {
     fn answer(&self, call: Refused) -> Result<(), Fault> {
         match lock(&self.0).refused {
             Some((refused, code)) if refused == call => {
-                Err(Fault::new(code, "a server", "it refuses the call"))
+                Err(Fault::new(code, "a server", "it refuses the call").needs("a server that answers it"))
             }
             _ => Ok(()),
         }

@@ -3,6 +3,8 @@
 //!
 //! A flush reaches the server when it is due, even if the process that sent it is gone by then.
 
+mod withdrawn;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::ops::Bound;
@@ -10,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{LaneStore, ShardPage};
+use anabranch_pipeline::ports::{ClaimsPage, LaneStore, ShardPage};
 use anabranch_pipeline::records::{
     Cell, CellRef, Claimed, DerivedRow, Flush, LaneId, Mutation, MutationAction, Progress, Replacement,
     RetiredShards,
@@ -255,6 +257,7 @@ fn is_replaced((table, shard, key): &Claim, tables: &BTreeSet<u32>, replacement:
 fn fenced(lane: &LaneId, stored: u64, next: u64) -> Fault {
     let found = format!("revision {stored} is stored, {next} follows it");
     Fault::new(Code::TargetFenced, format!("lane {lane}"), found)
+        .needs("the progress that this process read last")
 }
 
 /// The store of one lane.
@@ -294,6 +297,15 @@ impl LaneStore for MemoryStore {
         }
         let present = self.find(|(table, shard, _), _| self.tables.contains(table) && shards.contains(shard));
         Ok(present.into_iter().map(|((_, shard, _), _)| shard).collect())
+    }
+
+    async fn withdrawn_claims(
+        &mut self,
+        withdrawals: &[(ShardId, Lsn)],
+        page: &ClaimsPage,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<Mutation>, Option<ClaimsPage>), Fault> {
+        self.claims_of(withdrawals, page, limit).await
     }
 
     async fn rows_of_shard(

@@ -58,9 +58,13 @@ pub fn push_bytes(sql: &mut String, bytes: &[u8]) {
 /// Appends bytes as hexadecimal digits.
 pub fn push_digits(sql: &mut String, bytes: &[u8]) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    for byte in bytes {
-        sql.push(char::from(DIGITS[usize::from(byte >> 4)]));
-        sql.push(char::from(DIGITS[usize::from(byte & 15)]));
+    for bytes in bytes.chunks(8) {
+        let mut digits = [0; 16];
+        for ([high, low], byte) in digits.as_chunks_mut::<2>().0.iter_mut().zip(bytes) {
+            *high = DIGITS[usize::from(byte >> 4)];
+            *low = DIGITS[usize::from(byte & 15)];
+        }
+        sql.push_str(std::str::from_utf8(&digits[..2 * bytes.len()]).expect("digits are ASCII"));
     }
 }
 
@@ -77,7 +81,7 @@ pub fn push_number(sql: &mut String, mut number: u64) {
             break;
         }
     }
-    digits[start..].iter().for_each(|digit| sql.push(char::from(*digit)));
+    sql.push_str(std::str::from_utf8(&digits[start..]).expect("digits are ASCII"));
 }
 
 #[cfg(test)]
@@ -95,6 +99,9 @@ mod tests {
         let mut sql = String::new();
         push_bytes(&mut sql, b"a'\0\xff");
         assert_eq!(sql, "x'612700ff'");
+        sql.clear();
+        push_bytes(&mut sql, b"0123456789");
+        assert_eq!(sql, "x'30313233343536373839'");
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub struct PoolName {
     pub dependency: &'static str,
     /// Name of the server.
     pub name: String,
-    /// What the connections are for.
+    /// The use of the connections.
     pub pool: &'static str,
 }
 

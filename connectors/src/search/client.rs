@@ -12,7 +12,9 @@ use rand::RngExt;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Method, StatusCode};
 use rustls::RootCertStore;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::error::{fault_of, is_busy_answer};
@@ -105,6 +107,23 @@ impl Client {
 
     pub(super) async fn delete(&self, path: &str, body: impl Into<Bytes>) -> Result<Response, Fault> {
         self.ask(Method::DELETE, path, body.into()).await
+    }
+
+    /// Lets the next searches and counts find everything that was written to an index.
+    pub(super) async fn refresh(&self, index: &str) -> Result<(), Fault> {
+        let answer = self.post(&format!("/{index}/_refresh"), Vec::new()).await?;
+        answer.success(&format!(", index {index}")).map(drop)
+    }
+
+    /// Counts the documents of an index that a query finds, as of its last refresh.
+    pub(super) async fn count(&self, index: &str, query: &Value) -> Result<u64, Fault> {
+        #[derive(Deserialize)]
+        struct Reply {
+            count: u64,
+        }
+        let body = json!({ "query": query }).to_string();
+        let answer = self.post(&format!("/{index}/_count"), body).await?;
+        Ok(answer.success(&format!(", index {index}"))?.read::<Reply>()?.count)
     }
 
     /// Repeats the request until the cluster is not too busy to answer, within [`BUSY_BUDGET`].

@@ -21,6 +21,8 @@ use super::{SearchTarget, hits};
 
 /// Letters that a lane keeps in memory; a later process of the lane removes those beyond.
 const LETTERS_MAX: usize = 10_000;
+/// Rounds of a removal without a removed letter after which it fails.
+const IDLE_ROUNDS_MAX: u32 = 3;
 
 /// A document that was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -204,23 +206,29 @@ async fn find(
     limit: usize,
 ) -> Result<Vec<DeadLetter>, Fault> {
     let place = target.dead_letters_index();
-    client.post(&format!("/{place}/_refresh"), Vec::new()).await?.success(&format!(", index {place}"))?;
+    client.refresh(&place).await?;
     let query = json!({ "size": limit, "sort": ["lsn"], "query": { "bool": { "filter": filter } } });
     hits::find(client, &place, &query).await
 }
 
 /// Returns the number of letters.
 async fn count(client: &Client, target: &SearchTarget, filter: &Value) -> Result<u64, Fault> {
-    #[derive(Deserialize)]
-    struct Response {
-        count: u64,
-    }
     let place = target.dead_letters_index();
-    let thing = format!(", index {place}");
-    client.post(&format!("/{place}/_refresh"), Vec::new()).await?.success(&thing)?;
-    let query = json!({ "query": { "bool": { "filter": filter } } }).to_string();
-    let answer = client.post(&format!("/{place}/_count"), query).await?.success(&thing)?;
-    Ok(answer.read::<Response>()?.count)
+    client.refresh(&place).await?;
+    client.count(&place, &json!({ "bool": { "filter": filter } })).await
+}
+
+/// Rounds of a removal, one after the other, in which letters were found and none was removed.
+#[derive(Debug, Default)]
+struct IdleRounds(u32);
+
+impl IdleRounds {
+    /// Notes a round; returns whether further ones would remove nothing either. Another process may have removed what
+    /// one or two rounds found.
+    fn are_over(&mut self, removed: usize) -> bool {
+        self.0 = if removed == 0 { self.0 + 1 } else { 0 };
+        self.0 >= IDLE_ROUNDS_MAX
+    }
 }
 
 impl SearchTarget {
@@ -241,13 +249,20 @@ impl SearchTarget {
         if is_rehearsal {
             return count(self.client().await?, self, &filter).await;
         }
-        let mut forgotten = 0;
+        let (mut forgotten, mut rounds) = (0, IdleRounds::default());
         loop {
             let letters = find(self.client().await?, self, &filter, LETTERS_MAX).await?;
+            if letters.is_empty() {
+                return Ok(forgotten);
+            }
             let removed = self.drop_letters(&letters).await?;
             forgotten += removed as u64;
-            if removed == 0 {
-                return Ok(forgotten);
+            if rounds.are_over(removed) {
+                let subject = format!("{}, index {}", self.subject(), self.dead_letters_index());
+                let found = format!("its removal of dead letters left {} that it found", letters.len());
+                return Err(Fault::new(Code::TargetUnreachable, subject, found)
+                    .needs("no process that parks letters of the source")
+                    .remedy("repeat the command: it goes on with what is left"));
             }
         }
     }
@@ -257,5 +272,17 @@ impl SearchTarget {
         let version = |letter: &DeadLetter| Some((letter.id(), Lsn::from_u64(letter.lsn).ok()?));
         let versions: Vec<_> = letters.iter().filter_map(version).collect();
         remove(self.client().await?, self, &versions).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removal_that_finds_letters_and_removes_none_fails_and_does_not_end_quietly() {
+        let mut rounds = IdleRounds::default();
+        let over = [5, 0, 0, 1, 0, 0, 0].map(|removed| rounds.are_over(removed));
+        assert_eq!(over, [false, false, false, false, false, false, true]);
     }
 }

@@ -74,7 +74,7 @@ impl SearchTarget {
     ) -> Result<u64, Fault> {
         let index = self.generations(projection).await?.serving;
         let (client, thing) = (self.client().await?, format!(", index {index}"));
-        client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&thing)?;
+        client.refresh(&index).await?;
         let filter = json!([{ "term": { "withdrawn": true } }, { "term": { "source": source } }]);
         let query = json!({ "query": { "bool": { "filter": filter } } }).to_string();
         let path = match is_rehearsal {

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
-use anabranch_pipeline::ports::{LaneStore, ShardPage};
+use anabranch_pipeline::ports::{ClaimsPage, LaneStore, ShardPage};
 use anabranch_pipeline::projections::{Assignment, LaneScope, Projection};
 use anabranch_pipeline::records::{
-    Cell, DerivedRow, DerivedTable, Flush, LaneId, MutationAction, OrderedMutation, Progress,
+    Cell, DerivedRow, DerivedTable, Flush, LaneId, Mutation, MutationAction, OrderedMutation, Progress,
 };
 use anabranch_pipeline::wall_clock;
 use anabranch_schemas::lsn::Lsn;
@@ -263,6 +263,16 @@ impl LaneStore for SearchLane {
 
     async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         Ok(shards)
+    }
+
+    async fn withdrawn_claims(
+        &mut self,
+        _: &[(ShardId, Lsn)],
+        _: &ClaimsPage,
+        _: NonZeroUsize,
+    ) -> Result<(Vec<Mutation>, Option<ClaimsPage>), Fault> {
+        let found = "its documents are not withdrawn in parts";
+        Err(Fault::new(Code::Internal, format!("lane {}", self.id), found).needs("a store with transactions"))
     }
 
     async fn rows_of_shard(

@@ -305,20 +305,14 @@ pub(super) async fn has_any_of(
     target: &SearchTarget,
     projection: &str,
 ) -> Result<bool, Fault> {
-    #[derive(Deserialize)]
-    struct CountReply {
-        count: u64,
-    }
     let index = target.progress_index();
-    let thing = format!(", index {index}");
     let refreshed = client.post(&format!("/{index}/_refresh"), Vec::new()).await?;
     if refreshed.status == StatusCode::NOT_FOUND {
         return Ok(false);
     }
-    refreshed.success(&thing)?;
-    let query = serde_json::json!({ "query": { "term": { "projection": projection } } }).to_string();
-    let answer = client.post(&format!("/{index}/_count"), query).await?.success(&thing)?;
-    Ok(answer.read::<CountReply>()?.count > 0)
+    refreshed.success(&format!(", index {index}"))?;
+    let query = serde_json::json!({ "term": { "projection": projection } });
+    Ok(client.count(&index, &query).await? > 0)
 }
 
 /// Creates the document of a new lane unless it exists; returns whether it created it.

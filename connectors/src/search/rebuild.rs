@@ -99,7 +99,7 @@ impl SearchTarget {
         let Generations { serving, .. } = self.generations(projection).await?;
         let alias = assignment.alias();
         // The refresh lets the next searches find everything that lanes have written.
-        client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
+        client.refresh(index).await?;
         let mut actions = vec![json!({ "add": { "index": index, "alias": alias } })];
         let answer = client.get(&format!("/{alias}")).await?;
         if answer.status != StatusCode::NOT_FOUND {
@@ -168,13 +168,7 @@ async fn remove_index(client: &Client, index: &str) -> Result<(), Fault> {
 
 /// Counts the documents that have this value.
 async fn count(client: &Client, index: &str, term: Value) -> Result<u64, Fault> {
-    #[derive(Deserialize)]
-    struct CountReply {
-        count: u64,
-    }
-    let (path, query) = (format!("/{index}/_count"), json!({ "query": { "term": term } }));
-    let answer = client.post(&path, query.to_string()).await?.success(&format!(", index {index}"))?;
-    Ok(answer.read::<CountReply>()?.count)
+    client.count(index, &json!({ "term": term })).await
 }
 
 /// Returns the time at which the oldest dead letter of a projection was parked; `None` without a letter.

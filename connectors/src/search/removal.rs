@@ -34,7 +34,7 @@ pub(super) async fn find<'c>(
     lane: u32,
     (shard, lsn): (ShardId, Lsn),
 ) -> Result<Pages<'c>, Fault> {
-    client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
+    client.refresh(index).await?;
     let filter = json!([
         { "term": { "shard_id": shard.as_u64().to_string() } },
         { "term": { "lane": lane } },

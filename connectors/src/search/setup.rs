@@ -281,15 +281,9 @@ fn gone(target: &SearchTarget, needed: &NeededIndex) -> Fault {
 }
 
 async fn require_empty(client: &Client, target: &SearchTarget, needed: &NeededIndex) -> Result<(), Fault> {
-    #[derive(Deserialize)]
-    struct CountReply {
-        count: u64,
-    }
-    let index = &needed.index;
     // Recent writes count too.
-    client.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&format!(", index {index}"))?;
-    let answer = client.get(&format!("/{index}/_count")).await?.success(&format!(", index {index}"))?;
-    if answer.read::<CountReply>()?.count == 0 {
+    client.refresh(&needed.index).await?;
+    if client.count(&needed.index, &json!({ "match_all": {} })).await? == 0 {
         return Ok(());
     }
     let found = "it holds documents, and no progress of any lane is stored";

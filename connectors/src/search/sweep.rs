@@ -34,8 +34,7 @@ impl SearchTarget {
             );
             return Err(self.unswept(projection, found));
         }
-        let thing = format!(", index {index}");
-        self.client().await?.post(&format!("/{index}/_refresh"), Vec::new()).await?.success(&thing)?;
+        self.client().await?.refresh(&index).await?;
         let mut sources: Vec<&str> = rows.iter().map(|row| row.source.as_str()).collect();
         sources.sort_unstable();
         sources.dedup();

@@ -9,5 +9,5 @@
 
 use pki_types::TrustAnchor;
 
-/// Nobody.
+/// The list of trusted authorities, which is empty.
 pub const TLS_SERVER_ROOTS: &[TrustAnchor<'static>] = &[];

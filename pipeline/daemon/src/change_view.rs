@@ -6,6 +6,7 @@
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::change::{Action, Change, Entity, Value};
 use anabranch_schemas::serial;
+use anabranch_schemas::shard::ShardId;
 use serde_json::{Map, Value as Json, json};
 
 /// Conditions that a change must meet; `None` = any change does.
@@ -38,8 +39,14 @@ fn has_key(row: &[Value<'_>], key: &str) -> bool {
     row.first().and_then(serial::text).is_some_and(|text| *text == *key.as_bytes())
 }
 
-/// Returns one change of the message `entry`. `index` counts the changes of the message from 0.
-pub fn json_of(source: &str, entry: &LogEntry, index: u64, change: &Change<'_, '_>) -> Json {
+/// Returns one change of the message `entry`. `index` counts the changes of the message from 0, and `generation` is the
+/// source's owner generation: a shard that is not that of the names is an heir's.
+pub fn json_of(
+    (source, generation): (&str, u32),
+    entry: &LogEntry,
+    index: u64,
+    change: &Change<'_, '_>,
+) -> Json {
     let mut out = json!({
         "source": source,
         "sequence": entry.sequence,
@@ -51,7 +58,11 @@ pub fn json_of(source: &str, entry: &LogEntry, index: u64, change: &Change<'_, '
         "shard": change.table.shard.to_string(),
         "action": action_name(&change.action),
     });
-    let entity = change.table.entity;
+    let table = change.table;
+    if !table.is_every() && table.shard != ShardId::of(source, &table.database, &table.table, generation) {
+        out["heir"] = json!(true);
+    }
+    let entity = table.entity;
     match &change.action {
         Action::Insert { after } => out["after"] = row(entity, after),
         Action::Update { before, after } => {

@@ -39,8 +39,8 @@ const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 use self::flux::captured_numbers;
 
 pub use self::coupons::{
-    CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger, CouponQueue,
-    CouponQueuePart, CouponSources, CouponTables, PastReports,
+    COUPON_ACK_WAIT, CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger,
+    CouponQueue, CouponQueuePart, CouponSources, CouponTables, PastReports,
 };
 pub use self::derived::{DerivedStore, SweepPlace};
 pub use self::documents::Documents;
@@ -437,7 +437,7 @@ impl TargetServer {
         Ok(match self {
             Self::Mysql(target) => {
                 let made = target.setup().await?;
-                let mysql::SetupReport { databases, tables, progress_rows } = made;
+                let mysql::SetupReport { databases, tables, progress_rows, .. } = made;
                 let text = format!("{databases} databases, {tables} tables, {progress_rows} progress rows");
                 (made != mysql::SetupReport::default()).then_some(text)
             }

@@ -109,7 +109,7 @@ fn the_folder_for_temporary_files_is_told_and_named_where_it_takes_none() {
 #[test]
 fn the_examples_show_every_default_as_it_is() {
     // Each commented key, taken literally, must parse and change nothing; these have no default.
-    const WITHOUT_DEFAULT: [&str; 11] = [
+    const WITHOUT_DEFAULT: [&str; 12] = [
         "ca_file",
         "tls",
         "tokens",
@@ -118,6 +118,7 @@ fn the_examples_show_every_default_as_it_is() {
         "sharding_column",
         "changed_at_column",
         "replica_",
+        "retention_marker",
         "spill_dir",
         "setup_url",
         "sequence_setup_url",

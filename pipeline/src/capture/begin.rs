@@ -26,7 +26,7 @@ use crate::ports::{
 use crate::records::{BatchBuilder, Progress};
 
 /// Time of a probe. A reader that meets no fault of its source within it runs well.
-const PROBE: Duration = Duration::from_secs(5);
+pub(super) const PROBE: Duration = Duration::from_secs(5);
 /// Size of a batch that the probe reads and throws away.
 const PROBE_BYTES: usize = 64 * 1024;
 
@@ -34,6 +34,8 @@ const PROBE_BYTES: usize = 64 * 1024;
 #[derive(Debug)]
 pub struct BeginAnew<'a, S, L, M> {
     pub source: &'a str,
+    /// The source's owner generation, by which the shards of its tables are known.
+    pub generation: u32,
     pub connector: &'a S,
     pub log: &'a L,
     /// The registers, which hold the epochs.
@@ -141,7 +143,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     }
 
     /// Reads the source on from `entry` until that fails, and returns the fault.
-    async fn probe(&self, latest: &Timeline, entry: BinlogStart) -> Fault {
+    pub(super) async fn probe(&self, latest: &Timeline, entry: BinlogStart) -> Fault {
         let mut batch = BatchBuilder::new(PROBE_BYTES, Lsn::ZERO, resume_of(&entry));
         let mut source = match self.connector.open(entry, latest, PROBE_REPLICA_SLOT).await {
             Ok(source) => source,
@@ -156,7 +158,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     }
 
     /// Refuses a server without any row when derived rows exist: each of them would be removed.
-    async fn require_rows(&self) -> Result<(), Fault> {
+    pub(super) async fn require_rows(&self) -> Result<(), Fault> {
         let mut unread = None;
         for table in self.connector.tables().await? {
             let mut rows = 0;
@@ -174,13 +176,13 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         }))
     }
 
-    fn refused(&self, found: impl Into<String>) -> Fault {
+    pub(super) fn refused(&self, found: impl Into<String>) -> Fault {
         Fault::new(Code::BeginAnewRefused, format!("source {}", self.source), found)
     }
 }
 
 /// Whether a new beginning mends the code: it needs neither the source's past nor the server that was read before.
-fn is_mended(code: Code) -> bool {
+pub(super) fn is_mended(code: Code) -> bool {
     matches!(code, Code::SourceServerChanged | Code::SourceDiverged | Code::BinlogGtidUnknown)
         || code.is_mended_by_reading()
 }

@@ -2,17 +2,22 @@
 //!
 //! A batch collects changes, `pace.rs` decides when it leaves, `run.rs` is one attempt, `open.rs` decides where it
 //! begins. The stream's last message is the only checkpoint: the next reader resumes there. `begin.rs` makes a source
-//! begin anew when nothing else mends its stream. `busiest.rs` counts the changes of each table, for people who look.
+//! begin anew when nothing else mends its stream, and `touched.rs` makes it go on at a server that lacks transactions
+//! (`crossing.rs`). `busiest.rs` counts the changes of each table, for people who look.
 
 mod begin;
 mod busiest;
+mod crossing;
 mod epochs;
 mod open;
 mod pace;
 mod run;
+mod touched;
 
 pub use begin::{BeginAnew, Gap};
 pub use busiest::{BusiestTables, BusyTable};
+pub use crossing::Crossing;
 pub(crate) use epochs::Epochs;
 pub use open::Capture;
 pub use run::run;
+pub use touched::Touched;

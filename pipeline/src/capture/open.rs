@@ -8,12 +8,13 @@ use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::busiest::BusiestTables;
+use super::crossing::{Crossing, KnownCrossing};
 use super::epochs::Epochs;
 use crate::config::Limits;
 use crate::deliver::refresh_command;
-use crate::error::{Code, Fault};
+use crate::error::{Class, Code, Fault};
 use crate::identifiers::flux::CapturedNumbers;
-use crate::ports::{BinlogStart, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
+use crate::ports::{BinlogStart, ChangeSource, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
 use crate::records::Progress;
 
 /// The inputs of one reader.
@@ -46,6 +47,15 @@ pub(super) struct OpenedSource<S> {
     pub(super) origin: bool,
     /// The stream's end tells lanes where the stream continues; otherwise the reader appends a message at once.
     pub(super) is_announced: bool,
+    /// The stream goes on at a server that lacks transactions which were read.
+    pub(super) crossing: Option<Crossing>,
+}
+
+impl<S: ChangeSource> OpenedSource<S> {
+    /// Returns the position after which the reader appends.
+    pub(super) fn position(&self) -> Lsn {
+        self.crossing.as_ref().map_or_else(|| self.source.start_position(), |crossing| crossing.end)
+    }
 }
 
 /// Opens the source after the stream's end; if that is in an earlier beginning, at the point of the latest one.
@@ -75,14 +85,19 @@ pub(super) async fn open_source<
         let lanes = asked.unwrap_or_default();
         let (entry, origin) = entry_without_log(&present(&lanes, epochs.number()), capture.start);
         return match open(capture, epochs, &entry).await {
-            Ok(source) => Ok(OpenedSource { source, entry, origin, is_announced: false }),
+            Ok(source) => Ok(OpenedSource { source, entry, origin, is_announced: false, crossing: None }),
             Err(fault) if !origin => at_earliest(capture, epochs, &lanes, fault).await,
             Err(fault) => Err(fault),
         };
     };
     let BeginningStart { position, entry, is_announced } = planned;
+    if let Some(end) = end.filter(|_| is_announced)
+        && let Some((source, crossing)) = cross(capture, epochs, end).await?
+    {
+        return Ok(OpenedSource { source, entry, origin: false, is_announced, crossing: Some(crossing) });
+    }
     let fault = match open(capture, epochs, &entry).await {
-        Ok(source) => return Ok(OpenedSource { source, entry, origin: false, is_announced }),
+        Ok(source) => return Ok(OpenedSource { source, entry, origin: false, is_announced, crossing: None }),
         Err(fault) if fault.code() == Code::BinlogPurged => fault,
         Err(fault) => return Err(fault),
     };
@@ -100,7 +115,7 @@ pub(super) async fn open_source<
     );
     let entry = resume_at(&lane.resume, lane.position, &lane.server);
     match open(capture, epochs, &entry).await {
-        Ok(source) => Ok(OpenedSource { source, entry, origin: false, is_announced }),
+        Ok(source) => Ok(OpenedSource { source, entry, origin: false, is_announced, crossing: None }),
         Err(fault) => at_earliest(capture, epochs, &known, fault).await,
     }
 }
@@ -187,7 +202,26 @@ pub(super) async fn anew<S: SourceConnector, L, M: Registers>(
         "the stream continues from this entry: every lane reads its tables again"
     );
     let source = open(capture, epochs, &entry).await?;
-    Ok(OpenedSource { source, entry, origin: false, is_announced: false })
+    Ok(OpenedSource { source, entry, origin: false, is_announced: false, crossing: None })
+}
+
+/// Opens the source where its crossing says; `None` if it has none for this end of the stream and the present server.
+async fn cross<S: SourceConnector, L, M: Registers>(
+    capture: &Capture<'_, S, L, M>,
+    epochs: &Epochs<'_, M>,
+    end: &Envelope,
+) -> Result<Option<(S::Source, Crossing)>, Fault> {
+    let known = KnownCrossing::read(capture.registers, capture.source).await?;
+    let Some(crossing) = known.crossing.filter(|crossing| crossing.continues(end)) else { return Ok(None) };
+    match open(capture, epochs, &crossing.entry()).await {
+        Ok(source) => Ok((*source.server() == crossing.server).then_some((source, crossing))),
+        // The entry at the stream's end says by its own fault what is wrong with another server.
+        Err(fault) if !matches!(fault.class(), Class::Transient) => {
+            tracing::warn!(%fault, "the source is not read on by its crossing");
+            Ok(None)
+        }
+        Err(fault) => Err(fault),
+    }
 }
 
 async fn open<S: SourceConnector, L, M: Registers>(

@@ -77,8 +77,8 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     acknowledged: &watch::Sender<Lsn>,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let OpenedSource { source, entry, origin, is_announced } = entered;
-    let position = source.start_position();
+    let position = entered.position();
+    let OpenedSource { source, entry, origin, is_announced, crossing } = entered;
     let term = end.as_ref().map_or(1, |end| end.envelope.term + 1);
     let (captured, batch_bytes) = (capture.connector.captured(), capture.limits.batch_bytes.get());
     // Lanes that read more fields than the stream's end has begin at the first message that has them.
@@ -86,6 +86,14 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     let numbers = (term, epochs.number());
     let (framer, mut batch) =
         Framer::begin(entry.resume_point(), position, origin, numbers, captured, batch_bytes);
+    if let Some(crossing) = crossing {
+        let (tables, server) = (crossing.tables().len(), source.server());
+        tracing::warn!(
+            source = capture.source, tables, common = %crossing.common, %server,
+            "the server lacks transactions that were read: their tables are read again"
+        );
+        crossing.add_rereads(&mut batch, epochs.latest().followed_by(server).epoch)?;
+    }
     batch.count_tables();
     if let Some(numbers) = &capture.numbers {
         batch.note_numbers(numbers.collector());

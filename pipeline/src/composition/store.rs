@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use crate::error::Fault;
-use crate::ports::{LaneStore, ShardPage};
-use crate::records::{DerivedRow, Flush, Progress};
+use crate::ports::{ClaimsPage, LaneStore, ShardPage};
+use crate::records::{DerivedRow, Flush, Mutation, Progress};
 
 /// The store of a lane on either kind of target.
 #[derive(Debug)]
@@ -35,6 +36,18 @@ impl<T: LaneStore, D: LaneStore> LaneStore for EitherStore<T, D> {
         match self {
             Self::Tables(store) => store.shards_with_rows(shards).await,
             Self::Documents(store) => store.shards_with_rows(shards).await,
+        }
+    }
+
+    async fn withdrawn_claims(
+        &mut self,
+        withdrawals: &[(ShardId, Lsn)],
+        page: &ClaimsPage,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<Mutation>, Option<ClaimsPage>), Fault> {
+        match self {
+            Self::Tables(store) => store.withdrawn_claims(withdrawals, page, limit).await,
+            Self::Documents(store) => store.withdrawn_claims(withdrawals, page, limit).await,
         }
     }
 

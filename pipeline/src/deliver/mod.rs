@@ -25,7 +25,7 @@ pub(crate) use feed::is_hole;
 pub use lane::Lane;
 pub(crate) use load::refresh_command;
 pub use projected::ProjectedLane;
-pub use refresh::{rehearse_refresh, request_refresh};
+pub use refresh::{forget_rereads, rehearse_refresh, request_refresh};
 pub use rewind::{Rewind, RewindSource, fence, rewind};
 pub use run::run;
 pub use shared::Shared;

@@ -25,6 +25,7 @@ mod meters;
 mod plan;
 mod read;
 mod request;
+mod withdraw;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -38,6 +39,7 @@ use anabranch_schemas::shard::ShardId;
 use futures::future::BoxFuture;
 use futures::{FutureExt, TryFutureExt};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use self::aside::Aside;
 use self::changed_claims::ChangedClaims;
@@ -45,7 +47,8 @@ use self::comparison::{Needed, TableComparisons};
 use self::meters::Meters;
 use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
-pub use self::request::{rehearse_refresh, request_refresh};
+pub use self::request::{forget_rereads, rehearse_refresh, request_refresh};
+use self::withdraw::Removal;
 use super::lane::Lane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
@@ -107,6 +110,8 @@ pub(super) struct Refresher<'a, S> {
     /// Start of the attempt. A request for a refresh ends the attempt before, so chunks read since answer every
     /// request.
     since: Instant,
+    /// Ends the reads of derived rows, which may take long.
+    cancel: CancellationToken,
     /// Asks the source's reader to append its position.
     ask: Box<dyn Fn() -> BoxFuture<'a, ()> + Send + Sync + 'a>,
     ask_at: Instant,
@@ -132,12 +137,18 @@ pub(super) struct Refresher<'a, S> {
     repeated: u32,
     meters: Meters,
     aside: Aside,
+    /// The removal of claims that has begun.
+    removal: Option<Removal>,
     /// Tables that were retired in this attempt: one that cannot be found is gone and not hidden.
     retired: BTreeSet<ShardId>,
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    pub(super) fn new<L: Log>(lane: &Lane<'a, S, L>, store: &impl LaneStore) -> Self {
+    pub(super) fn new<L: Log>(
+        lane: &Lane<'a, S, L>,
+        store: &impl LaneStore,
+        cancel: &CancellationToken,
+    ) -> Self {
         let (log, name) = (lane.log, lane.id.source.as_str());
         let (flush_rows, rate) = (lane.limits.flush_rows.get(), lane.limits.refresh_rows_per_second);
         let claims = if rate.is_some() { flush_rows } else { flush_rows * CHUNK_FLUSHES };
@@ -147,6 +158,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             source: lane.source,
             shared: lane.shared,
             since: Instant::now(),
+            cancel: cancel.clone(),
             ask: Box::new(move || log.ask_for_position(name).boxed()),
             ask_at: Instant::now(),
             entity: lane.entity,
@@ -165,13 +177,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             repeated: 0,
             meters: Meters::of(lane.id),
             aside: Aside::default(),
+            removal: None,
             retired: BTreeSet::new(),
         }
     }
 
-    /// Reads the rows that are to be written next; waits for ever when there are none. Cancel safe. `progress` is the
-    /// lane's with its uncommitted work.
-    pub(super) async fn read(&mut self, progress: &Progress) {
+    /// Reads rows as [`Self::read`] does, whether or not claims are to be removed.
+    async fn read_rows(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
             self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
@@ -280,8 +292,12 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.note_rereads(&flush.rereads, flush.progress.refresh.as_ref());
         if !flush.retirements.is_empty() {
             // A table that left is no longer listed. A chunk of it that was read before is written all the same: its
-            // rows are as old as the table, and stay as the others do.
-            self.tables = None;
+            // rows are as old as the table, and stay as the others do. The heir of a table never was listed.
+            let tables = self.tables.as_deref().unwrap_or_default();
+            let is_listed = |shard| tables.binary_search_by_key(&shard, |table| table.shard).is_ok();
+            if flush.retirements.iter().any(|retired| is_listed(retired.table.shard)) {
+                self.tables = None;
+            }
             self.retired.extend(flush.retirements.iter().map(|retired| retired.table.shard));
         }
         self.changes.record(flush);
@@ -296,8 +312,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Writes the step that may be written. The window must be empty: everything that it held is committed, and noted.
-    pub(super) async fn write(
+    /// Writes a step as [`Self::write`] does, once no claim of its table is to be removed.
+    async fn write_rows(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
@@ -413,7 +429,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let behind = flush.progress.clone();
         let reading_ahead = async {
             if !is_sweep_due(&behind) {
-                self.read(&behind).await;
+                self.read_rows(&behind).await;
             }
             std::future::pending::<()>().await;
         };

@@ -117,8 +117,10 @@ pub async fn fence(store: &mut impl LaneStore) -> Result<Lsn, Fault> {
 
 /// Sets the lane back; returns its progress before. With `is_rehearsal` nothing is changed.
 ///
-/// A lane only goes back: changes that it skipped by going forward would be missing for ever. A lane that has not begun
-/// may be set anywhere, since the operator thereby says where it begins.
+/// A lane only goes back: changes that it skipped by going forward would be missing for ever. Only positions of one
+/// epoch say what came first. A lane that reads an old part of the next server's binlog has a high position, and a
+/// lower one of the server before may lie after that part. A lane that has not begun may be set anywhere, since the
+/// operator thereby says where it begins.
 pub async fn rewind(
     id: &LaneId,
     store: &mut impl LaneStore,
@@ -129,10 +131,13 @@ pub async fn rewind(
         let after = match to {
             Rewind::To(located) => {
                 let is_back = located.position < before.position;
+                let is_in_its_epoch = located.position.epoch() == before.position.epoch();
                 let has_begun = before.highest_position > Lsn::ZERO;
-                if has_begun && !is_back {
-                    let found =
-                        format!("{} is not before its position {}", located.position, before.position);
+                if has_begun && !(is_back && is_in_its_epoch) {
+                    let found = format!(
+                        "{} is not before its position {}, in the epoch of that",
+                        located.position, before.position
+                    );
                     return Err(Fault::new(Code::ReplayRefused, format!("lane {id}"), found)
                         .needs("a point in the past: a lane that skips changes would be wrong for ever"));
                 }

@@ -115,7 +115,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     let meters = Meters::of(lane.id);
     let mut window = begin(&lane, store, applied, cancel).await?;
     let (mut hole, mut due) = (None, Due::now(lane.limits));
-    let mut refresher = Refresher::new(&lane, store);
+    let mut refresher = Refresher::new(&lane, store, cancel);
     let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
     let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
@@ -159,7 +159,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 let opened = lane.feed_or_load(&mut window, None, store, cancel).await?;
                 let Some((other, _)) = opened else { return Ok(()) };
                 (feed, hole, refresher, due) =
-                    (other, None, Refresher::new(&lane, store), Due::now(lane.limits));
+                    (other, None, Refresher::new(&lane, store, cancel), Due::now(lane.limits));
                 continue;
             }
         }
@@ -176,7 +176,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             };
             feed = other;
             if was_set {
-                refresher = Refresher::new(&lane, store);
+                refresher = Refresher::new(&lane, store, cancel);
             }
             if !feed.is_direct() {
                 // The stream is trusted again; a direct feed remembers the hole until the lane is past it.
@@ -351,6 +351,9 @@ async fn commit<S, L>(
     }
     let began = Instant::now();
     failpoints::reach("lane-before-commit").await;
+    if store.is_atomic() {
+        window.defer_withdrawals();
+    }
     if !store.is_atomic()
         && let Some(note) = window.epoch_record()
     {
@@ -394,6 +397,8 @@ struct Meters {
 impl Meters {
     fn of(id: &LaneId) -> Self {
         let labels = id.labels();
+        // The store counts these.
+        counter!(names::LANE_REPEATED, &labels).increment(0);
         let changes = |lanes: &[(&'static str, String)], outcome: &[(&'static str, &str)]| {
             let outcome = outcome.iter().map(|(name, value)| (*name, (*value).to_owned()));
             let labels: Vec<_> = lanes.iter().cloned().chain(outcome).collect();

@@ -147,6 +147,11 @@ impl LaneWindow {
         self.flush.withdrawals.retain(|(shard, _)| with_rows.contains(shard));
     }
 
+    /// Leaves withdrawals to later transactions, as far as progress has room for them.
+    pub(super) fn defer_withdrawals(&mut self) {
+        self.flush.defer_withdrawals();
+    }
+
     /// Returns the counts since the last commit.
     pub(super) fn counts(&self) -> ChangeCounts {
         self.counts
@@ -234,6 +239,7 @@ impl LaneWindow {
         if self.counts.applied > before.applied {
             self.read_at_us = message.read_at_us;
         }
+        let is_cut_short = self.flush.progress.is_cut_short_by(envelope.position);
         let progress = &mut self.flush.progress;
         if envelope.position >= progress.position {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();
@@ -255,7 +261,20 @@ impl LaneWindow {
         self.has_moved = true;
         self.has_next = message.has_next;
         self.announced_part.clone_from(&envelope.resume.partial);
+        if is_cut_short {
+            tracing::info!(
+                %lane, position = %envelope.position,
+                "a fail-over cuts a replay short: the lane reads all tables"
+            );
+            self.read_anew();
+        }
         Ok(())
+    }
+
+    /// Begins to read all tables anew, from the next commit on; no chunk from before counts.
+    fn read_anew(&mut self) {
+        self.flush.progress = std::mem::take(&mut self.flush.progress).loads();
+        self.flush.rereads.push(Reread::Every);
     }
 
     fn project_changes(
@@ -320,12 +339,15 @@ impl LaneWindow {
         }
         let has_begun = stored.position > Lsn::ZERO;
         let server = if has_begun { &stored.server } else { &next.server };
-        Some(Flush::new(Progress {
+        let note = Progress {
             revision: stored.revision + 1,
             highest_position: next.highest_position,
             server: server.clone(),
             ..stored.clone()
-        }))
+        };
+        // After the note, progress no longer says how far the lane was on the server before.
+        let is_cut_short = stored.is_cut_short_by(next.highest_position);
+        Some(Flush::new(if is_cut_short { note.loads() } else { note }))
     }
 
     /// Takes the note as stored, once it was committed.

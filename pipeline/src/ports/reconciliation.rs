@@ -31,6 +31,15 @@ pub struct ShardPage {
     pub after: Option<ScanCursor>,
 }
 
+/// A place among the claims of withdrawn shards in the tables of one lane, see [`LaneStore::withdrawn_claims`].
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClaimsPage {
+    /// The first table in which claims are looked for; an index into the projection's list of derived tables.
+    pub table: u32,
+    /// The row of that table after which the page begins; `None` = its first row of these shards.
+    pub after: Option<ScanCursor>,
+}
+
 /// The derived tables of one projection on one target. Reads lock nothing and keep no snapshot.
 pub trait DerivedRows: Send + Sync {
     /// Visits at most `limit` rows of a table whose shard lies in `shards`, after `after`, in an order of the store's
@@ -99,7 +108,8 @@ pub trait Lanes: Send + Sync {
     /// restarts and finds the request.
     fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault>;
 
-    /// Asks the reader of a quiet source to append its position, see [`Log::ask_for_position`].
+    /// Asks the reader of a quiet source to append its position, see
+    /// [`Log::ask_for_position`](super::Log::ask_for_position).
     fn ask_for_position(&self, source: &str) -> impl Future<Output = ()> + Send;
 }
 

@@ -170,13 +170,17 @@ impl Rules for FluxRelations {
         let parent_field = row.get(PARENT).filter(|parent| !is_empty(parent)).unwrap_or(&Value::Null);
         let parent = self.parsed(parent_field);
         let id = self.id(row);
-        if let Some(defects) = defects {
-            if *parent_field != Value::Null && parent.is_none() {
+        // Documents that pass to an heir of their table were counted when they came.
+        let places = &self.config.places;
+        if let Some((defects, place)) =
+            defects.and_then(|defects| Some((defects, places.of_own_table(table)?)))
+        {
+            if parent.is_none() && *parent_field != Value::Null {
                 defects.count(Defect::FluxParent);
             }
             match &id {
                 Ok(id) => {
-                    for odd in self.config.places.oddities(table, id, parent.as_ref()) {
+                    for odd in places.oddities_at(&place, id, parent.as_ref()) {
                         defects.count(Defect::OddDocument(odd.reason()));
                     }
                 }

@@ -1,6 +1,6 @@
-//! The chain of past reconciliations. Each is signed over the one before it, so without the key nobody can change,
-//! remove or insert one. The exception is the removal of the newest ones together, which their ids in other places
-//! would show.
+//! The chain of past reconciliations. Each is signed over the one before it, so no process without the key can
+//! change, remove or insert one. The exception is the removal of the newest ones together, which their ids in other
+//! places would show.
 //!
 //! The signature is HMAC-SHA-256 (RFC 2104) over length-prefixed parts. Without a configured key the key is empty: the
 //! chain then shows accidents and no intent.

@@ -116,6 +116,31 @@ pub(super) fn hinders(progress: &Progress, place: Lsn, server: &ServerIdentity) 
         () if progress.is_replaying() => waits("is replaying"),
         () if !is_of_lane => waits("reads another server"),
         () if progress.position < place => waits("has not reached the position of the comparison"),
+        () if progress.withdrawals.are_owed_at(place) => {
+            waits("is to remove the rows of tables that were dropped or truncated")
+        }
         () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lane_hinders_while_it_owes_the_removal_of_a_table_from_before_the_place() {
+        let place: Lsn = "1:4:96".parse().unwrap();
+        let progress = |withdrawals: &str| Progress {
+            position: place,
+            highest_position: place,
+            withdrawals: withdrawals.parse().unwrap(),
+            ..Progress::default()
+        };
+        for (withdrawals, expected) in
+            [("1:4:96=1a", true), ("1:4:80-1:4:112=1a", true), ("1:4:112=1a", false)]
+        {
+            let hindered = hinders(&progress(withdrawals), place, &ServerIdentity::default());
+            assert_eq!(hindered.is_some(), expected, "{withdrawals}");
+        }
     }
 }

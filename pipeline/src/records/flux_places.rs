@@ -1,8 +1,9 @@
 //! The settings that say where payment documents belong, and the audit of a document by them.
 //!
 //! The pattern of a table says partition and month of its documents, its `[[entities]]` entry their level, its source
-//! their region and side. The business code says the kind of a document. Settings that are left out say nothing, and
-//! the audit compares less; [`FluxPlaces::unaudited`] says so.
+//! their region and side. The business code says the kind of a document. With the strategy by year, an identifier says
+//! which of the two rules it follows, and tables of both stand side by side. Settings that are left out say nothing,
+//! and so do parts that a table's name leaves out. The audit then compares less; [`FluxPlaces::unaudited`] says so.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -11,11 +12,14 @@ use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::flux::audit::{Oddity, TablePlace, audit};
 use anabranch_schemas::flux::id::{FluxId, Level, Month, NO_MONTH, Region, Side};
 use anabranch_schemas::flux::placement::Kind;
+use anabranch_schemas::flux::years::{Strategy, Years};
 use anabranch_schemas::shard::{ShardId, TablePattern};
 
 /// Slots for the places of tables. Two regions, each with main and fail-over, atoms and composites, have 10,400 tables:
 /// 100 partitions, each with 12 months and one table without. So a look-up mostly ends at its first slot.
 const SLOTS: usize = 1 << 15;
+/// Slots with tables by year beside them: one region has 52,000 of these, of which most are empty at any time.
+const SLOTS_WITH_YEARS: usize = 1 << 17;
 /// Slots that a table may have, one after the other.
 const PROBES: usize = 8;
 
@@ -26,17 +30,27 @@ const PROBES: usize = 8;
 #[derive(Default)]
 struct RememberedPlaces(OnceLock<Box<[Slot]>>);
 
-/// A table and its place, once a row of it has come.
-type Slot = OnceLock<(ShardId, TablePlace)>;
+/// A table and what was found for it, once a row of it has come.
+type Slot = OnceLock<(ShardId, Found)>;
+
+/// The place of a table.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    place: TablePlace,
+    /// The shard is that of a source's table. Heirs of tables have shards of their own.
+    is_own: bool,
+}
 
 impl RememberedPlaces {
-    fn get_or_find(&self, shard: ShardId, find: impl Fn() -> TablePlace) -> TablePlace {
-        let slots = self.0.get_or_init(|| (0..SLOTS).map(|_| OnceLock::new()).collect());
+    fn get_or_find(&self, shard: ShardId, number: usize, find: impl Fn() -> Found) -> Found {
+        let slots = self.0.get_or_init(|| (0..number).map(|_| OnceLock::new()).collect());
         let first = shard.as_u64() as usize;
         for probe in 0..PROBES {
-            let (known, place) = slots[first.wrapping_add(probe) % SLOTS].get_or_init(|| (shard, find()));
+            // The number of slots is a power of two.
+            let slot = &slots[first.wrapping_add(probe) & (slots.len() - 1)];
+            let (known, found) = slot.get_or_init(|| (shard, find()));
             if *known == shard {
-                return *place;
+                return *found;
             }
         }
         find()
@@ -75,6 +89,8 @@ pub struct FluxPlaces {
     kinds: [[Option<Kind>; 2]; 100],
     tables: Vec<FluxTables>,
     sources: Vec<FluxSource>,
+    /// The strategy by year; `None` = no identifier has a year digit.
+    years: Option<Years>,
     remembered: RememberedPlaces,
 }
 
@@ -87,7 +103,14 @@ impl FluxPlaces {
                 levels[usize::from(kind.level().digit())] = Some(*kind);
             }
         }
-        Self { system, kinds: known, tables, sources, remembered: RememberedPlaces::default() }
+        let remembered = RememberedPlaces::default();
+        Self { system, kinds: known, tables, sources, years: None, remembered }
+    }
+
+    /// Adds the strategy by year: identifiers that it covers follow it, and all others the one by month.
+    #[must_use]
+    pub fn with_years(self, years: Option<Years>) -> Self {
+        Self { years, ..self }
     }
 
     /// Returns the system code that every identifier has.
@@ -103,7 +126,19 @@ impl FluxPlaces {
 
     /// Returns the place that a table's name and source stand for.
     pub fn of_table(&self, table: &TableIdentity<'_>) -> TablePlace {
-        self.remembered.get_or_find(table.shard, || self.find(table))
+        self.found(table).place
+    }
+
+    /// Returns the place as [`Self::of_table`] does; `None` unless the shard is that of a source's table. The rows of
+    /// an heir were audited as rows of its table.
+    pub fn of_own_table(&self, table: &TableIdentity<'_>) -> Option<TablePlace> {
+        let found = self.found(table);
+        found.is_own.then_some(found.place)
+    }
+
+    fn found(&self, table: &TableIdentity<'_>) -> Found {
+        let slots = if self.years.is_some() { SLOTS_WITH_YEARS } else { SLOTS };
+        self.remembered.get_or_find(table.shard, slots, || self.find(table))
     }
 
     /// Returns all differences between a document and its place. `parent` is the parent's identifier, if it has one.
@@ -113,7 +148,13 @@ impl FluxPlaces {
 
     /// Returns the differences as [`Self::oddities`] does, for a caller that audits many rows of one table.
     pub fn oddities_at(&self, place: &TablePlace, id: &FluxId, parent: Option<&FluxId>) -> Vec<Oddity> {
-        audit(id, parent, self.kind(id), place)
+        let kind = self.kind(id);
+        let mut odd = audit(id, parent, kind, place);
+        if let Some(years) = &self.years {
+            let differences = years.differences(id, parent, kind, place.strategy);
+            odd.extend(differences.into_iter().flatten().map(Oddity::Year));
+        }
+        odd
     }
 
     /// Returns a sentence for each setting whose absence leaves parts of documents uncompared.
@@ -134,26 +175,30 @@ impl FluxPlaces {
         of_kinds.into_iter().chain(of_tables).chain(of_sources).collect()
     }
 
-    fn find(&self, table: &TableIdentity<'_>) -> TablePlace {
+    fn find(&self, table: &TableIdentity<'_>) -> Found {
         let is_of = |source: &&FluxSource| {
             let shard = ShardId::of(&source.name, &table.database, &table.table, source.generation);
             shard == table.shard
         };
-        let site = self.sources.iter().find(is_of).and_then(|source| source.site);
+        let source = self.sources.iter().find(is_of);
+        let site = source.and_then(|source| source.site);
         let matching = |tables: &FluxTables| {
             let numbers = tables.pattern.matches(&table.database, &table.table)?;
             // A pattern without `{db}` has number 0, which would say something.
             let database = has_database(&tables.pattern).then_some(numbers.database);
+            let by_month = numbers.month.and(self.years).map(|_| Strategy::Month);
             Some(TablePlace {
                 database: database.map(digits),
                 partition: numbers.partition.map(digits),
                 month: numbers.month.map(digits).map(month),
                 level: tables.level,
+                strategy: numbers.year.map(digits).map(Strategy::Year).or(by_month),
                 ..TablePlace::default()
             })
         };
         let place = self.tables.iter().find_map(matching).unwrap_or_default();
-        TablePlace { region: site.map(|(region, _)| region), side: site.map(|(_, side)| side), ..place }
+        let (region, side) = (site.map(|(region, _)| region), site.map(|(_, side)| side));
+        Found { place: TablePlace { region, side, ..place }, is_own: source.is_some() }
     }
 }
 
@@ -175,6 +220,7 @@ fn month(digits: u8) -> Month {
 mod tests {
     use anabranch_schemas::change::Entity;
     use anabranch_schemas::flux::id::SYSTEM;
+    use anabranch_schemas::flux::years::{CutOver, YearDigit};
 
     use super::*;
 
@@ -225,12 +271,13 @@ mod tests {
             level: Some(Level::Atom),
             ..place
         };
+        let of_no_source = table("fail-over", 1, "flux_00_0", "atom_05_11");
         for (table, expected) in [
             (table("main", 0, "flux_00_0", "atom_05_99"), atoms(Month::No, site(Side::Main))),
             (table("fail-over", 2, "flux_00_0", "atom_05_00"), atoms(Month::Of(0), site(Side::FailOver))),
             (table("unknown", 0, "flux_00_0", "atom_05_11"), atoms(Month::Of(11), TablePlace::default())),
             // Another owner generation is another shard, and no source's.
-            (table("fail-over", 1, "flux_00_0", "atom_05_11"), atoms(Month::Of(11), TablePlace::default())),
+            (of_no_source.clone(), atoms(Month::Of(11), TablePlace::default())),
             (
                 table("main", 0, "flux_history", "document_17"),
                 TablePlace { partition: Some(17), ..site(Side::Main) },
@@ -240,7 +287,61 @@ mod tests {
             let place = places.of_table(&table);
             assert_eq!(place, expected, "{table:?}");
             assert_eq!(places.of_table(&table), place, "as it is remembered");
+            let is_own = table != of_no_source;
+            assert_eq!(places.of_own_table(&table), is_own.then_some(place), "{table:?}");
         }
+    }
+
+    /// Places of tables by month and by year, whose identifiers have a year digit from 2027 on.
+    fn places_by_year(kinds: &[(u8, Kind)]) -> FluxPlaces {
+        let tables = |pattern: &str| FluxTables {
+            pattern: TablePattern::parse(pattern).unwrap(),
+            level: Some(Level::Composite),
+        };
+        let tables = vec![
+            tables("flux_00_{db}.composite_{partition:02}_{month:02}"),
+            tables("flux_00_{db}.composite_{partition:02}_{year}_{month:02}"),
+            tables("flux_history.document_{partition:02}"),
+        ];
+        let sources = vec![FluxSource { name: "main".to_owned(), generation: 0, site: None }];
+        let cut_over = CutOver::Date(jiff::civil::date(2027, 1, 1));
+        let years = Years { cut_over, digit: YearDigit::First };
+        FluxPlaces::new(SYSTEM, kinds, tables, sources).with_years(Some(years))
+    }
+
+    #[test]
+    fn an_identifier_decides_which_strategy_holds_where_both_are_in_one_capture() {
+        let places = places_by_year(&[(1, Kind::Recharge), (2, Kind::Capture)]);
+        let (old, new) = ("2026120611031001011052400000001", "2027010611031001000057000000001");
+        for (name, document, expected) in [
+            ("composite_05_11", old, &[] as &[&str]),
+            ("composite_05_7_00", new, &[]),
+            ("composite_05_00", new, &["table_strategy"]),
+            ("composite_05_2_11", old, &["table_strategy"]),
+            ("composite_05_6_00", new, &["table_year"]),
+            ("composite_06_7_00", new, &["table_partition"]),
+            // This name says neither month nor year.
+            ("document_05", old, &[]),
+            ("document_05", new, &[]),
+        ] {
+            let database = if name.starts_with("document") { "flux_history" } else { "flux_00_0" };
+            let odd = places.oddities(&table("main", 0, database, name), &id(document), None);
+            assert_eq!(odd.iter().map(Oddity::reason).collect::<Vec<_>>(), expected, "{name} {document}");
+        }
+        // A capture after the cut-over has the year of its recharge's month.
+        for (reserved, expected) in [("60", &[] as &[&str]), ("70", &["table_year", "parent_year"])] {
+            let capture = id(&format!("202701031103100201105{reserved}00000002"));
+            let of_december = table("main", 0, "flux_00_0", "composite_05_6_11");
+            let odd = places.oddities(&of_december, &capture, Some(&id(old)));
+            assert_eq!(odd.iter().map(Oddity::reason).collect::<Vec<_>>(), expected, "{reserved}");
+        }
+    }
+
+    #[test]
+    fn without_the_strategy_by_year_any_reserved_digits_are_in_place() {
+        let places = places_by_year(&[]).with_years(None);
+        let new = id("2027010611031001000057000000001");
+        assert_eq!(places.oddities(&table("main", 0, "flux_00_0", "composite_05_00"), &new, None), []);
     }
 
     #[test]

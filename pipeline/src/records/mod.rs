@@ -2,10 +2,10 @@
 //!
 //! A reader fills `batch.rs`, and `frame.rs` makes its envelope. A source returns `chunk.rs`, perhaps for a
 //! `condition.rs`. A projection turns both into `mutation.rs` for rows of `row.rs`, and a lane commits them with
-//! `progress.rs`, of which `refresh.rs` is a part. Lookups read `claims.rs` and `relation.rs`, reconciliations leave
-//! `past_reconciliation.rs`, and commands `operation.rs`. Identifiers of payment documents come from `sequence.rs`,
-//! `seen_numbers.rs` has those of captured rows, and `flux_places.rs` says where such documents belong. The methods of
-//! [`crate::ports`] use these types.
+//! `progress.rs`, of which `refresh.rs` and `withdrawals.rs` are parts. Lookups read `claims.rs` and `relation.rs`,
+//! reconciliations leave `past_reconciliation.rs`, and commands `operation.rs`. Identifiers of payment documents come
+//! from `sequence.rs`, `seen_numbers.rs` has those of captured rows, and `flux_places.rs` says where such documents
+//! belong. The methods of [`crate::ports`] use these types.
 
 mod batch;
 mod chunk;
@@ -23,6 +23,7 @@ mod row;
 mod seen_numbers;
 mod sequence;
 mod table_counts;
+mod withdrawals;
 
 pub use batch::{Batch, BatchBuilder};
 pub use chunk::{Chunk, ScanCursor};
@@ -46,3 +47,4 @@ pub use sequence::{
     RequestKey, SequenceServer, SequenceStatus,
 };
 pub use table_counts::TableCounts;
+pub use withdrawals::PendingWithdrawals;

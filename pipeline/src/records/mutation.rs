@@ -149,6 +149,36 @@ impl Flush {
         self.withdrawals.push((shard, lsn));
     }
 
+    /// Leaves the withdrawals to later transactions, as far as progress has room for them. Those of a replay stay, and
+    /// those of a shard that this flush retires: a retirement keeps the rows that stand at its own commit. Withdrawals
+    /// that were left before come back when other parts of progress need their room.
+    pub(crate) fn defer_withdrawals(&mut self) {
+        let has_any = !self.withdrawals.is_empty() || !self.progress.withdrawals.is_empty();
+        if !has_any || self.progress.is_replaying() {
+            return;
+        }
+        let room = self.progress.withdrawals_room();
+        let without_room = self.progress.withdrawals.take_beyond(room);
+        let retired: BTreeSet<ShardId> = self.retirements.iter().map(|retired| retired.table.shard).collect();
+        let withdrawals = std::mem::take(&mut self.withdrawals).into_iter();
+        let (of_retired, others): (Vec<_>, Vec<_>) =
+            withdrawals.partition(|(shard, _)| retired.contains(shard));
+        self.withdrawals = of_retired;
+        self.withdrawals.extend(self.progress.withdrawals.add(others, room));
+        self.withdrawals.extend(without_room);
+    }
+
+    /// Adds a retirement. It takes the place of an earlier one of its shard that no withdrawal may lie behind, so many
+    /// deletions of a retention job are one.
+    fn retire(&mut self, table: &TableIdentity<'_>, at: Lsn) {
+        let is_withdrawn = self.withdrawals.iter().any(|(shard, _)| *shard == table.shard);
+        let earlier = self.retirements.iter_mut().find(|retired| retired.table.shard == table.shard);
+        match earlier.filter(|_| !is_withdrawn) {
+            Some(earlier) => earlier.at = earlier.at.max(at),
+            None => self.retirements.push(Retirement { table: table.clone().into_owned(), at }),
+        }
+    }
+
     /// Returns the position of this flush's last retirement of a shard before `lsn`.
     fn retired_before(&self, shard: ShardId, lsn: Lsn) -> Option<Lsn> {
         let of_shard = self.retirements.iter().filter(|retired| retired.table.shard == shard);
@@ -187,7 +217,11 @@ impl Flush {
                 Some(Refresh::with_reread(refresh, table.shard, lsn))
             }
             Action::Retire => {
-                self.retirements.push(Retirement { table: table.clone().into_owned(), at: lsn });
+                if let Some(owed) = self.progress.withdrawals.take(table.shard) {
+                    // Later it would find rows of a retired table, which stay.
+                    self.withdrawals.push((table.shard, owed));
+                }
+                self.retire(table, lsn);
                 refresh.map(|refresh| refresh.without_reread(table.shard, lsn))
             }
             _ => {
@@ -336,6 +370,54 @@ mod tests {
         take(&mut flush, 5, Action::Retire);
         assert!(!flush.is_empty() && flush.withdrawals.is_empty());
         assert!(flush.progress.refresh.is_some_and(|refresh| refresh.rereads.is_empty()));
+    }
+
+    /// A retention job that deletes a million rows retires the heir of their table with each event.
+    #[test]
+    fn retirements_of_a_shard_are_one_unless_it_was_withdrawn_between_them() {
+        let mut flush = Flush::default();
+        for position in 5..9 {
+            take(&mut flush, position, Action::Retire);
+        }
+        assert_eq!(flush.retirements, [Retirement { table: table(), at: lsn(8) }]);
+        take(&mut flush, 9, Action::Withdraw);
+        take(&mut flush, 10, Action::Retire);
+        let positions: Vec<Lsn> = flush.retirements.iter().map(|retired| retired.at).collect();
+        assert_eq!(positions, [lsn(8), lsn(10)], "what came after the first one was withdrawn");
+    }
+
+    /// Progress is stored in a text of 64 KiB.
+    #[test]
+    fn withdrawals_are_carried_out_at_once_when_tables_to_be_read_again_take_the_room() {
+        let owed = |number: u64| ShardId::from_u64(u64::MAX / 2 - number).expect("it has 63 bits");
+        let mut flush =
+            Flush::new(Progress { position: lsn(5), highest_position: lsn(5), ..Progress::default() });
+        flush.withdrawals = (0..900).map(|number| (owed(number), lsn(5))).collect();
+        flush.defer_withdrawals();
+        assert_eq!((flush.withdrawals.len(), flush.progress.withdrawals.len()), (0, 900));
+        let rereads = (0..1_000).map(|number| (owed(number), Lsn::MAX)).collect();
+        flush.progress.refresh = Some(Refresh { rereads, ..Refresh::of_every_table() });
+        flush.defer_withdrawals();
+        let (now, later) = (flush.withdrawals.len(), flush.progress.withdrawals.len());
+        assert!(now > 100 && later > 100 && now + later == 900, "{now} now, {later} later");
+    }
+
+    #[test]
+    fn a_withdrawal_is_left_for_later_unless_the_lane_replays_or_the_table_is_retired() {
+        let shard = table().shard;
+        let at = |position| Progress { position, highest_position: lsn(5), ..Progress::default() };
+        let mut flush = Flush::new(at(lsn(5)));
+        take(&mut flush, 5, Action::Withdraw);
+        flush.defer_withdrawals();
+        assert!(flush.withdrawals.is_empty() && flush.progress.withdrawals.contains(shard));
+        take(&mut flush, 8, Action::Retire);
+        flush.defer_withdrawals();
+        assert_eq!(flush.withdrawals, [(shard, lsn(4))], "rows that the statement itself wrote stay");
+        assert!(flush.progress.withdrawals.is_empty(), "the rows of the retirement stay");
+        let mut replaying = Flush::new(at(lsn(4)));
+        take(&mut replaying, 4, Action::Withdraw);
+        replaying.defer_withdrawals();
+        assert_eq!(replaying.withdrawals, [(shard, lsn(4))]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub struct OperationRecord {
     pub command: String,
     /// State before the change; the record of the beginning has it.
     pub before: Option<String>,
-    /// What was done, or the fault; the record of the end has it.
+    /// The change that was made, or the fault; the record of the end has it.
     pub after: Option<String>,
 }
 

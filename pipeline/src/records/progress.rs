@@ -6,7 +6,12 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 
-use super::{Refresh, Scope};
+use super::{PendingWithdrawals, Refresh, Scope};
+
+/// Bytes of the text in which a progress row holds the state of a refresh, owed withdrawals and some further words.
+const TEXT_BYTES_MAX: usize = 65_535;
+/// Bytes of that text for the further words, and for a longer key up to which a table was read.
+const RESERVED_BYTES: usize = 8 * 1024;
 
 /// (projection, target, source, lane): the owner of a set of claims.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,7 +25,7 @@ pub struct LaneId {
 
 impl LaneId {
     /// Labels of the lane's metrics.
-    pub(crate) fn labels(&self) -> [(&'static str, String); 4] {
+    pub fn labels(&self) -> [(&'static str, String); 4] {
         [
             ("projection", self.projection.clone()),
             ("target", self.target.clone()),
@@ -65,11 +70,21 @@ pub struct Progress {
     /// Fewest fields of the entity with which changes were captured since the lane last read all of its tables; `None`
     /// = the fields that each table has.
     pub captured_fields: Option<usize>,
+    /// Tables that were dropped or truncated up to the position, and of which the lane is still to remove claims.
+    pub withdrawals: PendingWithdrawals,
     /// Number of the source's beginning after which the lane reads; 0 = the source never began anew for it.
     pub beginning: u64,
 }
 
 impl Progress {
+    /// Returns the bytes that the withdrawals may take as text, beside what is stored in the same text.
+    pub fn withdrawals_room(&self) -> usize {
+        let refresh = self.refresh.as_ref().map_or(0, |refresh| refresh.to_string().len());
+        let read_end = self.resume.read_end.as_ref().map_or(0, |end| end.to_string().len());
+        let partial = self.resume.partial.as_ref().map_or(0, String::len);
+        TEXT_BYTES_MAX.saturating_sub(RESERVED_BYTES + refresh + read_end + partial)
+    }
+
     /// Whether the lane applies changes that it applied before.
     pub fn is_replaying(&self) -> bool {
         self.position < self.highest_position
@@ -92,6 +107,16 @@ impl Progress {
     /// that others read in an earlier epoch would count as older.
     pub fn is_in_earlier_epoch(&self) -> bool {
         self.position > Lsn::ZERO && self.position.epoch() < self.highest_position.epoch()
+    }
+
+    /// Whether a message that ends at `position` cuts a replay short: it is in a later epoch than all rows of the lane.
+    ///
+    /// The lane has rows from above its own position, and only its position is compared with the new server. So the
+    /// server may lack what they came from. The new server's changes count as newer than all of these rows, also those
+    /// that came before: they may remove a row that the lane has read from a table and that no change brings back.
+    pub fn is_cut_short_by(&self, position: Lsn) -> bool {
+        let is_within_replay = self.position > Lsn::ZERO && self.is_replaying();
+        is_within_replay && self.highest_position.epoch() < position.epoch()
     }
 
     /// Whether the lane was rewound to nothing: its rows are to be removed before it begins anew.

@@ -232,6 +232,7 @@ pub fn row(day: Date) -> LedgerRow {
         changed_at: "2027-05-04T01:02:03.000004Z".parse().unwrap(),
         tries: 0,
         coupon: "Torte 'ä' \\ 🎂".into(),
+        version: Some("0c0ffee1".parse().unwrap()),
         by_hand: false,
         absent_since: None,
     }
@@ -272,11 +273,15 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
     assert!(other.values().all(|user| user.rows.is_empty() && user.refusals.is_empty()));
 
     rows_alone(&ledger, &run, &written, &refusals).await;
+    rows_of_many_users(&ledger, &written).await;
 
     // Every row is changed, and one refusal is withdrawn.
     let changed: BTreeMap<_, _> = written
         .iter()
-        .map(|(key, row)| (*key, LedgerRow { tries: row.tries + 1, coupon: "b".into(), ..row.clone() }))
+        .map(|(key, row)| {
+            let version = programme().version();
+            (*key, LedgerRow { tries: row.tries + 1, coupon: "b".into(), version, ..row.clone() })
+        })
         .collect();
     ledger
         .with_users(&run, &[9], |l| {
@@ -305,6 +310,22 @@ async fn rows_of_every_state_are_read_as_they_were_written(ground: impl Ground) 
         .unwrap();
     let left = ledger.dead_letters(&run.programme, None, 100).await.unwrap();
     assert_eq!(left.len(), 2 * users.len() - 1);
+}
+
+/// Rows of many users that differ only in their users are read as they were written, whatever numbers the users have.
+async fn rows_of_many_users(ledger: &impl Ledger, written: &BTreeMap<Occurrence, LedgerRow>) {
+    let run = RunKey { programme: Arc::from("many"), day: today() };
+    let users: Vec<u64> =
+        (0..6).map(|number| u64::MAX - number * PARTS).chain((0..6).map(|n| (n + 1) * PARTS - 1)).collect();
+    let put_all = ledger.with_users(&run, &users, |l| {
+        l.users.values_mut().for_each(|user| user.rows = written.clone());
+    });
+    put_all.await.unwrap();
+    let read = ledger.with_users(&run, &users, |l| l.users.clone()).await.unwrap();
+    assert_eq!(read.len(), users.len());
+    for (user, ledger) in read {
+        assert_eq!(ledger.rows, *written, "of user {user}");
+    }
 }
 
 /// Rows are read alone, and new refusals join earlier ones. All of it is read without a lock.
@@ -351,6 +372,7 @@ fn rows_of_every_state(first: Date, at: Timestamp) -> BTreeMap<Occurrence, Ledge
             tries: number as u32,
             by_hand: number % 3 == 0,
             absent_since: (number % 2 == 1).then_some(at),
+            version: (number % 3 == 1).then(|| "00000007".parse().unwrap()),
             ..row(day)
         };
         rows.insert(Occurrence::of(calendar, day).unwrap(), row);

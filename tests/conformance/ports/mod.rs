@@ -57,6 +57,21 @@ macro_rules! on_each_mariadb {
     };
 }
 
+/// Makes the tests of [`on_each_mariadb`], and one of each function on MySQL where the machine can have it.
+macro_rules! on_each_server {
+    ($($test:ident),+ $(,)?) => {
+        on_each_mariadb!($($test),+);
+        mod mysql {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                let kind = crate::source::DatabaseKind::MySql;
+                let Some(database) = crate::source::Database::lent(kind).await else { return };
+                super::$test(database).await;
+            })+
+        }
+    };
+}
+
 /// Makes a test of each function in a module, on a server that a machine may not have.
 macro_rules! on_further_server {
     ($module:ident, $kind:ident, $server:ident: $($test:ident),+ $(,)?) => {

@@ -1,5 +1,6 @@
 //! The relation index of payment documents: rows by identifier and by parent, as lanes have written them.
 
+mod heirs;
 mod outlived;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ use anabranch_schemas::flux::id::{FluxId, SYSTEM};
 use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 
+use self::heirs::documents_that_a_retention_job_deleted_stand_as_those_of_a_retired_table;
 use crate::derived::{StoreSite, lsn};
 use crate::source::DatabaseKind;
 
@@ -35,6 +37,7 @@ on_twin_and_both_kinds_of_server!(Twin, Server:
     more_identifiers_than_one_statement_takes_are_all_found,
     a_document_that_gets_another_parent_or_goes_leaves_nothing_behind,
     rows_of_a_retired_table_stand_and_are_told_from_those_of_the_next_one,
+    documents_that_a_retention_job_deleted_stand_as_those_of_a_retired_table,
 );
 
 pub trait Ground: Sized {
@@ -175,14 +178,21 @@ impl<S: LaneStore> Writer<S> {
 
     /// Commits changes, each of a numbered table of the source.
     async fn change(&mut self, changes: Vec<(u32, Action<'static>)>) {
+        self.events(changes.into_iter().map(|change| vec![change]).collect()).await;
+    }
+
+    /// Commits row events; the changes of an event have one position.
+    async fn events(&mut self, events: Vec<Vec<(u32, Action<'static>)>>) {
         let mut flushes: Vec<Flush> =
             self.lanes.iter().map(|(_, progress)| Flush::new(progress.clone())).collect();
-        for (number, action) in changes {
+        for event in events {
             self.position += 1;
-            let change = Change { lsn: lsn(self.position), table: &table(number), action };
-            for (target, flush) in (0..).zip(&mut flushes) {
-                let scope = LaneScope { target, lane: 0 };
-                self.projection.project(&change, scope, flush, &mut Defects::default());
+            for (number, action) in event {
+                let change = Change { lsn: lsn(self.position), table: &table(number), action };
+                for (target, flush) in (0..).zip(&mut flushes) {
+                    let scope = LaneScope { target, lane: 0 };
+                    self.projection.project(&change, scope, flush, &mut Defects::default());
+                }
             }
         }
         for ((lane, progress), mut flush) in self.lanes.iter_mut().zip(flushes) {

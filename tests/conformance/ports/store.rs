@@ -223,6 +223,7 @@ async fn what_was_committed_is_read_back_whole(ground: impl Ground) {
     flush.progress.resume.gtid_set = "0-1-42,1-2-7".into();
     flush.progress.resume.read_end = Some("7:4096:0-1-50,1-2-7".parse().unwrap());
     flush.progress.resume.partial = Some("0-1-51".into());
+    flush.progress.withdrawals = "1:7:160=1a,2b;1:7:160-1:7:480=3c".parse().unwrap();
     flush.progress.server.flavor = "mariadb".into();
     flush.progress.server.id = "1".into();
     flush.progress.message = Some((u64::MAX / 2, "attempt-1".into()));

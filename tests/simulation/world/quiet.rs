@@ -157,6 +157,8 @@ impl World {
             let refreshed = lanes.iter().filter(|(_, progress)| progress.refresh.is_some());
             lagging
                 .extend(refreshed.map(|(id, progress)| format!("{id} is refreshed: {:?}", progress.refresh)));
+            let owing = lanes.iter().filter(|(_, progress)| !progress.withdrawals.is_empty());
+            lagging.extend(owing.map(|(id, progress)| format!("{id} owes {}", progress.withdrawals)));
             let end = source.end();
             let late = lanes.iter().filter(is_behind);
             lagging.extend(late.map(|(id, progress)| format!("{id} at {} of {end}", progress.position)));

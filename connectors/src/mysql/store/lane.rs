@@ -6,6 +6,8 @@
 //! server has settled it, and shows whether the revision moved. A paused lane loses its transaction before its lease
 //! ends. A dropped call drops the connection, whose state is unknown.
 
+mod withdrawn;
+
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -13,16 +15,19 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
-use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore, ShardPage};
+use anabranch_pipeline::metrics as names;
+use anabranch_pipeline::ports::{ClaimsPage, LEASE_TIME_TO_LIVE, LaneStore, ShardPage};
 use anabranch_pipeline::projections::Assignment;
-use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Progress, RetiredShards};
+use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Mutation, Progress, RetiredShards};
 use anabranch_schemas::change::Entity;
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
+use metrics::counter;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
 use super::ddl::RETIRED_TABLE;
-use super::layout::{FlushLayout, OccupiedTable, StoredVersion};
+use super::layout::{FlushLayout, OccupiedTable};
 use super::outbox::{CACHE_TABLE, OutboxText, PACKED_BYTES_MAX};
 use super::progress::{self, literal};
 use super::replace;
@@ -180,7 +185,9 @@ impl MysqlLane {
             progress::update(&table, &self.id, &flush.progress),
         ];
         head.extend(connected.forgets_cache.clone());
-        head.extend(retired::insert(&self.target.retired_table(), &self.id, &flush.retirements));
+        let retired_table = self.target.retired_table();
+        head.extend(retired::insert(&retired_table, &self.id, &flush.retirements, &self.retired));
+        head.extend(retired::supersede(&retired_table, &self.id, &flush.retirements, &self.retired));
         let outbox = self.assignment.is_cached.then(|| OutboxText::new(&self.target, &self.id.projection));
         let mut present = std::mem::take(&mut self.present);
         let (tables, owned) = (self.assignment.projection.tables(), &self.owned[..]);
@@ -236,25 +243,6 @@ impl MysqlLane {
         self.connection = Some(connected);
         retired::add(&mut self.retired, &flush.retirements);
         Ok(())
-    }
-
-    async fn stored_versions(
-        &self,
-        connected: &mut Connected,
-        selects: &[String],
-    ) -> Result<Vec<StoredVersion>, Fault> {
-        let mut stored_versions = Vec::new();
-        for sql in selects {
-            let rows = tokio::time::timeout(PACKET_TIMEOUT, connected.connection.query::<Row, _>(sql)).await;
-            let rows = rows.map_err(|_| self.silent(PACKET_TIMEOUT))?.map_err(|error| self.fault(error))?;
-            for row in rows {
-                stored_versions.push(StoredVersion::from_row(row).ok_or_else(|| {
-                    Fault::new(Code::TargetTableShape, self.subject(), "a derived row of other types")
-                        .needs("the columns that set-up makes")
-                })?);
-            }
-        }
-        Ok(stored_versions)
     }
 
     async fn read_retired(&self, connected: &mut Connected) -> Result<RetiredShards, Fault> {
@@ -407,6 +395,15 @@ impl LaneStore for MysqlLane {
         stored.assigned_to(&self.target.subject(), &self.assignment)
     }
 
+    async fn withdrawn_claims(
+        &mut self,
+        withdrawals: &[(ShardId, Lsn)],
+        page: &ClaimsPage,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<Mutation>, Option<ClaimsPage>), Fault> {
+        self.claims_of(withdrawals, page, limit).await
+    }
+
     async fn rows_of_shard(
         &mut self,
         page: &ShardPage,
@@ -433,6 +430,8 @@ impl LaneStore for MysqlLane {
                 }
                 Err(failed) if failed.again && attempt < ATTEMPTS => {
                     tracing::debug!(lane = %self.id, attempt, fault = %failed.fault, "the flush is repeated");
+                    let labels = self.id.labels();
+                    counter!(names::LANE_REPEATED, &labels).increment(1);
                     attempt += 1;
                 }
                 Err(failed) => return Err(failed.fault),
@@ -449,7 +448,7 @@ enum Rollback {
 
 /// Reaches the failpoints at which all rows are sent, and COMMIT is not.
 async fn reach_before_commit(flush: &Flush) {
-    if !flush.withdrawals.is_empty() {
+    if !flush.withdrawals.is_empty() || !flush.progress.withdrawals.is_empty() {
         failpoints::reach("lane-withdrawal-sent").await;
     }
     failpoints::reach("lane-rows-sent").await;

@@ -5,6 +5,9 @@
 //! above the position. Rows of a table of that name that exists again have higher versions. So a retirement changes no
 //! derived row. No lane writes or removes a retired row afterwards, unless a change of the same document raises its
 //! version, and then the row is no retired one any more.
+//!
+//! Documents that a retention job deletes row by row pass to an heir of their table, whose shard is retired with each
+//! event of the job. So the retirements of a shard within a month are one, the last: its rows stay some days longer.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows as _};
@@ -53,8 +56,15 @@ pub struct SweepPlace {
     after: Option<(u64, Box<[Cell]>)>,
 }
 
-/// Returns the statement that stores retirements; one that a replay meets again changes nothing.
-pub(super) fn insert(table: &str, lane: &LaneId, retirements: &[Retirement]) -> Option<String> {
+/// Returns the statement that stores retirements. One that a replay meets again changes nothing: the lane knows a later
+/// one of its shard, or the same one. An earlier one may be superseded, and must not come back.
+pub(super) fn insert(
+    table: &str,
+    lane: &LaneId,
+    retirements: &[Retirement],
+    known: &RetiredShards,
+) -> Option<String> {
+    let is_new = |retired: &&Retirement| known.get(&retired.table.shard).is_none_or(|at| *at < retired.at);
     let row = |Retirement { table, at }: &Retirement| {
         format!(
             "({}, {}, {}, {}, {}, {}, {}, UTC_TIMESTAMP(6))",
@@ -67,12 +77,37 @@ pub(super) fn insert(table: &str, lane: &LaneId, retirements: &[Retirement]) -> 
             literal(&table.table)
         )
     };
-    let rows: Vec<String> = retirements.iter().map(row).collect();
+    let rows: Vec<String> = retirements.iter().filter(is_new).map(row).collect();
     (!rows.is_empty()).then(|| {
         format!(
             "INSERT INTO {table} (`projection`, `shard_id`, `lane`, `position`, `source`, `source_database`, \
              `source_table`, `retired_at`) VALUES {} ON DUPLICATE KEY UPDATE `source` = {table}.`source`",
             rows.join(", ")
+        )
+    })
+}
+
+/// Returns the statement that removes earlier retirements of these shards in the present month, which the last one
+/// covers; `None` if the lane knows none of them. The months are those of the calendar, so a table that is retired each
+/// day still has a retirement of each month, and the rows of each go.
+pub(super) fn supersede(
+    table: &str,
+    lane: &LaneId,
+    retirements: &[Retirement],
+    known: &RetiredShards,
+) -> Option<String> {
+    let is_known = |retired: &&Retirement| known.get(&retired.table.shard).is_some_and(|at| *at < retired.at);
+    let before = |Retirement { table, at }: &Retirement| {
+        format!("(`shard_id` = {} AND `position` < {})", table.shard, at.as_u64())
+    };
+    let earlier: Vec<String> = retirements.iter().filter(is_known).map(before).collect();
+    (!earlier.is_empty()).then(|| {
+        format!(
+            "DELETE FROM {table} WHERE `projection` = {} AND `lane` = {} AND `retired_at` >= UTC_DATE() - INTERVAL \
+             (DAYOFMONTH(UTC_DATE()) - 1) DAY AND ({})",
+            literal(&lane.projection),
+            lane.lane,
+            earlier.join(" OR ")
         )
     })
 }
@@ -276,15 +311,34 @@ mod tests {
     #[test]
     fn a_retirement_is_stored_once_for_each_position_and_the_last_one_counts() {
         let lane = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 3 };
-        assert_eq!(insert("`c`.`retired`", &lane, &[]), None);
+        let none = RetiredShards::new();
+        assert_eq!(insert("`c`.`retired`", &lane, &[], &none), None);
         let both = [retirement(7, 160), retirement(7, 320)];
-        let sql = insert("`c`.`retired`", &lane, &both).unwrap();
+        let sql = insert("`c`.`retired`", &lane, &both, &none).unwrap();
         assert!(sql.is_ascii() && !sql.contains("atom"), "{sql}");
         assert!(sql.contains(", 7, 3, 160, ") && sql.contains(", 7, 3, 320, "), "{sql}");
         let mut retired = RetiredShards::new();
         add(&mut retired, &both);
         add(&mut retired, &both[..1]);
         assert_eq!(retired, RetiredShards::from([(both[0].table.shard, both[1].at)]));
+        assert_eq!(insert("`c`.`retired`", &lane, &both, &retired), None, "a replay");
+        let later = [retirement(7, 480)];
+        assert!(insert("`c`.`retired`", &lane, &later, &retired).unwrap().contains(", 7, 3, 480, "));
         assert_eq!(shard_of((7, 320)), Some((both[1].table.shard, both[1].at)));
+    }
+
+    #[test]
+    fn a_retirement_takes_the_place_of_an_earlier_one_that_the_lane_knows() {
+        let lane = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 3 };
+        let new = [retirement(7, 320), retirement(8, 320)];
+        let sql = |known: &RetiredShards| supersede("`c`.`retired`", &lane, &new, known);
+        let mut known = RetiredShards::new();
+        assert_eq!(sql(&known), None);
+        add(&mut known, &[retirement(7, 320), retirement(9, 160)]);
+        assert_eq!(sql(&known), None, "a replay changes nothing");
+        let known = RetiredShards::from([(new[0].table.shard, retirement(7, 160).at)]);
+        let sql = sql(&known).unwrap();
+        assert!(sql.ends_with("((`shard_id` = 7 AND `position` < 320))"), "{sql}");
+        assert!(sql.contains("`lane` = 3 AND"), "{sql}");
     }
 }

@@ -31,6 +31,8 @@ pub struct SetupReport {
     /// Tables, control tables included.
     pub tables: usize,
     pub progress_rows: usize,
+    /// Columns that were added to tables of an earlier version.
+    pub columns: usize,
 }
 
 /// Reads the lanes that the control tables know.

@@ -1,7 +1,8 @@
 //! Withdrawal of shards: finds the tables with their rows before the flush's transaction, and deletes the rows in it.
 //!
 //! A statement such as `DROP DATABASE` withdraws every table that the configuration could mean. Most of them never had
-//! a row, and a DELETE for each of them in each derived table costs a statement. So the lane queries each of its tables
+//! a row, and a DELETE for each of them in each derived table costs a statement. The lane removes most of them in parts
+//! (`lane/withdrawn.rs`). What it cannot defer goes in the flush. For that the lane queries each of its tables
 //! for the first existing shard at or after a withdrawn one, then from the next withdrawn shard on: the cost is that of
 //! the existing shards. After [`ROUNDS_MAX`] rounds a table is queried for the rest of the list at once. Only the lane
 //! writes its tables, and the fence refuses the flush if another process of the lane came in between: so the found rows
@@ -66,6 +67,14 @@ impl PresentShards {
             for (table, shard, ..) in flush.claims() {
                 shards.entry(shard).or_default().insert(table);
             }
+        }
+    }
+
+    /// Whether rows of a shard may exist in one table.
+    pub(super) fn may_have_in(&self, table: u32, shard: ShardId) -> bool {
+        match self {
+            Self::Unknown | Self::Many => true,
+            Self::Shards(shards) => shards.get(&shard).is_some_and(|tables| tables.contains(table)),
         }
     }
 

@@ -37,7 +37,7 @@ pub(super) struct Answer {
     dry_run: bool,
     /// The command that does the same.
     command: String,
-    /// What was, or would be, done: sentences for people.
+    /// Sentences for people about the changes that were made, or would be.
     lines: Vec<String>,
     /// Id in the records of operations; `None` for a rehearsal.
     operation: Option<String>,

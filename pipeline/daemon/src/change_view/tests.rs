@@ -58,7 +58,7 @@ fn a_change_reads_as_documented() {
         after: vec![Value::UInt(7), bytes(b"\xff")],
     };
     assert_eq!(
-        json_of("a", &entry(), 3, &change(&table, action)),
+        json_of(("a", 0), &entry(), 3, &change(&table, action)),
         json!({
             "source": "a", "sequence": 7, "index": 3, "lsn": "1:42:8192", "entity": "user",
             "database": "user_00", "table": "user_001", "shard": table.shard.to_string(), "action": "update",
@@ -73,16 +73,31 @@ fn every_change_is_valid_by_the_schema() {
     let schema: Json = serde_json::from_str(SCHEMA).unwrap();
     let table = table();
     for action in samples() {
-        let value = json_of("a", &entry(), 0, &change(&table, action));
+        let value = json_of(("a", 0), &entry(), 0, &change(&table, action));
         validate(&schema, &schema, &value).unwrap_or_else(|problem| panic!("{problem}: {value}"));
     }
+}
+
+/// A reader tells the heir that is retired from a table that left.
+#[test]
+fn records_of_an_heir_say_so() {
+    let schema: Json = serde_json::from_str(SCHEMA).unwrap();
+    let of = |table: &TableIdentity<'static>, generation| {
+        let value = json_of(("a", generation), &entry(), 0, &change(table, Action::Retire));
+        validate(&schema, &schema, &value).unwrap_or_else(|problem| panic!("{problem}: {value}"));
+        value.get("heir").cloned()
+    };
+    let heir = TableIdentity { shard: ShardId::of("a", "user_00", "user_001\0heir", 0), ..table() };
+    assert_eq!((of(&table(), 0), of(&heir, 0)), (None, Some(json!(true))));
+    assert_eq!(of(&TableIdentity::every(Entity::User), 0), None);
+    assert_eq!(of(&table(), 1), Some(json!(true)), "a table of another generation looks like an heir");
 }
 
 #[test]
 fn the_schema_refuses_what_is_not_a_change() {
     let schema: Json = serde_json::from_str(SCHEMA).unwrap();
     let table = table();
-    let good = json_of("a", &entry(), 0, &change(&table, samples().remove(0)));
+    let good = json_of(("a", 0), &entry(), 0, &change(&table, samples().remove(0)));
     for (pointer, wrong) in [
         ("/lsn", json!(42)),
         ("/lsn", json!("1:2")),
@@ -176,6 +191,7 @@ fn is_type(name: &str, value: &Json) -> bool {
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
         "object" => value.is_object(),
         other => panic!("unknown type {other}"),
     }

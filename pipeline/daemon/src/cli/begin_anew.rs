@@ -3,6 +3,8 @@
 //! It writes one register and asks for restarts. The reader continues from there by itself, and each lane reads its
 //! tables again beside the changes; existing rows are served meanwhile. A request that was cut off can be repeated.
 
+mod touched;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, stderr, stdin};
 use std::time::Duration;
@@ -12,6 +14,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Log as _;
 use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_pipeline::retry::again;
+use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::ResumePoint;
 use clap::Args;
 use serde::Serialize;
@@ -41,6 +44,10 @@ pub struct Arguments {
     /// Id of this request: requests with the same id begin the source anew only once
     #[arg(long, value_name = "TEXT")]
     id: Option<String>,
+    /// Read again only the tables of which the server lacks transactions, after a fail-over that came too early; the
+    /// log must still hold these transactions
+    #[arg(long)]
+    touched: bool,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -89,6 +96,9 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     require_own_server(wiring, source).await?;
     let known = known_lanes(wiring, source).await?;
     let id = arguments.id.clone().unwrap_or_else(new_id);
+    if arguments.touched {
+        return touched::begin(wiring, arguments, &known, &id).await;
+    }
     let gap = ask(wiring, source, &id, &known, true).await?;
     if arguments.dry_run {
         show(&known, &id, &gap, arguments);
@@ -114,7 +124,7 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     if arguments.json || gap.is_repeated {
         show(&known, &id, &gap, arguments);
     }
-    wake(wiring, source, gap.beginning.number).await?;
+    wake(wiring, source, |end| end.beginning >= gap.beginning.number).await?;
     Ok(Exit::Success)
 }
 
@@ -160,7 +170,8 @@ async fn ask(
 ) -> Result<Gap, Fault> {
     let log = wiring.log().await?;
     let connector = wiring.source(source)?;
-    let command = BeginAnew { source, connector, log, registers: log, request };
+    let generation = wiring.source_config(source)?.generation;
+    let command = BeginAnew { source, generation, connector, log, registers: log, request };
     // A lane whose progress row is missing or damaged is not in `progress`.
     let are_all = known.progress.len() == known.lanes.len();
     command.run(&known.progress, are_all, is_rehearsal).await
@@ -195,12 +206,12 @@ fn confirm(arguments: &Arguments) -> Result<(), Fault> {
         .needs(format!("`--confirm {source}`, or the name when it is asked for")))
 }
 
-/// Has the stopped reader try again, and then the lanes that stopped beside it.
-async fn wake(wiring: &Wiring, source: &str, number: u64) -> Result<(), Fault> {
+/// Has the stopped reader try again, and then, once the stream's end `has_begun`, the lanes that stopped beside it.
+async fn wake(wiring: &Wiring, source: &str, has_begun: impl Fn(&Envelope) -> bool) -> Result<(), Fault> {
     let log = wiring.log().await?;
     restarts::request_restart(log, Some(&reader_task(source))).await?;
     let deadline = Instant::now() + READER_WAIT;
-    while log.end(source).await?.is_none_or(|end| end.envelope.beginning < number) {
+    while !log.end(source).await?.is_some_and(|end| has_begun(&end.envelope)) {
         if Instant::now() > deadline {
             eprintln!(
                 "no reader has begun yet: a running daemon begins one; then `anabranch --config FILE restart --all` \

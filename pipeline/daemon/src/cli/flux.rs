@@ -6,17 +6,21 @@ mod next;
 mod retention;
 mod retention_check;
 mod retention_cost;
+mod retention_round;
 mod sequence;
 mod show;
+mod strategy;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::flux::id::{Defect, FluxId, Level, Month, Part, Region, SYSTEM, Side};
 use anabranch_schemas::flux::placement::{Kind, Misplacement, StorageAddress, UnfitParent};
 use anabranch_schemas::flux::table::{AtomSettlement, Names, settlement};
+use anabranch_schemas::flux::years::Strategy;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use serde::Serialize;
 
+use self::strategy::{BothNames, StrategyArguments};
 use super::{Cli, Outcome};
 use crate::exit::Exit;
 use crate::output;
@@ -65,8 +69,8 @@ struct New {
     /// User partition of a recharge or withdrawal, 00 to 99
     #[arg(long, conflicts_with = "parent", value_parser = clap::value_parser!(u8).range(0..100))]
     partition: Option<u8>,
-    /// Date of a recharge, as YYYY-MM-DD
-    #[arg(long, conflicts_with = "parent")]
+    /// Date of a recharge, as YYYY-MM-DD; with --cut-over or --year-version the date of any document
+    #[arg(long)]
     date: Option<Date>,
     /// The recharge enters the fail-over database
     #[arg(long, conflicts_with = "parent")]
@@ -92,6 +96,8 @@ struct NameArguments {
     /// Name the settlement table of atoms with 00, which is January's table, instead of 99
     #[arg(long)]
     settlement_as_written: bool,
+    #[command(flatten)]
+    strategy: StrategyArguments,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -120,6 +126,11 @@ struct IdentifierView {
     partition: String,
     /// Month of the table, 00 to 11, or 99.
     month: String,
+    /// `month` or `year`: the rule by which the identifier names its table.
+    strategy: &'static str,
+    /// The year digit, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    year: Option<u8>,
     database: String,
     table: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -183,16 +194,23 @@ fn explain(arguments: &Explain) -> Result<(IdentifierView, Option<Fault>), Fault
             Fault::new(Code::FluxIdMalformed, "--parent", found).needs(format!("--kind: {}", kinds()))
         );
     }
-    let mut view = IdentifierView::of(&names, parts.level, StorageAddress::of(&id));
+    let strategy = &arguments.names.strategy;
+    let mut view = IdentifierView::of(&names, strategy.strategy(&id), parts.level, StorageAddress::of(&id));
     view.id = Some(id.to_string());
     view.parts = Part::ALL.map(|part| part_view(&id, part)).into();
+    let reserved = view.parts.iter_mut().find(|part| part.part == Part::Reserved.name());
+    if let (Some(reserved), Some(meaning)) = (reserved, strategy.meaning(&id)) {
+        reserved.meaning = meaning;
+    }
     view.settlement_table = Some(settlement(&id, arguments.names.settlement()));
     view.rules = rules(&id, kind);
-    view.odd = odd(&id, kind);
+    view.odd = odd(&strategy.without_year(id), kind);
     let misplaced = kind.map_or(Ok(Vec::new()), |kind| kind.audit(&id, parent.as_ref())).map_err(unfit)?;
     view.misplaced = misplaced.iter().map(MisplacementView::from).collect();
-    let fault = misplaced.first().map(|first| {
-        Fault::new(Code::FluxMisplaced, format!("identifier {id}"), first.to_string())
+    let of_year = strategy.misplaced(&id, kind, parent.as_ref()).into_iter();
+    view.misplaced.extend(of_year.map(|(reason, text)| MisplacementView { reason, text }));
+    let fault = view.misplaced.first().map(|first| {
+        Fault::new(Code::FluxMisplaced, format!("identifier {id}"), first.text.clone())
             .needs(format!("the table of its kind: {}", kind.map_or("", Kind::rule)))
     });
     Ok((view, fault))
@@ -225,19 +243,21 @@ fn placement(arguments: &New) -> Result<(IdentifierView, Option<Fault>), Fault> 
         }
         (_, None) => return Err(missing(&format!("--parent, the identifier of {},", kind.parent()))),
     };
-    let mut view = IdentifierView::of(&names, kind.level(), place);
+    let strategy = arguments.names.strategy.of_new(kind, arguments.date, parent.as_ref())?;
+    let mut view = IdentifierView::of(&names, strategy, kind.level(), place);
     view.rules = vec![RuleView::from(kind)];
     Ok((view, None))
 }
 
 impl NameArguments {
-    fn parse(&self) -> Result<Names, Fault> {
-        Names::parse(&self.database, &self.atom_table, &self.composite_table).map_err(|error| {
-            Fault::new(
-                Code::FluxIdMalformed,
-                "--database, --atom-table, --composite-table",
-                error.to_string(),
-            )
+    fn parse(&self) -> Result<BothNames, Fault> {
+        let by_month = Names::parse(&self.database, &self.atom_table, &self.composite_table);
+        let both = by_month
+            .and_then(|by_month| Ok(BothNames { by_month, by_year: self.strategy.names(&self.database)? }));
+        both.map_err(|error| {
+            let options =
+                "--database, --atom-table, --composite-table, --year-atom-table, --year-composite-table";
+            Fault::new(Code::FluxIdMalformed, options, error.to_string())
         })
     }
 
@@ -357,9 +377,15 @@ fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
 }
 
 impl IdentifierView {
-    fn of(names: &Names, level: Level, place: StorageAddress) -> Self {
-        let (database, table) = names.of(level, place);
+    fn of(names: &BothNames, strategy: Strategy, level: Level, place: StorageAddress) -> Self {
+        let (database, table) = names.of(strategy, level, place);
+        let year = match strategy {
+            Strategy::Month => None,
+            Strategy::Year(year) => Some(year),
+        };
         Self {
+            strategy: strategy.name(),
+            year,
             side: place.side.name(),
             partition: format!("{:02}", place.partition),
             month: format!("{:02}", place.month.digits()),
@@ -381,6 +407,8 @@ impl IdentifierView {
         lines.push(format!("side        {}", self.side));
         lines.push(format!("partition   {}", self.partition));
         lines.push(format!("month       {}", self.month));
+        let year = self.year.map_or_else(String::new, |year| format!(", whose last digit is {year}"));
+        lines.push(format!("strategy    by {}{year}", self.strategy));
         lines.push(format!("database    {}", self.database));
         lines.push(format!("table       {}", self.table));
         lines.extend(self.settlement_table.as_ref().map(|table| format!("settlement  {table}")));

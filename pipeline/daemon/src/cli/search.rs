@@ -9,7 +9,7 @@ use std::time::Duration;
 use anabranch_pipeline::composition;
 use anabranch_pipeline::deliver::fence;
 use anabranch_pipeline::error::{Class, Fault};
-use anabranch_pipeline::ports::READER_REPLICA_SLOT;
+use anabranch_pipeline::ports::{LaneStore as _, READER_REPLICA_SLOT};
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
@@ -28,6 +28,8 @@ use crate::wiring::{Documents, Wiring};
 
 /// Pause between two attempts of a lane.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks at a lane that reads tables.
+const POLL: Duration = Duration::from_millis(200);
 /// Time between two lines of progress in the log.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -182,12 +184,38 @@ async fn build(
             let position = fence(&mut living).await?;
             report(id, position, &mut seen).await;
         }
+        until_read(documents, id, index).await?;
         done.cancel();
         Ok(())
     };
     let work =
         retried(wiring, || attempt(wiring, documents, (number, id), index, (&reached, &done)), &reached);
     tokio::try_join!(goal, work).map(|_| ())
+}
+
+/// Waits until a lane of the rebuild has read all tables that it is to read: row events tell neither rows from before
+/// the history nor rows that changed unseen. Logs meanwhile what is left.
+async fn until_read(documents: &Documents, id: &LaneId, index: &str) -> Result<(), Fault> {
+    let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
+    let mut report_at = Instant::now() + REPORT_INTERVAL;
+    loop {
+        let refresh = match store.load().await {
+            Ok(progress) => progress.refresh,
+            Err(fault) if fault.class() == Class::Transient => {
+                tracing::warn!(lane = %id, %fault, "tried again");
+                tokio::time::sleep(RETRY_PAUSE).await;
+                continue;
+            }
+            Err(fault) => return Err(fault),
+        };
+        let Some(refresh) = refresh else { return Ok(()) };
+        if Instant::now() >= report_at {
+            report_at = Instant::now() + REPORT_INTERVAL;
+            let (rows, waiting) = (refresh.rows, refresh.rereads.len());
+            tracing::info!(lane = %id, rows, waiting, "rebuilding: the lane still reads tables");
+        }
+        tokio::time::sleep(POLL).await;
+    }
 }
 
 /// Waits until the rebuild has reached the position, and logs meanwhile how far it is.

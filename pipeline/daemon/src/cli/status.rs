@@ -313,10 +313,13 @@ fn lane_row(lane: &LaneView, now_us: u64) -> [String; 9] {
     ]
 }
 
-/// Returns `12000 of about 300000 rows, 9800/s, 29 s left`, as far as it is known.
+/// Returns `12000 of about 300000 rows, 9800/s, 29 s left`, as far as it is known; before it `removes 2 tables` while
+/// derived rows of dropped tables are removed.
 fn refresh(lane: &LaneView) -> String {
-    let Some(rows) = lane.refreshed_rows else { return "-".to_owned() };
-    let mut text = rows.to_string();
+    let removes = (lane.withdrawn_tables > 0).then(|| format!("removes {} tables", lane.withdrawn_tables));
+    let Some(rows) = lane.refreshed_rows else { return removes.unwrap_or_else(|| "-".to_owned()) };
+    let mut text = removes.map_or(String::new(), |removes| removes + ", ");
+    _ = write!(text, "{rows}");
     if let Some(expected) = lane.refresh_rows {
         _ = write!(text, " of about {expected}");
     }

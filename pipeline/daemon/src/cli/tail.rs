@@ -112,9 +112,11 @@ async fn tail(wiring: &Wiring, sources: Vec<String>, arguments: &Arguments) -> O
     let (lines, mut rendered) = mpsc::channel(AHEAD_MESSAGES);
     let mut tasks = JoinSet::new();
     for source in sources {
+        let generation = wiring.source_config(&source).map_err(|fault| vec![fault])?.generation;
         let follower = Follower {
             log: log.clone(),
             source,
+            generation,
             from: arguments.from,
             follow: !arguments.no_follow,
             filter: Filter {
@@ -155,6 +157,7 @@ async fn tail(wiring: &Wiring, sources: Vec<String>, arguments: &Arguments) -> O
 struct Follower {
     log: Log,
     source: String,
+    generation: u32,
     from: From,
     follow: bool,
     filter: Filter,
@@ -203,7 +206,8 @@ impl Follower {
         let mut index = 0;
         while let Some(change) = changes.next().map_err(corrupt)? {
             if self.filter.passes(&change) {
-                lines.push(json_of(&self.source, &message.entry, index, &change).to_string());
+                let source = (self.source.as_str(), self.generation);
+                lines.push(json_of(source, &message.entry, index, &change).to_string());
             }
             index += 1;
         }

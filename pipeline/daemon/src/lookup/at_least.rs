@@ -10,7 +10,8 @@
 //! A lane that has passed the point may still owe a table: rows of it changed without row events, and the lane is to
 //! read it again. Any code may be in any table of the source, so a request waits for that too, whatever the position of
 //! the lane's entry: an entry keeps the latest of several changes only. A lane that owes more tables than it can list
-//! reads every table, and a request waits for that, too. It does not wait for any other refresh of every table.
+//! reads every table, and a request waits for that, too. It does not wait for any other refresh of every table. A lane
+//! also owes the removal of claims of a table that was dropped or truncated.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -109,20 +110,22 @@ impl PassedPositions {
         };
         if let (Ok(true), Some(owed)) = (has_passed(progress.as_ref(), &at_least.at), owed(progress.as_ref()))
         {
-            let Owed::Table(shard) = owed else {
-                return format!(
-                    "{wanted}; lane {lane} has passed it, and is to read every table again, as rows of many changed \
-                     without row events"
-                );
-            };
-            let table = match directory.table(shard) {
+            let table = |shard| match directory.table(shard) {
                 Some((_, table)) => format!("table {}.{}", table.identity.database, table.identity.table),
                 None => format!("the table of shard {shard}"),
             };
-            return format!(
-                "{wanted}; lane {lane} has passed it, and is to read {table} again, whose rows changed without row \
-                 events"
-            );
+            let work = match owed {
+                Owed::Table(shard) => {
+                    format!("read {} again, whose rows changed without row events", table(shard))
+                }
+                Owed::Every => {
+                    "read every table again, as rows of many changed without row events".to_owned()
+                }
+                Owed::Removal(shard) => {
+                    format!("remove the rows of {}, which was dropped or truncated", table(shard))
+                }
+            };
+            return format!("{wanted}; lane {lane} has passed it, and is to {work}");
         }
         let lane_state = describe_lane(progress.as_ref(), at_least);
         let mut text = format!("{wanted}; lane {lane} {lane_state}");
@@ -203,18 +206,24 @@ fn shortened(set: &str) -> String {
     }
 }
 
-/// What a lane is to read again.
+/// The tables that a lane is to read again, or to remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Owed {
     /// Rows of this table changed without row events.
     Table(ShardId),
     /// Rows of more tables did than the lane lists.
     Every,
+    /// This table was dropped or truncated.
+    Removal(ShardId),
 }
 
-/// Returns what the lane is to read again, if there is something.
+/// Returns what the lane is to read again or to remove, if there is something.
 fn owed(progress: Option<&Progress>) -> Option<Owed> {
-    let refresh = progress?.refresh.as_ref()?;
+    let progress = progress?;
+    if let Some(shard) = progress.withdrawals.first() {
+        return Some(Owed::Removal(shard));
+    }
+    let refresh = progress.refresh.as_ref()?;
     match refresh.every_waits {
         true => Some(Owed::Every),
         false => refresh.rereads.keys().next().copied().map(Owed::Table),
@@ -305,6 +314,9 @@ mod tests {
         assert_eq!(owed(Some(&in_refresh(many))), Some(Owed::Every));
         assert_eq!(owed(Some(&in_refresh(Some(Refresh::new(Scope::Source))))), None);
         assert_eq!((owed(Some(&in_refresh(None))), owed(None)), (None, None));
+        let withdrawals = "1:7:160=1a".parse().unwrap();
+        let removes = Progress { withdrawals, ..Progress::default() };
+        assert_eq!(owed(Some(&removes)), Some(Owed::Removal(ShardId::from_u64(26).unwrap())));
     }
 
     #[test]

@@ -99,6 +99,9 @@ pub struct LaneView {
     /// Rows that the refresh will read in all, as the source estimates; `None` for keys or a condition.
     pub refresh_rows: Option<u64>,
     pub refresh_seconds_left: Option<f64>,
+    /// Dropped and truncated tables of which the lane is still to remove derived rows.
+    #[serde(default)]
+    pub withdrawn_tables: usize,
 }
 
 /// One cache.
@@ -446,6 +449,7 @@ impl LaneObservation {
             committed_at_us: self.progress.as_ref().and_then(|progress| known_time(progress.committed_at_us)),
             rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
             rows_per_second: self.rows.per_second(),
+            withdrawn_tables: self.progress.as_ref().map_or(0, |progress| progress.withdrawals.len()),
             refreshed_rows: refresh.map(|refresh| refresh.rows),
             refreshed_rows_per_second,
             refresh_rows,

@@ -119,7 +119,7 @@ fn warn(record: &OperationRecord, fault: &Fault) {
     );
 }
 
-/// What an operation has done, and where its records are.
+/// The changes that an operation has made, and the place of its records.
 #[derive(Debug)]
 pub struct Recorded<T> {
     pub done: T,

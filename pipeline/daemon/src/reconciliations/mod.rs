@@ -95,7 +95,7 @@ struct EndSignals<'a> {
     window: Option<(u64, &'a CancellationToken)>,
 }
 
-/// What a reconciliation would do.
+/// The work that a reconciliation would do.
 #[derive(Debug)]
 pub struct ReconcilePlan {
     pub stores: Vec<String>,

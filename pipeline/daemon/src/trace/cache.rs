@@ -1,4 +1,4 @@
-//! What a cache holds of the codes of a device, compared with the mapping tables.
+//! Compares the entries of a cache for the codes of a device with the mapping tables.
 
 use std::time::Duration;
 

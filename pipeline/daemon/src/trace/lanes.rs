@@ -135,7 +135,7 @@ fn reach(
     let reads_tables = progress.refresh.as_ref().is_some_and(|refresh| {
         let is_of_tables = matches!(refresh.scope, Scope::Source | Scope::Table(_));
         is_of_tables || refresh.every_waits || !refresh.rereads.is_empty()
-    });
+    }) || progress.withdrawals.are_owed_at(*place);
     let state = view.map(|view| view.state.as_str());
     match state {
         _ if is_of_source && !reads_tables && !progress.is_replaying() && progress.position >= *place => {
@@ -205,6 +205,10 @@ mod tests {
         assert_eq!(seen(&Progress::default(), "new"), LaneReach::Replaying);
         let refresh = Some(anabranch_pipeline::records::Refresh::new(Scope::Source));
         assert_eq!(seen(&Progress { refresh, ..at("1:4:96") }, "current"), LaneReach::Refreshing);
+        for (removal, expected) in [("1:4:96=1a", LaneReach::Refreshing), ("1:4:112=1a", LaneReach::Passed)] {
+            let withdrawals = removal.parse().unwrap();
+            assert_eq!(seen(&Progress { withdrawals, ..at("1:4:96") }, "current"), expected, "{removal}");
+        }
         assert_eq!(reach(None, None, None), LaneReach::Unknown);
     }
 }

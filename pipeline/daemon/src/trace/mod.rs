@@ -74,7 +74,7 @@ struct EntityTrace<'t> {
     end: Instant,
 }
 
-/// What sources, lanes and stores have of the keys.
+/// The state of the keys on sources, in lanes and in stores.
 struct Look<'t> {
     sources: SourceLook,
     lanes: Vec<TracedLane>,

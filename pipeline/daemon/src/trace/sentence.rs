@@ -7,7 +7,7 @@ use super::lanes::{LaneReach, TracedLane};
 use super::stores::{Difference, DifferenceKind};
 use super::view::{CacheEntryView, UnreadView};
 
-/// What was read of a key.
+/// The facts that were read about one key.
 #[derive(Default)]
 pub(super) struct Facts<'f> {
     /// Source rows as `database.table of source`.

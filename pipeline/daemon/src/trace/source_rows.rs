@@ -64,7 +64,7 @@ pub(super) struct SourceRow {
     pub(super) fields: Map<String, Json>,
 }
 
-/// What the sources have of the keys.
+/// The rows of the keys on their sources.
 #[derive(Debug, Default)]
 pub(super) struct SourceLook {
     pub(super) rows: Vec<SourceRow>,

@@ -52,7 +52,7 @@ pub(super) struct Difference {
     pub(super) source_table: String,
 }
 
-/// What one target has of the keys, or why it could not be read.
+/// The rows and documents of one target that belong to the keys, or the reason why it could not be read.
 pub(super) struct StoreLook<'w> {
     /// Index of the traced projection.
     place: usize,

@@ -11,7 +11,8 @@ pub use anabranch_connectors::mysql::source_rows::MysqlSourceRows as CouponSourc
 pub use anabranch_connectors::mysql::store::MysqlHistory as PastReports;
 use anabranch_connectors::mysql::store::{MysqlTarget, SetupReport};
 pub use anabranch_connectors::nats::work_queue::{
-    Delivery as CouponDelivery, NatsWorkQueue as CouponQueue, WorkQueuePart as CouponQueuePart,
+    ACK_WAIT as COUPON_ACK_WAIT, Delivery as CouponDelivery, NatsWorkQueue as CouponQueue,
+    WorkQueuePart as CouponQueuePart,
 };
 use anabranch_coupons::ports::CouponSystem;
 use anabranch_coupons::records::Unique;
@@ -48,9 +49,14 @@ impl Wiring {
         let made = ledger::setup(target, UNUSED).await.map_err(one)?;
         let queue = self.work_queue().await.map_err(one)?.setup().await?;
         let thing = format!("coupon ledger of target {}", target.name());
+        let SetupReport { databases, tables, columns, .. } = made;
+        let added = match columns {
+            0 => String::new(),
+            columns => format!("; added {columns} columns to tables of an earlier version"),
+        };
         let made = match made == SetupReport::default() {
             true => format!("{thing}: as needed"),
-            false => format!("{thing}: created {} databases, {} tables", made.databases, made.tables),
+            false => format!("{thing}: created {databases} databases, {tables} tables{added}"),
         };
         Ok(vec![made, queue.to_string()])
     }

@@ -46,7 +46,9 @@ impl FluxIdentifiers {
     ) -> Option<Self> {
         let config = wiring.config().flux_identifiers()?.clone();
         let settings = settings(&config);
-        let issuer = Arc::new(adapt(FluxIssuer::new(FluxSequence::new(&config), settings)));
+        let years = wiring.config().flux.as_ref().and_then(|flux| flux.years);
+        let issuer = FluxIssuer::new(FluxSequence::new(&config), settings).with_years(years);
+        let issuer = Arc::new(adapt(issuer));
         Some(Self { wiring: wiring.clone(), config, issuer })
     }
 

@@ -42,6 +42,7 @@ use super::changed_claims::ChangedClaims;
 use super::plan::Work;
 use super::read::Read;
 use super::{AGAIN, Refresher};
+use crate::deliver::lane::unless;
 use crate::deliver::shared::Shared;
 use crate::deliver::window::LaneWindow;
 use crate::error::{Class, Fault};
@@ -323,9 +324,11 @@ impl<S: RowSource> Refresher<'_, S> {
                 running.subtract(&row, changes);
             }
         };
-        match store.rows_of_shard(&page, PAGE_ROWS, &mut visit).await {
-            Ok(Some(next)) => running.next = Needed::Stored(next),
-            Ok(None) => return self.end_comparison(window, store).await,
+        match unless(&self.cancel, store.rows_of_shard(&page, PAGE_ROWS, &mut visit)).await {
+            Ok(Some(Some(next))) => running.next = Needed::Stored(next),
+            Ok(Some(None)) => return self.end_comparison(window, store).await,
+            // The lane ends, and it has nothing to store: the comparison is in memory alone.
+            Ok(None) => self.comparisons.running = None,
             Err(fault) => {
                 tracing::warn!(lane = %self.id, %fault, "derived rows of a table could not be read");
                 if fault.class() == Class::Transient {

@@ -181,6 +181,26 @@ mod tests {
         assert_eq!(next(&alone, Some(&tables), &aside, None), Work::WaitForSetAside);
     }
 
+    /// It is gone without a trace in the binlog, or a lost grant hides it. `remove --table` ends the wait for one that
+    /// is gone.
+    #[test]
+    fn a_waiting_table_that_the_source_does_not_list_lets_the_others_go_first_and_keeps_waiting() {
+        let (tables, none) = ([table(1), table(2)], BTreeSet::new());
+        let hidden = Refresh::with_reread(None, table(9).shard, Lsn::MAX);
+        assert_eq!(next(&hidden, Some(&tables), &none, None), Work::WaitForSetAside);
+        let both = Refresh::with_reread(Some(hidden.clone()), tables[1].shard, Lsn::MAX);
+        assert_eq!(begun(next(&both, Some(&tables), &none, None)), Some((2, true)));
+        let all = Refresh { rereads: hidden.rereads, ..Refresh::new(Scope::Source) };
+        assert_eq!(begun(next(&all, Some(&tables), &none, None)), Some((1, false)));
+        let read = Refresh { done: Some(tables[1].shard), ..all };
+        assert_eq!(next(&read, Some(&tables), &none, None), Work::Finished);
+        let left = read.after_scope().expect("it still waits");
+        assert_eq!((&left.scope, left.rereads.len()), (&Scope::Rereads, 1));
+        let forgotten = Refresh { rereads: BTreeMap::new(), ..left };
+        assert_eq!(next(&forgotten, Some(&tables), &none, None), Work::Finished);
+        assert_eq!(forgotten.after_scope(), None);
+    }
+
     #[test]
     fn a_table_that_is_compared_goes_on_though_another_one_waits_too() {
         let (tables, none) = ([table(1), table(2), table(3)], BTreeSet::new());

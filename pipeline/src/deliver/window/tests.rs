@@ -163,6 +163,38 @@ fn an_epoch_is_noted_before_its_first_rows() {
 }
 
 #[test]
+fn a_fail_over_within_a_replay_has_all_tables_read_and_the_note_of_the_epoch_says_so() {
+    let of_epoch = |epoch, position: u64| Lsn::new(epoch, 1, position * 16).unwrap();
+    let mut entering = message(1, 10, &[11], 12);
+    entering.envelope.position = of_epoch(2, 10);
+    for (highest, is_cut_short) in [(lsn(15), true), (lsn(10), false), (of_epoch(2, 8), false)] {
+        let stored = Progress { position: lsn(10), highest_position: highest, ..Progress::default() };
+        let mut window = LaneWindow::new(stored);
+        let withdraw =
+            |change: &Change<'_, '_>, flush: &mut Flush| flush.withdraw(change.table.shard, change.lsn);
+        window.add_message(&lane(), &entering, withdraw).unwrap();
+        let (progress, rereads) = (window.progress(), window.flush.rereads.len());
+        assert_eq!(
+            (progress.may_begin_anew(), rereads),
+            (is_cut_short, usize::from(is_cut_short)),
+            "{highest}"
+        );
+        assert_eq!(progress.highest_change, of_epoch(2, 10), "older chunks do not count");
+        let note = window.epoch_record().map(|note| note.progress.may_begin_anew());
+        assert_eq!(note, (highest.epoch() == 1).then_some(is_cut_short), "{highest}");
+    }
+    // The replay ends before the other server comes.
+    let stored = Progress { position: lsn(10), highest_position: lsn(15), ..Progress::default() };
+    let mut window = LaneWindow::new(stored);
+    taken(&mut window, &message(1, 10, &[11], 15)).unwrap();
+    entering.envelope.previous = lsn(15);
+    entering.payload = Bytes::new();
+    entering.envelope.changes = 0;
+    taken(&mut window, &entering).unwrap();
+    assert_eq!((window.progress().position, window.progress().may_begin_anew()), (of_epoch(2, 10), false));
+}
+
+#[test]
 fn what_was_applied_before_an_epoch_is_behind_no_chunk_that_is_older_than_its_first_message() {
     let begins = Lsn::new(2, 4, 160).unwrap();
     let of_epoch = |previous: u64| {

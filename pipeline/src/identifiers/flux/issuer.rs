@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::{FluxId, Region, SEQUENCES};
+use anabranch_schemas::flux::years::Years;
 use jiff::civil::Date;
 use metrics::{counter, gauge};
 use tokio::time::Instant;
@@ -65,6 +66,8 @@ impl LeasedRange {
 pub struct FluxIssuer<S> {
     sequence: S,
     settings: FluxSettings,
+    /// The strategy by year; `None` = no identifier has a year digit.
+    years: Option<Years>,
     /// Numbers of a first lease, at least.
     range_min: u32,
     held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<LeasedRange>>>>>,
@@ -72,7 +75,13 @@ pub struct FluxIssuer<S> {
 
 impl<S: Sequence> FluxIssuer<S> {
     pub fn new(sequence: S, settings: FluxSettings) -> Self {
-        Self { sequence, settings, range_min: RANGE_MIN, held: Mutex::default() }
+        Self { sequence, settings, years: None, range_min: RANGE_MIN, held: Mutex::default() }
+    }
+
+    /// Returns an issuer whose identifiers have a year digit where the strategy by year covers them.
+    #[must_use]
+    pub fn with_years(self, years: Option<Years>) -> Self {
+        Self { years, ..self }
     }
 
     /// Returns an issuer for a process that ends after one order: it leases only what it needs, and skips nothing.
@@ -121,7 +130,7 @@ impl<S: Sequence> FluxIssuer<S> {
             Some(given) => given,
             None => self.remembered(registers, key, order, today).await?,
         };
-        if !order.is_as_given(&given.first, given.count) {
+        if !order.is_as_given(&given.first, given.count, self.years.as_ref()) {
             let found = "an earlier request with this key asked for other identifiers";
             return Err(Fault::new(Code::KeyReused, "idempotency-key", found)
                 .needs("exactly the first request")
@@ -173,10 +182,10 @@ impl<S: Sequence> FluxIssuer<S> {
             let found = format!("{} identifiers", order.count);
             return Err(Fault::new(Code::CountOutOfRange, "count", found).needs(format!("1 to {RANGE_MAX}")));
         }
-        Ok(template)
+        Ok(order.with_year(template, self.years.as_ref()))
     }
 
-    /// Returns the slot of a counter's range; it drops ranges of days that nobody can order any more.
+    /// Returns the slot of a counter's range; it drops ranges of days that no caller can order any more.
     fn slot(&self, counter: Counter, today: Date) -> Arc<tokio::sync::Mutex<Option<LeasedRange>>> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let is_near = |date: Date| today.until(date).is_ok_and(|span| span.get_days().abs() <= 10);

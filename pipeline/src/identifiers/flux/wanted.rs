@@ -5,6 +5,7 @@
 
 use anabranch_schemas::flux::id::{FluxId, Part, Parts, Region, Side};
 use anabranch_schemas::flux::placement::{Kind, StorageAddress};
+use anabranch_schemas::flux::years::Years;
 use jiff::ToSpan;
 use jiff::civil::Date;
 
@@ -31,6 +32,7 @@ pub struct FluxOrder {
     pub date: Option<Date>,
     pub version: u8,
     pub business: u8,
+    /// The reserved digits. With the strategy by year, the year digit replaces one of them.
     pub reserved: u8,
     /// Number of identifiers, at least 1.
     pub count: u32,
@@ -126,19 +128,29 @@ impl FluxOrder {
         }
     }
 
+    /// Returns a new identifier with its year digit, if the strategy by year covers it.
+    pub(super) fn with_year(&self, id: FluxId, years: Option<&Years>) -> FluxId {
+        years.map_or(id, |years| years.with_year(id, self.kind, self.parent.as_ref()))
+    }
+
     /// Returns whether identifiers that were given out with the same key are those of this order. A repetition may come
-    /// after midnight: its day is then that of the first request.
-    pub(super) fn is_as_given(&self, first: &FluxId, count: u32) -> bool {
+    /// after midnight: its day is then that of the first request. It may also come after the strategy by year was
+    /// configured: the first request then got identifiers without a year digit.
+    pub(super) fn is_as_given(&self, first: &FluxId, count: u32, years: Option<&Years>) -> bool {
         let given = first.parts();
         let is_of_day = self.date.is_none_or(|date| date == given.date);
         let wanted = self.template(given.region, given.system, given.date);
-        let is_same = wanted.is_ok_and(|wanted| wanted.with_sequence(given.sequence) == Some(*first));
+        let is_same = wanted.is_ok_and(|wanted| {
+            let of_order = [wanted, self.with_year(wanted, years)];
+            of_order.into_iter().any(|wanted| wanted.with_sequence(given.sequence) == Some(*first))
+        });
         is_of_day && is_same && count == self.count
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use anabranch_schemas::flux::years::{CutOver, YearDigit};
     use jiff::civil::date;
 
     use super::*;
@@ -241,16 +253,35 @@ mod tests {
         let order = FluxOrder { count: 5, ..recharge(5) };
         let first = order.template(Region::UnitedStates, 31, date(2026, 10, 31)).unwrap();
         let first = first.with_sequence(77).unwrap();
-        assert!(order.is_as_given(&first, 5));
-        assert!(!order.is_as_given(&first, 6));
+        assert!(order.is_as_given(&first, 5, None));
+        assert!(!order.is_as_given(&first, 6, None));
         for other in [
             FluxOrder { partition: Some(6), ..order.clone() },
             FluxOrder { business: 2, ..order.clone() },
             FluxOrder { date: Some(TODAY), ..order.clone() },
             FluxOrder { is_failed_over: true, ..order.clone() },
         ] {
-            assert!(!other.is_as_given(&first, 5), "{other:?}");
+            assert!(!other.is_as_given(&first, 5, None), "{other:?}");
         }
-        assert!(FluxOrder { date: Some(date(2026, 10, 31)), ..order }.is_as_given(&first, 5));
+        assert!(FluxOrder { date: Some(date(2026, 10, 31)), ..order }.is_as_given(&first, 5, None));
+    }
+
+    #[test]
+    fn a_new_identifier_has_its_year_digit_and_a_repetition_across_the_configuration_is_the_same() {
+        let years = Years { cut_over: CutOver::Date(date(2026, 11, 1)), digit: YearDigit::Second };
+        let order = FluxOrder { reserved: 40, ..recharge(5) };
+        let before = order.template(Region::UnitedStates, 31, TODAY).unwrap();
+        let first = order.with_year(before, Some(&years));
+        assert_eq!((first.parts().reserved, order.with_year(before, None)), (46, before));
+        let capture = FluxOrder { kind: Kind::Capture, parent: Some(first), partition: None, ..recharge(5) };
+        let capture = capture
+            .with_year(capture.template(Region::UnitedStates, 31, date(2027, 1, 2)).unwrap(), Some(&years));
+        assert_eq!((capture.parts().reserved, capture.parts().month.digits()), (6, 10));
+        for given in [before, first] {
+            assert!(order.is_as_given(&given, 1, Some(&years)), "{given}");
+        }
+        assert!(!order.is_as_given(&first, 1, None));
+        let of_another_year = first.with_reserved(47).unwrap();
+        assert!(!order.is_as_given(&of_another_year, 1, Some(&years)));
     }
 }

@@ -120,6 +120,20 @@ fn what_stands_wrong_is_counted_by_reason_and_claims_its_rows() {
     );
 }
 
+/// A retention job deletes it: it stands under another shard, and no alert may call it new.
+#[test]
+fn an_odd_document_that_passes_to_an_heir_of_its_table_is_not_counted_again() {
+    let odd = row(&id(RECHARGE, Month::Of(6), 47, 1), None);
+    let own = table(5, 5);
+    let shard = ShardId::of("source", &own.database, "composite_05_05\0heir", 0);
+    let count = |table: &TableIdentity<'_>| {
+        let (mut claims, mut defects) = (0, Defects::default());
+        rules(1, 1).claims(table, &odd, Some(&mut defects), &mut |_| claims += 1);
+        (claims, defects.is_empty())
+    };
+    assert_eq!((count(&own), count(&TableIdentity { shard, ..own.clone() })), ((1, false), (1, true)));
+}
+
 #[test]
 fn a_text_that_is_no_identifier_makes_no_claim_and_a_malformed_parent_keeps_no_row_out() {
     let good = id(RECHARGE, Month::Of(5), 5, 1);

@@ -26,6 +26,7 @@ fn audit(spread: Spread) -> PlacementAudit {
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
         removal: Removal::default(),
+        retention_marker: None,
     };
     let places = Arc::new(FluxPlaces::new(SYSTEM, &[], Vec::new(), Vec::new()));
     PlacementAudit::new(Rules::of(Entity::User, &[config], &places), 7)

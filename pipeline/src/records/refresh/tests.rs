@@ -177,6 +177,22 @@ fn a_table_waits_until_it_was_read_from_its_latest_change_on() {
     assert_eq!(Refresh::with_every_table(Some(many)), owed, "they still wait");
 }
 
+/// A statement by text may name as many tables as the configuration can.
+#[test]
+fn a_hundred_thousand_tables_at_once_are_one_reading_of_all() {
+    let mut refresh = None;
+    let mut longest = 0;
+    for table in 0..100_000 {
+        let waiting = Refresh::with_reread(refresh, numbered(table), Lsn::new(1, 7, 160).unwrap());
+        longest = longest.max(waiting.rereads.len());
+        refresh = Some(waiting);
+    }
+    let refresh = refresh.unwrap();
+    assert!(refresh.reads_every_table() && refresh.every_waits && longest <= REREADS_MAX);
+    let text = refresh.to_string();
+    assert!(text.len() < 64 * 1024 && text.parse() == Ok(refresh), "{} bytes", text.len());
+}
+
 #[test]
 fn repairs_of_keys_are_kept_and_go_before_every_table() {
     let repair = Refresh::with_reread(Some(Refresh::new(keys())), numbered(4), Lsn::MAX);

@@ -5,9 +5,10 @@ use std::num::NonZeroUsize;
 
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{LaneStore, ShardPage};
+use anabranch_pipeline::ports::{ClaimsPage, LaneStore, ShardPage};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, DerivedRow, Flush, Mutation, MutationAction, Progress, Replacement};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use super::{Ground, Twin};
@@ -59,6 +60,15 @@ impl LaneStore for AsDocuments {
 
     async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
         self.0.shards_with_rows(shards).await
+    }
+
+    async fn withdrawn_claims(
+        &mut self,
+        withdrawals: &[(ShardId, Lsn)],
+        page: &ClaimsPage,
+        limit: NonZeroUsize,
+    ) -> Result<(Vec<Mutation>, Option<ClaimsPage>), Fault> {
+        self.0.withdrawn_claims(withdrawals, page, limit).await
     }
 
     async fn rows_of_shard(

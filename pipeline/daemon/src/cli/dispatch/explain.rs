@@ -285,7 +285,9 @@ fn of_row(occurrence: Occurrence, row: &LedgerRow) -> String {
         }
     };
     let tries = if row.tries == 0 { String::new() } else { format!(", after {} tries", row.tries) };
-    format!("The ledger row of {occurrence} is for {}: {state}{tries}.", row.day)
+    let version =
+        row.version.map_or_else(String::new, |version| format!(", by version {version} of the programme"));
+    format!("The ledger row of {occurrence} is for {}: {state}{tries}{version}.", row.day)
 }
 
 /// Returns a reason in words.

@@ -10,7 +10,7 @@ mod letters;
 mod plan;
 mod take_in;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use anabranch_coupons::ports::Clock;
 use anabranch_coupons::programme::Programme;
@@ -175,6 +175,7 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
     for (reason, count) in &view.refused {
         line.push_str(&format!("\n  refused    {count} {}", reason.replace('_', " ")));
     }
+    version_lines(&view.versions).for_each(|version| line.push_str(&format!("\n{version}")));
     if view.unreadable > 0 {
         line.push_str(&format!("\n  missed     {} source unreadable", view.unreadable));
     }
@@ -197,6 +198,14 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
         line.push_str(&format!("\n  open       {} earlier days are not closed", view.open_before));
     }
     line
+}
+
+/// Returns a line for each version of the programme by which coupons were granted, with counts if there are several.
+fn version_lines(versions: &BTreeMap<String, u64>) -> impl Iterator<Item = String> {
+    versions.iter().map(move |(version, granted)| match versions.len() {
+        1 => format!("  version    {version} of the programme"),
+        _ => format!("  version    {granted} granted by version {version} of the programme"),
+    })
 }
 
 async fn report(wiring: &Wiring, programmes: &[Programme], of_day: &OfDay) -> Result<Exit, Fault> {
@@ -243,6 +252,7 @@ fn report_text(signed: &Signed) -> String {
     lines.extend(
         refused.iter().map(|(reason, count)| format!("  refused    {count} {}", reason.replace('_', " "))),
     );
+    lines.extend(version_lines(&signed.report.versions));
     if signed.report.unreadable > 0 {
         lines.push(format!("  missed     {} source unreadable", signed.report.unreadable));
     }
@@ -271,5 +281,27 @@ fn phase_of(run: &DayRun) -> &'static str {
         1 => "has frozen midnight's tables",
         2 => "has frozen noon's tables",
         _ => "has frozen the catch-up",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coupons_are_counted_by_version_when_there_are_several() {
+        let lines = |versions: &[(&str, u64)]| {
+            let versions = versions.iter().map(|(version, granted)| ((*version).to_owned(), *granted));
+            version_lines(&versions.collect()).collect::<Vec<_>>()
+        };
+        assert!(lines(&[]).is_empty());
+        assert_eq!(lines(&[("3f9a12c0", 50)]), ["  version    3f9a12c0 of the programme"]);
+        assert_eq!(
+            lines(&[("3f9a12c0", 48), ("unknown", 2)]),
+            [
+                "  version    48 granted by version 3f9a12c0 of the programme",
+                "  version    2 granted by version unknown of the programme",
+            ]
+        );
     }
 }

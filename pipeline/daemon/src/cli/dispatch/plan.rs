@@ -1,6 +1,6 @@
 //! `dispatch plan`: shows the tables that a day reads, their users, and the effect of a run. It changes nothing.
 
-use anabranch_coupons::days::members;
+use anabranch_coupons::days::{members, rules};
 use anabranch_coupons::ports::{CohortRows, Ledger};
 use anabranch_coupons::programme::{Programme, WithoutReconciliation};
 use anabranch_coupons::records::RunKey;
@@ -21,6 +21,8 @@ struct PlanView {
     programme: String,
     day: String,
     coupon: String,
+    /// The version of the rules: those of the run, or those with which the file would begin it.
+    version: Option<String>,
     starts_at: Option<String>,
     noon_at: Option<String>,
     tables: Vec<TableView>,
@@ -52,8 +54,15 @@ pub(super) async fn run(
     let ledger = wiring.coupon_ledger().await?;
     let mut views = Vec::new();
     for programme in programmes {
+        let key = RunKey { programme: programme.name.clone(), day };
+        let found_run = ledger.with_run(&key, &[], |l| l.run.clone()).await?;
+        let planned = match &found_run {
+            Some(run) => run.rules.clone(),
+            None => ledger.with_programme(&programme.name, |l| rules(l, programme, day)).await?,
+        };
+        let version = found_run.as_ref().map_or_else(|| planned.version(), |run| run.version);
         let mut tables = Vec::new();
-        for found in celebrated(day, &programme.calendars, programme.leap_day) {
+        for found in celebrated(day, &planned.calendars, planned.leap_day) {
             let (users, misplaced) = users(&cohort, found.birthday, programme).await?;
             tables.push(TableView {
                 table: found.birthday.table(),
@@ -68,12 +77,11 @@ pub(super) async fn run(
         let is_reconciled = reconciled_at
             .zip(starts_at)
             .is_some_and(|(at, starts_at)| at + programme.reconciliation_age >= starts_at);
-        let key = RunKey { programme: programme.name.clone(), day };
-        let found = ledger.with_run(&key, &[], |l| l.run.clone()).await?;
         views.push(PlanView {
             programme: programme.name.to_string(),
             day: day.to_string(),
             coupon: programme.coupon.to_string(),
+            version: version.map(|version| version.to_string()),
             starts_at: starts_at.map(|at| at.to_string()),
             noon_at: programme.at(day, programme.noon_at).map(|at| at.to_string()),
             tables,
@@ -84,7 +92,7 @@ pub(super) async fn run(
                 WithoutReconciliation::Go => "go",
                 WithoutReconciliation::Stop => "stop",
             },
-            run: found.as_ref().map(phase_of),
+            run: found_run.as_ref().map(phase_of),
         });
     }
     match json {
@@ -112,8 +120,10 @@ impl PlanView {
         let unknown = || "outside of the calendar".to_owned();
         let starts_at = self.starts_at.clone().unwrap_or_else(unknown);
         let noon_at = self.noon_at.clone().unwrap_or_else(unknown);
+        let version =
+            self.version.as_ref().map_or_else(String::new, |version| format!(", version {version}"));
         let mut lines = vec![
-            format!("{}  {}: coupon {}", self.programme, self.day, self.coupon),
+            format!("{}  {}: coupon {}{version}", self.programme, self.day, self.coupon),
             format!("  begins     {starts_at}, reads its tables again at {noon_at}"),
         ];
         for TableView { table, reason, users, misplaced } in &self.tables {

@@ -63,6 +63,9 @@ fn a_refresh_shows_as_much_as_is_known_of_it() {
     lane.refresh_rows = Some(300_000);
     lane.refresh_seconds_left = Some(29.4);
     assert_eq!(refresh(&lane), "12000 of about 300000 rows, 9800/s, 29 s left");
+    lane = LaneView { withdrawn_tables: 2, refreshed_rows: Some(7), ..LaneView::default() };
+    assert_eq!(refresh(&lane), "removes 2 tables, 7 rows");
+    assert_eq!(refresh(&LaneView { refreshed_rows: None, ..lane }), "removes 2 tables");
     assert_eq!(refresh(&LaneView::default()), "-");
 }
 

@@ -1,4 +1,5 @@
-//! Removes the derived rows of one table that is gone from its source.
+//! Removes the derived rows of one table that is gone from its source, and ends the wait of lanes that are to read it
+//! again.
 //!
 //! The configuration has the source, and its lanes may run: no lane writes rows of a table that does not exist, and a
 //! row that a lane writes over one that was read has another version, and stays. A captured table that comes back
@@ -8,11 +9,13 @@
 use std::collections::BTreeSet;
 
 use anabranch_pipeline::config::{EntityConfig, Removal, SourceConfig};
+use anabranch_pipeline::deliver::forget_rereads;
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::retry::again;
 use anabranch_schemas::shard::ShardId;
 
 use super::{Departed, RemoveOutcome, RemoveRequest, remove_rows};
+use crate::observe::lanes;
 use crate::wiring::Wiring;
 
 pub(super) async fn remove(
@@ -39,7 +42,25 @@ pub(super) async fn remove(
             asked.join(", ")
         ));
     }
+    end_waits(wiring, &shards, &asked, (&mut outcome, is_rehearsal)).await?;
     Ok(outcome)
+}
+
+/// Takes the tables off the lists of those that lanes of these sources are to read again: no reading could come.
+async fn end_waits(
+    wiring: &Wiring,
+    shards: &BTreeSet<ShardId>,
+    sources: &[String],
+    (outcome, is_rehearsal): (&mut RemoveOutcome, bool),
+) -> Result<(), Fault> {
+    for lane in lanes(wiring.config()).into_iter().filter(|lane| sources.contains(&lane.source)) {
+        let ask = async || forget_rereads(&mut wiring.lane(&lane)?, shards, is_rehearsal).await;
+        if again(ask).await? {
+            let waits = if is_rehearsal { "would no longer wait" } else { "no longer waits" };
+            outcome.notes.push(format!("lane {lane} {waits} for a reading of the table"));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the sources that may have had the table: the one that the request names, or else those whose patterns its

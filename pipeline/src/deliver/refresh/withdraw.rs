@@ -1,0 +1,115 @@
+//! A lane removes the claims of dropped and truncated tables in parts, with other changes in between.
+//!
+//! The commit that passes such a statement only stores its withdrawals in progress ([`PendingWithdrawals`]). Afterwards
+//! the lane looks for claims of these tables, some rows at a time, and deletes what it finds under the fence. Each part
+//! begins after the rows of the one before it, so rows of tables that exist again are passed once. Once nothing is
+//! left, the same commit takes the withdrawals off the list. So a lane that is cut off begins with the first derived
+//! table again, and finds less there.
+//!
+//! Why changes in between do no harm:
+//!
+//! - A delete has the position below the withdrawal as its version, so a row of a table that exists again stays, also
+//!   if the same statement wrote it.
+//! - A row that this table writes over an older one gets its own, higher version.
+//! - No chunk of a table is written, compared or swept while claims of it are to be removed. So every row of a chunk
+//!   comes after the removal, as it would if the withdrawal were carried out at once.
+//! - Until the end the lane counts as behind the position of the withdrawal, for all who wait for it.
+//!
+//! A store without transactions does not come here, as rows of a flush that was cut off may still come.
+//!
+//! [`PendingWithdrawals`]: crate::records::PendingWithdrawals
+
+use std::num::NonZeroUsize;
+
+use anabranch_schemas::change::Change;
+use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
+
+use super::Refresher;
+use crate::deliver::lane::unless;
+use crate::deliver::window::LaneWindow;
+use crate::error::Fault;
+use crate::ports::{ClaimsPage, LaneStore, RowSource};
+use crate::records::{Flush, PendingWithdrawals, Progress};
+
+/// Rows at which one part looks, and of which one commit deletes claims, at most: some ten milliseconds, for which
+/// changes wait.
+const PART_ROWS: NonZeroUsize = NonZeroUsize::new(1_000).expect("it is not 0");
+/// Tables whose claims are looked for together, at most: the target looks for each of them in every derived table.
+const SHARDS_MAX: usize = 50;
+
+/// A removal that has begun. It is in memory alone.
+#[derive(Debug)]
+pub(super) struct Removal {
+    withdrawals: Vec<(ShardId, Lsn)>,
+    /// The place with which the next part begins.
+    page: ClaimsPage,
+}
+
+impl Removal {
+    fn of(pending: &PendingWithdrawals) -> Self {
+        Self { withdrawals: pending.oldest(SHARDS_MAX), page: ClaimsPage::default() }
+    }
+}
+
+/// Whether the lane is to remove claims now. It waits while it replays, as every refresh does.
+fn is_due(progress: &Progress) -> bool {
+    !progress.withdrawals.is_empty() && progress.position > Lsn::ZERO && !progress.is_replaying()
+}
+
+impl<S: RowSource> Refresher<'_, S> {
+    /// Reads the rows that are to be written next; waits for ever when there are none. Returns at once while claims are
+    /// to be removed. Cancel safe. `progress` is the lane's with its uncommitted work.
+    pub(in crate::deliver) async fn read(&mut self, progress: &Progress) {
+        self.meters.withdrawals(progress.withdrawals.len());
+        let removes = is_due(progress);
+        tokio::select! {
+            biased;
+            () = self.read_rows(progress) => {}
+            () = std::future::ready(()), if removes => {}
+        }
+    }
+
+    /// Removes some claims of withdrawn tables, then writes the step that may be written. The window must be empty:
+    /// everything that it held is committed, and noted.
+    pub(in crate::deliver) async fn write(
+        &mut self,
+        window: &mut LaneWindow,
+        store: &mut impl LaneStore,
+        project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    ) -> Result<(), Fault> {
+        if is_due(window.progress()) {
+            // On the heap: it is rare, and every step of the lane would have room for it on its stack.
+            Box::pin(self.withdraw(window, store)).await?;
+        }
+        let withdrawals = &window.progress().withdrawals;
+        if self.changes.shards.iter().any(|shard| withdrawals.contains(*shard)) {
+            return Ok(());
+        }
+        self.write_rows(window, store, project).await
+    }
+
+    /// Removes a part of the claims. A part without a claim needs no commit, unless it is the last one.
+    async fn withdraw(&mut self, window: &mut LaneWindow, store: &mut impl LaneStore) -> Result<(), Fault> {
+        let mut flush = Flush::new(window.progress().clone());
+        let begun = self.removal.take();
+        let Removal { withdrawals, page } = begun.unwrap_or_else(|| Removal::of(&flush.progress.withdrawals));
+        let found = unless(&self.cancel, store.withdrawn_claims(&withdrawals, &page, PART_ROWS)).await?;
+        // The lane ends: the next process begins with the first derived table.
+        let Some((claims, next)) = found else { return Ok(()) };
+        claims.into_iter().for_each(|claim| flush.push(claim));
+        if let Some(page) = next {
+            self.removal = Some(Removal { withdrawals, page });
+            if flush.is_empty() {
+                return Ok(());
+            }
+        } else {
+            flush.progress.withdrawals.settle(&withdrawals);
+            tracing::info!(
+                lane = %self.id, tables = withdrawals.len(), left = flush.progress.withdrawals.len(),
+                "the rows of tables that were dropped or truncated are removed"
+            );
+        }
+        self.commit(window, store, flush).await
+    }
+}
