@@ -14,7 +14,7 @@ pub struct Protection {
     pub guards: String,
     pub edits: Vec<Edit>,
     /// Arguments of `cargo test` that choose one test binary, and a part of the names of its tests; the simulation when
-    /// there are none. `--lib` is that of the package of the first edit, unless `--package` names another one.
+    /// there are none.
     #[serde(default)]
     pub test: Vec<String>,
     /// Whether the test needs real servers.
@@ -77,11 +77,11 @@ impl Protection {
         })
     }
 
-    /// Returns the tests to run for this protection; `root` is the checkout.
+    /// Returns the tests to run for this protection.
     ///
-    /// Unit tests are those of one package, since all packages' would link a dozen binaries for each edit. Its
-    /// dependencies are built once more for it, as another selection of packages gives them other features.
-    pub fn selection(&self, root: &Path) -> TestSelection {
+    /// Tests are always chosen in the whole workspace: cargo gives the dependencies of some packages other features when
+    /// they are built alone, and the patched client library then has no version that fits.
+    pub fn selection(&self) -> TestSelection {
         if self.test.is_empty() {
             let binary = ["--workspace", "--test", "simulation"].map(str::to_owned).to_vec();
             return TestSelection { binary, filter: "whatever".to_owned() };
@@ -91,20 +91,14 @@ impl Protection {
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--lib" => binary.push(word.clone()),
-                "--package" | "--test" => {
+                "--bin" | "--test" => {
                     binary.extend([Some(word), words.next()].into_iter().flatten().cloned());
                 }
                 _ => filter.clone_from(word),
             }
         }
-        let has = |option: &str| binary.iter().any(|word| word == option);
-        let package = if has("--lib") && !has("--package") { self.package(root) } else { None };
-        let before = match package {
-            Some(package) => vec!["--package".to_owned(), package],
-            None if has("--package") => Vec::new(),
-            None => vec!["--workspace".to_owned()],
-        };
-        TestSelection { binary: before.into_iter().chain(binary).collect(), filter }
+        binary.insert(0, "--workspace".to_owned());
+        TestSelection { binary, filter }
     }
 }
 
@@ -120,27 +114,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unit_tests_are_chosen_by_the_package_of_the_edit_and_all_others_by_their_binary() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
-        let selected = |file: &str, test: &[&str]| {
-            let edit = Edit { file: file.into(), before: String::new(), after: String::new() };
+    fn tests_are_chosen_by_their_binary_and_their_names() {
+        let selected = |test: &[&str]| {
             let test = test.iter().map(ToString::to_string).collect();
             let (name, guards) = (String::new(), String::new());
-            let protection = Protection { name, guards, edits: vec![edit], test, slow: false };
-            let TestSelection { binary, filter } = protection.selection(root);
+            let protection = Protection { name, guards, edits: Vec::new(), test, slow: false };
+            let TestSelection { binary, filter } = protection.selection();
             (binary.join(" "), filter)
         };
         let chosen = |binary: &str, filter: &str| (binary.to_owned(), filter.to_owned());
-        let (file, grants) = ("pipeline/src/deliver/lane.rs", "deploy/grants/mysql-target.sql");
-        assert_eq!(selected(file, &[]), chosen("--workspace --test simulation", "whatever"));
-        let unit = chosen("--package anabranch-pipeline --lib", "deliver::lane");
-        assert_eq!(selected(file, &["--lib", "deliver::lane"]), unit);
-        let daemon = ["--package", "anabranch", "--lib", "watchdog"];
-        assert_eq!(selected(file, &daemon), chosen("--package anabranch --lib", "watchdog"));
+        assert_eq!(selected(&[]), chosen("--workspace --test simulation", "whatever"));
+        assert_eq!(selected(&["--lib", "deliver::lane"]), chosen("--workspace --lib", "deliver::lane"));
         let conformance = chosen("--workspace --test conformance", "grants");
-        assert_eq!(selected(grants, &["--test", "conformance", "grants"]), conformance);
-        assert_eq!(selected(file, &["--test", "pitfalls"]), chosen("--workspace --test pitfalls", ""));
-        assert_eq!(selected(grants, &["--lib", "sql"]), chosen("--workspace --lib", "sql"));
+        assert_eq!(selected(&["--test", "conformance", "grants"]), conformance);
+        assert_eq!(selected(&["--bin", "suites", "fails"]), chosen("--workspace --bin suites", "fails"));
+        assert_eq!(selected(&["--test", "pitfalls"]), chosen("--workspace --test pitfalls", ""));
     }
 
     /// Otherwise the command would one day take out nothing and report it as unnoticed.

@@ -154,11 +154,10 @@ fn chosen(arguments: &Arguments, root: &Path) -> Vec<(TestSelection, Protection)
         named || arguments.words.is_empty() && (arguments.all || !protection.slow)
     };
     let mut protections: Vec<_> = Protection::all(root).into_iter().filter(wanted).collect();
-    protections
-        .sort_by_cached_key(|protection| (protection.selection(root).binary, protection.package(root)));
+    protections.sort_by_cached_key(|protection| (protection.selection().binary, protection.package(root)));
     let Part { number, of } = arguments.part;
     let part = protections.into_iter().skip(number - 1).step_by(of);
-    part.map(|protection| (protection.selection(root), protection)).collect()
+    part.map(|protection| (protection.selection(), protection)).collect()
 }
 
 /// Returns the parts of names of tests for each test binary; an empty part stands for all of its tests.
