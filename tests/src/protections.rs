@@ -79,8 +79,8 @@ impl Protection {
 
     /// Returns the tests to run for this protection.
     ///
-    /// Tests are always chosen in the whole workspace: cargo gives the dependencies of some packages other features when
-    /// they are built alone, and the patched client library then has no version that fits.
+    /// Tests are always chosen in the whole workspace: cargo gives the dependencies of some packages other features
+    /// when they are built alone, and the patched client library then has no version that fits.
     pub fn selection(&self) -> TestSelection {
         if self.test.is_empty() {
             let binary = ["--workspace", "--test", "simulation"].map(str::to_owned).to_vec();
