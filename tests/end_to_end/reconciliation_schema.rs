@@ -26,8 +26,15 @@ async fn filled() -> (Installation<'static>, Daemon) {
     daemon.until_loaded(&["source-a", "source-b"]).await;
     let mut workload = installation.workload(WorkloadOptions::new(seed("tables that change at night")));
     workload.insert_rows(600).await.unwrap();
+    delete_odd_dates(&installation).await;
     insert_users(&installation).await;
     (installation, daemon)
+}
+
+/// Deletes rows of days that some months lack. MariaDB makes no DATE of the text `2021-11-31`, whatever its mode.
+async fn delete_odd_dates(installation: &Installation<'_>) {
+    let delete = format!("DELETE FROM {ALTERED} WHERE RIGHT(birthday, 2) > '28'");
+    installation.execute("source-a", delete).await;
 }
 
 async fn insert_users(installation: &Installation<'_>) {
