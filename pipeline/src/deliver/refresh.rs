@@ -25,7 +25,6 @@ mod meters;
 mod plan;
 mod read;
 mod request;
-mod withdraw;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -48,7 +47,6 @@ use self::meters::Meters;
 use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
 pub use self::request::{forget_rereads, rehearse_refresh, request_refresh};
-use self::withdraw::Removal;
 use super::lane::Lane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
@@ -137,8 +135,6 @@ pub(super) struct Refresher<'a, S> {
     repeated: u32,
     meters: Meters,
     aside: Aside,
-    /// The removal of claims that has begun.
-    removal: Option<Removal>,
     /// Tables that were retired in this attempt: one that cannot be found is gone and not hidden.
     retired: BTreeSet<ShardId>,
 }
@@ -177,13 +173,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             repeated: 0,
             meters: Meters::of(lane.id),
             aside: Aside::default(),
-            removal: None,
             retired: BTreeSet::new(),
         }
     }
 
-    /// Reads rows as [`Self::read`] does, whether or not claims are to be removed.
-    async fn read_rows(&mut self, progress: &Progress) {
+    /// Reads the rows that are to be written next; waits for ever when there are none. Cancel safe. `progress` is the
+    /// lane's with its uncommitted work.
+    pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
             self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
@@ -312,8 +308,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Writes a step as [`Self::write`] does, once no claim of its table is to be removed.
-    async fn write_rows(
+    /// Returns the shards of the tables that the present step is about.
+    pub(super) fn shards(&self) -> &BTreeSet<ShardId> {
+        &self.changes.shards
+    }
+
+    /// Writes the step that may be written. The window must be empty: everything that it held is committed, and noted.
+    pub(super) async fn write(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
@@ -416,9 +417,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(flush)
     }
 
-    /// Commits work of the refresh alone: the position stays. The next chunk is read meanwhile, as no change is applied
-    /// in between.
-    async fn commit(
+    /// Commits work beside the feed: the position stays. The next chunk is read meanwhile, as no change is applied in
+    /// between.
+    pub(super) async fn commit(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
@@ -429,7 +430,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let behind = flush.progress.clone();
         let reading_ahead = async {
             if !is_sweep_due(&behind) {
-                self.read_rows(&behind).await;
+                self.read(&behind).await;
             }
             std::future::pending::<()>().await;
         };
