@@ -124,6 +124,11 @@ impl FluxPlaces {
         self.kinds.get(usize::from(parts.business))?[usize::from(parts.level.digit())]
     }
 
+    /// Returns the rule by which an identifier names its table; without the strategy by year it is the month alone.
+    pub fn strategy(&self, id: &FluxId) -> Strategy {
+        self.years.map_or(Strategy::Month, |years| years.strategy(id))
+    }
+
     /// Returns the place that a table's name and source stand for.
     pub fn of_table(&self, table: &TableIdentity<'_>) -> TablePlace {
         self.found(table).place
@@ -339,8 +344,11 @@ mod tests {
 
     #[test]
     fn without_the_strategy_by_year_any_reserved_digits_are_in_place() {
-        let places = places_by_year(&[]).with_years(None);
+        let places = places_by_year(&[]);
         let new = id("2027010611031001000057000000001");
+        assert_eq!(places.strategy(&new), Strategy::Year(7));
+        let places = places.with_years(None);
+        assert_eq!(places.strategy(&new), Strategy::Month);
         assert_eq!(places.oddities(&table("main", 0, "flux_00_0", "composite_05_00"), &new, None), []);
     }
 
