@@ -37,7 +37,7 @@ type Slot = OnceLock<(ShardId, Found)>;
 #[derive(Debug, Clone, Copy)]
 struct Found {
     place: TablePlace,
-    /// The shard is that of a source's table. Heirs of tables have shards of their own.
+    /// It is a table of a source. An heir of a table is none.
     is_own: bool,
 }
 
@@ -134,8 +134,8 @@ impl FluxPlaces {
         self.found(table).place
     }
 
-    /// Returns the place as [`Self::of_table`] does; `None` unless the shard is that of a source's table. The rows of
-    /// an heir were audited as rows of its table.
+    /// Returns the place as [`Self::of_table`] does; `None` unless it is a table of a source. The rows of an heir were
+    /// audited as rows of its table.
     pub fn of_own_table(&self, table: &TableIdentity<'_>) -> Option<TablePlace> {
         let found = self.found(table);
         found.is_own.then_some(found.place)
@@ -181,10 +181,7 @@ impl FluxPlaces {
     }
 
     fn find(&self, table: &TableIdentity<'_>) -> Found {
-        let is_of = |source: &&FluxSource| {
-            let shard = ShardId::of(&source.name, &table.database, &table.table, source.generation);
-            shard == table.shard
-        };
+        let is_of = |source: &&FluxSource| table.is_table_of(&source.name, source.generation);
         let source = self.sources.iter().find(is_of);
         let site = source.and_then(|source| source.site);
         let matching = |tables: &FluxTables| {
