@@ -17,6 +17,7 @@ mod fields;
 mod flux;
 mod half_way;
 mod loads;
+mod one_lane;
 mod one_reconciliation;
 mod pages;
 mod past;
