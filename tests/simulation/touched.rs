@@ -10,9 +10,8 @@ use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
 
 use crate::anew::{LANE, progress, restored, run, stage, users};
-use crate::replay::all_lanes;
 use crate::script;
-use crate::stage::{SOURCE_NAMES, Stage, lane_id};
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 /// Makes the request as the command does, with the progress of the targets that answer.
 async fn ask(stage: &Stage, request: &str, is_rehearsal: bool) -> Result<Touched, Fault> {
@@ -204,7 +203,7 @@ async fn lanes_that_are_replayed_when_another_server_comes_read_all_tables() {
         write(&stage, &[(0, 4, None, Some(1))]);
         assert_eq!(run(&stage).await, None);
         assert_eq!(users(&stage), [1, 2, 3, 4]);
-        for lane in all_lanes(0) {
+        for lane in lanes_of(0) {
             rewind(&lane_id(lane), &mut stage.store(lane), &to, false).await.unwrap();
         }
         stage.log.roll_back(name, stage.log.messages(name) - messages);
