@@ -95,6 +95,10 @@ impl RowSource for StaleSource {
         }
     }
 
+    async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        self.source.first_rows(tables, epoch).await
+    }
+
     async fn page(
         &self,
         table: &TableIdentity<'static>,

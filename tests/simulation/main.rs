@@ -11,6 +11,7 @@ mod codes;
 mod daemon;
 mod drain;
 mod drift;
+mod empty_tables;
 mod epochs;
 mod feeds;
 mod fields;

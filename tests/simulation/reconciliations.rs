@@ -356,6 +356,10 @@ impl RowSource for Watched {
         self.source.chunk(table, after, rows, epoch).await
     }
 
+    async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        self.source.first_rows(tables, epoch).await
+    }
+
     async fn page(
         &self,
         table: &TableIdentity<'static>,
