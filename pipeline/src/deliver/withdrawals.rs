@@ -66,6 +66,13 @@ pub(super) struct Withdrawals<'a> {
     removal: Option<Removal>,
 }
 
+impl Drop for Withdrawals<'_> {
+    /// Ends the metric with the attempt: the process that runs the lane next may be another one.
+    fn drop(&mut self) {
+        self.tables.set(0.0);
+    }
+}
+
 impl<'a> Withdrawals<'a> {
     pub(super) fn new(id: &'a LaneId, cancel: &CancellationToken) -> Self {
         let labels = id.labels();

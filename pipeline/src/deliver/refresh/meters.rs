@@ -18,6 +18,13 @@ pub(super) struct Meters {
     began: Option<(usize, Instant)>,
 }
 
+impl Drop for Meters {
+    /// Ends the metric of an alert with the attempt: the process that runs the lane next may be another one.
+    fn drop(&mut self) {
+        self.rereads.set(0.0);
+    }
+}
+
 impl Meters {
     pub(super) fn of(id: &LaneId) -> Self {
         let labels = id.labels();
