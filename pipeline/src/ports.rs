@@ -186,6 +186,14 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
+    /// Returns the first row of each of these tables, all at one watermark: a table of which the chunk has no row is
+    /// empty there. There is no next chunk. If one of the tables cannot be read, the fault may be of any of them.
+    fn first_rows(
+        &self,
+        tables: &[TableIdentity<'static>],
+        epoch: u16,
+    ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
+
     /// Visits the rows that [`Self::chunk`] returns, each as it arrives, without a watermark. After a fault some were
     /// visited. Returns the key after which the next rows follow; `None` = there are no more.
     fn page(

@@ -147,6 +147,25 @@ impl TableIdentity<'_> {
         self.database.is_empty() && self.table.is_empty()
     }
 
+    /// Returns the shard of the table that a source of this owner generation has under these names.
+    pub fn table_shard(&self, source: &str, generation: u32) -> ShardId {
+        ShardId::of(source, &self.database, &self.table, generation)
+    }
+
+    /// Whether it is a table of a source of this owner generation. An *heir* of the table is none, and no server lists
+    /// it. The identity that stands for every table is none either.
+    pub fn is_table_of(&self, source: &str, generation: u32) -> bool {
+        self.shard == self.table_shard(source, generation)
+    }
+
+    /// Returns the heir of the table for a period: the shard to which rows pass that a retention job deletes. It has
+    /// the names of the table, and its id is that of a name with a NUL, which no table has.
+    pub fn heir(&self, source: &str, generation: u32, period: u32) -> TableIdentity<'static> {
+        let name = format!("{}\0{period}", self.table);
+        let shard = ShardId::of(source, &self.database, &name, generation);
+        TableIdentity { shard, ..self.clone().into_owned() }
+    }
+
     pub fn into_owned(self) -> TableIdentity<'static> {
         TableIdentity {
             entity: self.entity,
@@ -213,5 +232,19 @@ mod tests {
         for entity in Entity::ALL {
             assert!((1..=entity.fields().len()).contains(&entity.required_fields()), "{entity:?}");
         }
+    }
+
+    #[test]
+    fn an_heir_has_the_names_of_its_table_and_is_no_table_of_the_source() {
+        let shard = ShardId::of("a", "flux_00_0", "refund_05", 2);
+        let (database, name) = ("flux_00_0".into(), "refund_05".into());
+        let table = TableIdentity { entity: Entity::Flux, shard, database, table: name };
+        let heir = table.heir("a", 2, 7);
+        assert_eq!((&heir.database, &heir.table), (&table.database, &table.table));
+        assert_eq!((table.is_table_of("a", 2), heir.is_table_of("a", 2)), (true, false));
+        assert_eq!((heir.table_shard("a", 2), table.heir("a", 2, 7)), (shard, heir.clone()));
+        assert_ne!(table.heir("a", 2, 8).shard, heir.shard);
+        assert!(!table.is_table_of("a", 1) && !table.is_table_of("b", 2));
+        assert!(!TableIdentity::every(Entity::Flux).is_table_of("a", 2));
     }
 }

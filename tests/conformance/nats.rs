@@ -14,6 +14,7 @@ use anabranch_stack::{Options, Server, ServerSpec, Stack};
 use async_nats::jetstream;
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 pub const SOURCE: &str = "source-a";
 pub const STREAM: &str = "demo_source-a";
@@ -197,6 +198,28 @@ pub async fn numbers(log: &impl Log) -> Vec<u64> {
 
 pub async fn within<T>(work: impl Future<Output = T>) -> T {
     timeout(WAIT_MAX, work).await.expect("nothing happened in time")
+}
+
+/// Runs the work. Returns its result, and the longest time for which this process stood still meanwhile: a short sleep
+/// of its own took so much longer than it should. A stall of the machine is no fault of the work.
+pub async fn stall_beside<T>(work: impl Future<Output = T>) -> (T, Duration) {
+    const NAP: Duration = Duration::from_millis(10);
+    let is_over = CancellationToken::new();
+    let napping = tokio::spawn({
+        let is_over = is_over.clone();
+        async move {
+            let mut longest = Duration::ZERO;
+            while !is_over.is_cancelled() {
+                let began = Instant::now();
+                sleep(NAP).await;
+                longest = longest.max(began.elapsed().saturating_sub(NAP));
+            }
+            longest
+        }
+    });
+    let result = work.await;
+    is_over.cancel();
+    (result, napping.await.unwrap())
 }
 
 /// Polls until the condition holds.

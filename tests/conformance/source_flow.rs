@@ -265,12 +265,14 @@ async fn another_or_a_reset_server_is_not_read_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_frozen_server_stalls_and_a_stopped_one_is_unreachable() {
     let database = Database::with_flags(&[]).with_tables().await;
-    let source = MysqlSource::new(&database.config(), &[database.entity()], Duration::from_millis(500));
+    // Twice this without any event is a stall: long for a busy machine.
+    let heartbeat = Duration::from_secs(2);
+    let source = MysqlSource::new(&database.config(), &[database.entity()], heartbeat);
     let mut probe = SourceProbe::open(&source, BinlogStart::Latest).await.unwrap();
     database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
     probe.until_seen(1).await;
     // Heartbeats keep a quiet stream alive for longer than the limit.
-    let quiet = tokio::time::timeout(Duration::from_secs(3), async {
+    let quiet = tokio::time::timeout(heartbeat * 3, async {
         loop {
             probe.step().await.unwrap();
         }

@@ -21,10 +21,10 @@ use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-const USERS: u64 = 40_000;
+const USERS: u64 = 80_000;
 const PAGE_ROWS: u64 = 1_000;
-/// Most rows that a freeze may hold in memory: pages of a transaction, pages that wait, and one that is being read.
-const AHEAD_MAX: u64 = 34 * PAGE_ROWS;
+/// Most rows that a freeze may hold in memory: pages of two transactions, pages that wait, and one that is being read.
+const AHEAD_MAX: u64 = 51 * PAGE_ROWS;
 /// Members that a sweep reads at once.
 const SWEEP_ROWS: u64 = 5_000;
 

@@ -143,6 +143,19 @@ impl Ledger for Process {
         .await
     }
 
+    async fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+        &self,
+        key: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        turn: impl Fn() -> F + Send + Sync,
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> Result<Option<T>, Fault> {
+        match turn().await {
+            true => self.with_run(key, offered, decide).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
     async fn with_programme<T: Send>(
         &self,
         programme: &Arc<str>,

@@ -49,7 +49,6 @@ async fn three_daemons_share_the_work_and_take_over_from_a_killed_one() {
     let load = Load::start(&installation, "three daemons").await;
     let mut shared = until_shared(&daemons).await;
     eprintln!("shared: {:?}", shared.iter().map(Vec::len).collect::<Vec<_>>());
-    assert!(shared.iter().all(|share| share.len() < TASKS), "one does everything: {shared:?}");
     while daemons.len() > 1 {
         let busiest = (0..daemons.len()).max_by_key(|index| shared[*index].len()).unwrap();
         let mut victim = daemons.swap_remove(busiest);

@@ -54,7 +54,7 @@ async fn a_zombie_does_no_harm(test: &str, task: &str, failpoint: Option<&str>) 
     until("it notices that it is stale", async || stale_faults(&zombie, task).await > 0.0).await;
     until("it works on nothing", async || running_tasks(&zombie).await.is_empty()).await;
     load.more(100).await;
-    assert_eq!(running_tasks(&successor).await.len(), TASKS, "{}", successor.log());
+    until("the second still works on all", async || running_tasks(&successor).await.len() == TASKS).await;
     let faults = successor.metric("anabranch_faults_total", &[]).await;
     assert_eq!(faults, 0.0, "the zombie disturbed its successor: {}", successor.log());
     survives(&installation, load).await;

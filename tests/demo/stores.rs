@@ -119,7 +119,7 @@ impl Cache<'_> {
         more.sort();
         self.set(&key, &encode(&more), 1000).await;
         self.expect("a claim too many", wrong_set).await;
-        self.set(&key, &encode(&[]), 10).await;
+        self.set(&key, &encode(&[]), 60).await;
         self.expect("nobody, where somebody is", wrong_set).await;
 
         let unreadable = Differences { unreadable: 1, ..none };
@@ -134,7 +134,7 @@ impl Cache<'_> {
         self.expect("all is right again", none).await;
         self.ask::<()>(cmd("PERSIST").arg(&key)).await;
         self.expect("a key for ever", wrong_expiry).await;
-        self.set(&key, &whole, 3_601).await;
+        self.set(&key, &whole, 3_700).await;
         self.expect("a key that lives longer than it may", wrong_expiry).await;
         put_back().await;
 

@@ -62,9 +62,12 @@ async fn expect_down(
     // The other source continues, and so do the lanes.
     insert(installation, "source-b", "user_05.user_000", 100).await;
     until_derived(installation, 100).await;
-    let status = daemon.status().await.unwrap();
-    let running = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "running");
-    assert_eq!(running.count(), 7, "{status}");
+    until("all other tasks run", async || {
+        let Some(status) = daemon.status().await else { return false };
+        let tasks = status["tasks"].as_array().unwrap().iter();
+        tasks.filter(|task| task["state"] == "running").count() == 7
+    })
+    .await;
     source["fault"].as_str().unwrap().to_owned()
 }
 

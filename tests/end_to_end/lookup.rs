@@ -1,6 +1,7 @@
 //! From any code of a device to the device, over HTTP and by command: source, log, mapping tables, Redis, API.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use anabranch_demo::{Connection, SHOW_BINLOG_END};
 use anabranch_stack::ServerSpec;
@@ -10,6 +11,8 @@ use mysql_async::Row;
 use serde_json::{Value as Json, json};
 
 const TOKEN: &str = "application-token-1";
+/// Time for which a request waits for its place before the answer is that the lanes are behind.
+const PLACE_WAIT: Duration = Duration::from_secs(2);
 
 static GROUND: Ground = Ground::of(|| {
     vec![
@@ -71,10 +74,20 @@ async fn get(daemon: &Daemon, path_and_query: &str) -> (u16, Json) {
     daemon.ask("GET", &format!("/v1/serials/{path_and_query}"), Some(TOKEN), "").await
 }
 
+/// Asks until the answer is there: a busy machine may need longer than a request waits. The API answers that the lanes
+/// are behind only to a request with a place, and only after that wait.
 async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
-    let (status, answer) = get(daemon, path_and_query).await;
-    assert_eq!(status, 200, "{path_and_query}: {answer}");
-    answer
+    until_some(&format!("an answer to {path_and_query}"), async || {
+        let asked = Instant::now();
+        let (status, answer) = get(daemon, path_and_query).await;
+        if status == 200 {
+            return Some(answer);
+        }
+        let is_behind = answer["code"] == "lookup-behind" && path_and_query.contains("at_least");
+        assert!(is_behind && asked.elapsed() >= PLACE_WAIT, "{path_and_query}: {answer}");
+        None
+    })
+    .await
 }
 
 fn uuids(answer: &Json) -> Vec<&str> {
@@ -255,12 +268,21 @@ async fn codes_that_no_path_carries(
 
 /// A code in small letters is two values; the cache may have only one of them.
 async fn two_spellings(daemon: &Daemon) {
-    until_from(daemon, "item-9?kind=item_code", "cache").await;
-    let answer = found(daemon, "item-9").await;
-    assert_eq!((uuids(&answer), answer["from"].as_str()), (vec!["9"], Some("cache_and_mapping")), "{answer}");
-    assert!(answer["freshness"]["cache_delay_ms"].is_u64(), "{answer}");
+    // On a busy machine a freshness key may expire between two requests. Mapping tables alone answer then, and the
+    // cache may have both values afterwards, so the next attempt asks for another code.
+    let mut numbers = 9..=30;
+    let (code, answer) = until_some("the cache has one of two values", async || {
+        let number = numbers.next().expect("no code has one of its two values in the cache");
+        let code = format!("item-{number}");
+        until_from(daemon, &format!("{code}?kind=item_code"), "cache").await;
+        let answer = found(daemon, &code).await;
+        assert_eq!(uuids(&answer), [number.to_string()], "{answer}");
+        let is_of_both = answer["from"] == "cache_and_mapping";
+        (is_of_both && answer["freshness"]["cache_delay_ms"].is_u64()).then_some((code, answer))
+    })
+    .await;
     assert!(answer["freshness"]["cache_bypassed"].is_null(), "{answer}");
-    until_from(daemon, "item-9", "cache").await;
+    until_from(daemon, &code, "cache").await;
 }
 
 /// A fault of lagging names the requested point in its notation, the lane's point, and whether the source has it.

@@ -18,6 +18,7 @@ mod fail_over;
 mod faults;
 mod flow;
 mod flux;
+mod flux_years;
 mod foreign_rows;
 mod grants;
 mod health;

@@ -4,6 +4,7 @@ use anabranch_tests::Ground;
 
 use crate::coupon_faults::two_programmes_without_a_table;
 use crate::refresh::refreshed_beside_changes;
+use crate::retired::dropped_without_refusals;
 use crate::unread::{left_behind, read_again};
 
 static MARIADB_11: Ground = Ground::mariadb_11();
@@ -30,4 +31,10 @@ async fn a_table_of_mariadb_11_whose_rows_changed_unseen_is_read_again() {
 async fn a_coupon_day_on_mariadb_11_gives_everybody_one_coupon_though_a_table_cannot_be_read() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
     two_programmes_without_a_table(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_a_month_dropped_on_mariadb_11_are_found_beside_those_of_the_next_table() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    dropped_without_refusals(turn).await;
 }

@@ -5,6 +5,7 @@ use anabranch_tests::Ground;
 use crate::coupon_faults::two_programmes_without_a_table;
 use crate::reconciliations::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
+use crate::retired::dropped_without_refusals;
 
 static MYSQL: Ground = Ground::mysql();
 
@@ -24,4 +25,10 @@ async fn a_reconciliation_of_mysql_finds_what_is_wrong_beside_the_changes_and_re
 async fn a_coupon_day_on_mysql_gives_everybody_one_coupon_though_a_table_cannot_be_read() {
     let Some(turn) = MYSQL.turn_if_there().await else { return };
     two_programmes_without_a_table(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_a_month_dropped_on_mysql_are_found_beside_those_of_the_next_table() {
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    dropped_without_refusals(turn).await;
 }

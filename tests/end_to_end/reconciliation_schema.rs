@@ -20,7 +20,7 @@ const RENAME_BACK: &str = "ALTER TABLE user_03.user_000 CHANGE COLUMN born birth
 
 async fn filled() -> (Installation<'static>, Daemon) {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let text = format!("{}\n[reconcile]\nlane_wait_seconds = 5\n", installation.configuration_text());
+    let text = format!("{}\n[reconcile]\nlane_wait_seconds = 20\n", installation.configuration_text());
     installation.write_configuration_text(&text);
     let daemon = installation.run();
     daemon.until_loaded(&["source-a", "source-b"]).await;

@@ -12,10 +12,16 @@ use serde_json::Value as Json;
 
 use crate::STANDARD;
 
-/// An installation with users and devices, streaming and up to date.
-async fn filled(turn: Turn<'static>, rows: u64) -> (Installation<'static>, Vec<Workload>, Daemon) {
+/// An installation with users and devices, streaming and up to date, whose reconciliations wait so many seconds for a
+/// lane that stands still.
+async fn filled(
+    turn: Turn<'static>,
+    rows: u64,
+    lane_wait: u64,
+) -> (Installation<'static>, Vec<Workload>, Daemon) {
     let mut installation = Installation::set_up(turn, &Plan::both()).await;
-    let text = format!("{}\n[reconcile]\nlane_wait_seconds = 5\n", installation.configuration_text());
+    let text = installation.configuration_text();
+    let text = format!("{text}\n[reconcile]\nlane_wait_seconds = {lane_wait}\n");
     installation.write_configuration_text(&text);
     let daemon = installation.run();
     let mut workloads = installation.workloads(WorkloadOptions::new(seed("reconciliations")));
@@ -49,7 +55,7 @@ async fn a_reconciliation_finds_what_is_wrong_beside_the_changes_and_repairs_it(
 }
 
 pub async fn repaired_beside_changes(turn: Turn<'static>) {
-    let (installation, mut workloads, _daemon) = filled(turn, 3_000).await;
+    let (installation, mut workloads, _daemon) = filled(turn, 3_000, 20).await;
     let (ended, report) = reconcile(&installation, &[]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &Json::from("clean")), "{report}");
 
@@ -139,7 +145,8 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_called_clean_that_was_not_read() {
-    let (installation, mut workloads, daemon) = filled(STANDARD.turn().await, 1_000).await;
+    // One reconciliation waits in vain, so its wait is short.
+    let (installation, mut workloads, daemon) = filled(STANDARD.turn().await, 1_000, 5).await;
     let incomplete = async |why: &str| {
         let (ended, report) = reconcile(&installation, &["--store", "birthday"]).await;
         assert_eq!((ended.exit_code, &report["verdict"]), (3, &Json::from("incomplete")), "{report}");
@@ -216,7 +223,7 @@ async fn tables_that_are_not_shown_are_told_by_name_though_they_have_no_derived_
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_empty_source_does_not_empty_the_stores_and_an_empty_store_is_filled_on_the_word_of_a_person() {
-    let (installation, _, _daemon) = filled(STANDARD.turn().await, 2_000).await;
+    let (installation, _, _daemon) = filled(STANDARD.turn().await, 2_000, 20).await;
     let target = installation.configuration.targets[0].clone();
     let source = installation.configuration.sources[0].clone();
     let place = installation.audits[0].topology.tables_of(0).next().unwrap().name();

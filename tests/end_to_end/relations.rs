@@ -7,7 +7,8 @@ use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
 
-const TOKEN: &str = "application-token-1";
+/// The token of an application, for [`found`].
+pub const TOKEN: &str = "application-token-1";
 
 /// Tables of the tests in the database of the user partitions 00 to 09.
 const TABLES: [&str; 5] =
@@ -31,6 +32,17 @@ fn id((level, business, side, month, sequence): (u8, u8, u8, u8, u32)) -> String
     format!("2016060611031{level}{business:02}{side}{month:02}0500{sequence:08}")
 }
 
+/// Adds region and side of each source to a configuration: the first is main, and the second fail-over.
+pub fn with_sites(mut text: String) -> String {
+    for (source, side) in [("source-a", "main"), ("source-b", "fail_over")] {
+        let heading = format!("[[sources]]\nname = \"{source}\"\n");
+        assert!(text.contains(&heading), "{text}");
+        let site = format!("{heading}flux = {{ region = \"singapore\", side = \"{side}\" }}\n");
+        text = text.replace(&heading, &site);
+    }
+    text
+}
+
 /// An installation with the tables of payment documents beside the users.
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
@@ -39,14 +51,9 @@ async fn installation() -> Installation<'static> {
         let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
         installation.execute(source, sql).await;
     }
-    let mut text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-    for (source, side) in [("source-a", "main"), ("source-b", "fail_over")] {
-        let heading = format!("[[sources]]\nname = \"{source}\"\n");
-        assert!(text.contains(&heading), "{text}");
-        let site = format!("{heading}flux = {{ region = \"singapore\", side = \"{side}\" }}\n");
-        text = text.replace(&heading, &site);
-    }
-    text += r#"
+    let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
+    let text = with_sites(text)
+        + r#"
 [flux]
 kinds = { "01" = ["recharge", "recharge-clearing"], "02" = "capture", "03" = ["refund", "refund-clearing"] }
 [[entities]]
@@ -91,7 +98,8 @@ async fn get(daemon: &Daemon, path_and_query: &str) -> (u16, Json) {
     daemon.ask("GET", &format!("/v1/flux/{path_and_query}"), Some(TOKEN), "").await
 }
 
-async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
+/// Asks about a document; the answer is there.
+pub async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
     let (status, answer) = get(daemon, path_and_query).await;
     assert_eq!(status, 200, "{path_and_query}: {answer}");
     answer
@@ -108,7 +116,7 @@ async fn found_at_least(daemon: &Daemon, path: &str, place: &str) -> Json {
 }
 
 /// (depth, identifier) of each document of a page.
-fn places(answer: &Json) -> Vec<(u64, String)> {
+pub fn places(answer: &Json) -> Vec<(u64, String)> {
     let documents = answer["documents"].as_array().unwrap().iter();
     documents.map(|view| (view["depth"].as_u64().unwrap(), view["id"].as_str().unwrap().to_owned())).collect()
 }

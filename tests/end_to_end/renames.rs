@@ -171,7 +171,7 @@ async fn a_column_that_is_renamed_table_by_table_beside_changes_leaves_no_change
         format!("sharding_column = \"user_name\"\ncolumns = {{ {OLD} = [\"{OLD}\", \"{NEW}\"] }}\n");
     let text = installation.configuration_text().replace("sharding_column = \"user_name\"\n", &columns);
     assert!(text.contains(NEW), "{text}");
-    installation.write_configuration_text(&format!("{text}\n[reconcile]\nlane_wait_seconds = 5\n"));
+    installation.write_configuration_text(&format!("{text}\n[reconcile]\nlane_wait_seconds = 20\n"));
     let daemon = installation.run();
     daemon.until_loaded(&["source-a", "source-b"]).await;
     let rename = async |from: &str, to: &str| {

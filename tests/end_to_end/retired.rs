@@ -3,7 +3,7 @@
 //! its marker is found, too.
 
 use anabranch_schemas::sql::flux_table;
-use anabranch_tests::{Finished, Installation, Plan, until, until_some};
+use anabranch_tests::{Daemon, Finished, Installation, Plan, Turn, until, until_some};
 use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
@@ -35,8 +35,8 @@ fn refund() -> String {
 }
 
 /// An installation whose composites are retained, and whose atoms are not.
-async fn installation() -> Installation<'static> {
-    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+async fn installation(turn: Turn<'static>) -> Installation<'static> {
+    let mut installation = Installation::prepare(turn, &Plan::small()).await;
     for source in ["source-a", "source-b"] {
         let mut tables: Vec<String> = TABLES.iter().map(|table| flux_table("flux_00_0", table)).collect();
         tables.push("CREATE TABLE flux_00_0.retention (id INT PRIMARY KEY) ENGINE = InnoDB".to_owned());
@@ -67,7 +67,8 @@ lanes = 2
     installation
 }
 
-async fn insert(installation: &Installation<'_>, table: &str, document: &str, parent: Option<&str>) {
+/// Inserts a document into one of the tables of the first source.
+pub async fn insert(installation: &Installation<'_>, table: &str, document: &str, parent: Option<&str>) {
     let parent = parent.map_or_else(|| "NULL".to_owned(), |parent| format!("'{parent}'"));
     let sql = format!("INSERT INTO flux_00_0.{table} (id, parent_id) VALUES ('{document}', {parent})");
     installation.execute("source-a", sql).await;
@@ -78,7 +79,8 @@ async fn rows(installation: &Installation<'_>) -> u64 {
     installation.admin("target").await.first::<u64>("count rows", sql).await.unwrap().unwrap()
 }
 
-async fn until_rows(installation: &Installation<'_>, expected: u64) {
+/// Waits until the index has so many rows of the user partition 05.
+pub async fn until_rows(installation: &Installation<'_>, expected: u64) {
     until(&format!("{expected} rows in the index"), async || rows(installation).await == expected).await;
 }
 
@@ -92,14 +94,15 @@ async fn check(installation: &Installation<'_>, tables: &[&str], further: &[&[&s
     installation.command(&command).await
 }
 
-fn assert_refused(ended: &Finished, texts: &[&str]) {
+/// Expects that `flux retention` refused something with these texts, and printed nothing else.
+pub fn assert_refused(ended: &Finished, texts: &[&str]) {
     assert_eq!((ended.exit_code, ended.stdout.as_str()), (1, ""), "{ended:?}");
     assert!(ended.stderr.contains("[flux-retention-refused]"), "{ended:?}");
     assert!(texts.iter().all(|text| ended.stderr.contains(text)), "{texts:?} are not in {ended:?}");
 }
 
 /// Reconciles the index, which is clean, and returns its retired tables and rows.
-async fn retired(installation: &Installation<'_>) -> (Json, Json) {
+pub async fn retired(installation: &Installation<'_>) -> (Json, Json) {
     let (ended, report) = reconcile(installation, &["--store", "relations"]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
     let store = store(&report, "relations");
@@ -107,9 +110,9 @@ async fn retired(installation: &Installation<'_>) -> (Json, Json) {
     (store["retired_tables"].clone(), store["retired_rows"].clone())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name() {
-    let installation = installation().await;
+/// An installation with five documents in its index, and the daemon that captures them.
+async fn filled(turn: Turn<'static>) -> (Installation<'static>, Daemon) {
+    let installation = installation(turn).await;
     let daemon = installation.run();
     daemon.until_ready().await;
     daemon.until_loaded(&["source-a", "source-b"]).await;
@@ -120,7 +123,30 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
     insert(&installation, "composite_05_01", &id("20160501", 1, 1, 1), None).await;
     until_rows(&installation, 5).await;
     assert_eq!(retired(&installation).await, (Json::Null, Json::Null));
+    (installation, daemon)
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name() {
+    let (installation, daemon) = filled(STANDARD.turn().await).await;
+    due(&installation).await;
+    refusals(&installation).await;
+    measured_plan(&installation).await;
+    dropped(&installation).await;
+    daemon.until_ready().await;
+}
+
+/// The part of the test above that a server decides: greatest keys, the statement that drops, marked deletions, and the
+/// retired rows beside a refresh and reconciliations.
+pub async fn dropped_without_refusals(turn: Turn<'static>) {
+    let (installation, daemon) = filled(turn).await;
+    due(&installation).await;
+    dropped(&installation).await;
+    daemon.until_ready().await;
+}
+
+/// One of the tables is due, and the plan says so.
+async fn due(installation: &Installation<'_>) {
     let plan = [&["flux", "retention", "plan", "--json"][..], &TODAY].concat();
     let plan = installation.command(&plan).await.expect_success().json();
     let [due] = plan["due"].as_array().unwrap().as_slice() else { panic!("{plan}") };
@@ -133,18 +159,19 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
         (&json!(16), &json!(1), &json!(true))
     );
     assert_eq!(plan["ways"].as_array().unwrap().len(), 3, "{plan}");
-    refusals(&installation).await;
-    measured_plan(&installation).await;
+}
 
-    let statement = check(&installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await.expect_success().stdout;
+/// A person drops the table by the printed statement: its documents stand, also beside the next table and deletions.
+async fn dropped(installation: &Installation<'_>) {
+    let statement = check(installation, &[DUE], &[&OF_SOURCE_A, &TODAY]).await.expect_success().stdout;
     let expected = "-- source source-a: flux_00_0.composite_05_00 of 2016-01, 3 rows; 3 index rows hold them\n\
                     DROP TABLE `flux_00_0`.`composite_05_00`;\n";
     assert_eq!(statement, expected);
     installation.execute("source-a", statement).await;
 
-    insert(&installation, "composite_05_01", &id("20160502", 1, 1, 2), None).await;
-    until_rows(&installation, 6).await;
-    let document = shown(&installation, &recharge(1)).await;
+    insert(installation, "composite_05_01", &id("20160502", 1, 1, 2), None).await;
+    until_rows(installation, 6).await;
+    let document = shown(installation, &recharge(1)).await;
     let claim = &document["claims"][0];
     assert_eq!(
         (&claim["source"], &claim["table"]),
@@ -152,15 +179,14 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
         "{document}"
     );
     assert_eq!(document["relations"]["documents"][0]["id"], json!(refund()), "{document}");
-    assert_eq!(shown(&installation, &refund()).await["above_end"]["reason"], "top");
-    assert_eq!(retired(&installation).await, (json!(1), json!(3)));
+    assert_eq!(shown(installation, &refund()).await["above_end"]["reason"], "top");
+    assert_eq!(retired(installation).await, (json!(1), json!(3)));
 
-    next_table(&installation).await;
-    marked_deletion(&installation).await;
+    next_table(installation).await;
+    marked_deletion(installation).await;
     let foreign = ["reconcile", "remove-foreign", "--store", "relations", "--dry-run"];
     let foreign = installation.command(&foreign).await.expect_success();
     assert_eq!(foreign.stdout, "0 rows would be removed\n");
-    daemon.until_ready().await;
 }
 
 /// A job writes its marker and deletes in one transaction: the document stands, and nothing is foreign.

@@ -5,7 +5,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, Refused, ScriptedRow, StoreKind, Weather};
+use anabranch_connectors::memory::{Group, Refused, ScriptedRow};
 use anabranch_pipeline::capture::{BeginAnew, Gap};
 use anabranch_pipeline::deliver::{Shared, request_refresh};
 use anabranch_pipeline::error::{Code, Fault};
@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::script;
-use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
+use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, lanes_of, limits};
 
 /// Pause between two attempts of an operator.
 const ASK_INTERVAL: Duration = Duration::from_millis(500);
@@ -102,8 +102,7 @@ pub const LANE: LaneAt = (0, 0, 0);
 const WHILE: Duration = Duration::from_secs(20);
 
 pub fn stage() -> Stage {
-    let limits = limits(100, 10, Duration::from_secs(3600));
-    Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByUser, limits, false)
+    Stage::calm(Layout::ByUser, limits(100, 10, Duration::from_secs(3600)))
 }
 
 /// Gives a user of source 0 a birthday, or takes it away.
@@ -116,7 +115,7 @@ fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
 /// Runs all lanes of source 0, and its reader, for some time; returns the code of the reader's fault, if any.
 pub async fn run(stage: &Stage) -> Option<Code> {
     let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
-    let lanes = futures::future::join_all([(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)].map(|lane| {
+    let lanes = futures::future::join_all(lanes_of(0).map(|lane| {
         let (stage, shared, cancel) = (stage, &shared, &cancel);
         async move {
             while stage.deliver(lane, shared, cancel).await.is_err() {

@@ -12,9 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{
-    Group, MemoryCache, MemoryMapping, Refused, ScriptedRow, StoreKind, Weather,
-};
+use anabranch_connectors::memory::{Group, MemoryCache, MemoryMapping, Refused, ScriptedRow};
 use anabranch_pipeline::composition;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
@@ -29,8 +27,8 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::process::{Process, ProcessLeases};
-use crate::script::{self, TARGETS};
-use crate::stage::{LANES, SOURCE_NAMES, Stage, lane_id, limits};
+use crate::script;
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of, limits};
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// Most attempts of a task in a minute, once its pauses have grown (`retry.rs`: 38 to 58 s).
@@ -93,9 +91,8 @@ struct Tasks {
 
 impl Tasks {
     fn start() -> Self {
-        let weather = Weather::calm();
-        let limits = limits(100, 10, Duration::from_secs(3600));
-        let stage = Stage::new(weather.clone(), StoreKind::Rows, Layout::ByDay, limits, false);
+        let stage = Stage::calm(Layout::ByDay, limits(100, 10, Duration::from_secs(3600)));
+        let weather = stage.weather.clone();
         let states = TaskStates::default();
         let supervisor = Supervisor::new(states.clone(), CancellationToken::new(), MINUTE);
         let mapping = MemoryMapping::new(weather.clone());
@@ -111,7 +108,7 @@ impl Tasks {
             }
         });
         let shared = Arc::new(Shared::new(2));
-        for lane in (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (0, target, lane))) {
+        for lane in lanes_of(0) {
             let (stage, shared) = (process.stage.clone(), shared.clone());
             process.spawn(&format!("lane {}", lane_id(lane)), move |handle, cancel| {
                 let (stage, shared) = (stage.clone(), shared.clone());

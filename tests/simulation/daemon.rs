@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use crate::anew::begin_anew;
 use crate::process::{Process, ProcessLeases};
 use crate::refresh::refresh_all;
-use crate::script::{SOURCES, TARGETS};
-use crate::stage::{DIRECT_FEEDS, LANES, SOURCE_NAMES, Stage, lane_id};
+use crate::script::SOURCES;
+use crate::stage::{DIRECT_FEEDS, SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
@@ -30,9 +30,7 @@ enum Work {
 
 impl Work {
     fn all() -> impl Iterator<Item = Work> {
-        let lanes = |source| {
-            (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| Work::Lane(source, target, lane)))
-        };
+        let lanes = |source| lanes_of(source).map(|(source, target, lane)| Work::Lane(source, target, lane));
         (0..SOURCES).flat_map(move |source| std::iter::once(Work::Reader(source)).chain(lanes(source)))
     }
 

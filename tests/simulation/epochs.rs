@@ -5,7 +5,7 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, StoreKind, Weather};
+use anabranch_connectors::memory::Group;
 use anabranch_pipeline::deliver::{Rewind, Shared, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
@@ -26,13 +26,7 @@ const LANE: LaneAt = (0, 0, 0);
 const WHILE: Duration = Duration::from_secs(5);
 
 fn stage() -> Stage {
-    Stage::new(
-        Weather::calm(),
-        StoreKind::Rows,
-        Layout::ByDay,
-        limits(100, 10, Duration::from_secs(3600)),
-        false,
-    )
+    Stage::calm(Layout::ByDay, limits(100, 10, Duration::from_secs(3600)))
 }
 
 fn commit(stage: &Stage) {

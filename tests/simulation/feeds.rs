@@ -7,31 +7,24 @@ use std::collections::BTreeSet;
 use std::future::pending;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anabranch_connectors::memory::{
-    Group, MemoryLog, MemoryRegisters, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, StoreKind,
-    Weather,
-};
-use anabranch_pipeline::deliver::{self, Lane, RewindSource, Shared};
+use anabranch_connectors::memory::{Group, MemoryLog, MemoryRegisters, MemoryStore, ScriptedRow, Weather};
+use anabranch_pipeline::deliver::RewindSource;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
     BinlogPoint, BinlogStart, ClaimsPage, LaneStore, Log, LogWriter, ShardPage, SourceConnector,
 };
-use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Mutation, Progress};
-use anabranch_schemas::change::Entity;
+use anabranch_pipeline::records::{DerivedRow, Flush, Mutation, Progress};
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
-use tokio_util::sync::CancellationToken;
 
-use crate::{script, stage};
+use crate::one_lane::{self, OneLane, WAIT_MAX, twins};
+use crate::script;
 
 const SOURCE: &str = "source-a";
-const WAIT_MAX: Duration = Duration::from_secs(60);
 
 fn lsn(number: u64) -> Lsn {
     Lsn::new(1, 1, number * 16).unwrap()
@@ -47,30 +40,12 @@ async fn begin(log: &MemoryLog, origin: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
-    let calm = Weather::calm;
-    let (log, source) = (MemoryLog::new(calm(), 8), MemorySource::new(calm()));
-    let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
-    let mut store = MemoryTarget::new(calm(), StoreKind::Rows).lane(id.clone(), Arc::default());
-    let limits = stage::limits(1024, 10, WAIT_MAX);
+    let ((log, source), id) = (twins(), one_lane::id(SOURCE));
+    let mut store = one_lane::target().lane(id.clone(), Arc::default());
     // No direct feed is ever free.
-    let shared = Shared::new(0);
-    let lane = Lane {
-        id: &id,
-        log: &log,
-        source: &source,
-        replica_slot: 1,
-        start: &BinlogStart::Earliest,
-        entity: Entity::User,
-        fields: Entity::User.required_fields(),
-        source_column: 0,
-        row_weight: 1,
-        tables: 1,
-        shared: &shared,
-        limits: &limits,
-    };
+    let lane = OneLane { direct_feeds: 0, ..OneLane::new(&id, &log, &source) };
     begin(&log, false).await;
-    let (applied, mut positions) = watch::channel(Lsn::ZERO);
-    let cancel = CancellationToken::new();
+    let mut positions = lane.applied.subscribe();
     let script = async {
         sleep(WAIT_MAX).await;
         assert_eq!(*positions.borrow(), Lsn::ZERO, "it has no beginning yet");
@@ -78,11 +53,8 @@ async fn a_lane_that_waits_for_a_direct_feed_goes_on_when_the_stream_links() {
         begin(&log, true).await;
         let is_there = timeout(WAIT_MAX, positions.wait_for(|position| *position == lsn(6))).await.is_ok();
         assert!(is_there, "it still waits");
-        cancel.cancel();
     };
-    let running = deliver::run(lane, &mut store, |_, _| {}, &applied, &cancel);
-    let (ended, ()) = tokio::join!(running, script);
-    ended.unwrap();
+    lane.run(&mut store, |_, _| {}, script).await.unwrap();
 }
 
 /// A target that answers the first question and no other.
@@ -131,46 +103,24 @@ impl LaneStore for Silent {
 #[tokio::test(start_paused = true)]
 async fn a_stop_waits_for_no_question_of_a_lane() {
     for is_emptied in [false, true] {
-        let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
-        let id = LaneId { projection: "p".into(), target: "t".into(), source: SOURCE.into(), lane: 0 };
-        let mut store = MemoryTarget::new(Weather::calm(), StoreKind::Rows).lane(id.clone(), Arc::default());
+        let ((log, source), id) = (twins(), one_lane::id(SOURCE));
+        let mut store = one_lane::target().lane(id.clone(), Arc::default());
         if is_emptied {
             let table = script::table(0);
             source.commit(Group::Rows(vec![vec![ScriptedRow { table, before: None, after: None }]]));
             let progress = Progress { revision: 1, highest_position: lsn(9), ..Progress::default() };
             store.commit(&Flush::new(progress)).await.unwrap();
         }
-        let limits = stage::limits(1024, 10, WAIT_MAX);
-        let lane = Lane {
-            id: &id,
-            log: &log,
-            source: &source,
-            replica_slot: 1,
-            start: &BinlogStart::Earliest,
-            entity: Entity::User,
-            fields: Entity::User.required_fields(),
-            source_column: 0,
-            row_weight: 1,
-            tables: 1,
-            shared: &Shared::new(1),
-            limits: &limits,
-        };
-        let cancel = CancellationToken::new();
-        let stop = async {
-            sleep(WAIT_MAX).await;
-            cancel.cancel();
-        };
-        let (mut store, applied) = (Silent(store, false), watch::Sender::new(Lsn::ZERO));
-        let running = deliver::run(lane, &mut store, |_, _| {}, &applied, &cancel);
-        let both = async { tokio::join!(running, stop).0 };
-        timeout(2 * WAIT_MAX, both).await.expect("it stops").unwrap();
+        let (lane, mut store) = (OneLane::new(&id, &log, &source), Silent(store, false));
+        let running = lane.run(&mut store, |_, _| {}, sleep(WAIT_MAX));
+        timeout(2 * WAIT_MAX, running).await.expect("it stops").unwrap();
     }
 }
 
 /// The history before the configured GTID set is not needed: its binlog may be purged.
 #[tokio::test(start_paused = true)]
 async fn a_replay_from_nothing_needs_the_history_from_the_configured_start_on() {
-    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let (log, source) = twins();
     let group = || Group::Rows(Vec::new());
     for _ in 0..2 {
         source.commit(group());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, ScriptedRow, StoreKind, Weather};
+use anabranch_connectors::memory::{Group, ScriptedRow};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::{Entity, Value};
 use tokio::time::sleep;
@@ -19,8 +19,7 @@ const LONG: Duration = Duration::from_secs(3600);
 /// Otherwise the lanes would wait for the next change.
 #[tokio::test(start_paused = true)]
 async fn a_reader_of_a_quiet_source_tells_soon_after_its_start_that_it_captures_more_fields() {
-    let limits = limits(1024, 10, LONG);
-    let mut stage = Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByDay, limits, false);
+    let mut stage = Stage::calm(Layout::ByDay, limits(1024, 10, LONG));
     stage.is_lunar = true;
     let stage = Arc::new(stage);
     let older = Daemon::start_capturing(&stage, None, Entity::User.required_fields());

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, SnapshotView, StoreKind, Weather,
+    Group, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, SnapshotView,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows};
@@ -115,8 +115,7 @@ async fn judged_after(
     event: impl AsyncFnOnce(&Stage, &mut Option<Daemon>),
     by: impl Fn(&MemorySource) -> Disturbance,
 ) -> Verdict {
-    let limits = limits(1024, 10, WAIT_MAX);
-    let stage = Arc::new(Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByDay, limits, false));
+    let stage = Arc::new(Stage::calm(Layout::ByDay, limits(1024, 10, WAIT_MAX)));
     let table = script::table(0);
     stage.sources[0].commit(row(None, DAYS[0]));
     let mut daemon = Some(Daemon::start(&stage, None));

@@ -5,32 +5,25 @@
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use anabranch_connectors::memory::{
-    Group, MemoryLog, MemorySource, MemoryStream, MemoryTarget, ScriptedRow, SnapshotView, StoreKind, Weather,
+    Group, MemoryLog, MemorySource, MemoryStream, MemoryTarget, ScriptedRow, SnapshotView,
 };
-use anabranch_pipeline::deliver::{self, Lane, Shared};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{
-    BinlogPoint, BinlogStart, LaneStore, Located, Log, LogWriter, RowSource, SourceConnector, SourcePressure,
+    BinlogPoint, BinlogStart, LaneStore, Located, RowSource, SourceConnector, SourcePressure,
 };
-use anabranch_pipeline::records::{
-    Cell, Chunk, Condition, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, ScanCursor, Scope,
-};
-use anabranch_schemas::change::{Action, Change, Entity, TableIdentity, Value};
+use anabranch_pipeline::records::{Cell, Chunk, Condition, Flush, Progress, Refresh, ScanCursor, Scope};
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::{CapturedFields, Envelope};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
-use bytes::Bytes;
-use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
 
-use crate::{script, stage};
-
-const WAIT_MAX: Duration = Duration::from_secs(60);
+use crate::one_lane::{self, OneLane, WAIT_MAX, append_changes, end, progress_at, project, twins};
+use crate::script;
 
 /// A source whose first chunk is an older one, as a snapshot is while a commit waits for an acknowledgement.
 struct StaleSource {
@@ -102,6 +95,10 @@ impl RowSource for StaleSource {
         }
     }
 
+    async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        self.source.first_rows(tables, epoch).await
+    }
+
     async fn page(
         &self,
         table: &TableIdentity<'static>,
@@ -138,44 +135,8 @@ fn insert(user: u64) -> Group {
     Group::Rows(vec![vec![ScriptedRow { table: script::table(0), before: None, after }]])
 }
 
-pub(crate) fn project(change: &Change<'_, '_>, flush: &mut Flush) {
-    if let Action::Withdraw = change.action {
-        return flush.withdraw(change.table.shard, change.lsn);
-    }
-    if let Action::Reread = change.action {
-        return flush.take_table(change);
-    }
-    let Action::Insert { after } = &change.action else { panic!("{:?}", change.action) };
-    let Value::UInt(user) = after[0] else { panic!("{after:?}") };
-    flush.push(Mutation {
-        table: 0,
-        shard: change.table.shard,
-        key: [Cell::UInt(user)].into(),
-        lsn: change.lsn,
-        action: MutationAction::Upsert([].into()),
-    });
-}
-
-/// The end of the binlog.
-pub(crate) async fn end(source: &MemorySource) -> Located {
-    let head = source.head().await.unwrap();
-    // `locate` may return an earlier position.
-    Located { position: head, ..source.locate(BinlogPoint::Lsn(head), FIRST_EPOCH).await.unwrap() }
-}
-
 async fn append(log: &MemoryLog, envelope: Envelope) {
     append_changes(log, envelope, codec::Encoder::default()).await;
-}
-
-pub(crate) async fn append_changes(log: &MemoryLog, envelope: Envelope, mut changes: codec::Encoder) {
-    let (changes, payload) = match changes.is_empty() {
-        true => (0, Bytes::new()),
-        false => (changes.changes(), changes.finish()),
-    };
-    let end = log.end("source-0").await.unwrap();
-    let mut writer = log.writer("source-0", end.as_ref()).await.unwrap();
-    writer.append(Envelope { changes, ..envelope }, payload).await.unwrap();
-    writer.acknowledged().await.unwrap();
 }
 
 /// Runs a lane with progress and without rows until it has refreshed `scope`, with the older chunk first. Returns the
@@ -188,45 +149,16 @@ async fn refreshed(
     scope: Scope,
     beside: impl AsyncFnOnce(&MemoryTarget),
 ) -> Vec<Cell> {
-    let id = LaneId { projection: "p".into(), target: "t".into(), source: "source-0".into(), lane: 0 };
-    let target = MemoryTarget::new(Weather::calm(), StoreKind::Rows);
+    let (id, target) = (one_lane::id("source-0"), one_lane::target());
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let progress = Progress {
-        revision: 1,
-        position: begun.position,
-        highest_position: begun.position,
-        highest_change: begun.position,
-        resume: begun.resume,
-        server: begun.server,
-        refresh: Some(Refresh::new(scope)),
-        ..Progress::default()
-    };
+    let progress = Progress { refresh: Some(Refresh::new(scope)), ..progress_at(begun) };
     store.commit(&Flush::new(progress)).await.unwrap();
-    let (limits, behind) =
-        (stage::limits(1024, 10, WAIT_MAX), StaleSource { source, old: Mutex::new(Some(old)) });
-    let lane = Lane {
-        id: &id,
-        log,
-        source: &behind,
-        replica_slot: 1,
-        start: &BinlogStart::Earliest,
-        entity: Entity::User,
-        fields: Entity::User.required_fields(),
-        source_column: 0,
-        row_weight: 1,
-        tables: 1,
-        shared: &Shared::new(1),
-        limits: &limits,
-    };
-    let (applied, cancel) = (watch::Sender::new(Lsn::ZERO), CancellationToken::new());
+    let behind = StaleSource { source, old: Mutex::new(Some(old)) };
     let through = async {
         beside(&target).await;
-        tokio::time::sleep(WAIT_MAX).await;
-        cancel.cancel();
+        sleep(WAIT_MAX).await;
     };
-    let running = deliver::run(lane, &mut store, project, &applied, &cancel);
-    let (ended, ()) = tokio::join!(running, through);
-    ended.unwrap();
+    OneLane::new(&id, log, &behind).run(&mut store, project, through).await.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
     assert!(behind.old.lock().unwrap().is_none(), "the older one was read");
     target.rows().into_keys().map(|(_, _, key)| key[0].clone()).collect()
@@ -234,7 +166,7 @@ async fn refreshed(
 
 #[tokio::test(start_paused = true)]
 async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
-    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let (log, source) = twins();
     source.commit(insert(1));
     let begun = end(&source).await;
     let rows = NonZeroUsize::new(100).unwrap();
@@ -255,7 +187,7 @@ async fn a_lane_that_begins_at_the_streams_end_takes_no_chunk_from_before_it() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_condition_finds_is_no_older_than_what_the_lane_has_applied() {
-    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let (log, source) = twins();
     let condition = || Condition::new(vec!["user_id >= 0".parse().unwrap()]).unwrap();
     source.commit(insert(1));
     let rows = NonZeroUsize::new(100).unwrap();
@@ -272,7 +204,7 @@ async fn what_a_condition_finds_is_no_older_than_what_the_lane_has_applied() {
 /// Otherwise a later change would set the row back to a state from before the snapshot.
 #[tokio::test(start_paused = true)]
 async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
-    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let (log, source) = twins();
     source.commit(insert(1));
     let begun = end(&source).await;
     source.show(SnapshotView { unseen: 0, below: Some(1) });
@@ -287,7 +219,7 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     message(begun.clone(), Lsn::ZERO, true).await;
     let low = begun.position;
     let beside = async |target: &MemoryTarget| {
-        tokio::time::sleep(WAIT_MAX).await;
+        sleep(WAIT_MAX).await;
         assert!(target.rows().is_empty(), "the lane is at the low watermark");
         message(high, low, false).await;
     };
@@ -298,7 +230,7 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
 /// DROP DATABASE withdraws more tables than one transaction takes, and the target has no row of any of them yet.
 #[tokio::test(start_paused = true)]
 async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
-    let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
+    let (log, source) = twins();
     source.commit(insert(1));
     let begun = end(&source).await;
     // The chunk has the rows from before the statement, and a high watermark after it.
@@ -320,7 +252,7 @@ async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
     message(begun.clone(), Lsn::ZERO, codec::Encoder::default()).await;
     let low = begun.position;
     let beside = async |_: &MemoryTarget| {
-        tokio::time::sleep(WAIT_MAX).await;
+        sleep(WAIT_MAX).await;
         let mut withdrawals = codec::Encoder::default();
         for number in 0..300 {
             let name = format!("user_{number:03}");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, ScriptedRow, StoreKind, Weather};
+use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, ScriptedRow, Weather};
 use anabranch_pipeline::reconcile::{Pace, Sides, SourceTable, Unit};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
@@ -20,8 +20,7 @@ const SEEDS: u64 = 1_000;
 
 #[tokio::test(start_paused = true)]
 async fn a_page_that_breaks_when_it_is_read_in_part_is_counted_once() {
-    let stage =
-        Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByDay, limits(1024, 10, WAIT_MAX), false);
+    let stage = Stage::calm(Layout::ByDay, limits(1024, 10, WAIT_MAX));
     let table = script::table(0);
     let rows = (1..=USERS).map(|user| {
         let birthday = Value::Date { year: 1990, month: 1, day: 3 };

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::anew::{LANE, progress, run, stage, users};
 use crate::script;
-use crate::stage::{SOURCE_NAMES, Stage, lane_id};
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 /// Time in which the reader sends all that there is.
 const WHILE: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ async fn a_lane_that_was_paused_for_too_long_stops_by_name_and_a_refresh_lets_it
     let after = progress(&stage).await;
     assert_eq!((after.position, after.refresh), (before.position, None), "it changed nothing");
 
-    for lane in [(0, 0, 0), (0, 0, 1), (0, 1, 0), (0, 1, 1)] {
+    for lane in lanes_of(0) {
         request_refresh(&lane_id(lane), &mut stage.store(lane), Scope::Source).await.unwrap();
     }
     assert_eq!(run(&stage).await, None);

@@ -15,7 +15,7 @@ use anabranch_pipeline::supervise::TaskStates;
 use tokio_util::sync::CancellationToken;
 
 use crate::script::{SOURCES, TARGETS};
-use crate::stage::{DIRECT_FEEDS, LANES, LaneAt, SOURCE_NAMES, Stage, lane_at, lane_id};
+use crate::stage::{DIRECT_FEEDS, LANES, LaneAt, SOURCE_NAMES, Stage, lane_at, lane_id, lanes_of};
 
 /// The parts of one task's composition.
 pub struct Process<'a> {
@@ -77,10 +77,7 @@ impl Connectors for Process<'_> {
     }
 
     fn lanes(&self) -> Vec<LaneId> {
-        let all = (0..SOURCES).flat_map(|source| {
-            (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| lane_id((source, target, lane))))
-        });
-        all.collect()
+        (0..SOURCES).flat_map(lanes_of).map(lane_id).collect()
     }
 
     fn store(&self, id: &LaneId) -> Result<(Self::Store, LaneScope), Fault> {

@@ -29,8 +29,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::drift::{is_hand_made, plant};
 use crate::past::{Groups, Past, key_of};
-use crate::script::{self, Claim, Key, SOURCES, TARGETS};
-use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
+use crate::script::{self, Claim, Key, SOURCES};
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 /// Virtual time after which a reconciliation in the quiet is stuck, above its wait for a lane that stands still.
 const WAIT_MAX: Duration = Duration::from_secs(900);
@@ -356,6 +356,10 @@ impl RowSource for Watched {
         self.source.chunk(table, after, rows, epoch).await
     }
 
+    async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        self.source.first_rows(tables, epoch).await
+    }
+
     async fn page(
         &self,
         table: &TableIdentity<'static>,
@@ -421,10 +425,6 @@ impl Lanes for Stage {
     async fn ask_for_position(&self, source: &str) {
         self.log.ask_for_position(source).await;
     }
-}
-
-fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
-    (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| (source, target, lane)))
 }
 
 /// The derived rows with their versions.

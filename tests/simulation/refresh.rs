@@ -15,9 +15,9 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 
-use crate::replay::{NOBODY, all_lanes, any_lanes};
+use crate::replay::{NOBODY, any_lanes};
 use crate::script::{SOURCES, shards, source_of};
-use crate::stage::{LaneAt, Stage, lane_id};
+use crate::stage::{LaneAt, Stage, lane_id, lanes_of};
 
 /// Pause between two questions of an operator.
 const ASK_INTERVAL: Duration = Duration::from_millis(5);
@@ -50,7 +50,7 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
 
 /// Refreshes as an operator does when the binlog of a source holds an event that cannot be read.
 pub async fn refresh_all(stage: &Stage, source: usize) {
-    for lane in all_lanes(source) {
+    for lane in lanes_of(source) {
         // The operator waits while the server is away.
         while stage.targets[lane.1].is_down() {
             tokio::time::sleep(ASK_INTERVAL).await;

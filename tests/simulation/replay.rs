@@ -12,8 +12,8 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use crate::anew::is_known;
-use crate::script::{SOURCES, TARGETS, shards, source_of};
-use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
+use crate::script::{SOURCES, shards, source_of};
+use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 /// Lowest number above every user of the script.
 pub const NOBODY: u64 = 1000;
@@ -41,17 +41,13 @@ pub async fn replay(stage: &Stage, random: &mut StdRng) {
 
 /// One lane of the source, or all; without those whose target is away.
 pub fn any_lanes(stage: &Stage, source: usize, random: &mut StdRng) -> Vec<LaneAt> {
-    let mut lanes = all_lanes(source);
+    let mut lanes: Vec<LaneAt> = lanes_of(source).collect();
     if random.random_ratio(2, 3) {
         lanes = vec![*lanes.choose(random).expect("a source has lanes")];
     }
     // The operator cannot reach the lanes of a server that is away.
     lanes.retain(|lane| !stage.targets[lane.1].is_down());
     lanes
-}
-
-pub fn all_lanes(source: usize) -> Vec<LaneAt> {
-    (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (source, target, lane))).collect()
 }
 
 async fn any_place(stage: &Stage, source: usize, random: &mut StdRng) -> Result<Rewind, Fault> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, ScriptedRow, StoreKind, Weather};
+use anabranch_connectors::memory::{Group, ScriptedRow};
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::ports::LaneStore;
 use anabranch_pipeline::records::Cell;
@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::script;
-use crate::stage::{LANES, LaneAt, Stage, limits};
+use crate::stage::{Stage, lanes_of, limits};
 
 /// Time in which the lanes do all that there is.
 const WHILE: Duration = Duration::from_secs(60);
@@ -25,10 +25,6 @@ const MANY: u64 = 600;
 
 /// User → day and version of each derived row.
 type Derived = BTreeMap<(usize, u64), (String, Lsn)>;
-
-fn lanes() -> impl Iterator<Item = LaneAt> {
-    (0..script::TARGETS).flat_map(|target| (0..LANES).map(move |lane| (0, target, lane)))
-}
 
 fn row(user: u64, day: u8) -> Row<'static> {
     vec![Value::UInt(user), Value::Date { year: 1990, month: 1, day }]
@@ -48,7 +44,7 @@ fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
 async fn run(stage: &Stage) {
     let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
     let reader = stage.read(0, &cancel);
-    let lanes = futures::future::join_all(lanes().map(|lane| stage.deliver(lane, &shared, &cancel)));
+    let lanes = futures::future::join_all(lanes_of(0).map(|lane| stage.deliver(lane, &shared, &cancel)));
     timeout(WHILE, async { tokio::join!(reader, lanes) }).await.expect_err("none of them ends");
     let owed = stage.progress(0).into_iter().filter(|(_, progress)| progress.refresh.is_some());
     assert_eq!(owed.map(|(lane, _)| lane.to_string()).collect::<Vec<_>>(), [""; 0]);
@@ -56,8 +52,7 @@ async fn run(stage: &Stage) {
 
 /// A source whose first table has users, and whose lanes have loaded it.
 async fn loaded(users: u64, flush_rows: usize) -> Stage {
-    let limits = limits(1_000, flush_rows, Duration::from_secs(3_600));
-    let stage = Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByUser, limits, false);
+    let stage = Stage::calm(Layout::ByUser, limits(1_000, flush_rows, Duration::from_secs(3_600)));
     (1..=users).for_each(|user| write(&stage, user, None, Some(1)));
     run(&stage).await;
     assert_eq!(derived(&stage).len() as u64, users);
@@ -72,7 +67,7 @@ fn derived(stage: &Stage) -> Derived {
 /// Rows that the lanes have written.
 async fn written(stage: &Stage) -> u64 {
     let mut rows = 0;
-    for lane in lanes() {
+    for lane in lanes_of(0) {
         rows += stage.store(lane).load().await.expect("the weather is calm").rows;
     }
     rows

@@ -18,7 +18,7 @@ use anabranch_schemas::shard::ShardId;
 use crate::one_reconciliation::{filled, insert, settings, whole_reconciliation};
 use crate::script::{self, TARGETS};
 use crate::spot_checks::{StageLanes, minutes, sides};
-use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id};
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 fn retire(stage: &Stage, shard: usize) {
     stage.sources[0].commit(Group::Retire(script::table(shard)));
@@ -30,14 +30,9 @@ fn delete(stage: &Stage, shard: usize, user: u64) {
     stage.sources[0].commit(Group::Rows(vec![vec![row]]));
 }
 
-/// The lanes of the first source.
-fn all_lanes() -> impl Iterator<Item = LaneAt> {
-    (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (0, target, lane)))
-}
-
 /// Has every lane read these rows again, and waits until they have.
 async fn refresh(stage: &Stage, scope: &Scope) {
-    for lane in all_lanes() {
+    for lane in lanes_of(0) {
         loop {
             match request_refresh(&lane_id(lane), &mut stage.store(lane), scope.clone()).await {
                 Ok(_) => break,

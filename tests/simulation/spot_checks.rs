@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{
-    Group, MemoryRows, MemorySource, MemoryStore, ScriptedRow, StoreKind, Weather,
-};
+use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, MemoryStore, ScriptedRow};
 use anabranch_pipeline::config::SpotCheckConfig;
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
@@ -19,8 +17,8 @@ use anabranch_schemas::lsn::Lsn;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::script::{self, TARGETS};
-use crate::stage::{LANES, LaneAt, SOURCE_NAMES, Stage, lane_id, limits};
+use crate::script;
+use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, lanes_of, limits};
 
 /// Number of verdicts on changed keys, by seconds after the change and verdict.
 type Seen = Arc<Mutex<BTreeMap<(u64, Verdict), usize>>>;
@@ -51,8 +49,7 @@ impl Lanes for StageLanes {
 const MINUTE: Duration = Duration::from_secs(60);
 
 pub fn stage() -> Arc<Stage> {
-    let limits = limits(100, 10, Duration::from_secs(3600));
-    Arc::new(Stage::new(Weather::calm(), StoreKind::Rows, Layout::ByDay, limits, false))
+    Arc::new(Stage::calm(Layout::ByDay, limits(100, 10, Duration::from_secs(3600))))
 }
 
 /// Inserts users of the first shard who are born on the first of January.
@@ -78,8 +75,7 @@ pub fn run(stage: &Arc<Stage>, without: Option<LaneAt>) -> Vec<JoinHandle<()>> {
         let ended = of_reader.read(0, &CancellationToken::new()).await;
         panic!("the reader ended: {ended:?}");
     }));
-    let lanes = (0..TARGETS).flat_map(|target| (0..LANES).map(move |lane| (0, target, lane)));
-    for lane in lanes.filter(|lane| Some(*lane) != without) {
+    for lane in lanes_of(0).filter(|lane| Some(*lane) != without) {
         let stage = stage.clone();
         tasks.push(tokio::spawn(async move {
             let shared = Shared::new(2);

@@ -132,6 +132,11 @@ impl Stage {
         }
     }
 
+    /// A stage of tables without faults.
+    pub fn calm(layout: Layout, limits: Limits) -> Self {
+        Self::new(Weather::calm(), StoreKind::Rows, layout, limits, false)
+    }
+
     pub fn log_line(&self, what: impl FnOnce() -> String) {
         if self.is_logged {
             println!("{:>6} ms  {}", self.began.elapsed().as_millis(), what());
@@ -217,6 +222,11 @@ impl Stage {
     pub fn store(&self, lane: LaneAt) -> MemoryStore {
         self.targets[lane.1].lane(lane_id(lane), self.owned(lane))
     }
+}
+
+/// The lanes of a source.
+pub fn lanes_of(source: usize) -> impl Iterator<Item = LaneAt> {
+    (0..TARGETS).flat_map(move |target| (0..LANES).map(move |lane| (source, target, lane)))
 }
 
 pub fn lane_id((source, target, lane): LaneAt) -> LaneId {

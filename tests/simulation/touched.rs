@@ -6,14 +6,12 @@ use anabranch_pipeline::deliver::{Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Located, Log};
 use anabranch_pipeline::records::Progress;
-use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
-use anabranch_schemas::shard::ShardId;
 
 use crate::anew::{LANE, progress, restored, run, stage, users};
-use crate::replay::all_lanes;
 use crate::script;
-use crate::stage::{SOURCE_NAMES, Stage, lane_id};
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 /// Makes the request as the command does, with the progress of the targets that answer.
 async fn ask(stage: &Stage, request: &str, is_rehearsal: bool) -> Result<Touched, Fault> {
@@ -172,10 +170,9 @@ async fn the_table_of_an_heir_is_read_again_and_no_lane_waits_for_the_heir() {
     let stage = stage();
     write(&stage, &[(0, 1, None, Some(1)), (0, 2, None, Some(1))]);
     assert_eq!(run(&stage).await, None);
-    let table = script::table(0);
-    let shard = ShardId::of(SOURCE_NAMES[0], &table.database, "user_000\0heir", 0);
+    let heir = script::table(0).heir(SOURCE_NAMES[0], 0, 1);
     write(&stage, &[(0, 2, Some(1), None)]);
-    stage.sources[0].commit(Group::Retire(TableIdentity { shard, ..table }));
+    stage.sources[0].commit(Group::Retire(heir));
     assert_eq!(run(&stage).await, None);
     assert_eq!(users(&stage), [1]);
     stage.sources[0].lose_newest(2);
@@ -206,7 +203,7 @@ async fn lanes_that_are_replayed_when_another_server_comes_read_all_tables() {
         write(&stage, &[(0, 4, None, Some(1))]);
         assert_eq!(run(&stage).await, None);
         assert_eq!(users(&stage), [1, 2, 3, 4]);
-        for lane in all_lanes(0) {
+        for lane in lanes_of(0) {
             rewind(&lane_id(lane), &mut stage.store(lane), &to, false).await.unwrap();
         }
         stage.log.roll_back(name, stage.log.messages(name) - messages);

@@ -5,28 +5,21 @@
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::time::Duration;
 
-use anabranch_connectors::memory::{
-    Group, MemoryLog, MemorySource, MemoryStore, MemoryTarget, ScriptedRow, StoreKind, Weather,
-};
-use anabranch_pipeline::deliver::{self, Lane, Shared};
+use anabranch_connectors::memory::{Group, MemoryLog, MemorySource, MemoryStore, MemoryTarget, ScriptedRow};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{BinlogStart, ClaimsPage, LaneStore, Located, ShardPage};
+use anabranch_pipeline::ports::{ClaimsPage, LaneStore, Located, ShardPage};
 use anabranch_pipeline::records::{Cell, DerivedRow, Flush, LaneId, Mutation, MutationAction, Progress};
-use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
-use tokio::sync::watch;
-use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
+use tokio::time::{sleep, timeout};
 
-use crate::loads::{append_changes, end, project};
-use crate::{script, stage};
+use crate::one_lane::{self, OneLane, WAIT_MAX, append_changes, end, progress_at, project, twins};
+use crate::script;
 
-const WAIT_MAX: Duration = Duration::from_secs(60);
 /// Users of the table before it is truncated: some parts.
 const USERS: u64 = 8;
 
@@ -97,20 +90,11 @@ struct Ground {
 impl Ground {
     /// A lane that has the users of the first table.
     async fn start() -> Self {
-        let (log, source) = (MemoryLog::new(Weather::calm(), 8), MemorySource::new(Weather::calm()));
-        let target = MemoryTarget::new(Weather::calm(), StoreKind::Rows);
-        let id = LaneId { projection: "p".into(), target: "t".into(), source: "source-0".into(), lane: 0 };
+        let ((log, source), target, id) = (twins(), one_lane::target(), one_lane::id("source-0"));
         let mut ground = Self { log, source, target, id, last: Lsn::ZERO };
-        let Located { position, resume, server } = ground.append(|_, _| ()).await;
-        let mut flush = Flush::new(Progress {
-            revision: 1,
-            position,
-            highest_position: position,
-            highest_change: position,
-            resume,
-            server,
-            ..Progress::default()
-        });
+        let located = ground.append(|_, _| ()).await;
+        let position = located.position;
+        let mut flush = Flush::new(progress_at(located));
         for user in 1..=USERS {
             flush.push(Mutation {
                 table: 0,
@@ -148,28 +132,8 @@ impl Ground {
     }
 
     async fn run_on(&self, mut store: Cut) -> Result<(), Fault> {
-        let limits = stage::limits(1024, 10, WAIT_MAX);
-        let lane = Lane {
-            id: &self.id,
-            log: &self.log,
-            source: &self.source,
-            replica_slot: 1,
-            start: &BinlogStart::Earliest,
-            entity: Entity::User,
-            fields: Entity::User.required_fields(),
-            source_column: 0,
-            row_weight: 1,
-            tables: 1,
-            shared: &Shared::new(1),
-            limits: &limits,
-        };
-        let (applied, cancel) = (watch::Sender::new(Lsn::ZERO), CancellationToken::new());
-        let stop = async {
-            tokio::time::sleep(WAIT_MAX).await;
-            cancel.cancel();
-        };
-        let running = deliver::run(lane, &mut store, project, &applied, &cancel);
-        tokio::join!(running, stop).0
+        let lane = OneLane::new(&self.id, &self.log, &self.source);
+        lane.run(&mut store, project, sleep(WAIT_MAX)).await
     }
 
     fn progress(&self) -> Progress {

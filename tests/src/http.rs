@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Time limit of a request; a paused daemon accepts and answers nothing.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// Time limit of a request, for a busy machine; a paused daemon accepts and answers nothing.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of an application's request, above the API's own.
 const APPLICATION_TIMEOUT: Duration = Duration::from_secs(15);
 

@@ -67,6 +67,12 @@ impl RowSource for MemorySource {
         self.part(table, |_| true, after, rows, epoch).await
     }
 
+    async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        let first = |all: &Rows| -> Vec<u64> { all.keys().take(1).copied().collect() };
+        let parts: Vec<_> = tables.iter().map(|table| (table, first)).collect();
+        Ok(self.read_at_watermark(&parts, epoch).await?.0)
+    }
+
     async fn page(
         &self,
         table: &TableIdentity<'static>,

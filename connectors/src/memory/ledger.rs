@@ -281,6 +281,19 @@ impl Ledger for MemoryLedger {
         Ok(lock(&self.0).with_run(Timestamp::now(), run, offered, decide))
     }
 
+    async fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+        &self,
+        run: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        turn: impl Fn() -> F + Send + Sync,
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> Result<Option<T>, Fault> {
+        match turn().await {
+            true => self.with_run(run, offered, decide).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
     async fn with_programme<T: Send>(
         &self,
         programme: &Arc<str>,

@@ -33,7 +33,7 @@ fn processes_of(folder: &str) -> Vec<String> {
 }
 
 fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     while !reached() {
         assert!(Instant::now() < deadline, "not reached: {what}");
         std::thread::sleep(Duration::from_millis(20));

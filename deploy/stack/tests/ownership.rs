@@ -23,7 +23,7 @@ fn processes_of(folder: &Path) -> Vec<String> {
 }
 
 fn wait_until(what: &str, mut reached: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !reached() {
         assert!(Instant::now() < deadline, "not reached: {what}");
         thread::sleep(Duration::from_millis(10));

@@ -62,7 +62,7 @@ async fn redis_serves_its_accounts_over_verified_tls_and_is_killed_wiped_and_rep
     let replica = stack.add(ServerSpec::redis_replica("redis-2", &server)).unwrap();
     let mut client = connect(&stack, &server.admin_url()).await.unwrap();
     // The replica counts from its first whole copy on.
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
     loop {
         client.set::<_, _, ()>("demo:later", "too").await.unwrap();
         if ask::<i64>(&mut client, "WAIT 1 200").await.unwrap() == 1 {

@@ -1,17 +1,18 @@
-//! Freezes the tables of a day: one task reads pages ahead while another writes the pages before them.
+//! Freezes the tables of a day: one task reads pages ahead while two others write the pages before them.
 //!
-//! The reader goes through the tables in the order of users, and the writer adds the rows to the cohort in the same
+//! The reader goes through the tables in the order of users, and the writers add the rows to the cohort in the same
 //! order. So one cursor says how far a freeze is, whichever task is killed and when: rows that were read ahead and not
-//! written are read again. The writer puts all waiting pages into one transaction, so a slow commit makes the next one
-//! larger.
+//! written are read again. A writer puts all waiting pages into one transaction, so a slow commit makes the next one
+//! larger. Two transactions insert their rows at once; the second one locks the run, compares the cursor and commits
+//! only after the first one has.
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc, watch};
 
 use crate::days::{CohortPage, Fence, add_page, members};
 use crate::ports::{CohortRows, Ledger};
-use crate::records::{Cursor, DayRun, RunKey};
+use crate::records::{Cursor, DayRun, RunKey, RunLedger};
 
 /// Pages that wait while others are written, at most: as many as one transaction takes.
 const PAGES_AHEAD: usize = 16;
@@ -62,10 +63,17 @@ pub async fn freeze<L: Ledger, B: CohortRows>(
     wave: Wave<'_>,
 ) -> Result<Option<Cursor>, Fault> {
     let (ahead, pages) = mpsc::channel(PAGES_AHEAD);
-    let (read, written) = tokio::join!(read(cohort, wave, ahead), write(ledger, wave, pages));
-    let written = written?;
+    let writing = Writing {
+        ledger,
+        wave,
+        waiting: Mutex::new(WaitingPages { pages, cursor: wave.run.cursor }),
+        written: watch::Sender::new(Some(wave.run.cursor)),
+    };
+    let (read, one, other) = tokio::join!(read(cohort, wave, ahead), writing.run(), writing.run());
+    one.and(other)?;
     read?;
-    Ok(written)
+    let cursor = *writing.written.borrow();
+    Ok(cursor)
 }
 
 /// Reads pages until the tables end or the writer has stopped.
@@ -87,26 +95,64 @@ async fn read<B: CohortRows>(cohort: &B, wave: Wave<'_>, ahead: mpsc::Sender<Pag
     Ok(())
 }
 
-/// Writes the pages under the fence of the run's revision.
-async fn write<L: Ledger>(
-    ledger: &L,
-    wave: Wave<'_>,
-    mut pages: mpsc::Receiver<PageRead>,
-) -> Result<Option<Cursor>, Fault> {
-    let mut cursor = wave.run.cursor;
-    while let Some(mut read) = pages.recv().await {
+/// Pages that were read, in their order.
+struct WaitingPages {
+    pages: mpsc::Receiver<PageRead>,
+    /// The point where the next page begins.
+    cursor: Cursor,
+}
+
+/// The writers of a freeze. Each writes under the fence of the run's revision, in the order of pages.
+struct Writing<'w, L> {
+    ledger: &'w L,
+    wave: Wave<'w>,
+    waiting: Mutex<WaitingPages>,
+    /// The point up to which pages are in the cohort; `None` once a transaction has failed or lost the fence.
+    written: watch::Sender<Option<Cursor>>,
+}
+
+impl<L: Ledger> Writing<'_, L> {
+    /// Writes pages until they end or no transaction after the last one can be committed.
+    async fn run(&self) -> Result<(), Fault> {
+        while let Some((begins, read)) = self.next().await {
+            let fence = Fence { wave: self.wave.number, revision: self.wave.run.revision, cursor: begins };
+            failpoints::reach("coupons-before-page").await;
+            let (key, page) = (self.wave.key, &read.page);
+            let decide = |ledger: &mut RunLedger| add_page(ledger, fence, page, read.cursor);
+            let added =
+                self.ledger.add_in_turn(key, &page.members, || self.is_written_to(begins), decide).await;
+            if !matches!(added, Ok(Some(true))) {
+                self.stop().await;
+                return added.map(|_| ());
+            }
+            failpoints::reach("coupons-after-page").await;
+            self.written.send_replace(Some(read.cursor));
+        }
+        Ok(())
+    }
+
+    /// Returns the waiting pages that one transaction takes, and the point where they begin.
+    async fn next(&self) -> Option<(Cursor, PageRead)> {
+        let mut waiting = self.waiting.lock().await;
+        let mut read = waiting.pages.recv().await?;
         while read.has_room() {
-            let Ok(next) = pages.try_recv() else { break };
+            let Ok(next) = waiting.pages.try_recv() else { break };
             read.append(next);
         }
-        let fence = Fence { wave: wave.number, revision: wave.run.revision, cursor };
-        let PageRead { page, cursor: next, .. } = &read;
-        failpoints::reach("coupons-before-page").await;
-        if !ledger.with_run(wave.key, &page.members, |l| add_page(l, fence, page, *next)).await? {
-            return Ok(None);
-        }
-        failpoints::reach("coupons-after-page").await;
-        cursor = *next;
+        let begins = std::mem::replace(&mut waiting.cursor, read.cursor);
+        Some((begins, read))
     }
-    Ok(Some(cursor))
+
+    /// Waits until all pages before this point are written; returns `false` if they never will be.
+    async fn is_written_to(&self, begins: Cursor) -> bool {
+        let mut written = self.written.subscribe();
+        let reached = written.wait_for(|written| written.is_none_or(|cursor| cursor == begins)).await;
+        reached.is_ok_and(|written| written.is_some())
+    }
+
+    /// Lets no later transaction have its turn, and the reader end.
+    async fn stop(&self) {
+        self.written.send_replace(None);
+        self.waiting.lock().await.pages.close();
+    }
 }

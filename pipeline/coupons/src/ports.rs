@@ -66,6 +66,19 @@ pub trait Ledger: Send + Sync {
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<T, Fault>> + Send;
 
+    /// Adds members to a run's cohort and changes the run, in a transaction that works beside others until its turn.
+    ///
+    /// `turn` returns `true` once the transaction before has been committed, and `false` if that one has failed. It may
+    /// be called more than once. Only then is the run locked and read, and `decide` runs. It adds all offered members or
+    /// none, and none without a change of the run. `None`: this was never its turn, and nothing is changed.
+    fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+        &self,
+        run: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        turn: impl Fn() -> F + Send + Sync,
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> impl Future<Output = Result<Option<T>, Fault>> + Send;
+
     /// Reads a programme and begins runs.
     fn with_programme<T: Send>(
         &self,

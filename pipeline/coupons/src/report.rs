@@ -60,6 +60,11 @@ impl Report {
         self.versions.iter().map(|(version, granted)| (text(version), *granted)).collect()
     }
 
+    /// Returns `refused` with the texts of the reasons.
+    pub fn refused_texts(&self) -> BTreeMap<String, u64> {
+        self.refused.iter().map(|(reason, members)| (reason.as_str().to_owned(), *members)).collect()
+    }
+
     /// Returns the number of counted members.
     pub fn sum(&self) -> u64 {
         let refused: u64 = self.refused.values().sum();

@@ -6,7 +6,6 @@
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_schemas::change::{Action, Change, Entity, Value};
 use anabranch_schemas::serial;
-use anabranch_schemas::shard::ShardId;
 use serde_json::{Map, Value as Json, json};
 
 /// Conditions that a change must meet; `None` = any change does.
@@ -40,7 +39,7 @@ fn has_key(row: &[Value<'_>], key: &str) -> bool {
 }
 
 /// Returns one change of the message `entry`. `index` counts the changes of the message from 0, and `generation` is the
-/// source's owner generation: a shard that is not that of the names is an heir's.
+/// source's owner generation: a shard that is no table of the source is an heir's.
 pub fn json_of(
     (source, generation): (&str, u32),
     entry: &LogEntry,
@@ -59,7 +58,7 @@ pub fn json_of(
         "action": action_name(&change.action),
     });
     let table = change.table;
-    if !table.is_every() && table.shard != ShardId::of(source, &table.database, &table.table, generation) {
+    if !table.is_every() && !table.is_table_of(source, generation) {
         out["heir"] = json!(true);
     }
     let entity = table.entity;

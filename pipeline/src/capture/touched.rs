@@ -268,8 +268,8 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
 
     /// Adds the tables that a message names.
     ///
-    /// Rows that a retention job deleted pass to a shard with the names of their table. No server lists it, so a lane
-    /// would wait for it without end. The table itself is read again, as it is for their deletion.
+    /// Rows that a retention job deleted pass to an heir of their table. No server lists it, so a lane would wait for it
+    /// without end. The table itself is read again, as it is for their deletion.
     fn add_tables(&self, message: &LogMessage, tables: &mut Tables) -> Result<(), Fault> {
         if message.payload.is_empty() {
             return Ok(());
@@ -290,8 +290,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             if tables.contains_key(&change.table.shard) {
                 continue;
             }
-            let TableIdentity { database, table, .. } = change.table;
-            let shard = ShardId::of(self.source, database, table, self.generation);
+            let shard = change.table.table_shard(self.source, self.generation);
             tables
                 .entry(shard)
                 .or_insert_with(|| TableIdentity { shard, ..change.table.clone().into_owned() });
@@ -305,11 +304,10 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
 
     /// Refuses a table that left by a retention rule: lanes keep what they had of it, and no reading takes that back.
     fn require_not_retired(&self, change: &Change<'_, '_>) -> Result<(), Fault> {
-        let TableIdentity { shard, database, table, .. } = change.table;
-        let is_table = *shard == ShardId::of(self.source, database, table, self.generation);
-        if change.action != Action::Retire || !is_table {
+        if change.action != Action::Retire || !change.table.is_table_of(self.source, self.generation) {
             return Ok(());
         }
+        let TableIdentity { database, table, .. } = change.table;
         let found =
             format!("{database}.{table} left by a retention rule, in a transaction that the server lacks");
         Err(self.refused(found).needs("tables that the server has as they were read").remedy(WHOLE))

@@ -21,11 +21,12 @@
 mod aside;
 mod changed_claims;
 mod comparison;
+mod empty;
 mod meters;
 mod plan;
 mod read;
 mod request;
-mod withdraw;
+mod sweep;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -44,20 +45,19 @@ use tokio_util::sync::CancellationToken;
 use self::aside::Aside;
 use self::changed_claims::ChangedClaims;
 use self::comparison::{Needed, TableComparisons};
+use self::empty::EmptyTables;
 use self::meters::Meters;
 use self::plan::{Judged, Verdict, Work};
 use self::read::{Read, rows_of, rows_where};
 pub use self::request::{forget_rereads, rehearse_refresh, request_refresh};
-use self::withdraw::Removal;
+use self::sweep::is_sweep_due;
 use super::lane::Lane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
-use crate::records::{
-    Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope, TABLE_WORK, TableRefresh,
-};
+use crate::records::{Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope};
 use crate::throttle::Throttle;
 
 /// Pause before a chunk that was discarded is read again.
@@ -69,10 +69,6 @@ const ASK: Duration = Duration::from_millis(200);
 const CHUNK: Duration = Duration::from_millis(500);
 /// Work that is written at once, as [`Flush::cut`] counts: some ten milliseconds, for which changes wait.
 const PART_WORK: usize = 500;
-/// Work of a sweep in one derived table: the target examines the rows of one shard in it.
-const SWEPT_TABLE_WORK: usize = 2 * TABLE_WORK;
-/// Parts of a sweep, at most, as each part is a commit.
-const SWEEP_PARTS_MAX: u32 = 16;
 /// Full flushes that a lane without a rate takes at once: a hundred rows for each of hundreds of tables. With one
 /// flush, which has some fifty, a row costs the target a tenth more.
 const CHUNK_FLUSHES: usize = 3;
@@ -95,6 +91,8 @@ enum Step {
     Sweep(Range<u32>),
     /// Derived rows are read for the comparison of a table.
     Stored,
+    /// The next tables are empty.
+    Empty,
     /// The table no longer exists: the feed removed its rows.
     Gone(ShardId),
     /// The table cannot be read now: the others go first.
@@ -131,14 +129,13 @@ pub(super) struct Refresher<'a, S> {
     tables: Option<Vec<TableIdentity<'static>>>,
     changes: ChangedClaims,
     comparisons: TableComparisons<'a>,
+    empty: EmptyTables,
     not_before: Instant,
     failures: u32,
     /// How often the chunk was discarded.
     repeated: u32,
     meters: Meters,
     aside: Aside,
-    /// The removal of claims that has begun.
-    removal: Option<Removal>,
     /// Tables that were retired in this attempt: one that cannot be found is gone and not hidden.
     retired: BTreeSet<ShardId>,
 }
@@ -172,18 +169,19 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             tables: None,
             changes: ChangedClaims::default(),
             comparisons: TableComparisons::new(lane.id, lane.shared, store.is_atomic()),
+            empty: EmptyTables::new(store.is_atomic()),
             not_before: Instant::now(),
             failures: 0,
             repeated: 0,
             meters: Meters::of(lane.id),
             aside: Aside::default(),
-            removal: None,
             retired: BTreeSet::new(),
         }
     }
 
-    /// Reads rows as [`Self::read`] does, whether or not claims are to be removed.
-    async fn read_rows(&mut self, progress: &Progress) {
+    /// Reads the rows that are to be written next; waits for ever when there are none. Cancel safe. `progress` is the
+    /// lane's with its uncommitted work.
+    pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
             self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
@@ -237,6 +235,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let work = plan::next(refresh, self.tables.as_deref(), &set_aside, running);
         let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
         let compared = self.next_compared(&work, refresh, progress);
+        if let Some(phase) = self.next_empty(&work, refresh, progress) {
+            return phase;
+        }
         let (table, after, first) = match work {
             Work::Chunk { table, after, first, is_reread } => {
                 self.is_reread = is_reread.unwrap_or(self.is_reread);
@@ -312,8 +313,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
     }
 
-    /// Writes a step as [`Self::write`] does, once no claim of its table is to be removed.
-    async fn write_rows(
+    /// Returns the shards of the tables that the present step is about.
+    pub(super) fn shards(&self) -> &BTreeSet<ShardId> {
+        &self.changes.shards
+    }
+
+    /// Writes the step that may be written. The window must be empty: everything that it held is committed, and noted.
+    pub(super) async fn write(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
@@ -329,10 +335,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     return Ok(());
                 }
                 Verdict::Again(why) => {
-                    tracing::debug!(lane = %self.id, low = %read.chunk.low, why, "a chunk is read again");
-                    self.not_before = Instant::now() + AGAIN;
-                    self.repeated += 1;
+                    self.discard(&read, why);
                     return Ok(());
+                }
+                Verdict::Write if self.empty.is_asking() => {
+                    return self.take_first_rows(&read, window, store).await;
                 }
                 Verdict::Write if self.comparisons.is_running() => {
                     return self.take_compared(read, window, store, project).await;
@@ -362,16 +369,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             },
             Phase::Waiting(Step::Sweep(tables)) => return self.sweep(window, store, tables).await,
             Phase::Waiting(Step::Stored) => return self.compare_stored(window, store).await,
+            Phase::Waiting(Step::Empty) => flush.progress.refresh = Some(self.after_empty(refresh, progress)),
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.after_table(shard)),
             Phase::Waiting(Step::Owed(shard)) => {
+                // All tables are read anew when more wait than are listed.
+                self.empty.forget();
                 let behind = refresh.after_table(shard);
                 flush.progress.refresh = Some(Refresh::with_reread(Some(behind), shard, progress.position));
             }
-            Phase::Waiting(Step::Finished) => {
-                tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is complete");
-                flush.progress.refresh = refresh.after_scope();
-                self.changes = ChangedClaims::default();
-            }
+            Phase::Waiting(Step::Finished) => flush.progress.refresh = self.finish(refresh),
             // The read continues after the present work.
             other => {
                 self.phase = other;
@@ -381,8 +387,22 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         failpoints::reach("refresh-before-commit").await;
         self.commit(window, store, flush).await?;
         failpoints::reach("refresh-after-commit").await;
-        let at_once = self.part_work.map_or(u32::MAX, |work| (work / SWEPT_TABLE_WORK) as u32);
-        self.sweep(window, store, 0..at_once.max(self.derived_tables.div_ceil(SWEEP_PARTS_MAX))).await
+        let first = self.first_swept();
+        self.sweep(window, store, first).await
+    }
+
+    /// Has a chunk read again, after a pause.
+    fn discard(&mut self, read: &Read, why: &str) {
+        tracing::debug!(lane = %self.id, low = %read.chunk.low, why, "a chunk is read again");
+        self.not_before = Instant::now() + AGAIN;
+        self.repeated += 1;
+    }
+
+    /// Ends a refresh; returns the one that follows it.
+    fn finish(&mut self, refresh: &Refresh) -> Option<Refresh> {
+        tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is complete");
+        self.changes = ChangedClaims::default();
+        refresh.after_scope()
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {
@@ -416,9 +436,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Ok(flush)
     }
 
-    /// Commits work of the refresh alone: the position stays. The next chunk is read meanwhile, as no change is applied
-    /// in between.
-    async fn commit(
+    /// Commits work beside the feed: the position stays. The next chunk is read meanwhile, as no change is applied in
+    /// between.
+    pub(super) async fn commit(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
@@ -429,7 +449,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let behind = flush.progress.clone();
         let reading_ahead = async {
             if !is_sweep_due(&behind) {
-                self.read_rows(&behind).await;
+                self.read(&behind).await;
             }
             std::future::pending::<()>().await;
         };
@@ -449,45 +469,4 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         *window = LaneWindow::new(flush.progress);
         Ok(())
     }
-
-    /// Sweeps a table once all of its chunks are written: claims older than the first chunk have no source row.
-    async fn sweep(
-        &mut self,
-        window: &mut LaneWindow,
-        store: &mut impl LaneStore,
-        tables: Range<u32>,
-    ) -> Result<(), Fault> {
-        let progress = window.progress();
-        let Some(refresh) = &progress.refresh else { return Ok(()) };
-        let Some(TableRefresh { shard, first, after: None, .. }) = refresh.table else { return Ok(()) };
-        let mut flush = Flush::new(progress.clone());
-        if let Some(older) = first.as_u64().checked_sub(1) {
-            flush.withdraw(shard, Lsn::from_u64(older).expect("below an Lsn lie Lsns only"));
-            flush.withdrawn_tables = Some(tables.clone());
-        }
-        if tables.end < self.derived_tables {
-            let behind = tables.end.saturating_add(tables.end - tables.start);
-            self.phase = Phase::Waiting(Step::Sweep(tables.end..behind));
-        } else {
-            let left = refresh.after_sweep(shard, first);
-            if left.rereads.contains_key(&shard) {
-                self.aside.rest(shard);
-            } else {
-                self.aside.ended();
-            }
-            self.comparisons.was_read(shard);
-            flush.progress.refresh = Some(left);
-        }
-        self.commit(window, store, flush).await?;
-        failpoints::reach("refresh-swept").await;
-        Ok(())
-    }
-}
-
-fn is_sweep_due(progress: &Progress) -> bool {
-    progress
-        .refresh
-        .as_ref()
-        .and_then(|refresh| refresh.table.as_ref())
-        .is_some_and(|table| table.after.is_none())
 }

@@ -19,6 +19,7 @@ use super::lane::{Lane, load_own_progress, unless};
 use super::load::lacks_rows;
 use super::refresh::Refresher;
 use super::window::{Delivery, LaneWindow};
+use super::withdrawals::Withdrawals;
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
@@ -81,6 +82,8 @@ enum Event {
     CheckDue,
     /// Rows of the source were read.
     Read,
+    /// Claims of withdrawn tables are to be removed.
+    RemovalDue,
     Cancelled,
 }
 
@@ -115,12 +118,12 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     let meters = Meters::of(lane.id);
     let mut window = begin(&lane, store, applied, cancel).await?;
     let (mut hole, mut due) = (None, Due::now(lane.limits));
-    let mut refresher = Refresher::new(&lane, store, cancel);
+    let (mut refresher, mut withdrawals) = work_beside(&lane, store, cancel);
     let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
     let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
         meters.direct.set(f64::from(u8::from(feed.is_direct())));
-        let broken = match next_event(&mut feed, &window, &due, &mut refresher, cancel).await? {
+        let broken = match next_event(&mut feed, &window, &due, &mut refresher, &withdrawals, cancel).await? {
             Event::Delivery(delivery) => {
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 meters.unaccounted.set(window.counts().unaccounted() as f64);
@@ -142,7 +145,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 }
                 continue;
             }
-            Event::ProgressDue | Event::Read => None,
+            Event::ProgressDue | Event::Read | Event::RemovalDue => None,
             Event::CheckDue => {
                 unless(cancel, load_own_progress(&lane, store, &window)).await?;
                 due.check_at = Instant::now() + lane.limits.position_interval;
@@ -158,8 +161,8 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 drop(feed);
                 let opened = lane.feed_or_load(&mut window, None, store, cancel).await?;
                 let Some((other, _)) = opened else { return Ok(()) };
-                (feed, hole, refresher, due) =
-                    (other, None, Refresher::new(&lane, store, cancel), Due::now(lane.limits));
+                (feed, hole, due) = (other, None, Due::now(lane.limits));
+                (refresher, withdrawals) = work_beside(&lane, store, cancel);
                 continue;
             }
         }
@@ -167,7 +170,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             refresher.record(window.flush());
         }
         commit(&lane, &mut window, store, applied, &meters).await?;
-        refresher.write(&mut window, store, &mut project).await?;
+        write_beside(&mut window, &mut withdrawals, &mut refresher, store, &mut project).await?;
         due.committed(lane.limits);
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
@@ -176,7 +179,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             };
             feed = other;
             if was_set {
-                refresher = Refresher::new(&lane, store, cancel);
+                (refresher, withdrawals) = work_beside(&lane, store, cancel);
             }
             if !feed.is_direct() {
                 // The stream is trusted again; a direct feed remembers the hole until the lane is past it.
@@ -203,15 +206,46 @@ async fn begin<S: SourceConnector, L: Log>(
     Ok(LaneWindow::new(progress))
 }
 
+/// Returns the work of a lane beside its feed. Nothing of it has begun.
+fn work_beside<'a, S: RowSource, L: Log>(
+    lane: &Lane<'a, S, L>,
+    store: &impl LaneStore,
+    cancel: &CancellationToken,
+) -> (Refresher<'a, S>, Withdrawals<'a>) {
+    (Refresher::new(lane, store, cancel), Withdrawals::new(lane.id, cancel))
+}
+
+/// Removes some claims of withdrawn tables, then writes a step of the refresh. The window must be empty: everything
+/// that it held is committed, and noted.
+async fn write_beside<S: RowSource>(
+    window: &mut LaneWindow,
+    withdrawals: &mut Withdrawals<'_>,
+    refresher: &mut Refresher<'_, S>,
+    store: &mut impl LaneStore,
+    project: impl FnMut(&Change<'_, '_>, &mut Flush),
+) -> Result<(), Fault> {
+    if Withdrawals::are_due(window.progress()) {
+        // On the heap: it is rare, and every step of the lane would have room for it on its stack.
+        Box::pin(withdrawals.remove(window, store, refresher)).await?;
+    }
+    if Withdrawals::hold_back(window.progress(), refresher.shards()) {
+        return Ok(());
+    }
+    refresher.write(window, store, project).await
+}
+
 /// Waits for the first event. Each branch is cancel safe.
 async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
     window: &LaneWindow,
     due: &Due,
     refresher: &mut Refresher<'_, S>,
+    withdrawals: &Withdrawals<'_>,
     cancel: &CancellationToken,
 ) -> Result<Event, Fault> {
+    withdrawals.measure(window.progress());
     let is_direct = feed.is_direct();
+    let is_removal_due = !window.is_within_event() && Withdrawals::are_due(window.progress());
     tokio::select! {
         biased;
         () = cancel.cancelled() => Ok(Event::Cancelled),
@@ -223,6 +257,8 @@ async fn next_event<R: LogReader, S: RowSource>(
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
         // A late writer may undo a part of a flush that ends within an event, where versions have no order within it.
         () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
+        // The read comes first, so the next chunk is on its way while claims are removed.
+        () = std::future::ready(()), if is_removal_due => Ok(Event::RemovalDue),
         () = tokio::time::sleep_until(due.check_at), if !window.has_moved() => Ok(Event::CheckDue),
     }
 }

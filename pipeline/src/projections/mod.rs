@@ -66,6 +66,11 @@ pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
     }
 }
 
+/// Returns the number of a projection's targets, at least one.
+fn target_count(config: &ProjectionConfig) -> u32 {
+    u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1)
+}
+
 /// Shares tables out to targets and lanes. The tables of database `i` go to target `i` modulo the number of targets.
 /// The tables of a target go to its lanes in turn, so two lanes differ by one table at most.
 fn share_out(
@@ -149,8 +154,7 @@ pub struct Projection(Arc<dyn Rules>);
 
 impl Projection {
     pub fn new(config: &ProjectionConfig) -> Self {
-        let targets = u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1);
-        let lanes = config.lanes.get();
+        let (targets, lanes) = (target_count(config), config.lanes.get());
         Self(match &config.kind {
             ProjectionKind::Birthday(tables) => Arc::new(Birthday::new(tables.clone(), targets, lanes)),
             ProjectionKind::SerialMapping(tables) => {

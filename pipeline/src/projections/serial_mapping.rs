@@ -13,7 +13,7 @@ use anabranch_schemas::serial::{
 use anabranch_schemas::sql;
 
 use super::rules::{Claim, Rules};
-use super::{Defect, Defects, ProjectedTable, share_out};
+use super::{Defect, Defects, ProjectedTable, share_out, target_count};
 use crate::config::{MappingTables, ProjectionConfig, ProjectionKind};
 use crate::records::{Cell, CellRef, DerivedTable, TableShape};
 
@@ -58,8 +58,7 @@ impl SerialMapping {
     /// Returns the projection of this configuration; `None` when it is of another kind.
     pub fn configured(config: &ProjectionConfig) -> Option<Self> {
         let ProjectionKind::SerialMapping(tables) = &config.kind else { return None };
-        let targets = u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1);
-        Some(Self::new(tables.clone(), targets, config.lanes.get()))
+        Some(Self::new(tables.clone(), target_count(config), config.lanes.get()))
     }
 
     pub fn tables(&self) -> &[ProjectedTable] {

@@ -134,6 +134,10 @@ mod tests {
             unreachable!("nobody asks")
         }
 
+        async fn first_rows(&self, _: &[TableIdentity<'static>], _: u16) -> Result<Chunk, Fault> {
+            unreachable!("nobody asks")
+        }
+
         async fn replication_end(&self) -> Result<String, Fault> {
             unreachable!("nobody asks")
         }

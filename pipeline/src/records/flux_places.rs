@@ -37,7 +37,7 @@ type Slot = OnceLock<(ShardId, Found)>;
 #[derive(Debug, Clone, Copy)]
 struct Found {
     place: TablePlace,
-    /// The shard is that of a source's table. Heirs of tables have shards of their own.
+    /// It is a table of a source. An heir of a table is none.
     is_own: bool,
 }
 
@@ -124,13 +124,18 @@ impl FluxPlaces {
         self.kinds.get(usize::from(parts.business))?[usize::from(parts.level.digit())]
     }
 
+    /// Returns the rule by which an identifier names its table; without the strategy by year it is the month alone.
+    pub fn strategy(&self, id: &FluxId) -> Strategy {
+        self.years.map_or(Strategy::Month, |years| years.strategy(id))
+    }
+
     /// Returns the place that a table's name and source stand for.
     pub fn of_table(&self, table: &TableIdentity<'_>) -> TablePlace {
         self.found(table).place
     }
 
-    /// Returns the place as [`Self::of_table`] does; `None` unless the shard is that of a source's table. The rows of
-    /// an heir were audited as rows of its table.
+    /// Returns the place as [`Self::of_table`] does; `None` unless it is a table of a source. The rows of an heir were
+    /// audited as rows of its table.
     pub fn of_own_table(&self, table: &TableIdentity<'_>) -> Option<TablePlace> {
         let found = self.found(table);
         found.is_own.then_some(found.place)
@@ -176,10 +181,7 @@ impl FluxPlaces {
     }
 
     fn find(&self, table: &TableIdentity<'_>) -> Found {
-        let is_of = |source: &&FluxSource| {
-            let shard = ShardId::of(&source.name, &table.database, &table.table, source.generation);
-            shard == table.shard
-        };
+        let is_of = |source: &&FluxSource| table.is_table_of(&source.name, source.generation);
         let source = self.sources.iter().find(is_of);
         let site = source.and_then(|source| source.site);
         let matching = |tables: &FluxTables| {
@@ -339,8 +341,11 @@ mod tests {
 
     #[test]
     fn without_the_strategy_by_year_any_reserved_digits_are_in_place() {
-        let places = places_by_year(&[]).with_years(None);
+        let places = places_by_year(&[]);
         let new = id("2027010611031001000057000000001");
+        assert_eq!(places.strategy(&new), Strategy::Year(7));
+        let places = places.with_years(None);
+        assert_eq!(places.strategy(&new), Strategy::Month);
         assert_eq!(places.oddities(&table("main", 0, "flux_00_0", "composite_05_00"), &new, None), []);
     }
 

@@ -208,10 +208,7 @@ impl Flush {
         let (table, lsn) = (change.table, change.lsn);
         let refresh = self.progress.refresh.take();
         self.progress.refresh = match change.action {
-            Action::Reread if table.is_every() => {
-                self.rereads.push(Reread::Every);
-                Some(Refresh::with_every_table(refresh))
-            }
+            Action::Reread if table.is_every() => Some(Refresh::with_every_table(refresh)),
             Action::Reread => {
                 self.rereads.push(Reread::Table(table.shard));
                 Some(Refresh::with_reread(refresh, table.shard, lsn))
@@ -229,6 +226,11 @@ impl Flush {
                 refresh.map(|refresh| refresh.without_reread(table.shard, lsn))
             }
         };
+        // Without an entry, every table is to be read: the record is of all tables, or more wait than are listed.
+        let has_no_entry = self.progress.refresh.as_ref().is_none_or(|refresh| refresh.rereads.is_empty());
+        if has_no_entry && matches!(change.action, Action::Reread) {
+            self.rereads.push(Reread::Every);
+        }
         self.progress.was_refreshed |= self.progress.refresh.is_some();
     }
 
@@ -370,6 +372,21 @@ mod tests {
         take(&mut flush, 5, Action::Retire);
         assert!(!flush.is_empty() && flush.withdrawals.is_empty());
         assert!(flush.progress.refresh.is_some_and(|refresh| refresh.rereads.is_empty()));
+    }
+
+    /// A chunk that was read before says too little about any table then.
+    #[test]
+    fn a_table_that_has_no_room_among_those_that_wait_has_all_tables_read_anew() {
+        let numbered = |number| ShardId::from_u64(number).expect("it is small");
+        let rereads = (0..999).map(|number| (numbered(number), lsn(4))).collect();
+        let refresh = Refresh { rereads, ..Refresh::of_every_table() };
+        let mut flush = Flush::new(Progress { refresh: Some(refresh), ..Progress::default() });
+        take(&mut flush, 5, Action::Reread);
+        assert_eq!(flush.rereads, [Reread::Table(table().shard)]);
+        let other = TableIdentity { shard: numbered(1_000), ..table() };
+        flush.take_table(&Change { lsn: lsn(6), table: &other, action: Action::Reread });
+        assert!(flush.progress.refresh.as_ref().is_some_and(|refresh| refresh.rereads.is_empty()));
+        assert!(flush.rereads.contains(&Reread::Every));
     }
 
     /// A retention job that deletes a million rows retires the heir of their table with each event.

@@ -79,10 +79,20 @@ pub struct Progress {
 impl Progress {
     /// Returns the bytes that the withdrawals may take as text, beside what is stored in the same text.
     pub fn withdrawals_room(&self) -> usize {
+        TEXT_BYTES_MAX.saturating_sub(self.bytes_beside_withdrawals())
+    }
+
+    /// Whether the progress row has room for the refresh and the owed withdrawals.
+    pub(crate) fn has_room(&self) -> bool {
+        let is_listable = self.refresh.as_ref().is_none_or(Refresh::is_listable);
+        is_listable && self.bytes_beside_withdrawals() + self.withdrawals.bytes() <= TEXT_BYTES_MAX
+    }
+
+    fn bytes_beside_withdrawals(&self) -> usize {
         let refresh = self.refresh.as_ref().map_or(0, |refresh| refresh.to_string().len());
         let read_end = self.resume.read_end.as_ref().map_or(0, |end| end.to_string().len());
         let partial = self.resume.partial.as_ref().map_or(0, String::len);
-        TEXT_BYTES_MAX.saturating_sub(RESERVED_BYTES + refresh + read_end + partial)
+        RESERVED_BYTES + refresh + read_end + partial
     }
 
     /// Whether the lane applies changes that it applied before.

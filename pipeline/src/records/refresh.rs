@@ -15,12 +15,21 @@ use anabranch_schemas::shard::ShardId;
 
 use super::{Cell, Chunk, Comparison, Condition, ScanCursor};
 
-/// Keys of one request, at most. They are stored in the progress row, which has 64 KiB for them.
+/// Keys of one request, at most. They are stored in the progress row, which has 64 KiB for them and for other things.
 pub const KEYS_MAX: usize = 256;
 
 /// Entries of `rereads`, at most, as each takes some 40 bytes of the progress row. When there would be more, all tables
 /// of the source are read instead.
 const REREADS_MAX: usize = 1_000;
+
+/// Bytes of a scope and of `rereads` as text, at most: the progress row has 64 KiB for them and some other words.
+const LISTED_BYTES_MAX: usize = 52 * 1024;
+/// Bytes of an entry of `rereads` as text, at most: a shard id, a position, and what separates them.
+const REREAD_BYTES: usize = 45;
+/// Bytes of a number as text with what separates it, at most.
+const NUMBER_BYTES: usize = 21;
+/// Bytes of a condition as text, at most: eight comparisons in hexadecimal digits.
+const CONDITION_BYTES_MAX: usize = 9 * 1024;
 
 /// The rows that a refresh reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +63,21 @@ impl Scope {
         let count = all().count();
         let is_counted = (1..=KEYS_MAX).contains(&count) && keys.values().all(|keys| !keys.is_empty());
         (!is_counted).then(|| format!("{count} keys"))
+    }
+
+    /// Returns the bytes of the scope as text, at most.
+    fn bytes_max(&self) -> usize {
+        let of_key = |key: &Cell| match key {
+            Cell::Bytes(bytes) => 2 + 2 * bytes.len(),
+            Cell::UInt(_) | Cell::Int(_) | Cell::Null => NUMBER_BYTES,
+        };
+        match self {
+            Self::Source | Self::Rereads | Self::Table(_) => NUMBER_BYTES,
+            Self::Keys(tables) => {
+                tables.len() * NUMBER_BYTES + tables.values().flatten().map(of_key).sum::<usize>()
+            }
+            Self::Where(..) => CONDITION_BYTES_MAX,
+        }
     }
 }
 
@@ -134,12 +158,17 @@ impl Refresh {
         let mut refresh = refresh.unwrap_or_else(|| Self::new(Scope::Rereads));
         let waits = refresh.rereads.entry(shard).or_default();
         *waits = at.max(*waits);
-        if refresh.rereads.len() > REREADS_MAX {
+        if refresh.rereads.len() > REREADS_MAX || !refresh.is_listable() {
             return Self { every_waits: true, ..Self::with_every_table(Some(refresh)) };
         }
         // The source may have lost rows without a row event, so even a lane that had no rows must sweep.
         refresh.empty_in_epoch = None;
         refresh
+    }
+
+    /// Whether the progress row has room for the scope and for all of `rereads`.
+    pub(super) fn is_listable(&self) -> bool {
+        self.scope.bytes_max() + self.rereads.len() * REREAD_BYTES <= LISTED_BYTES_MAX
     }
 
     /// Returns the refresh without this entry of `rereads`, unless the entry's position is above `at`. At `at` the

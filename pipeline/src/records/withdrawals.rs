@@ -109,7 +109,7 @@ impl PendingWithdrawals {
     }
 
     /// Returns the bytes of the list as text, at most.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let positions: BTreeSet<Owed> = self.0.values().copied().collect();
         self.0.len() * SHARD_BYTES + positions.len() * POSITIONS_BYTES
     }

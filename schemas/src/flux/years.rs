@@ -107,6 +107,14 @@ impl Strategy {
             Self::Year(_) => "year",
         }
     }
+
+    /// Returns the last digit of the year; `None` = the month alone is the rule.
+    pub fn year(self) -> Option<u8> {
+        match self {
+            Self::Month => None,
+            Self::Year(year) => Some(year),
+        }
+    }
 }
 
 /// Writes `by month` or `by year 7`.

@@ -106,6 +106,7 @@ macro_rules! on_twin_and_both_kinds_of_server {
 
 pub mod audit;
 pub mod cache;
+mod cohorts;
 pub mod derived_rows;
 mod issues;
 mod lease;

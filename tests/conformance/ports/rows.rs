@@ -20,6 +20,7 @@ on_twin_and_every_server!(Twin, Server:
     chunks_hold_every_row_once_in_the_order_of_the_key,
     a_chunk_holds_what_lies_up_to_its_watermark_and_nothing_else,
     a_table_without_rows_is_one_chunk_with_a_watermark,
+    tables_without_a_first_row_are_empty,
     the_watermark_of_a_quiet_source_is_reached,
     the_watermark_is_said_in_the_epoch_that_is_asked_for,
     rows_of_keys_are_those_of_the_table,
@@ -139,6 +140,20 @@ async fn rows_of_keys_are_those_of_the_table(ground: impl Ground) {
     );
     let none = source.rows(&[], FIRST_EPOCH).await.unwrap();
     assert_eq!((none.rows, none.next, none.low), (0, None, chunk.low));
+}
+
+async fn tables_without_a_first_row_are_empty(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 7, 1), insert(0, 3, 2), insert(1, 5, 1)]).await;
+    ground.commit(&[delete(1, 5, 1)]).await;
+    let tables = [table_of(&source, "t0").await, table_of(&source, "t1").await];
+    let chunk = source.first_rows(&tables, FIRST_EPOCH).await.unwrap();
+    assert_eq!((texts(&tables[0], &chunk), &chunk.next), (vec!["3 2000-01-02".to_owned()], &None));
+    let empty = source.first_rows(&tables[1..], FIRST_EPOCH).await.unwrap();
+    assert_eq!((empty.rows, empty.low, empty.high), (0, chunk.low, chunk.high));
+    ground.commit(&[insert(1, 9, 1)]).await;
+    let both = source.first_rows(&tables, FIRST_EPOCH).await.unwrap();
+    assert_eq!((both.rows, texts_of(&tables[1], &both)), (2, vec!["9 2000-01-01".to_owned()]));
 }
 
 pub fn condition(comparisons: &[&str]) -> Condition {

@@ -3,7 +3,7 @@
 //! A method of the port is one transaction, which `transaction.rs` runs in two packets: the first locks and reads, the
 //! core decides, the second writes and commits. `users.rs`, `runs.rs` and `member_states.rs` are the SQL of reads and
 //! writes, `cells.rs` converts values, `tables.rs` has the tables, `coupons.rs` reads coupons for columns. No rule is
-//! here.
+//! here. Only [`Ledger::add_in_turn`] writes before it locks (`in_turn.rs`).
 //!
 //! Isolation is READ COMMITTED. Existing rows are locked with `FOR UPDATE` in the order of their keys, tables in the
 //! order of parts, so two batches wait for one another without a deadlock. A missing row cannot be locked: the unique
@@ -12,6 +12,7 @@
 
 mod cells;
 mod coupons;
+mod in_turn;
 mod member_states;
 mod runs;
 mod tables;
@@ -161,6 +162,16 @@ impl Ledger for MySqlLedger {
             },
         )
         .await
+    }
+
+    async fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+        &self,
+        run: &RunKey,
+        offered: &[(Member, Vec<ShardId>)],
+        turn: impl Fn() -> F + Send + Sync,
+        decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
+    ) -> Result<Option<T>, Fault> {
+        self.transact_in_turn(run, offered, turn, decide).await
     }
 
     async fn with_programme<T: Send>(

@@ -43,9 +43,20 @@ const UTF8_DIGITS_MAX: usize = 4_096;
 /// Members of a cohort, with the shard tables that claim them.
 pub(super) type KnownMembers = BTreeMap<Member, Vec<ShardId>>;
 
+/// Locks and reads a run, and reads its members among the offered ones.
 pub(super) fn read_run(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<ShardId>)]) -> String {
     let (programme, day) = (programme_literal(run), date_literal(run.day));
-    let of_run = format!("`programme` = {programme} AND `day` = {day}");
+    format!(
+        "SELECT {RUN_COLUMNS} FROM {} AS r WHERE `programme` = {programme} AND `day` = {day} FOR UPDATE; {}; \
+         SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1",
+        tables.runs,
+        read_members(tables, run, offered),
+        tables.tokens
+    )
+}
+
+/// Reads the members of a run between the first and the last user of the offered ones.
+pub(super) fn read_members(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<ShardId>)]) -> String {
     let users = || offered.iter().map(|(member, _)| member.user);
     // The users of a page of a table are close to each other: their range holds few others.
     let range = match (users().min(), users().max()) {
@@ -53,13 +64,9 @@ pub(super) fn read_run(tables: &Tables, run: &RunKey, offered: &[(Member, Vec<Sh
         _ => "FALSE".to_owned(),
     };
     format!(
-        "SELECT {RUN_COLUMNS} FROM {} AS r WHERE {of_run} FOR UPDATE; \
-         SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) WHERE {} AND {range}; \
-         SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1",
-        tables.runs,
+        "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) WHERE {} AND {range}",
         tables.members,
-        of_run_and_users(run),
-        tables.tokens
+        of_run_and_users(run)
     )
 }
 
@@ -166,15 +173,34 @@ pub(super) fn run_changes(
     after: &RunLedger,
     known: &KnownMembers,
 ) -> Vec<String> {
+    let mut statements = add_members(tables, key, &after.added, known);
     let (programme, day) = (programme_literal(key), date_literal(key.day));
-    let mut statements = Vec::new();
-    // The transaction holds the lock of the run, so no other one adds members meanwhile.
+    if let Some(run) = after.run.as_ref().filter(|run| before.run.as_ref() != Some(run)) {
+        statements.push(format!(
+            "UPDATE {} SET {} WHERE `programme` = {programme} AND `day` = {day}",
+            tables.runs,
+            run_columns(run).map(|(column, value)| format!("`{column}` = {value}")).join(", ")
+        ));
+    }
+    statements
+}
+
+/// Returns the statements that add members. Without known ones, a member that another transaction has added meanwhile is
+/// a duplicate key.
+pub(super) fn add_members(
+    tables: &Tables,
+    key: &RunKey,
+    added: &[(Member, Vec<ShardId>)],
+    known: &KnownMembers,
+) -> Vec<String> {
+    let (programme, day) = (programme_literal(key), date_literal(key.day));
     let or_extend = match known.is_empty() {
         true => "",
         false => " ON DUPLICATE KEY UPDATE `shards` = VALUES(`shards`)",
     };
+    let mut statements = Vec::new();
     for calendar in Calendar::ALL {
-        let (rows, digits) = member_rows(&after.added, calendar, known);
+        let (rows, digits) = member_rows(added, calendar, known);
         if rows.is_empty() {
             continue;
         }
@@ -189,13 +215,6 @@ pub(super) fn run_changes(
              `shards` VARCHAR({digits}) CHARACTER SET {character_set} PATH '$[1]')) AS j{or_extend}",
             tables.members,
             calendar_number(calendar)
-        ));
-    }
-    if let Some(run) = after.run.as_ref().filter(|run| before.run.as_ref() != Some(run)) {
-        statements.push(format!(
-            "UPDATE {} SET {} WHERE `programme` = {programme} AND `day` = {day}",
-            tables.runs,
-            run_columns(run).map(|(column, value)| format!("`{column}` = {value}")).join(", ")
         ));
     }
     statements

@@ -52,7 +52,7 @@ impl<T> LedgerDecision<T> {
 }
 
 /// An attempt that ended without a result.
-enum Failed {
+pub(super) enum Failed {
     /// Nothing was committed, and the next attempt may succeed.
     Again(Fault),
     Final(Fault),
@@ -142,7 +142,7 @@ impl MySqlLedger {
         }
     }
 
-    async fn in_time<T>(&self, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    pub(super) async fn in_time<T>(&self, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
         tokio::time::timeout(TIMEOUT, work).await.unwrap_or_else(|_| {
             let found = format!("no answer within {} s", TIMEOUT.as_secs());
             Err(Failed::Final(Fault::new(Code::TargetUnreachable, &*self.subject, found)))
@@ -150,7 +150,7 @@ impl MySqlLedger {
     }
 
     /// Pauses before the next attempt; returns the fault if there is none.
-    async fn again(&self, failed: Failed, attempt: &mut u32) -> Result<(), Fault> {
+    pub(super) async fn again(&self, failed: Failed, attempt: &mut u32) -> Result<(), Fault> {
         match failed {
             Failed::Again(fault) if *attempt < ATTEMPTS => {
                 tracing::debug!(%fault, attempt, "a transaction of the coupon ledger is retried");
@@ -192,7 +192,7 @@ impl MySqlLedger {
     }
 
     /// Classifies an error and ends the transaction. `is_unwritten` = no sent packet could have changed a row.
-    async fn failed(&self, connection: Conn, error: mysql_async::Error, is_unwritten: bool) -> Failed {
+    pub(super) async fn failed(&self, connection: Conn, error: mysql_async::Error, is_unwritten: bool) -> Failed {
         let number = match &error {
             mysql_async::Error::Server(server) => Some(server.code),
             _ => None,
@@ -216,7 +216,7 @@ impl MySqlLedger {
 }
 
 /// Ends the transaction, so that its locks are free; if this fails, the server has ended it.
-async fn rollback(mut connection: Conn) {
+pub(super) async fn rollback(mut connection: Conn) {
     _ = connection.query_drop("ROLLBACK").await;
 }
 

@@ -6,6 +6,7 @@
 //! server has settled it, and shows whether the revision moved. A paused lane loses its transaction before its lease
 //! ends. A dropped call drops the connection, whose state is unknown.
 
+mod present;
 mod withdrawn;
 
 use std::collections::BTreeSet;
@@ -34,7 +35,7 @@ use super::replace;
 use super::retired;
 use super::session::TextRow;
 use super::statements::{self, TextLimits};
-use super::withdraw::{Census, PresentShards, Search};
+use super::withdraw::{PresentShards, Search};
 use super::{MysqlRows, MysqlTarget};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
@@ -253,23 +254,6 @@ impl MysqlLane {
         Ok(rows.into_iter().filter_map(retired::shard_of).collect())
     }
 
-    async fn census(&mut self) -> Result<PresentShards, Fault> {
-        let mut connected = self.connected().await?;
-        let tables = self.assignment.projection.tables();
-        let layout = FlushLayout {
-            tables,
-            owned: &self.owned,
-            outbox: None,
-            stored_versions: &[],
-            withdrawn: &[],
-            retired: &self.retired,
-        };
-        let mut census = Census::of(&layout);
-        self.ask(&mut connected, &mut census, |census| census.ask(&layout), Census::answer).await?;
-        self.connection = Some(connected);
-        Ok(census.into_present())
-    }
-
     /// Finds the tables with rows of the withdrawn shards. The flush's own rows count as present from here on.
     async fn occupied(
         &self,
@@ -358,12 +342,8 @@ impl MysqlLane {
 }
 
 impl LaneStore for MysqlLane {
-    async fn shards_with_rows(&mut self, mut shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
-        if let PresentShards::Unknown = self.present {
-            self.present = self.census().await?;
-        }
-        shards.retain(|shard| self.present.may_have(*shard));
-        Ok(shards)
+    async fn shards_with_rows(&mut self, shards: BTreeSet<ShardId>) -> Result<BTreeSet<ShardId>, Fault> {
+        self.present_of(shards).await
     }
 
     async fn load(&mut self) -> Result<Progress, Fault> {

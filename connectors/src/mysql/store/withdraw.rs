@@ -166,6 +166,14 @@ impl Search {
         Self { shards, open, occupied, rounds: 0 }
     }
 
+    /// Begins a search for shards in all tables of the lane.
+    pub(super) fn of_shards(layout: &FlushLayout<'_>, shards: BTreeSet<ShardId>) -> Self {
+        let shards: Vec<ShardId> = shards.into_iter().collect();
+        let tables = layout.owned.iter().filter(|_| !shards.is_empty());
+        let open = tables.map(|table| (*table, 0)).collect();
+        Self { shards, open, occupied: BTreeSet::new(), rounds: 0 }
+    }
+
     /// Statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
     pub(super) fn ask(&mut self, layout: &FlushLayout<'_>) -> Vec<String> {
         self.rounds += 1;

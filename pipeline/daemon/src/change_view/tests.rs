@@ -87,7 +87,7 @@ fn records_of_an_heir_say_so() {
         validate(&schema, &schema, &value).unwrap_or_else(|problem| panic!("{problem}: {value}"));
         value.get("heir").cloned()
     };
-    let heir = TableIdentity { shard: ShardId::of("a", "user_00", "user_001\0heir", 0), ..table() };
+    let heir = table().heir("a", 0, 1);
     assert_eq!((of(&table(), 0), of(&heir, 0)), (None, Some(json!(true))));
     assert_eq!(of(&TableIdentity::every(Entity::User), 0), None);
     assert_eq!(of(&table(), 1), Some(json!(true)), "a table of another generation looks like an heir");

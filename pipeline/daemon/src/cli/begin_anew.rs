@@ -4,6 +4,7 @@
 //! tables again beside the changes; existing rows are served meanwhile. A request that was cut off can be repeated.
 
 mod touched;
+mod view;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, stderr, stdin};
@@ -20,16 +21,22 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
+use self::view::{RequestView, Verbs, print};
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::{lanes, reader_task};
 use crate::operations::{Actor, CommandText, recorded};
-use crate::wiring::Wiring;
-use crate::{operator, output, restarts};
+use crate::wiring::{Log, Source, Wiring};
+use crate::{operator, restarts};
 
 /// Time within which a running reader restarts and sends its first message.
 const READER_WAIT: Duration = Duration::from_secs(30);
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+const VERBS: Verbs = Verbs {
+    repeated: "has begun anew by this request, and nothing is written now",
+    rehearsed: "would begin anew",
+    written: "begins anew",
+};
 
 /// Continue at the server's present end and read all tables again, where a source was reset or restored, lacks
 /// transactions that were read, or has a binlog that cannot be read
@@ -59,23 +66,16 @@ pub struct Arguments {
 /// The beginning that was, or would be, made.
 #[derive(Debug, Serialize)]
 struct BeginAnewView<'a> {
-    source: &'a str,
-    id: &'a str,
+    #[serde(flatten)]
+    request: RequestView<'a>,
     /// Number of the beginning.
     beginning: u64,
-    server: String,
-    /// Reason why the source cannot be read on; `None` for a repeated request.
-    why: Option<&'a str>,
-    /// Position up to which everything was read; no reader reads the changes between it and `goes_on_at`.
-    read_up_to: Option<String>,
+    /// Position from which the source is read; no reader reads the changes between `read_up_to` and it.
     goes_on_at: String,
     /// Projections that read their tables again, and how many lanes of each do.
     projections: BTreeMap<&'a str, usize>,
     /// Targets that did not answer: their lanes begin anew when they are back.
     away: Vec<String>,
-    dry_run: bool,
-    /// The same request was written before, so this one wrote nothing.
-    repeated: bool,
 }
 
 /// The lanes of the source, as the targets that answer know them.
@@ -83,6 +83,14 @@ struct KnownLanes {
     lanes: Vec<LaneId>,
     progress: Vec<Progress>,
     away: Vec<String>,
+}
+
+impl KnownLanes {
+    /// Whether the progress of every lane is known. A lane whose progress row is missing or damaged is not in
+    /// `progress`.
+    fn are_all(&self) -> bool {
+        self.progress.len() == self.lanes.len()
+    }
 }
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
@@ -168,13 +176,20 @@ async fn ask(
     known: &KnownLanes,
     is_rehearsal: bool,
 ) -> Result<Gap, Fault> {
+    let command = command(wiring, source, request).await?;
+    command.run(&known.progress, known.are_all(), is_rehearsal).await
+}
+
+/// Returns the flow's command for a request with this id.
+async fn command<'a>(
+    wiring: &'a Wiring,
+    source: &'a str,
+    request: &'a str,
+) -> Result<BeginAnew<'a, Source, Log, Log>, Fault> {
     let log = wiring.log().await?;
     let connector = wiring.source(source)?;
     let generation = wiring.source_config(source)?.generation;
-    let command = BeginAnew { source, generation, connector, log, registers: log, request };
-    // A lane whose progress row is missing or damaged is not in `progress`.
-    let are_all = known.progress.len() == known.lanes.len();
-    command.run(&known.progress, are_all, is_rehearsal).await
+    Ok(BeginAnew { source, generation, connector, log, registers: log, request })
 }
 
 /// Returns an id with operator, host and time, which the register keeps.
@@ -235,35 +250,28 @@ fn show(known: &KnownLanes, id: &str, gap: &Gap, arguments: &Arguments) {
         format!("{position} ({}:{}, GTIDs {gtids})", resume.file, resume.position)
     };
     let done = BeginAnewView {
-        source: &arguments.source,
-        id,
+        request: RequestView {
+            source: &arguments.source,
+            id,
+            server: begins.server.to_string(),
+            why: gap.why.as_deref(),
+            read_up_to: gap.read.as_ref().map(|(position, resume)| place(position, resume)),
+            dry_run: arguments.dry_run,
+            repeated: gap.is_repeated,
+        },
         beginning: begins.number,
-        server: begins.server.to_string(),
-        why: gap.why.as_deref(),
-        read_up_to: gap.read.as_ref().map(|(position, resume)| place(position, resume)),
         goes_on_at: place(&begins.position, &begins.resume),
         projections,
         away: known.away.clone(),
-        dry_run: arguments.dry_run,
-        repeated: gap.is_repeated,
     };
-    let text = if arguments.json { output::json(&done) } else { text(&done) };
-    _ = output::line(&text);
+    print(arguments, &done, || text(&done));
 }
 
 fn text(done: &BeginAnewView<'_>) -> String {
-    let verb = match () {
-        () if done.repeated => "has begun anew by this request, and nothing is written now",
-        () if done.dry_run => "would begin anew",
-        () => "begins anew",
-    };
-    let mut lines = vec![format!("source {} {verb} (beginning {})", done.source, done.beginning)];
-    lines.extend(done.why.map(|why| format!("  why         {why}")));
-    lines.extend(done.read_up_to.as_ref().map(|place| format!("  read up to  {place}")));
-    lines.push(format!(
+    let mut lines = vec![format!(
         "  goes on at  {} of server {}; no reader reads the changes in between",
-        done.goes_on_at, done.server
-    ));
+        done.goes_on_at, done.request.server
+    )];
     for (projection, lanes) in &done.projections {
         lines.push(format!(
             "  projection {projection}: {lanes} lanes read all of its tables of this source again"
@@ -272,6 +280,5 @@ fn text(done: &BeginAnewView<'_>) -> String {
     lines.extend(
         done.away.iter().map(|target| format!("  target {target} does not answer: its lanes follow later")),
     );
-    lines.push(format!("  id          {}", done.id));
-    lines.join("\n")
+    done.request.text(&VERBS, &format!("(beginning {})", done.beginning), lines)
 }

@@ -376,16 +376,18 @@ fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
     odd
 }
 
+/// Returns the line of a strategy by its name and year digit.
+fn strategy_line(strategy: &str, year: Option<u8>) -> String {
+    let year = year.map_or_else(String::new, |year| format!(", whose last digit is {year}"));
+    format!("strategy    by {strategy}{year}")
+}
+
 impl IdentifierView {
     fn of(names: &BothNames, strategy: Strategy, level: Level, place: StorageAddress) -> Self {
         let (database, table) = names.of(strategy, level, place);
-        let year = match strategy {
-            Strategy::Month => None,
-            Strategy::Year(year) => Some(year),
-        };
         Self {
             strategy: strategy.name(),
-            year,
+            year: strategy.year(),
             side: place.side.name(),
             partition: format!("{:02}", place.partition),
             month: format!("{:02}", place.month.digits()),
@@ -407,8 +409,7 @@ impl IdentifierView {
         lines.push(format!("side        {}", self.side));
         lines.push(format!("partition   {}", self.partition));
         lines.push(format!("month       {}", self.month));
-        let year = self.year.map_or_else(String::new, |year| format!(", whose last digit is {year}"));
-        lines.push(format!("strategy    by {}{year}", self.strategy));
+        lines.push(strategy_line(self.strategy, self.year));
         lines.push(format!("database    {}", self.database));
         lines.push(format!("table       {}", self.table));
         lines.extend(self.settlement_table.as_ref().map(|table| format!("settlement  {table}")));

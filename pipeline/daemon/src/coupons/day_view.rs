@@ -70,11 +70,7 @@ impl DayView {
             granted: report.granted,
             versions: report.version_texts(),
             already_granted: report.already_granted,
-            refused: report
-                .refused
-                .iter()
-                .map(|(reason, count)| (reason.as_str().to_owned(), *count))
-                .collect(),
+            refused: report.refused_texts(),
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,

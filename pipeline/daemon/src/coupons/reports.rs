@@ -70,7 +70,6 @@ impl SignedReport {
             NOON..=WAVES => "noon",
             _ => return None,
         };
-        let refused = report.refused.iter();
         Some(Self {
             programme: programme.to_owned(),
             day: day.to_string(),
@@ -85,7 +84,7 @@ impl SignedReport {
             granted: report.granted,
             versions: report.version_texts(),
             already_granted: report.already_granted,
-            refused: refused.map(|(reason, count)| (reason.as_str().to_owned(), *count)).collect(),
+            refused: report.refused_texts(),
             failed: report.failed,
             in_flight: report.in_flight,
             missed: report.missed,

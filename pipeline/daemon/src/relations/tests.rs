@@ -32,11 +32,25 @@ kind = "flux_relations"
 targets = ["target-a"]
 "#;
 
+/// Tables by year beside those of [`CONFIG`].
+const BY_YEAR: &str = r#"
+[[entities]]
+entity = "flux"
+level = "composite"
+tables = "flux_00_{db}.composite_{partition:02}_{year}_{month:02}"
+[flux.years]
+cut_over = "2027-01-01"
+"#;
+
 const RECHARGE: &str = "2016060611031001005050000000001";
 const REFUND: &str = "2016060611031003099050000000002";
 
 fn relations() -> Relations {
-    let config = Config::parse(CONFIG).unwrap_or_else(|faults| panic!("{faults:?}"));
+    relations_of(CONFIG)
+}
+
+fn relations_of(text: &str) -> Relations {
+    let config = Config::parse(text).unwrap_or_else(|faults| panic!("{faults:?}"));
     Relations::new(&Wiring::new(config)).expect("an index is configured")
 }
 
@@ -130,6 +144,24 @@ async fn an_identifier_without_rows_is_answered_by_its_parts_alone() {
     let json = serde_json::to_value(&answer).unwrap();
     assert_eq!((&json["claims"], &json["above"], &json["above_end"]), (&json!([]), &json!([]), &json!(null)));
     assert_eq!((&json["kind"], &json["parts"]["month"]), (&json!("recharge"), &json!("05")));
+}
+
+#[tokio::test]
+async fn an_answer_names_the_strategy_of_the_identifier() {
+    let new = "2027010511031001000057000000001";
+    let both = format!("{CONFIG}{BY_YEAR}");
+    for (config, text, expected) in [
+        (CONFIG, new, ("month", None)),
+        (&both, new, ("year", Some(7))),
+        (&both, RECHARGE, ("month", None)),
+    ] {
+        let relations = relations_of(config);
+        let answer =
+            DocumentAnswer::new(&id(text), None, None, &relations.0.places, LaneFreshness::default());
+        assert_eq!((answer.strategy, answer.year), expected, "{text}");
+        let json = serde_json::to_value(&answer).unwrap();
+        assert_eq!((&json["strategy"], &json["year"]), (&json!(expected.0), &json!(expected.1)));
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,10 @@ pub struct DocumentAnswer {
     #[serde(flatten)]
     pub document: DocumentView,
     pub parts: PartsView,
+    /// The rule by which the identifier names its table: `month`, or `year` if it has a year digit.
+    pub strategy: &'static str,
+    /// The year digit; `None` = the identifier has none.
+    pub year: Option<u8>,
     /// The tables that have the document; several while it is being moved, or when it is doubled.
     pub claims: Vec<ClaimView>,
     /// Parent, parent's parent and so on.
@@ -122,9 +126,12 @@ impl DocumentAnswer {
         if let Some(WayEnd::Cycle(parent)) = &end {
             odd.push(format!("the way up comes to {parent} twice"));
         }
+        let strategy = places.strategy(id);
         Self {
             document: DocumentView::new(id, document, places),
             parts: PartsView::from(id.parts()),
+            strategy: strategy.name(),
+            year: strategy.year(),
             claims: document.iter().flat_map(|document| &document.claims).map(ClaimView::from).collect(),
             above: above.iter().flatten().map(|document| DocumentView::of(document, places)).collect(),
             above_end: end.as_ref().map(EndView::from),

@@ -24,6 +24,9 @@ use super::{TargetServer, Wiring};
 /// Connections to each target for pages of birthday tables and their columns that follow the ledger.
 const TABLE_CONNECTIONS: usize = 8;
 
+/// Connections to the ledger's target at least: a freeze writes over two, and `status` and reports read beside it.
+const LEDGER_CONNECTIONS_MIN: usize = 4;
+
 /// The token of an unused ledger, and of a register that was never set.
 const UNUSED: Unique = Unique(0);
 
@@ -38,7 +41,7 @@ impl Wiring {
 
     /// Returns the ledger, once its tables have the needed shape.
     pub async fn coupon_ledger(&self) -> Result<CouponLedger, Fault> {
-        let connections = self.coupon_system()?.calls_in_flight.get();
+        let connections = self.coupon_system()?.calls_in_flight.get().max(LEDGER_CONNECTIONS_MIN);
         CouponLedger::open(self.ledger_target()?, connections).await
     }
 

@@ -125,6 +125,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         if has_ended || rereads.contains(&Reread::Every) {
             self.phase = Phase::Resting;
             self.changes = ChangedClaims::default();
+            self.empty.forget();
         }
         for reread in rereads {
             self.aside.note(reread);
@@ -147,6 +148,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Returns the phase after a failed read. A first load skips a table that cannot be read by keys, which capture
     /// does not need. Any other table that cannot be read steps aside: it waits to be read again, and its claims stay.
     pub(super) fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {
+        if self.first_rows_failed() && fault.class() != Class::Transient {
+            return Phase::Resting;
+        }
         let is_first = progress.refresh.as_ref().is_some_and(|refresh| refresh.empty_in_epoch.is_some());
         if let (true, Code::SourceTableUnkeyed, Some(shard)) =
             (is_first, fault.code(), self.changes.shards.first())

@@ -1,4 +1,4 @@
-//! Metrics of a running refresh: rows read, tables and time left, withdrawals that are owed.
+//! Metrics of a running refresh: rows read, tables and time left.
 
 use metrics::{Counter, Gauge, counter, gauge};
 use tokio::time::Instant;
@@ -12,11 +12,17 @@ pub(super) struct Meters {
     pub(super) compared: Counter,
     pub(super) differing: Counter,
     rereads: Gauge,
-    withdrawals: Gauge,
     tables: Gauge,
     seconds: Gauge,
     /// Number of tables that were left when this attempt began with them, and the time of that.
     began: Option<(usize, Instant)>,
+}
+
+impl Drop for Meters {
+    /// Ends the metric of an alert with the attempt: the process that runs the lane next may be another one.
+    fn drop(&mut self) {
+        self.rereads.set(0.0);
+    }
 }
 
 impl Meters {
@@ -27,7 +33,6 @@ impl Meters {
             compared: counter!(names::REFRESH_COMPARED, &labels),
             differing: counter!(names::REFRESH_DIFFERING, &labels),
             rereads: gauge!(names::REFRESH_REREADS, &labels),
-            withdrawals: gauge!(names::REFRESH_WITHDRAWALS, &labels),
             tables: gauge!(names::REFRESH_TABLES_LEFT, &labels),
             seconds: gauge!(names::REFRESH_SECONDS_LEFT, &labels),
             began: None,
@@ -37,11 +42,6 @@ impl Meters {
     /// Sets the number of tables that wait to be read again.
     pub(super) fn rereads(&self, tables: usize) {
         self.rereads.set(tables as f64);
-    }
-
-    /// Sets the number of tables of which claims are to be removed.
-    pub(super) fn withdrawals(&self, tables: usize) {
-        self.withdrawals.set(tables as f64);
     }
 
     /// Sets the number of tables that are left, and the time left if they take as long as the tables before.

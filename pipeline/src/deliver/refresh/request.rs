@@ -79,8 +79,17 @@ fn asked(id: &LaneId, scope: &Scope, before: &Progress) -> Result<Progress, Faul
     let waits = before.refresh.as_ref();
     let rereads = waits.map(|refresh| refresh.rereads.clone()).unwrap_or_default();
     let every_waits = waits.is_some_and(|refresh| refresh.every_waits);
+    let waiting = rereads.len();
     let refresh = Some(Refresh { rereads, every_waits, ..Refresh::new(scope.clone()) });
-    Ok(Progress { revision, refresh, was_refreshed: true, ..before.clone() })
+    let after = Progress { revision, refresh, was_refreshed: true, ..before.clone() };
+    if after.has_room() {
+        return Ok(after);
+    }
+    let removals = before.withdrawals.len();
+    let found = format!(
+        "its progress has no room beside {waiting} tables to be read again and {removals} with rows to remove"
+    );
+    Err(refused(id, found).needs("fewer keys in one request, or fewer such tables"))
 }
 
 #[cfg(test)]
@@ -99,6 +108,24 @@ mod tests {
         let left: Vec<ShardId> = after.refresh.iter().flat_map(|left| left.rereads.keys().copied()).collect();
         assert_eq!((after.revision, left), (5, vec![shard(8)]));
         assert_eq!(without_rereads(&after, &[shard(7)].into()), None);
+    }
+
+    /// The row has 64 KiB for both, and the target would refuse a longer text.
+    #[test]
+    fn a_request_for_keys_is_refused_while_tables_that_wait_leave_it_no_room_in_the_progress_row() {
+        let id = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 0 };
+        let shard = |number: u64| ShardId::from_u64((u64::MAX >> 1) - number).expect("it has 63 bits");
+        let waiting = (0..1_000).map(|number| (shard(number), Lsn::MAX)).collect();
+        let waiting = Refresh { rereads: waiting, ..Refresh::new(Scope::Rereads) };
+        let before = Progress { refresh: Some(waiting), ..Progress::default() };
+        let keys = |count| Scope::Keys([(shard(0), vec![Cell::Bytes([0xff; 64].into()); count])].into());
+        let fault = asked(&id, &keys(KEYS_MAX), &before).expect_err("it would be too long");
+        assert_eq!(fault.code(), Code::RefreshRefused);
+        assert!(fault.to_string().contains("1000 tables to be read again"), "{fault}");
+        assert!(asked(&id, &keys(KEYS_MAX), &Progress::default()).is_ok());
+        let after = asked(&id, &keys(50), &before).expect("there is room for some");
+        let text = after.refresh.map(|refresh| refresh.to_string()).unwrap_or_default();
+        assert!((50_000..56 * 1024).contains(&text.len()), "{} bytes", text.len());
     }
 
     #[test]

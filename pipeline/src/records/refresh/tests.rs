@@ -132,6 +132,25 @@ fn so_many_keys_of_any_kind_fit_into_the_progress_row() {
     }
 }
 
+/// Keys go first, so they are stored beside the tables that come to wait meanwhile.
+#[test]
+fn tables_that_wait_leave_the_keys_of_a_request_their_room_in_the_progress_row() {
+    let shard = |number: usize| numbered((u64::MAX >> 1) - number as u64);
+    let longest = Cell::Bytes(vec![0xff; UUID_BYTES_MAX].into());
+    let mut listed = Refresh::new(Scope::Keys([(shard(0), vec![longest; KEYS_MAX])].into()));
+    let owed = loop {
+        let next = Refresh::with_reread(Some(listed.clone()), shard(listed.rereads.len()), Lsn::MAX);
+        if next.rereads.is_empty() {
+            break next;
+        }
+        listed = next;
+    };
+    let text = listed.to_string();
+    assert!((50 * 1024..53 * 1024).contains(&text.len()), "{} bytes", text.len());
+    assert_eq!(text.parse(), Ok(listed.clone()));
+    assert_eq!((owed.scope, owed.every_waits), (listed.scope, true));
+}
+
 #[test]
 fn tables_that_are_through_are_not_wanted_again() {
     let refresh = Refresh::new(Scope::Source).after_table(numbered(7));

@@ -26,8 +26,7 @@ struct Heir {
 impl Heirs {
     /// Returns the heir of a table for rows that were deleted at this time, in seconds of the epoch.
     ///
-    /// The id is that of a name with a NUL, which no table has. It depends on the binlog alone, so a stream that reads
-    /// the event again finds the same heir.
+    /// The period depends on the binlog alone, so a stream that reads the event again finds the same heir.
     pub fn of(
         &mut self,
         source: &str,
@@ -35,10 +34,8 @@ impl Heirs {
         table: &TableIdentity<'static>,
         seconds: u32,
     ) -> &TableIdentity<'static> {
-        let name = format!("{}\0{}", table.table, seconds / PERIOD_SECONDS);
-        let shard = ShardId::of(source, &table.database, &name, generation);
-        let identity = TableIdentity { shard, ..table.clone() };
-        &self.0.entry(shard).or_insert(Heir { identity, table: table.shard }).identity
+        let identity = table.heir(source, generation, seconds / PERIOD_SECONDS);
+        &self.0.entry(identity.shard).or_insert(Heir { identity, table: table.shard }).identity
     }
 
     /// Returns an heir with the shard of its table; `None` for a shard that is no heir's.

@@ -122,6 +122,17 @@ impl RowSource for MysqlSource {
         self.part(table, RowSelection::After(after, rows, None), rows, epoch).await
     }
 
+    async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        let first = RowSelection::After(None, NonZeroUsize::MIN, None);
+        let wanted: Vec<_> = tables.iter().map(|table| (table, first)).collect();
+        let (chunk, taken) = self.encoded(&wanted, epoch).await?;
+        if !taken.is_whole {
+            let found = format!("the first rows of {} tables exceed {CHUNK_BYTES_MAX} bytes", tables.len());
+            return Err(self.fault(Code::RefreshRefused, found).needs("fewer tables in one query"));
+        }
+        Ok(chunk)
+    }
+
     async fn page(
         &self,
         table: &TableIdentity<'static>,
@@ -303,8 +314,9 @@ impl MysqlSource {
         }
         self.snapshots.within(TIMEOUT, results.drop_result()).await?;
         let RowCollector { is_whole, last, .. } = collector;
-        let last = match (last, parts.last()) {
-            (Some(last), Some(part)) => Some(part.plan.cursor_at(&last).ok_or_else(|| odd(part.table))?),
+        // Rows of several tables have no key in common.
+        let last = match (last, parts) {
+            (Some(last), [part]) => Some(part.plan.cursor_at(&last).ok_or_else(|| odd(part.table))?),
             _ => None,
         };
         Ok(TableRead { low, high, server, is_whole, last })

@@ -3,27 +3,28 @@
 //! It writes one register and asks for restarts, as the whole command does. The reader goes on at the last transaction
 //! that both servers have.
 
-use anabranch_pipeline::capture::{BeginAnew, Touched};
+use anabranch_pipeline::capture::Touched;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::retry::again;
 use serde::Serialize;
 
-use super::{Arguments, KnownLanes, confirm, wake};
+use super::view::{RequestView, Verbs, print};
+use super::{Arguments, KnownLanes, command, confirm, wake};
 use crate::exit::Exit;
 use crate::operations::{Actor, CommandText, recorded};
-use crate::output;
 use crate::wiring::Wiring;
+
+const VERBS: Verbs = Verbs {
+    repeated: "goes on by this request, and nothing is written now",
+    rehearsed: "would go on",
+    written: "goes on",
+};
 
 /// The crossing that was, or would be, made.
 #[derive(Debug, Serialize)]
 struct TouchedView<'a> {
-    source: &'a str,
-    id: &'a str,
-    server: String,
-    /// Reason why the source cannot be read on; `None` for a repeated request.
-    why: Option<&'a str>,
-    /// Position up to which everything was read from the earlier server.
-    read_up_to: String,
+    #[serde(flatten)]
+    request: RequestView<'a>,
     /// Position up to which the server has everything; its own changes are read from there on.
     common: String,
     /// GTIDs of the last transactions that both servers have.
@@ -32,9 +33,6 @@ struct TouchedView<'a> {
     tables: Vec<String>,
     /// Tables that the server does not have: their derived rows are removed.
     gone_tables: Vec<String>,
-    dry_run: bool,
-    /// The same request was written before, so this one wrote nothing.
-    repeated: bool,
 }
 
 pub(super) async fn begin(
@@ -84,47 +82,36 @@ async fn ask(
     known: &KnownLanes,
     is_rehearsal: bool,
 ) -> Result<Touched, Fault> {
-    let log = wiring.log().await?;
-    let connector = wiring.source(source)?;
-    let generation = wiring.source_config(source)?.generation;
-    let command = BeginAnew { source, generation, connector, log, registers: log, request };
-    let are_all = known.progress.len() == known.lanes.len();
-    command.run_touched(&known.progress, are_all, is_rehearsal).await
+    let command = command(wiring, source, request).await?;
+    command.run_touched(&known.progress, known.are_all(), is_rehearsal).await
 }
 
 fn show(touched: &Touched, id: &str, arguments: &Arguments) {
     let crossing = &touched.crossing;
     let gtids = crossing.resume.read_gtids();
     let done = TouchedView {
-        source: &arguments.source,
-        id,
-        server: crossing.server.to_string(),
-        why: touched.why.as_deref(),
-        read_up_to: crossing.end.to_string(),
+        request: RequestView {
+            source: &arguments.source,
+            id,
+            server: crossing.server.to_string(),
+            why: touched.why.as_deref(),
+            read_up_to: Some(crossing.end.to_string()),
+            dry_run: arguments.dry_run,
+            repeated: touched.is_repeated,
+        },
         common: crossing.common.to_string(),
         common_gtids: if gtids.is_empty() { "none" } else { gtids },
         tables: crossing.tables(),
         gone_tables: crossing.gone_tables(),
-        dry_run: arguments.dry_run,
-        repeated: touched.is_repeated,
     };
-    let text = if arguments.json { output::json(&done) } else { text(&done) };
-    _ = output::line(&text);
+    print(arguments, &done, || text(&done));
 }
 
 fn text(done: &TouchedView<'_>) -> String {
-    let verb = match () {
-        () if done.repeated => "goes on by this request, and nothing is written now",
-        () if done.dry_run => "would go on",
-        () => "goes on",
-    };
-    let mut lines = vec![format!("source {} {verb} at server {}", done.source, done.server)];
-    lines.extend(done.why.map(|why| format!("  why         {why}")));
-    lines.push(format!("  read up to  {}", done.read_up_to));
-    lines.push(format!(
+    let mut lines = vec![format!(
         "  goes on at  {} (GTIDs {}), up to where the server has everything",
         done.common, done.common_gtids
-    ));
+    )];
     lines.extend(done.tables.iter().map(|table| format!("  table {table} is read again")));
     lines.extend(
         done.gone_tables.iter().map(|table| {
@@ -134,8 +121,7 @@ fn text(done: &TouchedView<'_>) -> String {
     if done.tables.is_empty() && done.gone_tables.is_empty() {
         lines.push("  no table is read again: the server lacks no captured change".to_owned());
     }
-    lines.push(format!("  id          {}", done.id));
-    lines.join("\n")
+    done.request.text(&VERBS, &format!("at server {}", done.request.server), lines)
 }
 
 #[cfg(test)]
@@ -145,17 +131,19 @@ mod tests {
     #[test]
     fn the_tables_that_are_read_again_are_named() {
         let done = TouchedView {
-            source: "source-a",
-            id: "one",
-            server: "mariadb:7".to_owned(),
-            why: Some("[source-diverged] …"),
-            read_up_to: "1:7:480".to_owned(),
+            request: RequestView {
+                source: "source-a",
+                id: "one",
+                server: "mariadb:7".to_owned(),
+                why: Some("[source-diverged] …"),
+                read_up_to: Some("1:7:480".to_owned()),
+                dry_run: true,
+                repeated: false,
+            },
             common: "1:7:320".to_owned(),
             common_gtids: "1-7-20",
             tables: vec!["user_00.user_001".to_owned()],
             gone_tables: vec!["user_00.user_002".to_owned()],
-            dry_run: true,
-            repeated: false,
         };
         let shown = text(&done);
         for part in [

@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::malformed;
+use super::{malformed, strategy_line};
 use crate::api::client;
 use crate::cli::lookup::fault;
 use crate::cli::{Cli, Outcome, block_on};
@@ -104,6 +104,7 @@ impl Shown {
             "place       {}, {}, {}, partition {}, month {}",
             parts.region, parts.side, parts.level, parts.partition, parts.month
         ));
+        lines.push(strategy_line(answer.strategy, answer.year));
         lines.extend(answer.claims.iter().map(|claim| format!("table       {}", table(claim))));
         if answer.claims.is_empty() {
             lines.push("table       none: no captured table has this document".to_owned());
@@ -199,6 +200,8 @@ mod tests {
         let document = DocumentAnswer {
             document: view(REFUND, Some("refund")),
             parts: PartsView::from(id.parts()),
+            strategy: "month",
+            year: None,
             claims: vec![claim(Some("composite_05_99")), claim(None)],
             above: vec![view("1", None)],
             above_end: Some(EndView { reason: "missing_parent", parent: Some(json!("2")) }),
@@ -222,6 +225,7 @@ mod tests {
         for line in [
             "identifier  2016060611031003099052400029904  refund  12.5",
             "place       singapore, main, composite, partition 05, month 99",
+            "strategy    by month",
             "table       flux_00_0.composite_05_99 of source-a",
             "table       shard 7, whose source did not answer",
             "above       1  12.5",
@@ -236,9 +240,11 @@ mod tests {
             assert!(text.contains(line), "{line} is not in:\n{text}");
         }
         let unknown = Shown { relations: None, ..shown() };
-        let document = DocumentAnswer { claims: Vec::new(), ..unknown.document };
+        let document =
+            DocumentAnswer { claims: Vec::new(), strategy: "year", year: Some(2), ..unknown.document };
         let text = Shown { document, relations: None }.text();
         assert!(text.contains("no captured table has this document") && !text.contains("below"), "{text}");
+        assert!(text.contains("strategy    by year, whose last digit is 2"), "{text}");
     }
 
     #[test]
@@ -248,6 +254,7 @@ mod tests {
         assert_eq!(json["above_end"], json!({ "reason": "missing_parent", "parent": "2" }));
         assert_eq!(json["relations"]["documents"][1]["depth"], 2);
         assert_eq!(json["odd"], json!(["digit 17"]));
+        assert_eq!((&json["strategy"], &json["year"]), (&json!("month"), &json!(null)));
         assert!(json["claims"][1]["table"].is_null());
     }
 }

@@ -18,8 +18,8 @@ pub(super) struct StrategyArguments {
     #[arg(long, value_name = "N", value_parser = version)]
     year_version: Option<u8>,
     /// Place of the year digit among the reserved digits: 22 or 23
-    #[arg(long, value_name = "PLACE", default_value_t = 22, value_parser = clap::value_parser!(u8).range(22..=23))]
-    year_digit: u8,
+    #[arg(long, value_name = "PLACE", default_value = "22", value_parser = year_digit)]
+    year_digit: YearDigit,
     /// Name of a table of atoms by year; {year} is the year digit
     #[arg(long, value_name = "NAME", default_value = Names::ATOM_BY_YEAR)]
     year_atom_table: String,
@@ -31,6 +31,11 @@ pub(super) struct StrategyArguments {
 fn version(text: &str) -> Result<u8, String> {
     let known = text.parse::<u8>().ok().filter(|version| matches!(version, 0 | 1 | 8));
     known.ok_or_else(|| "no such data version; expected: 0, 1 or 8".to_owned())
+}
+
+fn year_digit(text: &str) -> Result<YearDigit, String> {
+    let known = text.parse::<u8>().ok().and_then(YearDigit::at);
+    known.ok_or_else(|| "no reserved digit is there; expected: 22 or 23".to_owned())
 }
 
 /// The names of databases and tables of both strategies.
@@ -56,7 +61,7 @@ impl StrategyArguments {
             (None, Some(version)) => CutOver::Version(version),
             (None, None) => return None,
         };
-        Some(Years { cut_over, digit: YearDigit::at(self.year_digit).unwrap_or_default() })
+        Some(Years { cut_over, digit: self.year_digit })
     }
 
     pub(super) fn strategy(&self, id: &FluxId) -> Strategy {

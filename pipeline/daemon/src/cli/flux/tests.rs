@@ -150,6 +150,10 @@ fn both_strategies_are_explained_side_by_side_with_their_tables() {
     assert_eq!(ended(&wrong_year), Err(Code::FluxMisplaced));
     assert_eq!(ended(&wrong_year[..6]), Ok(()));
     assert_eq!(ended(&["explain", new, "--year-atom-table", "atom"]), Err(Code::FluxIdMalformed));
+    let of_digit = |place| ["flux", "explain", new, "--cut-over", "2027-01-01", "--year-digit", place];
+    for (place, is_known) in [("21", false), ("22", true), ("23", true), ("24", false), ("year", false)] {
+        assert_eq!(Line::try_parse_from(of_digit(place)).is_ok(), is_known, "{place}");
+    }
 }
 
 #[test]

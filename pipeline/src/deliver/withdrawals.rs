@@ -19,18 +19,21 @@
 //!
 //! [`PendingWithdrawals`]: crate::records::PendingWithdrawals
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 
-use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
+use metrics::{Gauge, gauge};
+use tokio_util::sync::CancellationToken;
 
-use super::Refresher;
-use crate::deliver::lane::unless;
-use crate::deliver::window::LaneWindow;
+use super::lane::unless;
+use super::refresh::Refresher;
+use super::window::LaneWindow;
 use crate::error::Fault;
+use crate::metrics as names;
 use crate::ports::{ClaimsPage, LaneStore, RowSource};
-use crate::records::{Flush, PendingWithdrawals, Progress};
+use crate::records::{Flush, LaneId, PendingWithdrawals, Progress};
 
 /// Rows at which one part looks, and of which one commit deletes claims, at most: some ten milliseconds, for which
 /// changes wait.
@@ -40,7 +43,7 @@ const SHARDS_MAX: usize = 50;
 
 /// A removal that has begun. It is in memory alone.
 #[derive(Debug)]
-pub(super) struct Removal {
+struct Removal {
     withdrawals: Vec<(ShardId, Lsn)>,
     /// The place with which the next part begins.
     page: ClaimsPage,
@@ -52,45 +55,55 @@ impl Removal {
     }
 }
 
-/// Whether the lane is to remove claims now. It waits while it replays, as every refresh does.
-fn is_due(progress: &Progress) -> bool {
-    !progress.withdrawals.is_empty() && progress.position > Lsn::ZERO && !progress.is_replaying()
+/// A lane's removal of withdrawn claims, within one attempt of the lane.
+pub(super) struct Withdrawals<'a> {
+    id: &'a LaneId,
+    /// Ends the reads of claims, which may take long.
+    cancel: CancellationToken,
+    /// The metric of the tables of which claims are to be removed.
+    tables: Gauge,
+    /// The removal that has begun.
+    removal: Option<Removal>,
 }
 
-impl<S: RowSource> Refresher<'_, S> {
-    /// Reads the rows that are to be written next; waits for ever when there are none. Returns at once while claims are
-    /// to be removed. Cancel safe. `progress` is the lane's with its uncommitted work.
-    pub(in crate::deliver) async fn read(&mut self, progress: &Progress) {
-        self.meters.withdrawals(progress.withdrawals.len());
-        let removes = is_due(progress);
-        tokio::select! {
-            biased;
-            () = self.read_rows(progress) => {}
-            () = std::future::ready(()), if removes => {}
-        }
+impl Drop for Withdrawals<'_> {
+    /// Ends the metric with the attempt: the process that runs the lane next may be another one.
+    fn drop(&mut self) {
+        self.tables.set(0.0);
+    }
+}
+
+impl<'a> Withdrawals<'a> {
+    pub(super) fn new(id: &'a LaneId, cancel: &CancellationToken) -> Self {
+        let labels = id.labels();
+        let tables = gauge!(names::REFRESH_WITHDRAWALS, &labels);
+        Self { id, cancel: cancel.clone(), tables, removal: None }
     }
 
-    /// Removes some claims of withdrawn tables, then writes the step that may be written. The window must be empty:
-    /// everything that it held is committed, and noted.
-    pub(in crate::deliver) async fn write(
+    /// Whether the lane is to remove claims now. It waits while it replays, as a refresh does.
+    pub(super) fn are_due(progress: &Progress) -> bool {
+        !progress.withdrawals.is_empty() && progress.position > Lsn::ZERO && !progress.is_replaying()
+    }
+
+    /// Whether claims of one of these tables are to be removed. No step of a refresh is written for them meanwhile.
+    pub(super) fn hold_back(progress: &Progress, shards: &BTreeSet<ShardId>) -> bool {
+        shards.iter().any(|shard| progress.withdrawals.contains(*shard))
+    }
+
+    /// Sets the metric. `progress` is the lane's with its uncommitted work.
+    pub(super) fn measure(&self, progress: &Progress) {
+        self.tables.set(progress.withdrawals.len() as f64);
+    }
+
+    /// Removes a part of the claims, once they are due. The window must be empty: everything that it held is committed,
+    /// and noted. A part without a claim needs no commit, unless it is the last one. `refresher` commits, and reads its
+    /// next chunk meanwhile.
+    pub(super) async fn remove<S: RowSource>(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
-        project: impl FnMut(&Change<'_, '_>, &mut Flush),
+        refresher: &mut Refresher<'_, S>,
     ) -> Result<(), Fault> {
-        if is_due(window.progress()) {
-            // On the heap: it is rare, and every step of the lane would have room for it on its stack.
-            Box::pin(self.withdraw(window, store)).await?;
-        }
-        let withdrawals = &window.progress().withdrawals;
-        if self.changes.shards.iter().any(|shard| withdrawals.contains(*shard)) {
-            return Ok(());
-        }
-        self.write_rows(window, store, project).await
-    }
-
-    /// Removes a part of the claims. A part without a claim needs no commit, unless it is the last one.
-    async fn withdraw(&mut self, window: &mut LaneWindow, store: &mut impl LaneStore) -> Result<(), Fault> {
         let mut flush = Flush::new(window.progress().clone());
         let begun = self.removal.take();
         let Removal { withdrawals, page } = begun.unwrap_or_else(|| Removal::of(&flush.progress.withdrawals));
@@ -110,6 +123,6 @@ impl<S: RowSource> Refresher<'_, S> {
                 "the rows of tables that were dropped or truncated are removed"
             );
         }
-        self.commit(window, store, flush).await
+        refresher.commit(window, store, flush).await
     }
 }
