@@ -14,6 +14,7 @@ use anabranch_coupons::records::{
     CouponKey, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange, RunKey,
     RunLedger, Unique, UsersLedger,
 };
+use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
 use anabranch_schemas::shard::ShardId;
@@ -143,14 +144,14 @@ impl Ledger for Process {
         .await
     }
 
-    async fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+    async fn add_in_turn<T: Send>(
         &self,
         key: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
-        turn: impl Fn() -> F + Send + Sync,
+        turn: &PageTurn,
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<Option<T>, Fault> {
-        match turn().await {
+        match turn.comes().await {
             true => self.with_run(key, offered, decide).await.map(Some),
             false => Ok(None),
         }

@@ -100,8 +100,10 @@ async fn a_promoted_replica_is_read_on_by_the_daemon_and_the_stores_equal_it() {
     let mut workload = installation.workload(WorkloadOptions::new(seed("fail over")));
     workload.insert_rows(3_000).await.unwrap();
     let source_a = ["source=\"source-a\""];
-    until("the reader has read", async || daemon.metric("anabranch_log_changes_total", &source_a).await > 0.0)
-        .await;
+    until("the reader has read", async || {
+        daemon.metric("anabranch_log_changes_total", &source_a).await > 0.0
+    })
+    .await;
     workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
     // The daemon is killed during the work, and the source with it.
     daemon.kill();

@@ -71,8 +71,11 @@ const OF_ANOTHER_YEAR: &str = "2027010611031001000057000000007";
 const OF_ANOTHER_STRATEGY: &str = "2027010711031001000057000000008";
 const TEN_YEARS_LATER: &str = "2037010511031001000057000000009";
 
-/// Identifier, kind, parent, year digit and table of each document that lies where its identifier says.
-const DOCUMENTS: [(&str, &str, Option<&str>, Option<u8>, &str); 6] = [
+/// Identifier, kind, parent, year digit and table of a document.
+type DocumentPlace = (&'static str, &'static str, Option<&'static str>, Option<u8>, &'static str);
+
+/// The documents that lie where their identifiers say.
+const DOCUMENTS: [DocumentPlace; 6] = [
     (OLD_RECHARGE, "recharge", None, None, "composite_05_11"),
     (OLD_CLEARING, "recharge-clearing", Some(OLD_RECHARGE), None, "atom_05_11"),
     (CAPTURE, "capture", Some(OLD_RECHARGE), Some(6), "composite_05_6_11"),
@@ -195,9 +198,8 @@ async fn elsewhere(installation: &Installation<'_>, daemon: &Daemon) {
     let (ended, report) = reconcile(installation, &["--store", "relations"]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
     let placement = &store(&report, "relations")["placement"];
-    let listed = odd.map(|(id, table, _, text)| {
-        json!({ "table": format!("flux_00_0.{table}"), "id": id, "what": text })
-    });
+    let listed = odd
+        .map(|(id, table, _, text)| json!({ "table": format!("flux_00_0.{table}"), "id": id, "what": text }));
     assert_eq!(placement["odd"], json!(listed), "{placement}");
     let counted = json!({ "table_strategy": 1, "table_year": 1 });
     let tables = json!({ "flux_00_0.composite_05_00": 1, "flux_00_0.composite_05_8_00": 1 });

@@ -9,6 +9,7 @@ use anabranch_coupons::records::{
     CouponKey, DayRun, LedgerRow, LedgerTokens, Member, MemberState, ProgrammeLedger, RefusedDay, RowChange,
     RowState, RunKey, RunLedger, Unique, UserLedger, UsersLedger,
 };
+use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Calendar, LeapDayRule, Occurrence};
 use anabranch_schemas::shard::ShardId;
@@ -281,14 +282,14 @@ impl Ledger for MemoryLedger {
         Ok(lock(&self.0).with_run(Timestamp::now(), run, offered, decide))
     }
 
-    async fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+    async fn add_in_turn<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
-        turn: impl Fn() -> F + Send + Sync,
+        turn: &PageTurn,
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<Option<T>, Fault> {
-        match turn().await {
+        match turn.comes().await {
             true => self.with_run(run, offered, decide).await.map(Some),
             false => Ok(None),
         }

@@ -8,11 +8,12 @@
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
-use tokio::sync::{Mutex, mpsc, watch};
+use tokio::sync::{Mutex, mpsc};
 
 use crate::days::{CohortPage, Fence, add_page, members};
 use crate::ports::{CohortRows, Ledger};
 use crate::records::{Cursor, DayRun, RunKey, RunLedger};
+use crate::turns::PageTurns;
 
 /// Pages that wait while others are written, at most: as many as one transaction takes.
 const PAGES_AHEAD: usize = 16;
@@ -67,13 +68,12 @@ pub async fn freeze<L: Ledger, B: CohortRows>(
         ledger,
         wave,
         waiting: Mutex::new(WaitingPages { pages, cursor: wave.run.cursor }),
-        written: watch::Sender::new(Some(wave.run.cursor)),
+        turns: PageTurns::new(wave.run.cursor),
     };
     let (read, one, other) = tokio::join!(read(cohort, wave, ahead), writing.run(), writing.run());
     one.and(other)?;
     read?;
-    let cursor = *writing.written.borrow();
-    Ok(cursor)
+    Ok(writing.turns.reached())
 }
 
 /// Reads pages until the tables end or the writer has stopped.
@@ -107,8 +107,7 @@ struct Writing<'w, L> {
     ledger: &'w L,
     wave: Wave<'w>,
     waiting: Mutex<WaitingPages>,
-    /// The point up to which pages are in the cohort; `None` once a transaction has failed or lost the fence.
-    written: watch::Sender<Option<Cursor>>,
+    turns: PageTurns,
 }
 
 impl<L: Ledger> Writing<'_, L> {
@@ -119,14 +118,13 @@ impl<L: Ledger> Writing<'_, L> {
             failpoints::reach("coupons-before-page").await;
             let (key, page) = (self.wave.key, &read.page);
             let decide = |ledger: &mut RunLedger| add_page(ledger, fence, page, read.cursor);
-            let added =
-                self.ledger.add_in_turn(key, &page.members, || self.is_written_to(begins), decide).await;
+            let added = self.ledger.add_in_turn(key, &page.members, &self.turns.at(begins), decide).await;
             if !matches!(added, Ok(Some(true))) {
                 self.stop().await;
                 return added.map(|_| ());
             }
             failpoints::reach("coupons-after-page").await;
-            self.written.send_replace(Some(read.cursor));
+            self.turns.written(read.cursor);
         }
         Ok(())
     }
@@ -143,16 +141,9 @@ impl<L: Ledger> Writing<'_, L> {
         Some((begins, read))
     }
 
-    /// Waits until all pages before this point are written; returns `false` if they never will be.
-    async fn is_written_to(&self, begins: Cursor) -> bool {
-        let mut written = self.written.subscribe();
-        let reached = written.wait_for(|written| written.is_none_or(|cursor| cursor == begins)).await;
-        reached.is_ok_and(|written| written.is_some())
-    }
-
     /// Lets no later transaction have its turn, and the reader end.
     async fn stop(&self) {
-        self.written.send_replace(None);
+        self.turns.end();
         self.waiting.lock().await.pages.close();
     }
 }

@@ -25,3 +25,4 @@ pub mod records;
 pub mod report;
 pub mod reserving;
 pub mod restored;
+pub mod turns;

@@ -17,6 +17,7 @@ use crate::records::{
     CouponKey, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange, RunKey,
     RunLedger, Unique, UsersLedger,
 };
+use crate::turns::PageTurn;
 
 /// The permanent rows that decide who gets a coupon.
 ///
@@ -68,14 +69,13 @@ pub trait Ledger: Send + Sync {
 
     /// Adds members to a run's cohort and changes the run, in a transaction that works beside others until its turn.
     ///
-    /// `turn` returns `true` once the transaction before has been committed, and `false` if that one has failed. It may
-    /// be called more than once. Only then is the run locked and read, and `decide` runs. It adds all offered members or
-    /// none, and none without a change of the run. `None`: this was never its turn, and nothing is changed.
-    fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+    /// The run is locked and read when the turn has come, and then `decide` runs. It adds all offered members or none,
+    /// and none without a change of the run. `None`: its turn never comes, and nothing is changed.
+    fn add_in_turn<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
-        turn: impl Fn() -> F + Send + Sync,
+        turn: &PageTurn,
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> impl Future<Output = Result<Option<T>, Fault>> + Send;
 

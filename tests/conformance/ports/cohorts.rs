@@ -1,15 +1,14 @@
 //! Members that transactions add in turn: each works beside the others and is committed after the one before it.
 
 use std::collections::BTreeSet;
-use std::future::ready;
 use std::ops::Range;
 use std::time::Duration;
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{Cursor, Member, RunKey, RunLedger};
+use anabranch_coupons::turns::{PageTurn, PageTurns};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::ShardId;
-use tokio::sync::watch;
 
 use super::ledger::{Ground, Server, Twin, frozen, shard};
 
@@ -37,8 +36,17 @@ fn add(ledger: &mut RunLedger, offered: &Offered) -> u64 {
     new
 }
 
-async fn added(ledger: &impl Ledger, run: &RunKey, offered: &Offered, is_turn: bool) -> Option<u64> {
-    ledger.add_in_turn(run, offered, || ready(is_turn), |l| add(l, offered)).await.unwrap()
+/// A turn that has come, or that never comes.
+fn turn(comes: bool) -> PageTurn {
+    let turns = PageTurns::new(Cursor::default());
+    if !comes {
+        turns.end();
+    }
+    turns.at(Cursor::default())
+}
+
+async fn added(ledger: &impl Ledger, run: &RunKey, offered: &Offered, comes: bool) -> Option<u64> {
+    ledger.add_in_turn(run, offered, &turn(comes), |l| add(l, offered)).await.unwrap()
 }
 
 /// Returns the number of the run's members, and of those among the offered ones that are in the cohort.
@@ -50,17 +58,15 @@ async fn members_are_added_in_turn_or_not_at_all(ground: impl Ground) {
     let ledger = ground.ledger();
     let run = frozen(&ledger, [1]).await;
     let (first, second) = (users(10..20, 7), users(20..40, 7));
-    let (committed, turn) = watch::channel(false);
-    let turn = || {
-        let mut turn = turn.clone();
-        async move { turn.wait_for(|is_committed| *is_committed).await.is_ok() }
-    };
-    let later = ledger.add_in_turn(&run, &second, turn, |l| add(l, &second));
+    let turns = PageTurns::new(Cursor::default());
+    let after_first = Cursor { table: 0, after: Some(19) };
+    let turn_of_second = turns.at(after_first);
+    let later = ledger.add_in_turn(&run, &second, &turn_of_second, |l| add(l, &second));
     let earlier = async {
         tokio::time::sleep(HEAD_START).await;
         assert_eq!(counts(&ledger, &run, &second).await, (1, 0), "nothing is seen before its turn");
         assert_eq!(added(&ledger, &run, &first, true).await, Some(10));
-        committed.send_replace(true);
+        turns.written(after_first);
     };
     let (later, ()) = tokio::join!(later, earlier);
     assert_eq!(later.unwrap(), Some(20));
@@ -69,7 +75,7 @@ async fn members_are_added_in_turn_or_not_at_all(ground: impl Ground) {
     // The turn never comes, or the run is another freezer's by then.
     let third = users(50..60, 7);
     assert_eq!(added(&ledger, &run, &third, false).await, None);
-    let overtaken = ledger.add_in_turn(&run, &third, || ready(true), |_| "overtaken").await.unwrap();
+    let overtaken = ledger.add_in_turn(&run, &third, &turn(true), |_| "overtaken").await.unwrap();
     assert_eq!((overtaken, counts(&ledger, &run, &third).await), (Some("overtaken"), (31, 0)));
 
     // Some are there already: their shard tables are united.

@@ -6,6 +6,7 @@
 
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{Member, RunKey, RunLedger};
+use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Conn;
@@ -25,32 +26,32 @@ enum Ended<T> {
 
 impl MySqlLedger {
     /// Runs the transaction of [`Ledger::add_in_turn`].
-    pub(super) async fn transact_in_turn<T: Send, F: Future<Output = bool> + Send>(
+    pub(super) async fn transact_in_turn<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
-        turn: impl Fn() -> F + Send + Sync,
+        turn: &PageTurn,
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<Option<T>, Fault> {
         let mut attempt = 1;
         loop {
-            match self.in_time(self.insert_in_turn(run, offered, &turn, &decide)).await {
+            match self.in_time(self.insert_in_turn(run, offered, turn, &decide)).await {
                 Ok(Ended::Done(done)) => return Ok(done),
                 Ok(Ended::Known) => break,
                 Err(failed) => self.again(failed, &mut attempt).await?,
             }
         }
-        match turn().await {
+        match turn.comes().await {
             true => self.with_run(run, offered, decide).await.map(Some),
             false => Ok(None),
         }
     }
 
-    async fn insert_in_turn<T: Send, F: Future<Output = bool> + Send>(
+    async fn insert_in_turn<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
-        turn: &(impl Fn() -> F + Send + Sync),
+        turn: &PageTurn,
         decide: &(impl Fn(&mut RunLedger) -> T + Send + Sync),
     ) -> Result<Ended<T>, Failed> {
         let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
@@ -68,7 +69,7 @@ impl MySqlLedger {
             // Nothing is committed yet, so a lost connection has taken the rows with it.
             return Err(self.failed(connection, error, true).await);
         }
-        if !turn().await {
+        if !turn.comes().await {
             rollback(connection).await;
             return Ok(Ended::Done(None));
         }

@@ -26,6 +26,7 @@ use anabranch_coupons::records::{
     CouponKey, LedgerRow, LedgerTokens, Member, MemberState, ProgrammeLedger, RowChange, RunKey, RunLedger,
     Unique, UsersLedger,
 };
+use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
@@ -164,11 +165,11 @@ impl Ledger for MySqlLedger {
         .await
     }
 
-    async fn add_in_turn<T: Send, F: Future<Output = bool> + Send>(
+    async fn add_in_turn<T: Send>(
         &self,
         run: &RunKey,
         offered: &[(Member, Vec<ShardId>)],
-        turn: impl Fn() -> F + Send + Sync,
+        turn: &PageTurn,
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<Option<T>, Fault> {
         self.transact_in_turn(run, offered, turn, decide).await

@@ -142,7 +142,10 @@ impl MySqlLedger {
         }
     }
 
-    pub(super) async fn in_time<T>(&self, work: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    pub(super) async fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
         tokio::time::timeout(TIMEOUT, work).await.unwrap_or_else(|_| {
             let found = format!("no answer within {} s", TIMEOUT.as_secs());
             Err(Failed::Final(Fault::new(Code::TargetUnreachable, &*self.subject, found)))
@@ -192,7 +195,12 @@ impl MySqlLedger {
     }
 
     /// Classifies an error and ends the transaction. `is_unwritten` = no sent packet could have changed a row.
-    pub(super) async fn failed(&self, connection: Conn, error: mysql_async::Error, is_unwritten: bool) -> Failed {
+    pub(super) async fn failed(
+        &self,
+        connection: Conn,
+        error: mysql_async::Error,
+        is_unwritten: bool,
+    ) -> Failed {
         let number = match &error {
             mysql_async::Error::Server(server) => Some(server.code),
             _ => None,

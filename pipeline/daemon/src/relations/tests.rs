@@ -150,11 +150,9 @@ async fn an_identifier_without_rows_is_answered_by_its_parts_alone() {
 async fn an_answer_names_the_strategy_of_the_identifier() {
     let new = "2027010511031001000057000000001";
     let both = format!("{CONFIG}{BY_YEAR}");
-    for (config, text, expected) in [
-        (CONFIG, new, ("month", None)),
-        (&both, new, ("year", Some(7))),
-        (&both, RECHARGE, ("month", None)),
-    ] {
+    for (config, text, expected) in
+        [(CONFIG, new, ("month", None)), (&both, new, ("year", Some(7))), (&both, RECHARGE, ("month", None))]
+    {
         let relations = relations_of(config);
         let answer =
             DocumentAnswer::new(&id(text), None, None, &relations.0.places, LaneFreshness::default());

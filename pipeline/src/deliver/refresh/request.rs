@@ -97,6 +97,7 @@ mod tests {
     use anabranch_schemas::lsn::Lsn;
 
     use super::*;
+    use crate::records::Cell;
 
     #[test]
     fn the_wait_for_a_table_that_is_gone_ends_and_the_others_stay() {
