@@ -268,8 +268,8 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
 
     /// Adds the tables that a message names.
     ///
-    /// Rows that a retention job deleted pass to an heir of their table. No server lists it, so a lane would wait for it
-    /// without end. The table itself is read again, as it is for their deletion.
+    /// Rows that a retention job deleted pass to an heir of their table. No server lists it, so a lane would wait for
+    /// it without end. The table itself is read again, as it is for their deletion.
     fn add_tables(&self, message: &LogMessage, tables: &mut Tables) -> Result<(), Fault> {
         if message.payload.is_empty() {
             return Ok(());

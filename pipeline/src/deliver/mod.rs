@@ -5,9 +5,9 @@
 //! `projected.rs` builds one for a projection. `feed.rs` decides where its messages come from, `link.rs` whether one
 //! continues the lane's state (pure), `fields.rs` whether one has all fields (pure). `window.rs` collects the work of
 //! one transaction (pure), `run.rs` is one attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are
-//! not in the feed, and `load.rs` begins a lane with them. `withdrawals.rs` removes the rows of tables that were dropped
-//! or truncated, `shared.rs` has the state that the lanes of a source share, and `ages.rs` says how old changes are when
-//! they are visible (pure).
+//! not in the feed, and `load.rs` begins a lane with them. `withdrawals.rs` removes the rows of tables that were
+//! dropped or truncated, `shared.rs` has the state that the lanes of a source share, and `ages.rs` says how old changes
+//! are when they are visible (pure).
 
 mod ages;
 mod feed;

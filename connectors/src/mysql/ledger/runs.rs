@@ -185,8 +185,8 @@ pub(super) fn run_changes(
     statements
 }
 
-/// Returns the statements that add members. Without known ones, a member that another transaction has added meanwhile is
-/// a duplicate key.
+/// Returns the statements that add members. Without known ones, a member that another transaction has added meanwhile
+/// is a duplicate key.
 pub(super) fn add_members(
     tables: &Tables,
     key: &RunKey,
