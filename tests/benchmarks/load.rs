@@ -110,6 +110,8 @@ pub struct Latencies {
     from_commit: Histogram<u64>,
     /// Time from when it was due, so the source's own commit is included.
     from_due: Histogram<u64>,
+    /// The same as `from_commit`, for each second of the run.
+    of_seconds: Vec<Histogram<u64>>,
     /// CPU of a change in microseconds, for each process.
     cpu_us: Vec<f64>,
 }
@@ -120,13 +122,19 @@ impl Latencies {
         let histogram = || Histogram::new(3).expect("three digits are allowed");
         let count = written.changes.len() as f64;
         let cpu_us = written.cpu_seconds.iter().map(|seconds| seconds * 1e6 / count).collect();
-        let mut latencies = Self { from_commit: histogram(), from_due: histogram(), cpu_us };
+        let (from_commit, from_due) = (histogram(), histogram());
+        let mut latencies = Self { from_commit, from_due, of_seconds: Vec::new(), cpu_us };
         let began = written.changes.iter().map(|change| change.due).min().expect("there are changes");
         for change in written.changes.iter().filter(|change| change.due >= began + WARM_UP) {
             let Some(seen) = seen.get(&change.number) else { continue };
             let late = change.sent - change.due;
             let from_commit = seen.saturating_duration_since(change.committed) + late;
             record(&mut latencies.from_commit, from_commit);
+            let second = (change.due - began - WARM_UP).as_secs() as usize;
+            while latencies.of_seconds.len() <= second {
+                latencies.of_seconds.push(histogram());
+            }
+            record(&mut latencies.of_seconds[second], from_commit);
             record(&mut latencies.from_due, seen.saturating_duration_since(change.due));
         }
         latencies
@@ -198,6 +206,8 @@ pub fn line(figure: &'static str, runs: &[Latencies], processes: &[&str], bar: O
         };
         json!({
             "changes": run.from_commit.len(),
+            "p99_of_seconds":
+                run.of_seconds.iter().map(|of| of.value_at_quantile(0.99) as f64 / 1e3).collect::<Vec<_>>(),
             "from_commit_ms": quantiles(&run.from_commit), "from_due_ms": quantiles(&run.from_due),
         })
     };

@@ -19,7 +19,7 @@ use super::lane_verdict::LaneVerdict;
 use crate::wiring::Wiring;
 
 /// Pause between two samples: shorter than the lag that they must notice, and a hundredth of a core at most.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(25);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Time for an answer; a server that takes longer says nothing about the lanes.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,8 @@
 //! The number of batches that the granters of a process carry at once, by whether lanes lag.
 //!
-//! Once lanes lag, one batch at a time is carried. Once they do not, one more is added at each step, up to the
-//! configured number. All at once again would bring the lag back before a sample shows it.
+//! Once lanes lag, one batch at a time is carried. Once they do not, one more is added at each step, up to half of the
+//! number that brought the lag, and after a while up to the configured number. All at once again would bring the lag
+//! back before a sample shows it, and so would the same number every few seconds.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,6 +12,9 @@ use tokio::time::{Instant, sleep};
 
 /// Time between two further batches: longer than lanes and samples need to show the effect of the last one.
 const STEP: Duration = Duration::from_millis(500);
+/// Time for which no more than half of the batches that brought a lag are carried: such lags then take a hundredth of
+/// the time at most.
+const CAUTION: Duration = Duration::from_secs(15);
 /// Time after which the batch that waits longest asks again, if no other one has ended by then.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// Pause after a batch while lanes lag, at most: one that waited for the coupon system did not burden the target.
@@ -34,6 +38,10 @@ struct State {
     carried: usize,
     /// Time of the last step.
     stepped_at: Instant,
+    /// Whether lanes lagged when a batch asked last.
+    was_late: bool,
+    /// Batches that may be carried at once until that time, since twice as many brought a lag.
+    cautious: Option<(usize, Instant)>,
     /// Length of the next pause in times of its batch.
     pause_factor: u32,
 }
@@ -51,7 +59,14 @@ impl Drop for Turn<'_> {
 impl Pace {
     /// Begins with all batches: a day without lanes that lag takes no notice.
     pub(super) fn new(batches_max: usize) -> Self {
-        let state = State { batches: batches_max, carried: 0, stepped_at: Instant::now(), pause_factor: 1 };
+        let state = State {
+            batches: batches_max,
+            carried: 0,
+            stepped_at: Instant::now(),
+            was_late: false,
+            cautious: None,
+            pause_factor: 1,
+        };
         Self {
             batches_max,
             state: Mutex::new(state),
@@ -81,11 +96,18 @@ impl Pace {
     /// Begins a batch if one more may be carried now.
     fn begin(&self, are_lanes_late: bool) -> Option<Turn<'_>> {
         let mut state = self.state();
+        let was_late = std::mem::replace(&mut state.was_late, are_lanes_late);
         if are_lanes_late {
+            // One batch at a time is as few as there can be: then the lag has another cause, or has not ended.
+            if !was_late && state.batches > 1 {
+                state.cautious = Some((state.batches / 2, Instant::now() + CAUTION));
+            }
             (state.batches, state.stepped_at) = (1, Instant::now());
         } else {
             state.pause_factor = 1;
-            let is_next = state.carried == state.batches && state.batches < self.batches_max;
+            let cautious = state.cautious.filter(|(_, until)| Instant::now() < *until);
+            let most = cautious.map_or(self.batches_max, |(batches, _)| batches);
+            let is_next = state.carried == state.batches && state.batches < most;
             if is_next && state.stepped_at.elapsed() >= STEP {
                 (state.batches, state.stepped_at) = (state.batches + 1, Instant::now());
             }
@@ -141,7 +163,13 @@ mod tests {
             batches_at_once.push(carried.len());
             tokio::time::advance(STEP).await;
         }
-        assert_eq!(batches_at_once, [1, 2, 3, 4, 5, 6, 7, 8, 8]);
+        assert_eq!(batches_at_once, [1, 2, 3, 4, 4, 4, 4, 4, 4], "eight brought the lag");
+        tokio::time::advance(CAUTION).await;
+        for batches in [5, 6, 7, 8, 8] {
+            carried.extend(begin_all(&pace, false));
+            assert_eq!(carried.len(), batches);
+            tokio::time::advance(STEP).await;
+        }
         // Each batch is followed by the next one, and nothing but time makes a step.
         assert!(pace.begin(true).is_none());
         carried.truncate(1);
