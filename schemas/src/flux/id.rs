@@ -4,10 +4,15 @@
 //! and the one expected. Digits are counted from 1. The reserved digits may be anything, and so may the business code,
 //! whose meaning is a setting. This module does not check whether a document lies where its identifier says.
 
+mod digits;
+
 use std::fmt;
 
 use jiff::civil::Date;
+use serde::{Serialize, Serializer};
 use thiserror::Error;
+
+use self::digits::{are_digits, ascii, eight_digits, is_date, number, pairs, word};
 
 /// Digits of an identifier.
 pub const DIGITS: usize = 31;
@@ -19,8 +24,6 @@ pub const NO_MONTH: u8 = 99;
 pub const SEQUENCES: u32 = 100_000_000;
 /// Index of the first digit of the sequence, whose last digit is the identifier's.
 const SEQUENCE_AT: usize = DIGITS - 8;
-/// The low half of each byte: the value of an ASCII digit.
-const LOW_HALVES: u64 = 0x0f0f_0f0f_0f0f_0f0f;
 
 /// One part of an identifier, in the order of its digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -331,6 +334,13 @@ impl fmt::Display for FluxId {
     }
 }
 
+/// Writes the digits as a text: many readers of JSON lose digits of such a number.
+impl Serialize for FluxId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(std::str::from_utf8(&self.digits()).expect("ASCII digits are text"))
+    }
+}
+
 impl std::str::FromStr for FluxId {
     type Err = Defect;
 
@@ -398,8 +408,11 @@ impl Parts {
         let date = u32::from(self.date.year().unsigned_abs()) * 10_000
             + u32::from(self.date.month().unsigned_abs()) * 100
             + u32::from(self.date.day().unsigned_abs());
+        for (part, number) in [(Part::Date, date), (Part::Sequence, self.sequence)] {
+            let (first, last) = part.digits();
+            digits[first - 1..last].copy_from_slice(&ascii(number));
+        }
         for (part, mut number) in [
-            (Part::Date, date),
             (Part::Version, u32::from(self.version)),
             (Part::Region, u32::from(self.region.digit())),
             (Part::System, u32::from(self.system)),
@@ -409,7 +422,6 @@ impl Parts {
             (Part::Month, u32::from(self.month.digits())),
             (Part::Partition, u32::from(self.partition)),
             (Part::Reserved, u32::from(self.reserved)),
-            (Part::Sequence, self.sequence),
         ] {
             let (first, last) = part.digits();
             for digit in digits[first - 1..last].iter_mut().rev() {
@@ -419,60 +431,6 @@ impl Parts {
         }
         digits
     }
-}
-
-fn number(digits: &[u8]) -> u32 {
-    digits.iter().fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
-}
-
-/// Returns eight bytes from an index on as one number, the first of them in its lowest byte.
-fn word(digits: &[u8; DIGITS], at: usize) -> u64 {
-    u64::from_le_bytes(digits[at..at + 8].try_into().expect("the slice has eight bytes"))
-}
-
-/// Returns the numbers of four pairs of digits.
-fn pairs(word: u64) -> [u8; 4] {
-    // The second digit of each pair has its byte, and receives ten times the first one.
-    let joined = (word & LOW_HALVES).wrapping_mul(10 << 8 | 1);
-    let [_, first, _, second, _, third, _, fourth] = joined.to_le_bytes();
-    [first, second, third, fourth]
-}
-
-/// Returns the number of eight digits. Each of three steps joins two neighbours, for all of them at once.
-fn eight_digits(word: u64) -> u32 {
-    let pairs = ((word & LOW_HALVES).wrapping_mul(10 << 8 | 1) >> 8) & 0x00ff_00ff_00ff_00ff;
-    let fours = (pairs.wrapping_mul(100 << 16 | 1) >> 16) & 0x0000_ffff_0000_ffff;
-    (fours.wrapping_mul(10_000 << 32 | 1) >> 32) as u32
-}
-
-/// Returns whether the calendar has a date, given as century, year of it, month and day. MySQL's year 0 is no year.
-fn is_date([century, year, month, day]: [u8; 4]) -> bool {
-    const DAYS: [u8; 256] = {
-        let mut days = [0; 256];
-        let lengths = [31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-        let mut month = 0;
-        while month < lengths.len() {
-            days[month + 1] = lengths[month];
-            month += 1;
-        }
-        days
-    };
-    // Of full centuries, each fourth has a leap day.
-    let is_leap = (if year == 0 { century } else { year }).is_multiple_of(4);
-    let last = DAYS[usize::from(month)] + u8::from(is_leap & (month == 2));
-    ((century | year) > 0) & (day > 0) & (day <= last)
-}
-
-/// Returns whether all bytes are digits. It checks eight at once, and stops nowhere: a core predicts no stop.
-fn are_digits(text: &[u8; DIGITS]) -> bool {
-    const ZEROS: u64 = 0x3030_3030_3030_3030;
-    const SIXES: u64 = 0x0606_0606_0606_0606;
-    // A digit's high half is that of zero, and adding six leaves it so. The last two words share a byte.
-    let are = |at: usize| {
-        let word = word(text, at);
-        ((word & !LOW_HALVES) == ZEROS) & ((word.wrapping_add(SIXES) & !LOW_HALVES) == ZEROS)
-    };
-    are(0) & are(8) & are(16) & are(SEQUENCE_AT)
 }
 
 /// Returns why a text is not 31 digits: its first other character, before its length.

@@ -77,7 +77,7 @@ fn wrong(key: &str, found: &str, needed: &str) -> Problem {
 
 #[derive(Debug, Serialize)]
 pub struct GivenIdentifiers {
-    identifiers: Vec<String>,
+    identifiers: Vec<FluxId>,
 }
 
 pub async fn give(
@@ -102,7 +102,7 @@ pub async fn give(
     let parent = wanted.parent.map(|parent| read_parent(&parent, flux.system())).transpose()?;
     let order = FluxOrder { parent, count, ..wanted.order };
     let identifiers = flux.issue(key.as_ref(), &order).await.map_err(|fault| Problem::from(&fault))?;
-    Ok(Json(GivenIdentifiers { identifiers: identifiers.iter().map(FluxId::to_string).collect() }))
+    Ok(Json(GivenIdentifiers { identifiers }))
 }
 
 fn read_parent(parent: &str, system: u16) -> Result<FluxId, Problem> {
