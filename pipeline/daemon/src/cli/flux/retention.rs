@@ -120,7 +120,13 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
         });
     }
     let total = |of: fn(&DueView) -> u64| -> u64 { due.iter().map(of).sum() };
-    let (rows, bytes) = (total(|due| due.rows), total(|due| due.bytes));
+    let extent = retention_cost::Extent {
+        tables: due.len() as u64,
+        rows: total(|due| due.rows),
+        retained_rows: total(|due| if due.is_retained { due.rows } else { 0 }),
+        bytes: total(|due| due.bytes),
+        has_marker: config.flux.as_ref().is_some_and(|flux| flux.retention_marker.is_some()),
+    };
     Ok(PlanView {
         today: today.to_string(),
         retention_months: retention.months.get(),
@@ -134,7 +140,7 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
             .filter(is_odd)
             .map(|table| format!("{} of {}", table.name(), table.source))
             .collect(),
-        ways: retention_cost::ways(due.len() as u64, rows, bytes, arguments.rows_per_second),
+        ways: retention_cost::ways(extent, arguments.rows_per_second),
         due,
     })
 }
