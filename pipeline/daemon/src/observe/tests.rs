@@ -275,8 +275,7 @@ fn a_running_task_names_what_a_part_of_its_work_waits_for_and_is_no_reason() {
     let dispatcher = "dispatcher/birthday".to_owned();
     let waits_for = Some("a reconciliation".to_owned());
     let running = world.tasks[&reader_task("a")].clone();
-    world.tasks =
-        [(dispatcher.clone(), TaskStatus { work_waits_for: waits_for.clone(), ..running })].into();
+    world.tasks = [(dispatcher.clone(), TaskStatus { work_waits_for: waits_for.clone(), ..running })].into();
     assert!(world.reasons(0).iter().all(|reason| reason.thing != dispatcher));
     assert_eq!(world.view(0).tasks[0].waits_for, waits_for);
 }

@@ -147,6 +147,7 @@ mod tests {
         assert_eq!(size(20_000), "0.0 MB");
         assert!(deletes.lines()[1].contains("seconds = rows / 2000"), "{:?}", deletes.lines());
     }
+
     #[test]
     fn rows_stay_in_the_index_behind_a_marker_where_their_table_retains_them() {
         let due = Extent { tables: 2, rows: 30, retained_rows: 20, bytes: 1, has_marker: true };
