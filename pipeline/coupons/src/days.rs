@@ -75,6 +75,17 @@ impl DayRun {
         }
     }
 
+    /// Returns whether the run has frozen nothing because no reconciliation is young enough, and the set time has not
+    /// come or does not count.
+    pub fn waits_for_reconciliation(
+        &self,
+        day: Date,
+        now: Timestamp,
+        reconciled_at: Option<Timestamp>,
+    ) -> bool {
+        !self.is_closed && self.frozen == 0 && !self.relies(day, now, reconciled_at)
+    }
+
     /// Returns whether midnight may rely on the last good reconciliation, or go on without one.
     fn relies(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
         let rules = &self.rules;

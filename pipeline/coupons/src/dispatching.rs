@@ -41,6 +41,10 @@ pub struct Dispatcher<L, B, Q, R, U> {
 #[derive(Debug, Clone)]
 pub struct DayPassed {
     pub day: Date,
+    /// Waves that were frozen when the members were counted.
+    pub frozen: u8,
+    /// No wave is frozen, because the day waits for a reconciliation that is young enough.
+    pub is_waiting: bool,
     pub report: Report,
     pub is_closed: bool,
 }
@@ -145,6 +149,12 @@ where
                 has_frozen = true;
                 continue;
             }
+            if run.frozen == 0 {
+                // There is nothing to sweep. The day is shown all the same.
+                let is_waiting = run.waits_for_reconciliation(key.day, now, reconciled_at);
+                let report = Report::default();
+                return Ok(Some(DayPassed { day: key.day, frozen: 0, is_waiting, report, is_closed: false }));
+            }
             let sweep = self.process.fresh();
             let Some(run) = self.ledger.with_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
                 return Ok(None);
@@ -247,7 +257,7 @@ where
             .await?;
         report.eligible = count;
         tracing::debug!(day = %key.day, has_frozen, open, has_room, is_closed, "the day was swept");
-        Ok(DayPassed { day: key.day, report, is_closed })
+        Ok(DayPassed { day: key.day, frozen: run.frozen, is_waiting: false, report, is_closed })
     }
 
     /// Publishes messages; returns whether the queue had room. A full one has work enough for the granters.

@@ -69,9 +69,12 @@ async fn dispatch(
                 () = cancel.cancelled() => return Ok(()),
                 pass = pass(wiring, &dispatcher, programme, &mut reported) => pass,
             };
-            pass?;
+            let days = pass?;
             passed.send_modify(|_| {});
             handle.well();
+            let waiting = days.iter().find(|day| day.is_waiting);
+            let what = waiting.map(|day| format!("a reconciliation that is young enough for {}", day.day));
+            handle.work_waits_for(what);
             tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
                 () = pause(&dispatcher, programme, began.elapsed()) => {}
@@ -114,6 +117,7 @@ fn next_time(programme: &Programme, now: Timestamp) -> Option<Timestamp> {
 pub struct DayPass {
     pub day: Date,
     pub run: DayRun,
+    pub is_waiting: bool,
     pub report: Report,
 }
 
@@ -125,10 +129,12 @@ pub async fn pass(
     reported: &mut HashSet<String>,
 ) -> Result<Vec<DayPass>, Fault> {
     let mut days = Vec::new();
-    for DayPassed { day, report, .. } in dispatcher.pass(programme).await? {
+    for DayPassed { day, frozen, is_waiting, report, .. } in dispatcher.pass(programme).await? {
         let key = RunKey { programme: programme.name.clone(), day };
-        if let Some(run) = dispatcher.ledger.with_run(&key, &[], |l| l.run.clone()).await? {
-            days.push(DayPass { day, run, report });
+        let run = dispatcher.ledger.with_run(&key, &[], |l| l.run.clone()).await?;
+        // If another process has frozen a wave since, these counts are not those of the run.
+        if let Some(run) = run.filter(|run| run.frozen == frozen) {
+            days.push(DayPass { day, run, is_waiting, report });
         }
     }
     for day in &days {
@@ -143,7 +149,7 @@ async fn sign(
     wiring: &Wiring,
     dispatcher: &DayDispatcher,
     programme: &Programme,
-    DayPass { day, run, report }: &DayPass,
+    DayPass { day, run, report, .. }: &DayPass,
     reported: &mut HashSet<String>,
 ) -> Result<(), Fault> {
     let reconciliation = dispatcher.cohort.last_good().await?.map(|last| (last.id, last.ended_at_ms));
@@ -177,7 +183,7 @@ async fn store_day_view(
 ) -> Result<(), Fault> {
     let (log, now) = (wiring.log().await?, Process.now());
     let mut view = match days.last() {
-        Some(DayPass { day, run, report }) => {
+        Some(DayPass { day, run, report, .. }) => {
             let open_before = days[..days.len() - 1].iter().filter(|day| !day.run.is_closed).count();
             DayView::of(*day, run, report, open_before as u64, now)
         }
