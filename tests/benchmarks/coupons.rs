@@ -105,7 +105,7 @@ impl CohortRows for Outside {
     }
 
     async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
-        Ok(Some(Reconciled { ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
+        Ok(Some(Reconciled { id: "nightly".into(), ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
     }
 
     async fn make_way(&self, _: Duration) {}

@@ -326,7 +326,7 @@ impl CohortRows for Process {
         turn().await;
         let world = self.lock();
         let unproven = world.unproven.iter().map(|shard| shard_id(*shard)).collect();
-        Ok(world.reconciled_at.map(|ended_at| Reconciled { ended_at, unproven }))
+        Ok(world.reconciled_at.map(|ended_at| Reconciled { id: "nightly".into(), ended_at, unproven }))
     }
 
     async fn make_way(&self, _: Duration) {}

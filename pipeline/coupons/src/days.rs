@@ -12,7 +12,8 @@ use crate::issuing::Chain;
 use crate::ports::{CohortRow, Reconciled};
 use crate::programme::{Programme, WithoutReconciliation};
 use crate::records::{
-    Cursor, DayRun, FailedOutcome, Member, MemberState, ProgrammeLedger, RowState, RunLedger, Unique, WAVES,
+    Cursor, DayReconciliation, DayRun, FailedOutcome, Member, MemberState, ProgrammeLedger, RowState,
+    RunLedger, Unique, WAVES,
 };
 
 /// Days that one transaction begins, at most; the next pass begins the rest.
@@ -61,6 +62,7 @@ impl DayRun {
             misplaced: 0,
             is_after_barrier: true,
             is_closed: false,
+            reconciliation: None,
         }
     }
 
@@ -89,13 +91,15 @@ impl DayRun {
     /// Returns whether midnight may rely on the last good reconciliation, or go on without one.
     fn relies(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
         let rules = &self.rules;
-        let (Some(starts_at), Some(until)) =
-            (rules.at(day, rules.starts_at), rules.at(day, rules.waits_until))
-        else {
-            return false;
-        };
-        reconciled_at.is_some_and(|at| at + rules.reconciliation_age >= starts_at)
+        let Some(until) = rules.at(day, rules.waits_until) else { return false };
+        reconciled_at.is_some_and(|at| self.is_young(day, at))
             || now >= until && rules.without_reconciliation == WithoutReconciliation::Go
+    }
+
+    /// Returns whether a reconciliation that ended then is young enough for a day.
+    fn is_young(&self, day: Date, ended_at: Timestamp) -> bool {
+        let starts_at = self.rules.at(day, self.rules.starts_at);
+        starts_at.is_some_and(|starts_at| ended_at + self.rules.reconciliation_age >= starts_at)
     }
 
     /// Returns the source tables that the last good reconciliation does not prove, while the day leaves their users
@@ -196,6 +200,14 @@ pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_after_barrier: bool) ->
     run.is_after_barrier &= is_after_barrier;
     (run.frozen, run.cursor) = (fence.wave + 1, Cursor::default());
     true
+}
+
+/// Records the reconciliation that midnight relied on, if it is young enough for the day.
+pub fn rely(ledger: &mut RunLedger, day: Date, reconciled: Option<&Reconciled>) {
+    let Some(run) = ledger.run.as_mut() else { return };
+    let young = reconciled.filter(|reconciled| run.is_young(day, reconciled.ended_at));
+    run.reconciliation = young
+        .map(|reconciled| DayReconciliation { id: reconciled.id.clone(), ended_at: reconciled.ended_at });
 }
 
 /// Adds a user that a restored ledger's row names to the cohort of the day.

@@ -12,13 +12,16 @@ use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
 use tokio::time::Instant;
 
-use crate::days::{Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, need, take_over};
+use crate::days::{
+    Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, need, rely, take_over,
+};
 use crate::freezing::{self, Wave};
 use crate::issuing::Chain;
-use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
+use crate::ports::{Clock, CohortRows, Ledger, Reconciled, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
 use crate::records::{
-    DayRun, MEMBERS_MAX, Member, MemberState, Message, ProgrammeLedger, RowState, RunKey, WAVES, part,
+    DayRun, MEMBERS_MAX, Member, MemberState, Message, ProgrammeLedger, RowState, RunKey, RunLedger, WAVES,
+    part,
 };
 use crate::report::Report;
 use crate::restored;
@@ -145,7 +148,8 @@ where
             let reconciled_at = reconciled.as_ref().map(|reconciled| reconciled.ended_at);
             let (now, run) = self.ledger.with_run(key, &[], |l| (l.now, l.run.clone())).await?;
             let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(None) };
-            if run.is_due(key.day, now, reconciled_at) && self.freeze(key, run.frozen).await? {
+            let is_due = run.is_due(key.day, now, reconciled_at);
+            if is_due && self.freeze(key, run.frozen, reconciled.as_ref()).await? {
                 has_frozen = true;
                 continue;
             }
@@ -165,7 +169,7 @@ where
     }
 
     /// Freezes a wave; returns `false` when it has to wait or another freezer has taken over.
-    async fn freeze(&self, key: &RunKey, wave: u8) -> Result<bool, Fault> {
+    async fn freeze(&self, key: &RunKey, wave: u8, reconciled: Option<&Reconciled>) -> Result<bool, Fault> {
         let revision = self.process.fresh();
         let taken = self.ledger.with_run(key, &[], |l| take_over(l, wave, revision)).await?;
         let Some(run) = taken else { return Ok(false) };
@@ -179,7 +183,14 @@ where
             return Ok(false);
         };
         let fence = Fence { wave, revision, cursor };
-        self.ledger.with_run(key, &[], |l| end_wave(l, fence, is_after_barrier)).await
+        let end = |l: &mut RunLedger| {
+            let has_ended = end_wave(l, fence, is_after_barrier);
+            if has_ended && wave == 0 {
+                rely(l, key.day, reconciled);
+            }
+            has_ended
+        };
+        self.ledger.with_run(key, &[], end).await
     }
 
     /// Makes the columns of the day's tables follow the ledger once more, since a granter may have died before it did

@@ -193,6 +193,7 @@ pub trait CohortRows: Send + Sync {
 /// The parts of a reconciliation that a day relies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reconciled {
+    pub id: Arc<str>,
     pub ended_at: Timestamp,
     /// Source tables without a verdict.
     pub unproven: BTreeSet<ShardId>,

@@ -1,6 +1,10 @@
 //! Pitfalls of waves: when midnight, noon and the catch-up of a day are due.
 
-use anabranch_coupons::records::{DayRun, WAVES};
+use std::collections::BTreeSet;
+
+use anabranch_coupons::days::rely;
+use anabranch_coupons::ports::Reconciled;
+use anabranch_coupons::records::{DayReconciliation, DayRun, LedgerTokens, RunLedger, Unique, WAVES};
 use jiff::civil::{Date, date};
 
 use crate::user::{at, begun, programme};
@@ -35,4 +39,24 @@ fn noon_waits_for_no_reconciliation_and_the_catch_up_for_one_that_saw_the_whole_
     let ended = [None, Some(at("2027-05-04T21:59:59Z")), Some(at("2027-05-04T22:00:00Z"))];
     assert_eq!(ended.map(|reconciled_at| frozen(2).is_due(DAY, later, reconciled_at)), [false, false, true]);
     assert!(!frozen(WAVES).is_due(DAY, later, Some(later)), "there is no further wave");
+}
+
+#[test]
+fn a_day_records_the_reconciliation_that_midnight_relied_on_and_none_that_was_too_old() {
+    let young = at("2027-05-02T22:00:00Z");
+    let ended = [None, Some(at("2027-05-02T21:59:59Z")), Some(young)];
+    let recorded = ended.map(|ended_at| {
+        let mut ledger = RunLedger {
+            now: at("2027-05-04T02:30:00Z"),
+            run: Some(run("")),
+            tokens: LedgerTokens { latest: Unique(1), before: None },
+            present: BTreeSet::new(),
+            added: Vec::new(),
+        };
+        let reconciled =
+            ended_at.map(|ended_at| Reconciled { id: "nightly".into(), ended_at, unproven: BTreeSet::new() });
+        rely(&mut ledger, DAY, reconciled.as_ref());
+        ledger.run.unwrap().reconciliation
+    });
+    assert_eq!(recorded, [None, None, Some(DayReconciliation { id: "nightly".into(), ended_at: young })]);
 }

@@ -138,7 +138,7 @@ pub async fn pass(
         }
     }
     for day in &days {
-        sign(wiring, dispatcher, programme, day, reported).await?;
+        sign(wiring, programme, day, reported).await?;
     }
     store_day_view(wiring, dispatcher, programme, &days).await?;
     Ok(days)
@@ -147,15 +147,11 @@ pub async fn pass(
 /// Appends the report of a day once noon was frozen, and once it was closed.
 async fn sign(
     wiring: &Wiring,
-    dispatcher: &DayDispatcher,
     programme: &Programme,
     DayPass { day, run, report, .. }: &DayPass,
     reported: &mut HashSet<String>,
 ) -> Result<(), Fault> {
-    let reconciliation = dispatcher.cohort.last_good().await?.map(|last| (last.id, last.ended_at_ms));
-    let Some(report) = SignedReport::of(&programme.name, *day, run, report, reconciliation) else {
-        return Ok(());
-    };
+    let Some(report) = SignedReport::of(&programme.name, *day, run, report) else { return Ok(()) };
     if reported.contains(&report.id()) {
         return Ok(());
     }

@@ -37,7 +37,7 @@ pub struct SignedReport {
     pub sum: String,
     /// Rows of the day's tables that were left out, since they say another birthday.
     pub misplaced: u64,
-    /// The reconciliation that the day relies on, and when it ended; `None` = it ran without one.
+    /// The reconciliation that midnight relied on, and when it ended; `None` = the day began without one.
     pub reconciliation: Option<(String, u64)>,
     pub granted: u64,
     /// Coupons of `granted` by the version of the programme in the ledger's rows.
@@ -58,18 +58,16 @@ pub struct SignedReport {
 
 impl SignedReport {
     /// Returns the report of a day; `None` before noon was frozen.
-    pub fn of(
-        programme: &str,
-        day: Date,
-        run: &DayRun,
-        report: &Report,
-        reconciliation: Option<(String, u64)>,
-    ) -> Option<Self> {
+    pub fn of(programme: &str, day: Date, run: &DayRun, report: &Report) -> Option<Self> {
         let stage = match run.frozen {
             _ if run.is_closed => "closed",
             NOON..=WAVES => "noon",
             _ => return None,
         };
+        let reconciliation = run.reconciliation.as_ref().map(|relied_on| {
+            let ended_at_ms = u64::try_from(relied_on.ended_at.as_millisecond()).unwrap_or_default();
+            (relied_on.id.to_string(), ended_at_ms)
+        });
         Some(Self {
             programme: programme.to_owned(),
             day: day.to_string(),
