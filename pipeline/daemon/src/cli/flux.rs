@@ -7,6 +7,7 @@ mod retention;
 mod retention_check;
 mod retention_cost;
 mod retention_round;
+mod retention_rows;
 mod sequence;
 mod show;
 mod strategy;

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Rows that one DELETE removes, so that no lock lasts.
-const DELETE_ROWS: u64 = 1_000;
+pub(super) const DELETE_ROWS: u64 = 1_000;
 /// Bytes of a logged statement that drops a table, about.
 const DROP_BYTES: u64 = 200;
 
