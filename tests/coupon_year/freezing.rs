@@ -126,13 +126,20 @@ async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
 }
 
 fn programme() -> Programme {
+    programme_with("")
+}
+
+fn programme_with(more: &str) -> Programme {
     let text = "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n\
                 waits_until = '00:00'\n";
-    Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0)
+    Programme::parse_all(&[format!("{text}{more}").parse().unwrap()]).unwrap().remove(0)
 }
 
 async fn begun() -> (MemoryLedger, RunKey) {
-    let programme = programme();
+    begun_with(programme()).await
+}
+
+async fn begun_with(programme: Programme) -> (MemoryLedger, RunKey) {
     let ledger = MemoryLedger::new(Unique(1));
     let now = Timestamp::now();
     ledger.with_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
@@ -205,4 +212,16 @@ async fn a_sweep_that_fills_the_queue_publishes_no_more_and_counts_to_the_end() 
     let counts = passed.first().map(|day| (day.report.eligible, day.report.missed));
     assert_eq!(counts, Some((users, users)));
     assert_eq!(dispatcher.queue.0.load(Ordering::Relaxed), 1, "it publishes no more in this pass");
+}
+
+#[tokio::test]
+async fn a_day_that_waits_for_a_reconciliation_is_passed_as_one_that_waits_and_freezes_nothing() {
+    let careful = programme_with("without_reconciliation = 'stop'\n");
+    let (ledger, key) = begun_with(careful.clone()).await;
+    let cohort = Tables::new(&ledger, &key, None);
+    let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+    let passed = dispatcher.pass(&careful).await.unwrap();
+    let day = passed.first().map(|day| (day.day, day.is_waiting, day.frozen, day.is_closed));
+    assert_eq!(day, Some((key.day, true, 0, false)));
+    assert_eq!(stored(&dispatcher.ledger, &key).await.count, 0);
 }

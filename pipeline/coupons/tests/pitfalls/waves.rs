@@ -26,6 +26,9 @@ fn midnight_waits_for_a_young_reconciliation_until_a_set_time_and_then_follows_t
         for reconciled_at in [None, old] {
             assert!(!run.is_due(DAY, at("2027-05-04T02:29:59Z"), reconciled_at));
             assert_eq!(run.is_due(DAY, at("2027-05-04T02:30:00Z"), reconciled_at), goes_on, "{rule}");
+            assert!(run.waits_for_reconciliation(DAY, at("2027-05-04T02:29:59Z"), reconciled_at));
+            let waits_on = run.waits_for_reconciliation(DAY, at("2027-05-04T02:30:00Z"), reconciled_at);
+            assert_eq!(waits_on, !goes_on, "{rule}");
         }
     }
 }
@@ -39,6 +42,7 @@ fn noon_waits_for_no_reconciliation_and_the_catch_up_for_one_that_saw_the_whole_
     let ended = [None, Some(at("2027-05-04T21:59:59Z")), Some(at("2027-05-04T22:00:00Z"))];
     assert_eq!(ended.map(|reconciled_at| frozen(2).is_due(DAY, later, reconciled_at)), [false, false, true]);
     assert!(!frozen(WAVES).is_due(DAY, later, Some(later)), "there is no further wave");
+    assert!(!frozen(1).waits_for_reconciliation(DAY, later, None), "midnight is frozen");
 }
 
 #[test]
