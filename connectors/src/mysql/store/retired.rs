@@ -10,6 +10,7 @@
 //! event of the job. So the retirements of a shard within a month are one, the last: its rows stay some days longer.
 
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows as _};
 use anabranch_pipeline::records::{Cell, CellRef, LaneId, RetiredShards, Retirement};
 use anabranch_schemas::change::Entity;
@@ -288,17 +289,29 @@ impl MysqlRows {
         let Some(retirement @ (shard, lane, position)) = oldest else { return Ok(done) };
         let same = place.filter(|place| place.retirement == retirement);
         let mut place = same.unwrap_or(SweepPlace { retirement, tables: 0, after: None });
-        let Some(index) = self.assignment.owned_by(lane).get(place.tables).copied() else {
+        let owned = self.assignment.owned_by(lane);
+        if place.tables >= owned.len() {
+            failpoints::reach("outlived-before-forget").await;
             self.forget_retired(shard, lane, position).await?;
+            failpoints::reach("outlived-after-forget").await;
             return Ok(Outlived { tables: 1, ..Outlived::default() });
-        };
-        let examined = self.examined(index, shard, place.after.take(), rows).await?;
-        match examined.last() {
-            Some(last) if examined.len() == rows => place.after = Some((shard, last.key.clone())),
-            _ => place.tables += 1,
         }
-        let outlived: Vec<_> = examined.into_iter().filter(|row| row.version.0 <= position).collect();
-        let removed = self.remove(&outlived).await?;
+        let (mut left, mut removed) = (rows, 0);
+        // A derived table without rows of the shard costs a query, and no step with its pause.
+        while let Some(index) = owned.get(place.tables).copied().filter(|_| left > 0) {
+            let examined = self.examined(index, shard, place.after.take(), left).await?;
+            match examined.last() {
+                Some(last) if examined.len() == left => place.after = Some((shard, last.key.clone())),
+                _ => place.tables += 1,
+            }
+            left -= examined.len();
+            let outlived: Vec<_> = examined.into_iter().filter(|row| row.version.0 <= position).collect();
+            if !outlived.is_empty() {
+                failpoints::reach("outlived-before-removal").await;
+                removed += self.remove(&outlived).await?;
+                failpoints::reach("outlived-after-removal").await;
+            }
+        }
         Ok(Outlived { rows: removed, place: Some(place), ..Outlived::default() })
     }
 
