@@ -8,7 +8,7 @@ use anabranch_schemas::flux::retention::YearMonth;
 use jiff::civil::Date;
 use serde::Serialize;
 
-use super::document_tables::{DocumentTable, TableState};
+use super::document_tables::DocumentTable;
 use super::retention_cost::{self, DELETE_ROWS};
 
 /// Tables that the text lists, at most; `--json` has them all.
@@ -51,10 +51,10 @@ struct OldTable {
     old_rows: u64,
 }
 
-/// Returns the rows of those of the tables that have no month.
-pub(super) fn of(tables: &[DocumentTable], rule: Rule) -> OldRows {
+/// Returns the rows of tables without a month.
+pub(super) fn of<'t>(tables: impl Iterator<Item = &'t DocumentTable>, rule: Rule) -> OldRows {
     let mut all = OldRows::default();
-    for table in tables.iter().filter(|table| table.state == TableState::NoMonth) {
+    for table in tables {
         let extent = &table.extent;
         all.rows += extent.rows;
         all.bytes += extent.bytes;
