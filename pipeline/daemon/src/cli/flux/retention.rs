@@ -9,12 +9,14 @@ use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use serde::Serialize;
 
-use super::document_tables::{DocumentTable, TableState, document_tables, today};
+use super::document_tables::{DocumentTable, document_tables, today};
 use super::retention_round::{self, RoundView};
 use super::{retention_check, retention_cost, retention_rows};
 use crate::cli::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::output;
+use crate::retention::age::TableState;
+use crate::retention::early::{EarlyTable, early_tables};
 use crate::wiring::Wiring;
 
 /// Due tables that the text lists, at most; `--json` has them all.
@@ -81,6 +83,8 @@ struct PlanView {
     /// Tables whose greatest key is no identifier, or one of a year that the name does not mean.
     odd: Vec<String>,
     due: Vec<DueView>,
+    /// Tables that left before they were due, and whose rows stand in the index.
+    early: Vec<EarlyTable>,
     /// The ways to remove the due tables.
     ways: Vec<retention_cost::Way>,
 }
@@ -151,7 +155,14 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
             .collect(),
         ways: retention_cost::ways(extent, arguments.rows_per_second),
         due,
+        early: early(wiring).await?,
     })
+}
+
+/// Returns the tables that left before they were due; none without an index.
+async fn early(wiring: &Wiring) -> Result<Vec<EarlyTable>, Fault> {
+    let Some((projection, _)) = wiring.relations_projection() else { return Ok(Vec::new()) };
+    early_tables(wiring, &wiring.derived(projection)?, None).await
 }
 
 /// Returns the number of documents of a table that a refund or the like follows within the refunds' time; 0 without an
@@ -197,9 +208,15 @@ impl PlanView {
                 .map(|table| format!("odd         {table}: its greatest key is no identifier of its months")),
         );
         lines.extend(self.without_month.lines());
+        lines.extend(self.early.iter().take(LINES_MAX).map(early_line));
         lines.extend(self.ways.iter().flat_map(retention_cost::Way::lines));
         lines.join("\n")
     }
+}
+
+fn early_line(early: &EarlyTable) -> String {
+    let EarlyTable { source, table, retired_on, why, .. } = early;
+    format!("too early   {table} of {source} left on {retired_on}: {why}")
 }
 
 impl DueView {
