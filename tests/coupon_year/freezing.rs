@@ -11,10 +11,11 @@ use anabranch_coupons::days::{Fence, begin, end_wave, take_over};
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::freezing::{Wave, freeze};
 use anabranch_coupons::ports::{
-    Clock, CohortRow, CohortRows, Ledger, Reconciled, Register, Uniques, WorkQueue,
+    Clock, CohortRow, CohortRows, DayReports, Ledger, Reconciled, Register, Uniques, WorkQueue,
 };
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{Cursor, DayRun, Message, RunKey, Unique};
+use anabranch_coupons::report::Report;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
@@ -77,11 +78,18 @@ impl CohortRows for Tables {
     }
 }
 
-/// A queue that keeps no message, the register of a ledger that never issued, and the process of a dispatcher.
+/// A queue that keeps no message, a chain that keeps no report, the register of a ledger that never issued, and the
+/// process of a dispatcher.
 struct Quiet;
 
 impl WorkQueue for Quiet {
     async fn publish(&self, _: &[Message]) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl DayReports for Quiet {
+    async fn keep(&self, _: &RunKey, _: &DayRun, _: &Report) -> Result<(), Fault> {
         Ok(())
     }
 }
@@ -195,8 +203,8 @@ async fn a_sweep_makes_way_for_lanes_after_each_full_page() {
         let (ledger, key) = begun().await;
         let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
         let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
-        let passed = dispatcher.pass(&programme()).await.unwrap();
-        assert_eq!(passed.first().map(|day| day.report.eligible), Some(users));
+        let passed = dispatcher.pass(&programme(), &Quiet).await.unwrap();
+        assert_eq!(passed.days.first().map(|day| day.report.eligible), Some(users));
         assert_eq!(dispatcher.cohort.ways_made.load(Ordering::Relaxed), ways, "of {users} users");
     }
 }
@@ -208,8 +216,8 @@ async fn a_sweep_that_fills_the_queue_publishes_no_more_and_counts_to_the_end() 
     let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
     let queue = FullQueue(AtomicUsize::new(0));
     let dispatcher = Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet };
-    let passed = dispatcher.pass(&programme()).await.unwrap();
-    let counts = passed.first().map(|day| (day.report.eligible, day.report.missed));
+    let passed = dispatcher.pass(&programme(), &Quiet).await.unwrap();
+    let counts = passed.days.first().map(|day| (day.report.eligible, day.report.missed));
     assert_eq!(counts, Some((users, users)));
     assert_eq!(dispatcher.queue.0.load(Ordering::Relaxed), 1, "it publishes no more in this pass");
 }
@@ -220,8 +228,8 @@ async fn a_day_that_waits_for_a_reconciliation_is_passed_as_one_that_waits_and_f
     let (ledger, key) = begun_with(careful.clone()).await;
     let cohort = Tables::new(&ledger, &key, None);
     let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
-    let passed = dispatcher.pass(&careful).await.unwrap();
-    let day = passed.first().map(|day| (day.day, day.is_waiting, day.frozen, day.is_closed));
+    let passed = dispatcher.pass(&careful, &Quiet).await.unwrap();
+    let day = passed.days.first().map(|day| (day.day, day.is_waiting, day.frozen, day.is_closed));
     assert_eq!(day, Some((key.day, true, 0, false)));
     assert_eq!(stored(&dispatcher.ledger, &key).await.count, 0);
 }

@@ -227,15 +227,23 @@ pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
     Some(run.clone())
 }
 
-/// Closes a run in which a sweep found every member done; returns whether it did.
+/// Returns whether a run in which a sweep found every member done may be closed.
 ///
 /// `register` was read after the members were. A ledger with other tokens, or without the sweep, was restored
 /// meanwhile.
-pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
+pub fn may_close(ledger: &RunLedger, swept: &DayRun, register: Unique) -> bool {
     let is_restored = Chain::of(ledger.tokens, register) == Chain::Restored;
-    let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return false };
-    run.is_closed = swept.frozen == WAVES && run.sweep == swept.sweep && !is_restored;
-    run.is_closed
+    let is_open = |run: &DayRun| !run.is_closed && run.sweep == swept.sweep;
+    swept.frozen == WAVES && !is_restored && ledger.run.as_ref().is_some_and(is_open)
+}
+
+/// Closes a run that [`may_close`]; returns whether it did.
+pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
+    let may_close = may_close(ledger, swept, register);
+    if let Some(run) = ledger.run.as_mut().filter(|_| may_close) {
+        run.is_closed = true;
+    }
+    may_close
 }
 
 /// Returns a hash of a member: sums of hashes compare two cohorts whatever their order.

@@ -3,12 +3,15 @@
 //! The chain has the form and the key of the chain of reconciliations (`reconcile.signing_key`). The two are separate,
 //! because the next reconciliation begins with facts of the newest report in its chain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anabranch_coupons::records::{DayRun, WAVES};
+use anabranch_coupons::ports::DayReports;
+use anabranch_coupons::records::{DayRun, RunKey, WAVES};
 use anabranch_coupons::report::Report;
 use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::History;
 use anabranch_pipeline::reconcile::{Seal, seal};
 use anabranch_pipeline::records::{Outcome, PastReconciliation};
@@ -118,11 +121,7 @@ fn id(programme: &str, day: &str, stage: &str) -> String {
 }
 
 /// Adds a report to the chain, unless it is there; returns whether it did.
-pub async fn append(
-    history: &impl History,
-    report: &SignedReport,
-    key: Option<&Secret>,
-) -> Result<bool, Fault> {
+async fn append(history: &impl History, report: &SignedReport, key: Option<&Secret>) -> Result<bool, Fault> {
     let id = report.id();
     if history.named(&id).await?.is_some() {
         return Ok(false);
@@ -132,6 +131,50 @@ pub async fn append(
     let ended = (id.as_str(), wall_clock::now_ms(), report.verdict());
     history.append(&seal(before.as_ref(), ended, text, key)).await?;
     Ok(true)
+}
+
+/// The chain as a dispatcher adds to it.
+pub struct ReportChain {
+    wiring: Wiring,
+    /// Ids of reports that this process has found or stored in the chain.
+    stored: Mutex<HashSet<String>>,
+}
+
+impl ReportChain {
+    pub fn new(wiring: &Wiring) -> Self {
+        Self { wiring: wiring.clone(), stored: Mutex::default() }
+    }
+
+    fn stored(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DayReports for ReportChain {
+    /// Appends the report of a day once noon was frozen, and once the day is about to be closed.
+    async fn keep(&self, key: &RunKey, run: &DayRun, report: &Report) -> Result<(), Fault> {
+        let Some(report) = SignedReport::of(&key.programme, key.day, run, report) else { return Ok(()) };
+        let id = report.id();
+        if self.stored().contains(&id) {
+            return Ok(());
+        }
+        let history = self.wiring.coupon_reports()?;
+        let signing_key = self.wiring.config().reconcile.signing_key.as_ref();
+        failpoints::reach("coupons-before-report").await;
+        if append(&history, &report, signing_key).await? {
+            tracing::info!(
+                programme = report.programme,
+                day = report.day,
+                stage = report.stage,
+                granted = report.granted,
+                missed = report.missed,
+                "the report of the coupon day is written"
+            );
+        }
+        failpoints::reach("coupons-after-report").await;
+        self.stored().insert(id);
+        Ok(())
+    }
 }
 
 /// A report as the chain holds it.

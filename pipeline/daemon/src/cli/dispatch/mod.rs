@@ -10,7 +10,7 @@ mod letters;
 mod plan;
 mod take_in;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use anabranch_coupons::ports::Clock;
 use anabranch_coupons::programme::Programme;
@@ -118,9 +118,10 @@ async fn run_day(
     of_day: &OfDay,
 ) -> Result<Vec<ProgrammeDay>, Fault> {
     let dispatcher = coupons::dispatcher(wiring, &coupons::LaneLag::new(wiring)?).await?;
+    let reports = coupons::ReportChain::new(wiring);
     let mut shown = Vec::new();
     for programme in programmes {
-        coupons::pass(wiring, &dispatcher, programme, &mut HashSet::new()).await?;
+        coupons::pass(wiring, &dispatcher, programme, &reports).await?;
         let view = day_now(wiring, programme, of_day.day).await?;
         shown.push(ProgrammeDay { programme: programme.name.to_string(), view });
     }
