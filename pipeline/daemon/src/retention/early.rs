@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
+use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
 use anabranch_schemas::change::{Entity, TableIdentity};
@@ -46,15 +47,15 @@ pub async fn early_tables(
             }
         }
     }
-    let early = newest.into_iter().filter_map(|(retirement, document)| judged(wiring, retirement, document));
+    let early =
+        newest.into_iter().filter_map(|(retirement, document)| judged(wiring.config(), retirement, document));
     let mut early: Vec<EarlyTable> = early.collect();
     early.sort_by(|one, other| (&one.source, &one.table).cmp(&(&other.source, &other.table)));
     Ok(early)
 }
 
 /// Judges a table by the day on which it left. An heir is no table of a source: a job deleted its rows.
-fn judged(wiring: &Wiring, retirement: (ShardId, u64), newest: RetiredDocument) -> Option<EarlyTable> {
-    let config = wiring.config();
+fn judged(config: &Config, retirement: (ShardId, u64), newest: RetiredDocument) -> Option<EarlyTable> {
     let RetiredDocument { table, retired_on, id, .. } = newest;
     let name = format!("{}.{}", table.database, table.table);
     let identity = TableIdentity {
@@ -105,5 +106,54 @@ impl EarlyTables {
                 counter!(names::RETIRED_TABLES_EARLY, "source" => source).increment(1);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_connectors::mysql::store::RetiredTable;
+
+    use super::*;
+
+    const CONFIG: &str = r#"
+name = "test"
+[log]
+url = "tls://u:p@127.0.0.1:1"
+[[entities]]
+entity = "flux"
+level = "composite"
+tables = "flux_00_{db}.composite_{partition:02}_{month:02}"
+removal = "retain"
+[[sources]]
+name = "source-a"
+url = "mysql://u:p@127.0.0.1:1"
+[[targets]]
+name = "target-a"
+url = "mysql://u:p@127.0.0.1:2"
+[[projections]]
+name = "relations"
+kind = "flux_relations"
+targets = ["target-a"]
+"#;
+
+    #[test]
+    fn a_table_that_left_before_its_sixteenth_month_is_early_and_an_heir_is_none() {
+        let config = Config::parse(CONFIG).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let why = |table: &str, generation, newest: Option<&str>, retired_on: &str| {
+            let shard = ShardId::of("source-a", "flux_00_0", table, generation);
+            let (source, database) = ("source-a".to_owned(), "flux_00_0".to_owned());
+            let table = RetiredTable { shard, source, database, table: table.to_owned() };
+            let id = newest.map(|newest| newest.as_bytes().to_vec());
+            let document = RetiredDocument { table, position: 1, retired_on: retired_on.to_owned(), id };
+            judged(&config, (shard, 1), document).map(|early| early.why)
+        };
+        let january = "composite_05_00";
+        let newest = Some("2016013111031001000050000000001");
+        assert_eq!(why(january, 0, newest, "2017-05-01"), None);
+        let early = why(january, 0, newest, "2017-04-30").unwrap();
+        assert!(early.ends_with("of 2016-01's table, 15 months old"), "{early}");
+        assert_eq!(why(january, 1, newest, "2017-04-30"), None, "no table of a source, as an heir");
+        assert_eq!(why(january, 0, None, "2017-04-30"), None, "no row says its age");
+        assert!(why("composite_05_99", 0, newest, "2027-04-30").is_some(), "no month ends it");
     }
 }
