@@ -4,8 +4,8 @@
 //! a pause. While it is open no worker begins a call. Calls that were under way when it opened do not prolong the
 //! pause, whatever their outcome.
 //!
-//! It also decides whose failure an error is. Errors in a row about several users are the system's, and no try counts.
-//! Errors about one user alone are the user's own, however many there are: so the last user of a day whose calls
+//! It also decides whose failure an error is. Errors in a row about three users are the system's, and no try counts.
+//! Errors about fewer users are their own, however many there are: so the last user of a day whose calls
 //! always fail becomes a dead letter.
 
 use std::collections::BTreeSet;
