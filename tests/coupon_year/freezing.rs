@@ -233,3 +233,19 @@ async fn a_day_that_waits_for_a_reconciliation_is_passed_as_one_that_waits_and_f
     assert_eq!(day, Some((key.day, true, 0, false)));
     assert_eq!(stored(&dispatcher.ledger, &key).await.count, 0);
 }
+
+#[tokio::test]
+async fn a_day_with_a_fault_holds_no_other_up_and_the_other_is_handed_on() {
+    let programme = programme();
+    let ledger = MemoryLedger::new(Unique(1));
+    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    ledger.with_programme(&programme.name, |l| l.next = today.yesterday().ok()).await.unwrap();
+    let key = RunKey { programme: programme.name.clone(), day: today };
+    // The first page is one of yesterday.
+    let cohort = Tables { users: 3, ..Tables::new(&ledger, &key, Some(1)) };
+    let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+    let passed = dispatcher.pass(&programme, &Quiet).await.unwrap();
+    assert_eq!(passed.fault.map(|fault| fault.code()), Some(Code::TargetUnreachable));
+    let days: Vec<_> = passed.days.iter().map(|day| (day.day, day.report.eligible)).collect();
+    assert_eq!(days, [(today, 3)]);
+}

@@ -1,4 +1,4 @@
-//! The task of a dispatcher, one for each programme: a pass every few seconds, then a day view and signed reports.
+//! The task of a dispatcher, one for each programme: a pass every few seconds, then a day view.
 //!
 //! A lease only saves work: passes of several processes, late ones too, do no harm.
 
