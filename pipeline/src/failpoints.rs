@@ -60,9 +60,18 @@ pub const CACHING: &[&str] = &[
 /// Points that a lane of documents reaches. The first one needs a shard that is withdrawn.
 pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
 
-/// Points that a dispatcher reaches when it freezes a wave and publishes it.
-pub const DISPATCHING: &[&str] =
-    &["coupons-before-page", "coupons-after-page", "coupons-before-publish", "coupons-after-publish"];
+/// Points that a dispatcher reaches when it freezes a wave, publishes it and stores a report of noon.
+pub const DISPATCHING: &[&str] = &[
+    "coupons-before-page",
+    "coupons-after-page",
+    "coupons-before-publish",
+    "coupons-after-publish",
+    "coupons-before-report",
+    "coupons-after-report",
+];
+
+/// Points that a dispatcher reaches when it closes a day, after it has stored the last report.
+pub const CLOSING: &[&str] = &["coupons-before-close", "coupons-after-close"];
 
 /// Points that a granter reaches, in the order in which one message reaches them.
 pub const GRANTING: &[&str] = &[
@@ -109,6 +118,11 @@ pub const SETTING_UP: &[&str] = &[
 pub const REMOVING: &[&str] =
     &["remove-lanes-set-back", "remove-rows-removed", "remove-retired-removed", "remove-before-stream"];
 
+/// Points that the removal of rows that have outlived their retired table reaches, in their order. A daemon and the
+/// command `remove` make that removal.
+pub const OUTLIVED: &[&str] =
+    &["outlived-before-removal", "outlived-after-removal", "outlived-before-forget", "outlived-after-forget"];
+
 /// Linux' number of SIGCONT, which the signals that the library names do not have.
 const CONTINUE: i32 = 18;
 
@@ -123,6 +137,7 @@ fn is_armed(name: &str) -> bool {
             CACHING,
             DOCUMENTING,
             DISPATCHING,
+            CLOSING,
             GRANTING,
             STOPPING,
             MINTING,
@@ -130,6 +145,7 @@ fn is_armed(name: &str) -> bool {
             RAISING,
             SETTING_UP,
             REMOVING,
+            OUTLIVED,
         ]
         .concat()
         .contains(&name),

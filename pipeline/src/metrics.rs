@@ -224,6 +224,8 @@ metrics! {
         "Derived rows of retired source tables that were removed because they had outlived their table.";
     RETIRED_TABLES_FORGOTTEN = "anabranch_retired_tables_forgotten_total", Counter, &["projection"],
         "Retired source tables of which no derived row is left.";
+    RETIRED_TABLES_EARLY = "anabranch_retired_tables_early_total", Counter, &["source"],
+        "Source tables that were retired before they were due by flux.retention_months, as seen by a task each hour.";
     SEARCH_DEAD_LETTERS = "anabranch_search_dead_letters", Gauge, &["projection"],
         "Documents that the index rejected and that are kept as dead letters.";
     SEARCH_OLDEST_LETTER = "anabranch_search_oldest_dead_letter_timestamp_seconds", Gauge, &["projection"],

@@ -69,6 +69,8 @@ pub struct TaskStatus {
     pub lasting: bool,
     /// Server or lease that the attempt waits for until the task runs.
     pub waits_for: String,
+    /// Thing that a part of the work waits for while the task runs.
+    pub work_waits_for: Option<String>,
 }
 
 /// A task as the process shares it.
@@ -120,6 +122,7 @@ impl TaskStates {
                 down_since: Some(now()),
                 lasting: false,
                 waits_for: "the log".to_owned(),
+                work_waits_for: None,
             },
             restart: Arc::default(),
             turned_at: Some(now()),
@@ -219,6 +222,13 @@ impl TaskHandle {
         let state = self.states.wait_for(&self.name, what.into());
         if matches!(state, Some(TaskState::Standby | TaskState::Paused)) {
             self.waiting();
+        }
+    }
+
+    /// Names the thing that a part of the work waits for, though the task runs and is in order; `None` ends that.
+    pub fn work_waits_for(&self, what: Option<String>) {
+        if let Some(task) = self.states.lock().get_mut(&*self.name) {
+            task.status.work_waits_for = what;
         }
     }
 

@@ -20,11 +20,12 @@ use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, MessagesCarried};
 use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
-    Uniques, WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, Ledger, Reconciled, Register, SourceRow,
+    SourceRows, Uniques, WorkQueue,
 };
 use anabranch_coupons::programme::Programme;
-use anabranch_coupons::records::{CouponKey, MEMBERS_MAX, Member, Message, RunKey, Unique, part};
+use anabranch_coupons::records::{CouponKey, DayRun, MEMBERS_MAX, Member, Message, RunKey, Unique, part};
+use anabranch_coupons::report::Report;
 use anabranch_demo::Endpoint;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::birthday::MonthDay;
@@ -105,7 +106,7 @@ impl CohortRows for Outside {
     }
 
     async fn reconciled(&self) -> Result<Option<Reconciled>, Fault> {
-        Ok(Some(Reconciled { ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
+        Ok(Some(Reconciled { id: "nightly".into(), ended_at: Timestamp::now(), unproven: BTreeSet::new() }))
     }
 
     async fn make_way(&self, _: Duration) {}
@@ -129,6 +130,12 @@ impl CouponSystem for Outside {
 
 /// A queue that refuses the first message, so that a pass ends with the freeze.
 struct NoQueue;
+
+impl DayReports for NoQueue {
+    async fn keep(&self, _: &RunKey, _: &DayRun, _: &Report) -> Result<(), Fault> {
+        Ok(())
+    }
+}
 
 impl WorkQueue for NoQueue {
     async fn publish(&self, messages: &[Message]) -> Result<(), Fault> {
@@ -236,7 +243,8 @@ async fn frozen(day: &Day<'_, '_>, name: &str) -> Measured {
         process: day.outside.clone(),
     };
     let meter = Meter::start(&[day.site.pid(TARGET)]);
-    let fault = dispatcher.pass(&programme(name)).await.expect_err("the queue refuses");
+    let passed = dispatcher.pass(&programme(name), &NoQueue).await.expect("the servers answer");
+    let fault = passed.fault.expect("the queue refuses");
     assert_eq!(fault.code(), Code::LogUnreachable, "{fault}");
     meter.stop()
 }

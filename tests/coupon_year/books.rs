@@ -27,6 +27,10 @@ pub struct CouponBooks {
     pub down_until: Timestamp,
     /// Until then it accepts connections and answers every request with 503.
     pub unavailable_until: Timestamp,
+    /// Until then it answers every request with 429.
+    pub busy_until: Timestamp,
+    /// Users whose presence in a call makes it fail with 500, and nothing is done.
+    pub failing: BTreeSet<u64>,
     /// The last issue of each row: the run, the member and the token.
     pub issued: BTreeMap<CouponKey, (RunKey, Member, Unique)>,
     pub issued_since_restore: BTreeSet<Unique>,
@@ -37,6 +41,8 @@ pub struct CouponBooks {
     pub versions: BTreeMap<RunKey, DayRun>,
     pub asked: BTreeMap<RunKey, Timestamp>,
     pub closed: BTreeMap<RunKey, Timestamp>,
+    /// Runs whose last report is stored; no restore of the ledger changes that.
+    pub reported: BTreeSet<RunKey>,
     /// Users whose drift came after the proof of a day; coupons in `letters` may be sent again too late.
     pub excused: BTreeMap<RunKey, BTreeSet<u64>>,
     pub letters: BTreeSet<(CouponKey, Date)>,
@@ -52,6 +58,8 @@ impl CouponBooks {
             memory: if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 },
             down_until: Timestamp::UNIX_EPOCH,
             unavailable_until: Timestamp::UNIX_EPOCH,
+            busy_until: Timestamp::UNIX_EPOCH,
+            failing: BTreeSet::new(),
             issued: BTreeMap::new(),
             issued_since_restore: BTreeSet::new(),
             called: BTreeSet::new(),
@@ -60,6 +68,7 @@ impl CouponBooks {
             versions: BTreeMap::new(),
             asked: BTreeMap::new(),
             closed: BTreeMap::new(),
+            reported: BTreeSet::new(),
             excused: BTreeMap::new(),
             letters: BTreeSet::new(),
             counts: BTreeMap::new(),
@@ -68,6 +77,11 @@ impl CouponBooks {
 
     pub fn knows(&self, key: &CouponKey, now: Timestamp) -> bool {
         self.keys.get(key).is_some_and(|(at, _)| now < *at + self.memory)
+    }
+
+    /// The time until which it answers no question about keys.
+    pub fn silent_until(&self) -> Timestamp {
+        self.down_until.max(self.unavailable_until).max(self.busy_until)
     }
 
     pub fn gave(&self, key: &CouponKey) -> bool {

@@ -11,10 +11,11 @@ use anabranch_coupons::days::{Fence, begin, end_wave, take_over};
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::freezing::{Wave, freeze};
 use anabranch_coupons::ports::{
-    Clock, CohortRow, CohortRows, Ledger, Reconciled, Register, Uniques, WorkQueue,
+    Clock, CohortRow, CohortRows, DayReports, Ledger, Reconciled, Register, Uniques, WorkQueue,
 };
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{Cursor, DayRun, Message, RunKey, Unique};
+use anabranch_coupons::report::Report;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
@@ -77,11 +78,18 @@ impl CohortRows for Tables {
     }
 }
 
-/// A queue that keeps no message, the register of a ledger that never issued, and the process of a dispatcher.
+/// A queue that keeps no message, a chain that keeps no report, the register of a ledger that never issued, and the
+/// process of a dispatcher.
 struct Quiet;
 
 impl WorkQueue for Quiet {
     async fn publish(&self, _: &[Message]) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl DayReports for Quiet {
+    async fn keep(&self, _: &RunKey, _: &DayRun, _: &Report) -> Result<(), Fault> {
         Ok(())
     }
 }
@@ -126,13 +134,20 @@ async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
 }
 
 fn programme() -> Programme {
+    programme_with("")
+}
+
+fn programme_with(more: &str) -> Programme {
     let text = "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\ncalendars = ['solar']\n\
                 waits_until = '00:00'\n";
-    Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0)
+    Programme::parse_all(&[format!("{text}{more}").parse().unwrap()]).unwrap().remove(0)
 }
 
 async fn begun() -> (MemoryLedger, RunKey) {
-    let programme = programme();
+    begun_with(programme()).await
+}
+
+async fn begun_with(programme: Programme) -> (MemoryLedger, RunKey) {
     let ledger = MemoryLedger::new(Unique(1));
     let now = Timestamp::now();
     ledger.with_programme(&programme.name, |l| begin(l, &programme, now, Unique(2))).await.unwrap();
@@ -188,8 +203,8 @@ async fn a_sweep_makes_way_for_lanes_after_each_full_page() {
         let (ledger, key) = begun().await;
         let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
         let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
-        let passed = dispatcher.pass(&programme()).await.unwrap();
-        assert_eq!(passed.first().map(|day| day.report.eligible), Some(users));
+        let passed = dispatcher.pass(&programme(), &Quiet).await.unwrap();
+        assert_eq!(passed.days.first().map(|day| day.report.eligible), Some(users));
         assert_eq!(dispatcher.cohort.ways_made.load(Ordering::Relaxed), ways, "of {users} users");
     }
 }
@@ -201,8 +216,36 @@ async fn a_sweep_that_fills_the_queue_publishes_no_more_and_counts_to_the_end() 
     let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
     let queue = FullQueue(AtomicUsize::new(0));
     let dispatcher = Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet };
-    let passed = dispatcher.pass(&programme()).await.unwrap();
-    let counts = passed.first().map(|day| (day.report.eligible, day.report.missed));
+    let passed = dispatcher.pass(&programme(), &Quiet).await.unwrap();
+    let counts = passed.days.first().map(|day| (day.report.eligible, day.report.missed));
     assert_eq!(counts, Some((users, users)));
     assert_eq!(dispatcher.queue.0.load(Ordering::Relaxed), 1, "it publishes no more in this pass");
+}
+
+#[tokio::test]
+async fn a_day_that_waits_for_a_reconciliation_is_passed_as_one_that_waits_and_freezes_nothing() {
+    let careful = programme_with("without_reconciliation = 'stop'\n");
+    let (ledger, key) = begun_with(careful.clone()).await;
+    let cohort = Tables::new(&ledger, &key, None);
+    let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+    let passed = dispatcher.pass(&careful, &Quiet).await.unwrap();
+    let day = passed.days.first().map(|day| (day.day, day.is_waiting, day.frozen, day.is_closed));
+    assert_eq!(day, Some((key.day, true, 0, false)));
+    assert_eq!(stored(&dispatcher.ledger, &key).await.count, 0);
+}
+
+#[tokio::test]
+async fn a_day_with_a_fault_holds_no_other_up_and_the_other_is_handed_on() {
+    let programme = programme();
+    let ledger = MemoryLedger::new(Unique(1));
+    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    ledger.with_programme(&programme.name, |l| l.next = today.yesterday().ok()).await.unwrap();
+    let key = RunKey { programme: programme.name.clone(), day: today };
+    // The first page is one of yesterday.
+    let cohort = Tables { users: 3, ..Tables::new(&ledger, &key, Some(1)) };
+    let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+    let passed = dispatcher.pass(&programme, &Quiet).await.unwrap();
+    assert_eq!(passed.fault.map(|fault| fault.code()), Some(Code::TargetUnreachable));
+    let days: Vec<_> = passed.days.iter().map(|day| (day.day, day.report.eligible)).collect();
+    assert_eq!(days, [(today, 3)]);
 }

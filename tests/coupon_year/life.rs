@@ -172,9 +172,9 @@ impl Life {
                 cohort: process.clone(),
                 queue: process.clone(),
                 register: process.clone(),
-                process,
+                process: process.clone(),
             };
-            dispatcher.pass(&programme).await.map(|_| MessageEnd::Done)
+            dispatcher.pass(&programme, &process).await?.fault.map_or(Ok(MessageEnd::Done), Err)
         };
         Actor { work: Box::pin(work), messages: Vec::new() }
     }

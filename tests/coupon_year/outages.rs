@@ -1,6 +1,8 @@
 //! Outages of a coupon day, each by its name, at each step of a dispatcher or a granter.
 
-use anabranch_coupons::records::ATTEMPT_TIMEOUT;
+use anabranch_coupons::programme::Programme;
+use anabranch_coupons::records::{ATTEMPT_TIMEOUT, FailedOutcome, RowState};
+use anabranch_coupons::reserving::TRIES_MAX;
 use jiff::SignedDuration;
 
 use crate::script::{Script, at_each_step, dispatcher, granter};
@@ -34,6 +36,92 @@ fn a_coupon_system_that_answers_503_to_everybody_delays_coupons_and_counts_no_tr
     script.work_until(14);
     script.expect_everybody_once("after noon");
     assert!(script.life.world().database.rows.values().all(|row| row.tries == 0));
+}
+
+#[test]
+fn a_coupon_system_that_answers_429_for_hours_delays_coupons_and_counts_no_try() {
+    let mut script = Script::new();
+    let noon = script.life.world().now + SignedDuration::from_hours(12);
+    script.life.world().books.busy_until = noon;
+    script.work_until(11);
+    assert!(script.given().is_empty());
+    let report = script.report();
+    assert_eq!((report.in_flight, report.failed), (script.users.len() as u64, 0), "no dead letter");
+    script.work_until(14);
+    script.expect_everybody_once("after noon");
+    assert!(script.life.world().database.rows.values().all(|row| row.tries == 0));
+}
+
+#[test]
+fn a_coupon_system_that_answers_every_call_with_an_error_makes_no_dead_letter() {
+    let mut script = Script::new();
+    script.life.world().books.failing = script.users.iter().copied().collect();
+    script.work_until(11);
+    assert!(script.given().is_empty());
+    let report = script.report();
+    assert_eq!((report.in_flight, report.failed), (script.users.len() as u64, 0));
+    let tries: u32 = script.life.world().database.rows.values().map(|row| row.tries).sum();
+    assert!(tries <= 2, "errors about three users are the system's, and {tries} tries were counted");
+    script.life.world().books.failing.clear();
+    script.work_until(14);
+    script.expect_everybody_once("after the errors");
+}
+
+#[test]
+fn one_user_whose_calls_always_fail_delays_no_other_and_becomes_a_dead_letter() {
+    let mut script = Script::new();
+    let poison = script.users[0];
+    script.life.world().books.failing.insert(poison);
+    script.work_until(1);
+    let others: Vec<_> = script.users[1..].iter().map(|user| (*user, script.day)).collect();
+    assert_eq!(script.given(), others, "each user is called for alone after the batch failed");
+    script.work_until(4);
+    assert_eq!(script.given(), others);
+    expect_letter(&script, poison);
+}
+
+#[test]
+fn the_last_user_of_a_day_whose_calls_always_fail_becomes_a_dead_letter() {
+    let mut script = Script::new();
+    let poison = script.users[0];
+    for other in &script.users[1..] {
+        script.set_birthday(*other, script.day.yesterday().unwrap());
+    }
+    script.life.world().books.failing.insert(poison);
+    script.work_until(4);
+    assert_eq!((script.given(), script.report().eligible), (Vec::new(), 1));
+    expect_letter(&script, poison);
+}
+
+/// Expects that the day has one dead letter, of this user.
+fn expect_letter(script: &Script, user: u64) {
+    let report = script.report();
+    assert_eq!((report.failed, report.in_flight), (1, 0));
+    let world = script.life.world();
+    let (_, row) = world.database.rows.iter().find(|(key, _)| key.user == user).expect("a row of the user");
+    assert!(matches!(row.state, RowState::Failed(FailedOutcome::Unknown { .. })), "{row:?}");
+    assert_eq!(row.tries, TRIES_MAX);
+}
+
+#[test]
+fn a_user_in_two_programmes_gets_one_coupon_of_each() {
+    let mut script = Script::new();
+    let text = "name = 'cinema'\ncoupon = 'film'\ntime_zone = 'UTC'\nleap_day = 'feb28'\n\
+                calendars = ['solar']\n";
+    let second = Programme::parse_all(&[text.parse().unwrap()]).unwrap();
+    script.life.world().programmes.extend(second);
+    for _ in 0..2 {
+        for index in [0, 1] {
+            let actor = script.life.dispatcher(index, SignedDuration::ZERO);
+            script.finish(actor).unwrap();
+        }
+        script.grant().unwrap();
+    }
+    let expected: Vec<_> = script.users.iter().flat_map(|user| [(*user, script.day); 2]).collect();
+    assert_eq!(script.given(), expected);
+    let world = script.life.world();
+    let films = world.books.books.iter().filter(|entry| entry.coupon == "film");
+    assert_eq!(films.count(), script.users.len());
 }
 
 #[test]

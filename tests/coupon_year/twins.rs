@@ -7,13 +7,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, Ledger, Reconciled, Register, SourceRow, SourceRows,
-    Uniques, WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, Ledger, Reconciled, Register, SourceRow,
+    SourceRows, Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange, RunKey,
-    RunLedger, Unique, UsersLedger,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange,
+    RunKey, RunLedger, Unique, UsersLedger,
 };
+use anabranch_coupons::report::Report;
 use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Birthday, Occurrence};
@@ -326,10 +327,21 @@ impl CohortRows for Process {
         turn().await;
         let world = self.lock();
         let unproven = world.unproven.iter().map(|shard| shard_id(*shard)).collect();
-        Ok(world.reconciled_at.map(|ended_at| Reconciled { ended_at, unproven }))
+        Ok(world.reconciled_at.map(|ended_at| Reconciled { id: "nightly".into(), ended_at, unproven }))
     }
 
     async fn make_way(&self, _: Duration) {}
+}
+
+impl DayReports for Process {
+    async fn keep(&self, key: &RunKey, run: &DayRun, _: &Report) -> Result<(), Fault> {
+        if run.is_closed {
+            turn().await;
+            self.lock().books.reported.insert(key.clone());
+            turn().await;
+        }
+        Ok(())
+    }
 }
 
 impl CouponSystem for Process {
@@ -350,23 +362,7 @@ impl CouponSystem for Process {
         coupons: &[(CouponKey, Arc<str>)],
     ) -> Result<Vec<Answer>, Fault> {
         turn().await;
-        let answers = {
-            let mut world = self.lock();
-            match world.now > *opened_at + CONNECTION_LIVES {
-                true => vec![Answer::ConnectionExpired; coupons.len()],
-                false if world.now < world.books.unavailable_until => vec![Answer::Unknown; coupons.len()],
-                false => {
-                    let answers =
-                        coupons.iter().map(|(key, coupon)| witness::called(&mut world, key, coupon));
-                    let answers = answers.collect();
-                    // The work is done, and the answer of the whole call is lost.
-                    match world.strikes(0.02) {
-                        true => vec![Answer::Unknown; coupons.len()],
-                        false => answers,
-                    }
-                }
-            }
-        };
+        let answers = answers(&mut self.lock(), *opened_at, coupons);
         turn().await;
         Ok(answers)
     }
@@ -374,11 +370,34 @@ impl CouponSystem for Process {
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         turn().await;
         let world = self.lock();
-        match world.now < world.books.down_until.max(world.books.unavailable_until) {
+        match world.now < world.books.silent_until() {
             true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
             false => Ok(keys.iter().map(|key| world.books.knows(key, world.now)).collect()),
         }
     }
+}
+
+/// Returns the coupon system's answers to a call over a connection that was opened then.
+fn answers(world: &mut World, opened_at: Timestamp, coupons: &[(CouponKey, Arc<str>)]) -> Vec<Answer> {
+    let all = |answer: Answer| vec![answer; coupons.len()];
+    let is_alone = coupons.len() == 1;
+    let (now, books) = (world.now, &world.books);
+    if now > opened_at + CONNECTION_LIVES {
+        return all(Answer::ConnectionExpired);
+    }
+    if now < books.unavailable_until {
+        return all(Answer::Unknown);
+    }
+    if now < books.busy_until {
+        return all(Answer::Busy);
+    }
+    if coupons.iter().any(|(key, _)| books.failing.contains(&key.user)) {
+        return all(if is_alone { Answer::Error } else { Answer::Unknown });
+    }
+    let called = coupons.iter().map(|(key, coupon)| witness::called(world, key, coupon, is_alone));
+    let answers: Vec<Answer> = called.collect();
+    // The work is done, and the answer of the whole call is lost.
+    if world.strikes(0.02) { all(Answer::Unknown) } else { answers }
 }
 
 impl Clock for Process {

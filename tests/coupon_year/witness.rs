@@ -54,8 +54,8 @@ pub fn held_by_letters(world: &mut World, run: &RunKey) {
     }
 }
 
-/// Answers a call.
-pub fn called(world: &mut World, key: &CouponKey, coupon: &str) -> Answer {
+/// Answers a call; an open outcome of a call about one user is an error about that user.
+pub fn called(world: &mut World, key: &CouponKey, coupon: &str, is_alone: bool) -> Answer {
     let chance: f64 = if world.is_scripted { 1.0 } else { world.random.random() };
     let now = world.now;
     if let Some((_, _, token)) = world.books.issued.get(key).cloned() {
@@ -68,11 +68,12 @@ pub fn called(world: &mut World, key: &CouponKey, coupon: &str) -> Answer {
     if now < world.books.down_until {
         return Answer::Unknown;
     }
+    let open = if is_alone { Answer::Error } else { Answer::Unknown };
     match chance {
         x if x < 0.04 => return Answer::Busy,
         x if x < 0.07 => return Answer::PoolEmpty,
         x if x < 0.09 => return Answer::Rejected,
-        x if x < 0.13 => return Answer::Unknown,
+        x if x < 0.13 => return open,
         _ => {}
     }
     match world.books.keys.get(key) {
@@ -87,7 +88,7 @@ pub fn called(world: &mut World, key: &CouponKey, coupon: &str) -> Answer {
         }
     }
     // The work is done, and the answer is lost.
-    if chance < 0.24 { Answer::Unknown } else { Answer::Given }
+    if chance < 0.24 { open } else { Answer::Given }
 }
 
 /// Checks the rules of a given coupon and enters it in the books.
@@ -190,6 +191,9 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
     if after.is_closed && !before.is_closed {
         let now = world.now;
         world.books.closed.insert(key.clone(), now);
+        if !world.books.reported.contains(key) {
+            world.fail(format!("{key:?} was closed before its report was stored"));
+        }
         // A letter, or a message that the operator sent again, may have changed the rows since the sweep.
         let by_hand = world.database.member_states(key).iter().any(|member_state| {
             let coupon = world.key(key, member_state.member);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "the whole target is a test")]
 
 mod drift;
+mod payments;
 mod relations;
 mod serials;
 mod stores;

@@ -109,9 +109,27 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint) -> Bench {
     let equal = bench.compare().await;
     assert_eq!(equal.problems(), Vec::<String>::new(), "{:?}", equal.differences);
     assert_eq!((equal.claims, equal.derived_rows, equal.doubled_source_rows), (claims, claims, 0));
-    assert_eq!(equal.misplaced_source_rows, 0);
+    assert_eq!((equal.misplaced_source_rows, equal.misplaced_children), (0, 0));
     assert!(claims > equal.source_rows, "no document is in its parent's table, too");
     bench
+}
+
+/// Gives an atom a parent of another user partition, and the one that it had.
+async fn a_child_of_another_partition_than_its_parents_is_counted(bench: &Bench) {
+    let mut source = bench.audit.topology.sources[0].connect(&[]).await.unwrap();
+    let atom = "SELECT CONVERT(id USING ascii) FROM flux_00_1.atom_10_99 LIMIT 1";
+    let atom: String = source.first("pick an atom", atom).await.unwrap().unwrap();
+    let of_partition = |partition: u8| {
+        let parent = format!("CONCAT(LEFT(parent_id, 19), '{partition}', SUBSTRING(parent_id, 22))");
+        format!("UPDATE flux_00_1.atom_10_99 SET parent_id = {parent} WHERE id = '{atom}'")
+    };
+    for (partition, expected) in [(11, 1), (10, 0)] {
+        source.execute("change a parent", of_partition(partition)).await.unwrap();
+        let found = bench.compare().await;
+        assert_eq!((found.misplaced_children, found.misplaced_source_rows), (expected, 0), "{atom}");
+        let problem = "1 documents are not where their parent or their date puts them";
+        assert_eq!(found.problems().iter().any(|text| text == problem), expected == 1, "{found:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -171,6 +189,8 @@ async fn each_kind_of_difference_in_the_relation_index_is_named() {
     assert_eq!(bench.compare().await.misplaced_source_rows, 1);
     source.execute("move it back", move_on_the_source(elsewhere, month)).await.unwrap();
     assert_eq!(bench.compare().await.misplaced_source_rows, 0);
+
+    a_child_of_another_partition_than_its_parents_is_counted(&bench).await;
 
     bench.sql("DROP TABLE flux_relations.flux_relation_99").await;
     assert!(bench.compare().await.unmet().iter().any(|text| text.contains("flux_relation_99")));

@@ -2,11 +2,13 @@
 //!
 //! The conformance tests show each fault by itself.
 
+use anabranch_schemas::sql::flux_table;
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Installation, Plan, until};
 use serde_json::Value as Json;
 
 use crate::STANDARD;
+use crate::relations::with_sites;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_names_everything_that_is_wrong_with_its_remedy_and_is_ok_when_repaired() {
@@ -128,6 +130,33 @@ async fn a_log_that_cannot_serve_is_refused_by_set_up_check_and_run() {
         drop(daemon);
         installation.server(&name).stop().unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_two_sources_of_one_region_and_side_have_is_refused_by_name() {
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    for source in ["source-a", "source-b"] {
+        let table = flux_table("flux_00_0", "atom_05_00");
+        installation.execute(source, format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {table}")).await;
+    }
+    let documents = r#"
+[[entities]]
+entity = "flux"
+level = "atom"
+tables = "flux_00_{db}.atom_{partition:02}_{month:02}"
+"#;
+    let text = with_sites(installation.configuration_text() + documents);
+    installation.write_configuration_text(&text);
+    installation.command(&["setup"]).await.expect_success();
+    let check = installation.command(&["check"]).await.expect_success();
+    assert!(!check.stdout.contains("databases of payment documents"), "nothing to compare: {check:?}");
+    installation.write_configuration_text(&text.replace("fail_over", "main"));
+    let check = installation.command(&["check"]).await;
+    assert_eq!(check.exit_code, 2, "{check:?}");
+    let expected =
+        "source source-b: source source-a of its region and side has 1 of its databases, too: flux_00_0";
+    let is_named = |line: &str| line.contains("[config-invalid]") && line.contains(expected);
+    assert!(check.stderr.lines().any(is_named), "{check:?}");
 }
 
 /// Code of each fault, and last word of its remedy.

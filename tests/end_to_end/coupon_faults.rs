@@ -56,6 +56,29 @@ async fn insert_lunar_users(day: &CouponDay) -> u64 {
     LUNAR
 }
 
+/// Expects that a daemon shows the day of the second programme, its reason, and that it is ready.
+async fn shows_the_day_that_waits(day: &CouponDay) {
+    let mut dispatcher = day.installation.run_with(&["--role", "dispatcher"], &[]);
+    let says_why = |view: &Json| {
+        let waits_for = view["waits_for"].as_str().unwrap_or_default();
+        view["state"] == "running" && waits_for.contains("a reconciliation that is young enough")
+    };
+    dispatcher.until_view("tasks", ("task", "dispatcher/careful"), says_why).await;
+    let today = day.day.to_string();
+    let is_shown = |view: &Json| view["state"] == "waiting" && view["day"]["day"].as_str() == Some(&*today);
+    dispatcher.until_view("programmes", ("programme", "careful"), is_shown).await;
+    let waves = dispatcher.metrics().await;
+    let is_of_it = |line: &&str| {
+        line.starts_with("anabranch_coupon_frozen_waves{") && line.contains("programme=\"careful\"")
+    };
+    let line = waves.lines().find(is_of_it).expect("a day that waits has the metric");
+    assert!(line.ends_with(" 0"), "{line}");
+    dispatcher.until_ready().await;
+    let why = day.dispatch(&["explain", "1", "--programme", "careful"]).await.expect_success();
+    assert!(why.stdout.contains("The day has no cohort yet: it waits for a reconciliation"), "{why:?}");
+    assert!(dispatcher.terminate().is_some(), "it frees its leases");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn users_of_a_table_that_no_reconciliation_compares_wait_or_are_missed_and_are_caught_up_once() {
     two_programmes_without_a_table(STANDARD.turn().await).await;
@@ -77,6 +100,8 @@ pub async fn two_programmes_without_a_table(turn: Turn<'static>) {
     let run = day.run_day().await.expect_success();
     assert!(run.stdout.contains("birthday") && run.stdout.contains("noon is frozen: 49 eligible"), "{run:?}");
     assert!(run.stdout.contains("waits before midnight's tables are frozen"), "{run:?}");
+
+    shows_the_day_that_waits(&day).await;
 
     // The reconciliation restores it, and cannot read the table of the other source.
     let unread = day.source_table(0);

@@ -47,6 +47,7 @@ mod remove;
 mod renames;
 mod retention;
 mod retired;
+mod retired_killed;
 mod rotation;
 mod secrets;
 mod serials;

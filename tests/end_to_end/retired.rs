@@ -16,7 +16,7 @@ const TODAY: [&str; 2] = ["--today", "2017-05-02"];
 const OF_SOURCE_A: [&str; 2] = ["--source", "source-a"];
 
 /// The identifier of a composite of Singapore's user partition 05.
-fn id(date: &str, business: u8, month: u8, sequence: u32) -> String {
+pub fn id(date: &str, business: u8, month: u8, sequence: u32) -> String {
     format!("{date}110310{business:02}0{month:02}0500{sequence:08}")
 }
 
@@ -34,13 +34,21 @@ fn refund() -> String {
     id("20170303", 3, 99, 1)
 }
 
-/// An installation whose composites are retained, and whose atoms are not.
 async fn installation(turn: Turn<'static>) -> Installation<'static> {
-    let mut installation = Installation::prepare(turn, &Plan::small()).await;
-    for source in ["source-a", "source-b"] {
-        let mut tables: Vec<String> = TABLES.iter().map(|table| flux_table("flux_00_0", table)).collect();
-        tables.push("CREATE TABLE flux_00_0.retention (id INT PRIMARY KEY) ENGINE = InnoDB".to_owned());
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
+    let installation = Installation::prepare(turn, &Plan::small()).await;
+    with_documents(installation, &TABLES, 2).await
+}
+
+/// Adds tables of payment documents, a marker and the index, and sets all up. Composites are retained, atoms are not.
+pub async fn with_documents(
+    mut installation: Installation<'static>,
+    tables: &[&str],
+    lanes: u32,
+) -> Installation<'static> {
+    for source in &installation.configuration.sources {
+        let mut statements: Vec<String> = tables.iter().map(|table| flux_table("flux_00_0", table)).collect();
+        statements.push("CREATE TABLE flux_00_0.retention (id INT PRIMARY KEY) ENGINE = InnoDB".to_owned());
+        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", statements.join(";"));
         installation.execute(source, sql).await;
     }
     let text = installation.configuration_text()
@@ -60,8 +68,7 @@ tables = "flux_00_{db}.atom_{partition:02}_{month:02}"
 name = "relations"
 kind = "flux_relations"
 targets = ["target"]
-lanes = 2
-"#;
+"# + &format!("lanes = {lanes}\n");
     installation.write_configuration_text(&text);
     installation.command(&["setup"]).await.expect_success();
     installation
@@ -84,7 +91,8 @@ pub async fn until_rows(installation: &Installation<'_>, expected: u64) {
     until(&format!("{expected} rows in the index"), async || rows(installation).await == expected).await;
 }
 
-async fn shown(installation: &Installation<'_>, document: &str) -> Json {
+/// A document with its relations, as `flux show` prints it.
+pub async fn shown(installation: &Installation<'_>, document: &str) -> Json {
     let show = ["flux", "show", document, "--relations", "--json"];
     installation.command(&show).await.expect_success().json()
 }
@@ -184,6 +192,7 @@ async fn dropped(installation: &Installation<'_>) {
 
     next_table(installation).await;
     marked_deletion(installation).await;
+    refund_two_years_late(installation).await;
     let foreign = ["reconcile", "remove-foreign", "--store", "relations", "--dry-run"];
     let foreign = installation.command(&foreign).await.expect_success();
     assert_eq!(foreign.stdout, "0 rows would be removed\n");
@@ -204,6 +213,26 @@ async fn marked_deletion(installation: &Installation<'_>) {
     let document = shown(installation, &deleted).await;
     let [claim] = document["claims"].as_array().unwrap().as_slice() else { panic!("{document}") };
     assert_eq!(claim["table"], "composite_05_01", "{document}");
+}
+
+/// A refund comes two years after its recharge, whose table was dropped: it leads to the recharge, and neither is odd.
+async fn refund_two_years_late(installation: &Installation<'_>) {
+    let (late, recharge) = (id("20180115", 3, 99, 2), recharge(2));
+    insert(installation, "composite_05_99", &late, Some(&recharge)).await;
+    until_rows(installation, 8).await;
+    let refund = shown(installation, &late).await;
+    assert_eq!((&refund["above_end"], &refund["odd"]), (&json!({ "reason": "top" }), &json!([])), "{refund}");
+    let [above] = refund["above"].as_array().unwrap().as_slice() else { panic!("{refund}") };
+    assert_eq!(above["id"], json!(recharge), "{refund}");
+    let parent = shown(installation, &recharge).await;
+    let [claim] = parent["claims"].as_array().unwrap().as_slice() else { panic!("{parent}") };
+    assert_eq!(
+        (&claim["source"], &claim["table"]),
+        (&json!("source-a"), &json!("composite_05_00")),
+        "{parent}"
+    );
+    assert_eq!((&parent["relations"]["documents"][0]["id"], &parent["odd"]), (&json!(late), &json!([])));
+    assert_eq!(retired(installation).await, (json!(2), json!(4)));
 }
 
 /// A plan takes its figures from both sources; the file's figure stands where they say nothing.

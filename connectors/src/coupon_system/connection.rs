@@ -308,4 +308,32 @@ mod tests {
         assert!(!is_too_old(handed_out, handed_out + AGE_MAX));
         assert!(is_too_old(handed_out, handed_out + taken_over / 2));
     }
+
+    #[tokio::test]
+    async fn a_connection_that_is_too_old_sends_nothing() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let settings = CouponSystemSettings {
+            url: ServerUrl::try_from(format!("http://{}", listener.local_addr().unwrap())).unwrap(),
+            token: None,
+            ca_file: None,
+            is_batched: true,
+            timeout: Duration::from_secs(1),
+        };
+        let connector = Connector::new(&settings).unwrap();
+        for (age, is_sent) in [(Duration::ZERO, true), (AGE_MAX + Duration::from_secs(1), false)] {
+            let mut connection = connector.connect().await.unwrap();
+            connection.handed_out =
+                monotonic().checked_sub(age).expect("the machine has run for some minutes");
+            let request = Request {
+                method: Method::POST,
+                path: "/".to_owned(),
+                headers: Vec::new(),
+                body: Bytes::new(),
+            };
+            let exchange = connection.send(request).await;
+            // The listener answers nothing.
+            assert_eq!(matches!(exchange, Exchange::Unanswered(_)), is_sent, "{exchange:?}");
+            assert_eq!(matches!(exchange, Exchange::NotSent), !is_sent, "{exchange:?}");
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! The meaning of a status and a body of the coupon system: the table of `docs/coupon-system.md`.
 //!
 //! Only an answer of the contract proves that nothing was done. Every other answer (5xx, a body that cannot be parsed)
-//! is [`Answer::Unknown`]: the granter then asks by key.
+//! leaves the outcome open: the granter then asks by key. If it answers a request for one key, it is [`Answer::Error`],
+//! and otherwise [`Answer::Unknown`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -91,8 +92,13 @@ pub(super) fn of_batch(
             }
         }
     }
-    let answer = |(key, _): &(CouponKey, Arc<str>)| outcomes.get(&text(key)).copied();
-    Ok(coupons.iter().map(|call| answer(call).unwrap_or(Answer::Unknown)).collect())
+    let is_alone = coupons.len() == 1;
+    let answer = |(key, _): &(CouponKey, Arc<str>)| match outcomes.get(&text(key)) {
+        Some(outcome) if *outcome != Answer::Unknown => *outcome,
+        _ if is_alone => error(response.status),
+        _ => Answer::Unknown,
+    };
+    Ok(coupons.iter().map(answer).collect())
 }
 
 /// Returns the answer to a single call.
@@ -106,9 +112,22 @@ pub(super) fn of_single(response: &Response) -> Result<Answer, Refusal> {
     );
     if is_of_user {
         let answer = serde_json::from_slice::<SingleAnswer>(&response.body);
-        return Ok(answer.map_or(Answer::Unknown, |answer| of_outcome(&answer.outcome)));
+        let outcome = answer.map_or(Answer::Unknown, |answer| of_outcome(&answer.outcome));
+        return Ok(if outcome == Answer::Unknown { error(response.status) } else { outcome });
     }
-    refusal(response).map_or(Ok(Answer::Unknown), Err)
+    refusal(response).map_or_else(|| Ok(error(response.status)), Err)
+}
+
+/// Returns the answer to a request for one key whose outcome is open. Statuses of a gateway, or of a system that is
+/// unavailable, say nothing about the user.
+fn error(status: StatusCode) -> Answer {
+    match status {
+        StatusCode::REQUEST_TIMEOUT
+        | StatusCode::BAD_GATEWAY
+        | StatusCode::SERVICE_UNAVAILABLE
+        | StatusCode::GATEWAY_TIMEOUT => Answer::Unknown,
+        _ => Answer::Error,
+    }
 }
 
 /// Returns whether each key is known, in the order of the keys.

@@ -12,7 +12,8 @@ use crate::issuing::Chain;
 use crate::ports::{CohortRow, Reconciled};
 use crate::programme::{Programme, WithoutReconciliation};
 use crate::records::{
-    Cursor, DayRun, FailedOutcome, Member, MemberState, ProgrammeLedger, RowState, RunLedger, Unique, WAVES,
+    Cursor, DayReconciliation, DayRun, FailedOutcome, Member, MemberState, ProgrammeLedger, RowState,
+    RunLedger, Unique, WAVES,
 };
 
 /// Days that one transaction begins, at most; the next pass begins the rest.
@@ -61,6 +62,7 @@ impl DayRun {
             misplaced: 0,
             is_after_barrier: true,
             is_closed: false,
+            reconciliation: None,
         }
     }
 
@@ -75,16 +77,29 @@ impl DayRun {
         }
     }
 
+    /// Returns whether the run has frozen nothing because no reconciliation is young enough, and the set time has not
+    /// come or does not count.
+    pub fn waits_for_reconciliation(
+        &self,
+        day: Date,
+        now: Timestamp,
+        reconciled_at: Option<Timestamp>,
+    ) -> bool {
+        !self.is_closed && self.frozen == 0 && !self.relies(day, now, reconciled_at)
+    }
+
     /// Returns whether midnight may rely on the last good reconciliation, or go on without one.
     fn relies(&self, day: Date, now: Timestamp, reconciled_at: Option<Timestamp>) -> bool {
         let rules = &self.rules;
-        let (Some(starts_at), Some(until)) =
-            (rules.at(day, rules.starts_at), rules.at(day, rules.waits_until))
-        else {
-            return false;
-        };
-        reconciled_at.is_some_and(|at| at + rules.reconciliation_age >= starts_at)
+        let Some(until) = rules.at(day, rules.waits_until) else { return false };
+        reconciled_at.is_some_and(|at| self.is_young(day, at))
             || now >= until && rules.without_reconciliation == WithoutReconciliation::Go
+    }
+
+    /// Returns whether a reconciliation that ended then is young enough for a day.
+    fn is_young(&self, day: Date, ended_at: Timestamp) -> bool {
+        let starts_at = self.rules.at(day, self.rules.starts_at);
+        starts_at.is_some_and(|starts_at| ended_at + self.rules.reconciliation_age >= starts_at)
     }
 
     /// Returns the source tables that the last good reconciliation does not prove, while the day leaves their users
@@ -187,6 +202,14 @@ pub fn end_wave(ledger: &mut RunLedger, fence: Fence, is_after_barrier: bool) ->
     true
 }
 
+/// Records the reconciliation that midnight relied on, if it is young enough for the day.
+pub fn rely(ledger: &mut RunLedger, day: Date, reconciled: Option<&Reconciled>) {
+    let Some(run) = ledger.run.as_mut() else { return };
+    let young = reconciled.filter(|reconciled| run.is_young(day, reconciled.ended_at));
+    run.reconciliation = young
+        .map(|reconciled| DayReconciliation { id: reconciled.id.clone(), ended_at: reconciled.ended_at });
+}
+
 /// Adds a user that a restored ledger's row names to the cohort of the day.
 pub fn join(ledger: &mut RunLedger, member: Member) {
     let Some(run) = ledger.run.as_mut() else { return };
@@ -204,15 +227,23 @@ pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
     Some(run.clone())
 }
 
-/// Closes a run in which a sweep found every member done; returns whether it did.
+/// Returns whether a run in which a sweep found every member done may be closed.
 ///
 /// `register` was read after the members were. A ledger with other tokens, or without the sweep, was restored
 /// meanwhile.
-pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
+pub fn may_close(ledger: &RunLedger, swept: &DayRun, register: Unique) -> bool {
     let is_restored = Chain::of(ledger.tokens, register) == Chain::Restored;
-    let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return false };
-    run.is_closed = swept.frozen == WAVES && run.sweep == swept.sweep && !is_restored;
-    run.is_closed
+    let is_open = |run: &DayRun| !run.is_closed && run.sweep == swept.sweep;
+    swept.frozen == WAVES && !is_restored && ledger.run.as_ref().is_some_and(is_open)
+}
+
+/// Closes a run that [`may_close`]; returns whether it did.
+pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
+    let may_close = may_close(ledger, swept, register);
+    if let Some(run) = ledger.run.as_mut().filter(|_| may_close) {
+        run.is_closed = true;
+    }
+    may_close
 }
 
 /// Returns a hash of a member: sums of hashes compare two cohorts whatever their order.

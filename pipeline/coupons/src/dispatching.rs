@@ -12,13 +12,16 @@ use anabranch_schemas::shard::ShardId;
 use jiff::civil::Date;
 use tokio::time::Instant;
 
-use crate::days::{Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, need, take_over};
+use crate::days::{
+    Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, may_close, need, rely, take_over,
+};
 use crate::freezing::{self, Wave};
 use crate::issuing::Chain;
-use crate::ports::{Clock, CohortRows, Ledger, Register, Uniques, WorkQueue};
+use crate::ports::{Clock, CohortRows, DayReports, Ledger, Reconciled, Register, Uniques, WorkQueue};
 use crate::programme::Programme;
 use crate::records::{
-    DayRun, MEMBERS_MAX, Member, MemberState, Message, ProgrammeLedger, RowState, RunKey, WAVES, part,
+    DayRun, MEMBERS_MAX, Member, MemberState, Message, ProgrammeLedger, RowState, RunKey, RunLedger, WAVES,
+    part,
 };
 use crate::report::Report;
 use crate::restored;
@@ -41,8 +44,19 @@ pub struct Dispatcher<L, B, Q, R, U> {
 #[derive(Debug, Clone)]
 pub struct DayPassed {
     pub day: Date,
+    /// Waves that were frozen when the members were counted.
+    pub frozen: u8,
+    /// No wave is frozen, because the day waits for a reconciliation that is young enough.
+    pub is_waiting: bool,
     pub report: Report,
     pub is_closed: bool,
+}
+
+/// The findings of a pass: the days that it handled, and the first fault of another day.
+#[derive(Debug)]
+pub struct Passed {
+    pub days: Vec<DayPassed>,
+    pub fault: Option<Fault>,
 }
 
 /// Members that a sweep found without a coupon and has not published yet, by their part.
@@ -115,47 +129,53 @@ where
 {
     /// Passes once over a programme: handles each day that has come and is not closed, in turn.
     ///
-    /// Returns the first fault after all days.
-    pub async fn pass(&self, programme: &Programme) -> Result<Vec<DayPassed>, Fault> {
+    /// A fault of one day does not hold up the others.
+    pub async fn pass(&self, programme: &Programme, reports: &impl DayReports) -> Result<Passed, Fault> {
         let (chain, ..) = restored::compare(&self.ledger, &self.register).await?;
         if chain == Some(Chain::Restored) {
             return Err(restored::fault());
         }
         let days = begin_days(&self.ledger, &self.process, programme).await?;
-        let (mut passed, mut first_fault) = (Vec::new(), None);
+        let mut passed = Passed { days: Vec::new(), fault: None };
         for day in days {
             let run = RunKey { programme: programme.name.clone(), day };
-            match self.day(&run).await {
-                Ok(day) => passed.extend(day),
-                // A day that cannot go on now does not hold up the others.
-                Err(fault) => first_fault = first_fault.or(Some(fault)),
+            match self.day(&run, reports).await {
+                Ok(day) => passed.days.extend(day),
+                Err(fault) => passed.fault = passed.fault.or(Some(fault)),
             }
         }
-        first_fault.map_or(Ok(passed), Err)
+        Ok(passed)
     }
 
-    async fn day(&self, key: &RunKey) -> Result<Option<DayPassed>, Fault> {
+    async fn day(&self, key: &RunKey, reports: &impl DayReports) -> Result<Option<DayPassed>, Fault> {
         let mut has_frozen = false;
         loop {
             let reconciled = self.cohort.reconciled().await?;
             let reconciled_at = reconciled.as_ref().map(|reconciled| reconciled.ended_at);
             let (now, run) = self.ledger.with_run(key, &[], |l| (l.now, l.run.clone())).await?;
             let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(None) };
-            if run.is_due(key.day, now, reconciled_at) && self.freeze(key, run.frozen).await? {
+            let is_due = run.is_due(key.day, now, reconciled_at);
+            if is_due && self.freeze(key, run.frozen, reconciled.as_ref()).await? {
                 has_frozen = true;
                 continue;
+            }
+            if run.frozen == 0 {
+                // There is nothing to sweep. The day is shown all the same.
+                let is_waiting = run.waits_for_reconciliation(key.day, now, reconciled_at);
+                let report = Report::default();
+                return Ok(Some(DayPassed { day: key.day, frozen: 0, is_waiting, report, is_closed: false }));
             }
             let sweep = self.process.fresh();
             let Some(run) = self.ledger.with_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
                 return Ok(None);
             };
             let unproven = run.unproven_tables(key.day, now, reconciled.as_ref());
-            return self.sweep(key, &run, has_frozen, unproven).await.map(Some);
+            return self.sweep(key, &run, has_frozen, unproven, reports).await.map(Some);
         }
     }
 
     /// Freezes a wave; returns `false` when it has to wait or another freezer has taken over.
-    async fn freeze(&self, key: &RunKey, wave: u8) -> Result<bool, Fault> {
+    async fn freeze(&self, key: &RunKey, wave: u8, reconciled: Option<&Reconciled>) -> Result<bool, Fault> {
         let revision = self.process.fresh();
         let taken = self.ledger.with_run(key, &[], |l| take_over(l, wave, revision)).await?;
         let Some(run) = taken else { return Ok(false) };
@@ -169,7 +189,14 @@ where
             return Ok(false);
         };
         let fence = Fence { wave, revision, cursor };
-        self.ledger.with_run(key, &[], |l| end_wave(l, fence, is_after_barrier)).await
+        let end = |l: &mut RunLedger| {
+            let has_ended = end_wave(l, fence, is_after_barrier);
+            if has_ended && wave == 0 {
+                rely(l, key.day, reconciled);
+            }
+            has_ended
+        };
+        self.ledger.with_run(key, &[], end).await
     }
 
     /// Makes the columns of the day's tables follow the ledger once more, since a granter may have died before it did
@@ -200,6 +227,7 @@ where
         run: &DayRun,
         has_frozen: bool,
         unproven: Option<&BTreeSet<ShardId>>,
+        reports: &impl DayReports,
     ) -> Result<DayPassed, Fault> {
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
         let mut lacking = UnpublishedMembers { key, wave: run.frozen, parts: BTreeMap::new() };
@@ -238,16 +266,38 @@ where
         failpoints::reach("coupons-before-publish").await;
         has_room = has_room && self.publish(&lacking.rest()).await?;
         failpoints::reach("coupons-after-publish").await;
-        let register = self.register.read().await?;
-        let (is_closed, count) = self
-            .ledger
-            .with_run(key, &[], |l| {
-                (open == 0 && close(l, run, register), l.run.as_ref().map_or(0, |run| run.count))
-            })
-            .await?;
-        report.eligible = count;
+        let is_closed = self.finish(key, run, open == 0, &mut report, reports).await?;
         tracing::debug!(day = %key.day, has_frozen, open, has_room, is_closed, "the day was swept");
-        Ok(DayPassed { day: key.day, report, is_closed })
+        Ok(DayPassed { day: key.day, frozen: run.frozen, is_waiting: false, report, is_closed })
+    }
+
+    /// Stores the report that is due, and then closes the run if the sweep found every member done; returns whether
+    /// it closed the run.
+    async fn finish(
+        &self,
+        key: &RunKey,
+        swept: &DayRun,
+        is_done: bool,
+        report: &mut Report,
+        reports: &impl DayReports,
+    ) -> Result<bool, Fault> {
+        let register = self.register.read().await?;
+        let compare = |l: &mut RunLedger| (l.run.clone(), is_done && may_close(l, swept, register));
+        let (run, is_last) = self.ledger.with_run(key, &[], compare).await?;
+        let Some(run) = run else { return Ok(false) };
+        report.eligible = run.count;
+        // If another process has frozen a wave since, these counts are not those of the run.
+        if run.frozen == swept.frozen {
+            let run = DayRun { is_closed: run.is_closed || is_last, ..run };
+            reports.keep(key, &run, report).await?;
+        }
+        if !is_last {
+            return Ok(false);
+        }
+        failpoints::reach("coupons-before-close").await;
+        let is_closed = self.ledger.with_run(key, &[], |l| close(l, swept, register)).await?;
+        failpoints::reach("coupons-after-close").await;
+        Ok(is_closed)
     }
 
     /// Publishes messages; returns whether the queue had room. A full one has work enough for the granters.

@@ -269,7 +269,7 @@ where
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
         let (batch, rows): (Vec<HeldRow>, Vec<LedgerRow>) = batch.into_iter().unzip();
         let answers: Vec<(HeldRow, Answer)> = batch.into_iter().zip(answers).collect();
-        let counts_unknown = self.weigh(&answers);
+        let counts_errors = self.weigh(&answers);
         if self.settle_all(run, &answers, &rows).await? {
             failpoints::reach("coupons-after-settle").await;
             let given = answers.into_iter().map(|(held, _)| (held.candidate, held.taken));
@@ -287,8 +287,9 @@ where
                         return MessageEnd::Done;
                     }
                     Answer::Rejected | Answer::Mismatch => true,
-                    Answer::Unknown => counts_unknown,
-                    Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => false,
+                    Answer::Error => counts_errors,
+                    // Without an answer about the user nothing counts.
+                    Answer::Unknown | Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => false,
                 };
                 answered(user, taken, *answer, counts)
             };
@@ -323,7 +324,7 @@ where
         self.ledger.replace_rows(run, &rows).await
     }
 
-    /// Reports the answers to the breaker; returns whether an unknown outcome counts as a user's own.
+    /// Reports the answers to the breaker; returns whether an error counts as a user's own.
     fn weigh(&self, answers: &[(HeldRow, Answer)]) -> bool {
         let now = self.process.now();
         let has = |wanted: &[Answer]| answers.iter().any(|(_, answer)| wanted.contains(answer));
@@ -334,12 +335,12 @@ where
         if has(&[Answer::Busy, Answer::PoolEmpty]) {
             self.breaker.paused(now);
         }
-        if is_about_users || !has(&[Answer::Unknown]) {
+        if is_about_users || !has(&[Answer::Error, Answer::Unknown]) {
             return is_about_users;
         }
-        let is_the_systems = self.breaker.failed(now);
-        // A batch without an answer says nothing about any one of its users: each is called for alone next time.
-        !is_the_systems && answers.len() == 1
+        // A failed batch says nothing about any one of its users: each is called for alone next time.
+        let errors = answers.iter().filter(|(_, answer)| *answer == Answer::Error);
+        !self.breaker.failed(now, errors.map(|(held, _)| held.candidate.member.user))
     }
 
     /// Makes the columns follow the carried messages; the next day run and the reconciliation mend a failure here.

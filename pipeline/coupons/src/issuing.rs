@@ -149,7 +149,9 @@ pub fn answered(ledger: &mut UserLedger, taken: &TakenRow, answer: Answer, count
     let is_last = row.tries >= TRIES_MAX || answer == Answer::Mismatch;
     let outcome = match answer {
         // A key that was used with another coupon gave that one, so a person decides.
-        Answer::Unknown | Answer::Given | Answer::Mismatch => FailedOutcome::Unknown { first_called_at },
+        Answer::Error | Answer::Unknown | Answer::Given | Answer::Mismatch => {
+            FailedOutcome::Unknown { first_called_at }
+        }
         Answer::Rejected | Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => {
             FailedOutcome::NothingGiven
         }

@@ -14,9 +14,10 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 
 use crate::records::{
-    CouponKey, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange, RunKey,
-    RunLedger, Unique, UsersLedger,
+    CouponKey, DayRun, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange,
+    RunKey, RunLedger, Unique, UsersLedger,
 };
+use crate::report::Report;
 use crate::turns::PageTurn;
 
 /// The permanent rows that decide who gets a coupon.
@@ -193,6 +194,7 @@ pub trait CohortRows: Send + Sync {
 /// The parts of a reconciliation that a day relies on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reconciled {
+    pub id: Arc<str>,
     pub ended_at: Timestamp,
     /// Source tables without a verdict.
     pub unproven: BTreeSet<ShardId>,
@@ -211,7 +213,9 @@ pub enum Answer {
     Busy,
     /// The system did nothing, because no coupon is left.
     PoolEmpty,
-    /// There was no answer, or one that leaves the outcome open.
+    /// The system answered a call about this user alone, with an error that leaves the outcome open.
+    Error,
+    /// There was no answer about this user, so the outcome is open.
     Unknown,
     /// The connection had grown old and was closed, so the caller sent nothing.
     ConnectionExpired,
@@ -236,6 +240,20 @@ pub trait CouponSystem: Send + Sync {
 
     /// Returns for each key, in order, whether the system knows it, so that the coupon was given.
     fn knows(&self, keys: &[CouponKey]) -> impl Future<Output = Result<Vec<bool>, Fault>> + Send;
+}
+
+/// The chain of signed reports.
+pub trait DayReports: Send + Sync {
+    /// Stores the report that is due for a run, unless the chain has it.
+    ///
+    /// A report says that a run is closed before the ledger closes it. So a pass that is killed in between leaves an
+    /// open run, and the next pass finds the report and closes the run.
+    fn keep(
+        &self,
+        key: &RunKey,
+        run: &DayRun,
+        report: &Report,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 }
 
 /// The clock of this process. It is never trusted alone.

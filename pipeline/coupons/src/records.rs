@@ -270,6 +270,13 @@ pub struct Cursor {
     pub after: Option<u64>,
 }
 
+/// A reconciliation that a day relies on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DayReconciliation {
+    pub id: Arc<str>,
+    pub ended_at: Timestamp,
+}
+
 /// A day of a programme, as the ledger keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DayRun {
@@ -292,6 +299,8 @@ pub struct DayRun {
     /// Whether each wave so far waited for all lanes.
     pub is_after_barrier: bool,
     pub is_closed: bool,
+    /// The reconciliation that midnight relied on; `None` before midnight is frozen, and for a day without one.
+    pub reconciliation: Option<DayReconciliation>,
 }
 
 impl DayRun {

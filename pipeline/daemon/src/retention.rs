@@ -2,7 +2,11 @@
 //!
 //! Documents of a dropped month are asked for as long as refunds of them may come (`flux.index_months_after`). After
 //! that their rows go in small steps, with a pause after each, so that lanes hardly wait. A lease saves work only: two
-//! processes that remove the same rows remove each of them once. No lane writes a retired row.
+//! processes that remove the same rows remove each of them once. No lane writes a retired row. The task also counts the
+//! tables that left before they were due (`early.rs`).
+
+pub mod age;
+pub mod early;
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,6 +19,7 @@ use metrics::counter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::early::EarlyTables;
 use crate::observe::sweep_task;
 use crate::wiring::{DerivedStore, SweepPlace, Wiring};
 
@@ -32,15 +37,17 @@ pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, projection: &st
     for metric in [names::RETIRED_ROWS_REMOVED, names::RETIRED_TABLES_FORGOTTEN] {
         counter!(metric, "projection" => projection.clone()).increment(0);
     }
+    let early = EarlyTables::new(&wiring);
     supervisor.spawn(&sweep_task(&projection), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, projection) = (wiring.clone(), projection.clone());
-        async move { sweep(&wiring, &projection, &handle, &cancel).await }
+        let (wiring, projection, early) = (wiring.clone(), projection.clone(), early.clone());
+        async move { sweep(&wiring, &projection, &early, &handle, &cancel).await }
     });
 }
 
 async fn sweep(
     wiring: &Wiring,
     projection: &str,
+    early: &EarlyTables,
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
@@ -50,6 +57,9 @@ async fn sweep(
     let mut places: Vec<Option<SweepPlace>> = vec![None; targets.len()];
     let work = async |swept: watch::Sender<Lsn>| loop {
         let is_done = step(&targets, projection, months, &mut places).await?;
+        if is_done {
+            early.count(wiring, &targets).await;
+        }
         swept.send_modify(|_| {});
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),

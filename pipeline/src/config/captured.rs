@@ -176,6 +176,21 @@ fn check_sharding_column(column: &ColumnNames, columns: &[ColumnNames], problems
     }
 }
 
+/// Refuses a server that two sources of one region and side name: each of its documents would be captured twice.
+pub(super) fn check_sites(sources: &[super::SourceConfig], problems: &mut Problems) {
+    for (index, source) in sources.iter().enumerate().filter(|(_, source)| source.flux.is_some()) {
+        let address = source.url.address();
+        let is_same =
+            |other: &&super::SourceConfig| other.flux == source.flux && other.url.address() == address;
+        if let Some(other) = sources[..index].iter().find(is_same) {
+            let found =
+                format!("{address} for `{}` and `{}` of one region and side", other.name, source.name);
+            let needed = "a server of its own: the documents of this one would be captured twice";
+            problems.add("sources.url", found, needed);
+        }
+    }
+}
+
 impl Source {
     pub(super) fn resolve(
         self,

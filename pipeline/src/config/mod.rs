@@ -327,6 +327,7 @@ impl Config {
             config.check_coupons(has_coupon_system, &mut problems);
             config.check_names(&mut problems);
             config.check_patterns(&mut problems);
+            captured::check_sites(&config.sources, &mut problems);
             config.check_references(&mut problems);
             problems.0.extend(check(config));
         }

@@ -103,6 +103,13 @@ fn layouts(
     let pairs = sheet.add("pairs", "pairs of database and table", Unit::Count("pairs"), &all.minimum(&named));
     let month_tables =
         sheet.add("month_tables", "tables by month of one logical table", TABLES, &pairs.times(&months));
+    let of_database = tables.times(&months);
+    sheet.add(
+        "database_month_tables",
+        "tables by month of one logical table in a database",
+        TABLES,
+        &of_database,
+    );
     let more = expanded.times(&tables);
     let more_pairs =
         sheet.add("expanded_pairs", "pairs with more databases", Unit::Count("pairs"), &more.minimum(&named));
@@ -136,7 +143,7 @@ fn layouts(
     sheet.note("the strategy by year and month has no fewer tables than the one by month");
     sheet.add("refund_tables", "tables without month of one logical table", TABLES, &pairs);
     sheet.add("expanded_refund_tables", "tables without month with more databases", TABLES, &more_pairs);
-    (Layout { pairs, month_tables }, tables.times(&months))
+    (Layout { pairs, month_tables }, of_database)
 }
 
 /// Computes recharges of a year and the tables that they fill; returns composites and atoms of a year.

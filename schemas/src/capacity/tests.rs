@@ -94,6 +94,7 @@ fn every_figure_of_flux_is_reproduced_or_explained() {
         FLUX,
         &[
             (23, "100 tables", "flux.pairs", "100 pairs", Differs, names),
+            (26, "12*10", "flux.database_month_tables", "120 tables", Equal, ""),
             (28, "1,200", "flux.month_tables", "1,200 tables", Equal, ""),
             (28, "12,000", "flux.expanded_month_tables", "1,200 tables", Differs, names),
             (34, "10 years", "flux.years_until_reuse", "10 years", Equal, ""),

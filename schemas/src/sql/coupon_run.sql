@@ -13,5 +13,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `misplaced` bigint unsigned NOT NULL COMMENT 'Rows that say another birthday than their table',
   `is_after_barrier` tinyint NOT NULL COMMENT '1 = each wave so far waited for all lanes',
   `is_closed` tinyint NOT NULL COMMENT '1 = each member has a coupon, a refusal or a dead letter',
+  `reconciliation` varchar(32) CHARACTER SET ascii COLLATE ascii_bin NULL COMMENT 'The reconciliation that midnight relied on, NULL = none',
+  `reconciliation_ended_at` datetime(6) NULL COMMENT 'UTC: when it ended',
   PRIMARY KEY (`programme`, `day`)
 ) ENGINE=InnoDB COMMENT='Coupon days of Anabranch, never change or delete rows'

@@ -12,8 +12,8 @@ use anabranch_coupons::dead_letters::{candidate_of, requeue};
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    ATTEMPT_TIMEOUT, Candidate, CouponKey, Cursor, FailedOutcome, LedgerRow, LedgerTokens, Member, PARTS,
-    Reason, RefusedDay, RowState, RunKey, Unique, UserLedger,
+    ATTEMPT_TIMEOUT, Candidate, CouponKey, Cursor, DayReconciliation, DayRun, FailedOutcome, LedgerRow,
+    LedgerTokens, Member, PARTS, Reason, RefusedDay, RowState, RunKey, Unique, UserLedger,
 };
 use anabranch_coupons::reserving::{MessageEnd, reserve};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
@@ -145,10 +145,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     let programme = programme();
     let (next, open, leap_days) = ledger
         .with_programme(&run.programme, |l| {
-            l.begun.push((
-                run.day,
-                anabranch_coupons::records::DayRun { count: 77, ..begun(&programme, run.day) },
-            ));
+            l.begun.push((run.day, DayRun { count: 77, ..begun(&programme, run.day) }));
             (l.next, l.open.clone(), l.leap_days.clone())
         })
         .await
@@ -165,6 +162,8 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
             l.added = again.to_vec();
             let run = l.run.as_mut().unwrap();
             (run.sum, run.cursor) = (run.sum.wrapping_sub(1), Cursor { table: 2, after: Some(u64::MAX) });
+            let ended_at = Timestamp::from_millisecond(1_800_000_000_123).unwrap();
+            run.reconciliation = Some(DayReconciliation { id: Arc::from("20270115T080000Z"), ended_at });
             (l.run.clone().unwrap(), l.present.clone())
         })
         .await
@@ -174,7 +173,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     assert_eq!((&stored.rules, stored.revision), (&programme, Unique(8)));
     assert!(stored.is_after_barrier && !stored.is_closed);
     let swept = ledger.with_run(&run, &[], |l| begin_sweep(l, Unique(u128::MAX))).await.unwrap().unwrap();
-    assert_eq!(swept, anabranch_coupons::records::DayRun { sweep: Unique(u128::MAX), ..stored });
+    assert_eq!(swept, DayRun { sweep: Unique(u128::MAX), ..stored });
     let claims = ledger.with_users(&run, &[user], |l| l.users[&user].claims.clone()).await.unwrap();
     assert_eq!(
         claims[&Calendar::Solar],
@@ -210,7 +209,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     assert_eq!(found.iter().filter(|member_state| member_state.row.is_some()).count(), 1);
 }
 
-fn begun(programme: &Programme, day: Date) -> anabranch_coupons::records::DayRun {
+fn begun(programme: &Programme, day: Date) -> DayRun {
     let now = programme.at(day, programme.starts_at).unwrap();
     let mut ledger = anabranch_coupons::records::ProgrammeLedger {
         now,

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use anabranch_coupons::programme::ProgrammeVersion;
-use anabranch_coupons::records::{FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, Unique};
+use anabranch_coupons::records::{
+    DayReconciliation, FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey, Unique,
+};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use jiff::civil::{Date, DateTime};
@@ -54,6 +56,12 @@ impl Cells {
         let (numbers, rest) = bytes.as_chunks::<8>();
         let shards = numbers.iter().map(|number| ShardId::from_u64(u64::from_be_bytes(*number)));
         if rest.is_empty() { shards.collect() } else { None }
+    }
+
+    /// Reads the reconciliation that a day relies on.
+    pub(super) fn reconciliation(&mut self) -> Option<Option<DayReconciliation>> {
+        let (id, ended_at) = (self.optional::<String>()?, self.optional_moment()?);
+        Some(id.zip(ended_at).map(|(id, ended_at)| DayReconciliation { id: Arc::from(id), ended_at }))
     }
 
     pub(super) fn reason(&mut self) -> Option<Reason> {
@@ -214,7 +222,7 @@ fn version_literal(version: Option<ProgrammeVersion>) -> String {
     version.map_or("NULL".to_owned(), |version| format!("'{version}'"))
 }
 
-fn optional_moment_literal(moment: Option<Timestamp>) -> String {
+pub(super) fn optional_moment_literal(moment: Option<Timestamp>) -> String {
     moment.map_or("NULL".to_owned(), moment_literal)
 }
 

@@ -14,7 +14,8 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::{
-    Cells, calendar_number, date_literal, name_literal, number_literal, of_run_and_users, programme_literal,
+    Cells, calendar_number, date_literal, name_literal, number_literal, of_run_and_users,
+    optional_moment_literal, programme_literal,
 };
 use super::tables::Tables;
 use crate::mysql::connection::{push_bytes, push_digits, push_number};
@@ -29,7 +30,8 @@ pub(super) struct KnownRules {
 
 /// Columns of a run, in the order of reads.
 pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`frozen`, r.`cursor_table`, \
-     r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_after_barrier`, r.`is_closed`";
+     r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_after_barrier`, r.`is_closed`, \
+     r.`reconciliation`, r.`reconciliation_ended_at`";
 
 /// Bytes of a member as JSON, with one shard table.
 const MEMBER_BYTES: usize = 44;
@@ -117,6 +119,7 @@ impl MySqlLedger {
                 misplaced: cells.parsed()?,
                 is_after_barrier: cells.flag()?,
                 is_closed: cells.flag()?,
+                reconciliation: cells.reconciliation()?,
             })
         };
         read(cells).ok_or_else(odd)
@@ -254,8 +257,9 @@ fn member_rows(
 }
 
 /// Returns the columns of a run that change, with their values.
-fn run_columns(run: &DayRun) -> [(&'static str, String); 10] {
+fn run_columns(run: &DayRun) -> [(&'static str, String); 12] {
     let after = run.cursor.after.map_or("NULL".to_owned(), |after| after.to_string());
+    let reconciliation = run.reconciliation.as_ref();
     [
         ("revision", number_literal(run.revision.0)),
         ("sweep", number_literal(run.sweep.0)),
@@ -267,6 +271,11 @@ fn run_columns(run: &DayRun) -> [(&'static str, String); 10] {
         ("misplaced", run.misplaced.to_string()),
         ("is_after_barrier", u8::from(run.is_after_barrier).to_string()),
         ("is_closed", u8::from(run.is_closed).to_string()),
+        ("reconciliation", reconciliation.map_or("NULL".to_owned(), |relied_on| name_literal(&relied_on.id))),
+        (
+            "reconciliation_ended_at",
+            optional_moment_literal(reconciliation.map(|relied_on| relied_on.ended_at)),
+        ),
     ]
 }
 

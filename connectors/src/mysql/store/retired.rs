@@ -10,6 +10,7 @@
 //! event of the job. So the retirements of a shard within a month are one, the last: its rows stay some days longer.
 
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows as _};
 use anabranch_pipeline::records::{Cell, CellRef, LaneId, RetiredShards, Retirement};
 use anabranch_schemas::change::Entity;
@@ -30,6 +31,17 @@ pub struct RetiredTable {
     pub source: String,
     pub database: String,
     pub table: String,
+}
+
+/// A retirement, and the newest of its documents in one derived table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetiredDocument {
+    pub table: RetiredTable,
+    pub position: u64,
+    /// Day on which the lane passed it, as YYYY-MM-DD in UTC.
+    pub retired_on: String,
+    /// `None` = the derived table has no row of it.
+    pub id: Option<Vec<u8>>,
 }
 
 /// The result of one step of a removal.
@@ -135,6 +147,16 @@ pub(super) fn add(retired: &mut RetiredShards, retirements: &[Retirement]) {
     }
 }
 
+/// Shard, source, database, table, position, day and newest identifier of a retirement.
+type StoredRetirement = (u64, String, String, String, u64, String, Option<Vec<u8>>);
+
+fn newest_document(row: Row) -> Option<RetiredDocument> {
+    let (shard, source, database, table, position, retired_on, id) =
+        mysql_async::from_row_opt::<StoredRetirement>(row).ok()?;
+    let table = RetiredTable { shard: ShardId::from_u64(shard)?, source, database, table };
+    Some(RetiredDocument { table, position, retired_on, id })
+}
+
 impl MysqlRows {
     /// Returns whether the target has the table of retired source tables; only a target of payment documents can.
     async fn has_retired(&self) -> Result<bool, Fault> {
@@ -192,6 +214,36 @@ impl MysqlRows {
         Ok(self.pool.rows(sql).await?.into_iter().filter_map(table).collect())
     }
 
+    /// Returns the newest document of each table that was retired in the last `days` days, or at any time: once for
+    /// each derived table of its lane.
+    pub async fn newest_retired(&self, days: Option<u32>) -> Result<Vec<RetiredDocument>, Fault> {
+        if !self.has_retired().await? {
+            return Ok(Vec::new());
+        }
+        let retired = self.target.retired_table();
+        let mut condition = format!("`r`.`projection` = {}", literal(&self.assignment.name));
+        if let Some(days) = days {
+            condition.push_str(&format!(" AND `r`.`retired_at` >= UTC_TIMESTAMP(6) - INTERVAL {days} DAY"));
+        }
+        let sql = format!("SELECT DISTINCT `r`.`lane` FROM {retired} AS `r` WHERE {condition}");
+        let lanes = self.pool.rows(sql).await?;
+        let mut found = Vec::new();
+        for lane in lanes.into_iter().filter_map(|row| mysql_async::from_row_opt::<u32>(row).ok()) {
+            for index in self.assignment.owned_by(lane) {
+                let table = self.table(index)?;
+                let name = quote_table(&table.database, &table.table);
+                let sql = format!(
+                    "SELECT `r`.`shard_id`, `r`.`source`, `r`.`source_database`, `r`.`source_table`, `r`.`position`, \
+                     DATE_FORMAT(`r`.`retired_at`, '%Y-%m-%d'), (SELECT `d`.`id` FROM {name} AS `d` WHERE \
+                     `d`.`shard_id` = `r`.`shard_id` AND `d`.`lsn` <= `r`.`position` ORDER BY `d`.`id` DESC LIMIT 1) \
+                     FROM {retired} AS `r` WHERE {condition} AND `r`.`lane` = {lane}"
+                );
+                found.extend(self.pool.rows(sql).await?.into_iter().filter_map(newest_document));
+            }
+        }
+        Ok(found)
+    }
+
     /// Examines at most `rows` derived rows of the source table that was retired longest ago, if that is `months`
     /// months ago or more, and removes those of the table that left. Rows of a later table of its name stay. A lane
     /// that raises the version of such a row at the same time keeps it.
@@ -237,17 +289,29 @@ impl MysqlRows {
         let Some(retirement @ (shard, lane, position)) = oldest else { return Ok(done) };
         let same = place.filter(|place| place.retirement == retirement);
         let mut place = same.unwrap_or(SweepPlace { retirement, tables: 0, after: None });
-        let Some(index) = self.assignment.owned_by(lane).get(place.tables).copied() else {
+        let owned = self.assignment.owned_by(lane);
+        if place.tables >= owned.len() {
+            failpoints::reach("outlived-before-forget").await;
             self.forget_retired(shard, lane, position).await?;
+            failpoints::reach("outlived-after-forget").await;
             return Ok(Outlived { tables: 1, ..Outlived::default() });
-        };
-        let examined = self.examined(index, shard, place.after.take(), rows).await?;
-        match examined.last() {
-            Some(last) if examined.len() == rows => place.after = Some((shard, last.key.clone())),
-            _ => place.tables += 1,
         }
-        let outlived: Vec<_> = examined.into_iter().filter(|row| row.version.0 <= position).collect();
-        let removed = self.remove(&outlived).await?;
+        let (mut left, mut removed) = (rows, 0);
+        // A derived table without rows of the shard costs a query, and no step with its pause.
+        while let Some(index) = owned.get(place.tables).copied().filter(|_| left > 0) {
+            let examined = self.examined(index, shard, place.after.take(), left).await?;
+            match examined.last() {
+                Some(last) if examined.len() == left => place.after = Some((shard, last.key.clone())),
+                _ => place.tables += 1,
+            }
+            left -= examined.len();
+            let outlived: Vec<_> = examined.into_iter().filter(|row| row.version.0 <= position).collect();
+            if !outlived.is_empty() {
+                failpoints::reach("outlived-before-removal").await;
+                removed += self.remove(&outlived).await?;
+                failpoints::reach("outlived-after-removal").await;
+            }
+        }
         Ok(Outlived { rows: removed, place: Some(place), ..Outlived::default() })
     }
 

@@ -98,6 +98,8 @@ pub struct Comparison {
     pub doubled_source_rows: u64,
     /// Payment documents that are in another table than the one that their digits name.
     pub misplaced_source_rows: u64,
+    /// Payment documents whose digits are not those that their business code, their date and their parent demand.
+    pub misplaced_children: u64,
     /// Rows of each derived database, index or cache.
     pub rows_by_database: BTreeMap<String, u64>,
     /// Number of different table names with at least one row; for birthdays, of days.
@@ -128,6 +130,11 @@ impl Comparison {
             let total = self.differences.total();
             problems.push(format!("{total} rows differ ({:?}): {}", self.differences, examples.join("; ")));
         }
+        if self.misplaced_children > 0 {
+            let documents = self.misplaced_children;
+            problems
+                .push(format!("{documents} documents are not where their parent or their date puts them"));
+        }
         problems.extend(self.unmet());
         problems
     }
@@ -144,6 +151,7 @@ impl Comparison {
             sum.examples.extend(other.examples);
             sum.doubled_source_rows += other.doubled_source_rows;
             sum.misplaced_source_rows += other.misplaced_source_rows;
+            sum.misplaced_children += other.misplaced_children;
             sum.rows_by_database.extend(other.rows_by_database);
             sum.tables_filled += other.tables_filled;
             sum.tables_filled_min += other.tables_filled_min;

@@ -7,6 +7,8 @@
 //!   it is in the table of that number, too.
 //! - A row repeats parent, amount and time of the source as text; a time without a fraction of a second has none.
 //! - The name of a source table says digits 14 and 18 to 21, and its server says digit 17.
+//! - Digits 14 to 16 say the kind of a document, and so the kind of its parent and which of the digits 17 to 21 both
+//!   have in common.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -34,9 +36,33 @@ const GROUPS: u32 = 10;
 /// Condition that the text `{}` is an identifier, whatever day its date names.
 const IS_AN_ID: &str = "(LENGTH({}) = 31 AND {} REGEXP \
     '^[0-9]{8}[018][01]031[01][0-9]{2}[01](0[0-9]|1[01]|99)[0-9]{12}$')";
+/// Condition that the digits 17 to 21 of a document are not those of the rule for its digits 14 to 16. Documents with
+/// other digits there have no rule.
+const IS_BESIDE_ITS_PARENT: &str = "NOT IFNULL(CASE SUBSTRING(id, 14, 3) \
+      WHEN '001' THEN parent_id IS NULL AND SUBSTRING(id, 18, 2) + 1 = SUBSTRING(id, 5, 2) + 0 \
+      WHEN '010' THEN parent_id IS NULL AND SUBSTRING(id, 17, 3) = '099' \
+      WHEN '002' THEN SUBSTRING(parent_id, 14, 3) = '001' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '004' THEN SUBSTRING(parent_id, 14, 3) = '001' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '105' THEN SUBSTRING(parent_id, 14, 3) = '001' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '101' THEN SUBSTRING(parent_id, 14, 3) = '001' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '102' THEN SUBSTRING(parent_id, 14, 3) = '002' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '103' THEN SUBSTRING(parent_id, 14, 3) = '003' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '104' THEN SUBSTRING(parent_id, 14, 3) = '004' AND SUBSTRING(id, 17, 5) = SUBSTRING(parent_id, 17, 5) \
+      WHEN '003' THEN SUBSTRING(parent_id, 14, 3) = '001' AND {without_month} \
+      WHEN '108' THEN SUBSTRING(parent_id, 14, 3) = '001' AND {without_month} \
+      WHEN '109' THEN SUBSTRING(parent_id, 14, 3) = '001' AND {without_month} \
+      WHEN '106' THEN SUBSTRING(parent_id, 14, 3) = '003' AND {without_month} \
+      WHEN '107' THEN SUBSTRING(parent_id, 14, 3) = '003' AND {without_month} \
+      WHEN '110' THEN SUBSTRING(parent_id, 14, 3) = '010' AND SUBSTRING(id, 17, 1) = '0' AND {without_month} \
+      ELSE TRUE END, FALSE)";
+/// Condition that a document has side and user partition of its parent, and no month.
+const WITHOUT_MONTH: &str = "SUBSTRING(id, 17, 1) = SUBSTRING(parent_id, 17, 1) AND SUBSTRING(id, 18, 2) = '99' \
+      AND SUBSTRING(id, 20, 2) = SUBSTRING(parent_id, 20, 2)";
 
 /// Parent, amount and time of a document, as text.
 type Values = [Option<Vec<u8>>; 3];
+/// Number of a source table, its shard, its rows, those in a wrong table, those with digits of a wrong place.
+type Counts = (usize, u64, u64, u64, u64);
 /// A row of a query for claims: number of the source table, identifier, values, table.
 type ClaimRow = (usize, Vec<u8>, Option<Vec<u8>>, Option<Vec<u8>>, Option<Vec<u8>>, String);
 /// A derived row: shard, identifier, version, values.
@@ -136,13 +162,15 @@ pub(super) async fn compare(topology: &Topology, layer: &RelationLayer) -> Resul
     Ok(comparison)
 }
 
-/// Reads the claims of all source tables, counts their rows, and those whose table is not the one of their digits.
+/// Reads the claims of all source tables. Counts their rows, those whose table is not the one of their digits, and those
+/// whose digits are not the ones of their rule.
 async fn read_sources(
     topology: &Topology,
     layer: &RelationLayer,
     documents: &mut Documents,
     comparison: &mut Comparison,
 ) -> Result<()> {
+    let is_beside_its_parent = IS_BESIDE_ITS_PARENT.replace("{without_month}", WITHOUT_MONTH);
     for (index, source) in topology.sources.iter().enumerate() {
         let mut connection = source.connect(&[]).await?;
         let own: Vec<SourceTable> = topology.tables_of(index).collect();
@@ -150,16 +178,19 @@ async fn read_sources(
             let count = |(number, source_table): (usize, &SourceTable)| {
                 let (shard, table) = (shard_id_sql(&source.name, *source_table), source_table.quoted());
                 let is_elsewhere = is_elsewhere(*source_table);
-                format!("SELECT {number}, {shard}, COUNT(*), COUNT(IF({is_elsewhere}, 1, NULL)) FROM {table}")
+                format!(
+                    "SELECT {number}, {shard}, COUNT(*), COUNT(IF({is_elsewhere}, 1, NULL)), \
+                       COUNT(IF({is_beside_its_parent}, 1, NULL)) FROM {table}"
+                )
             };
             let counts: Vec<String> = part.iter().enumerate().map(count).collect();
             let mut shards = vec![0; part.len()];
-            for (number, shard, rows, misplaced) in
-                connection.rows::<(usize, u64, u64, u64)>("count rows", counts.join(" UNION ALL ")).await?
-            {
+            let counts: Vec<Counts> = connection.rows("count rows", counts.join(" UNION ALL ")).await?;
+            for (number, shard, rows, misplaced, misplaced_children) in counts {
                 shards[number] = shard;
                 comparison.source_rows += rows;
                 comparison.misplaced_source_rows += misplaced;
+                comparison.misplaced_children += misplaced_children;
             }
             let claims = |(number, source_table): (usize, &SourceTable)| {
                 let claims = layer.claims(*source_table);

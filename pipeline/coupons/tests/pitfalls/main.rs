@@ -5,6 +5,7 @@
     reason = "clippy.toml allows it in tests; helpers of a test file are not seen as such"
 )]
 
+mod accounts;
 mod user;
 mod waves;
 mod years;

@@ -1,6 +1,10 @@
 //! Pitfalls of waves: when midnight, noon and the catch-up of a day are due.
 
-use anabranch_coupons::records::{DayRun, WAVES};
+use std::collections::BTreeSet;
+
+use anabranch_coupons::days::rely;
+use anabranch_coupons::ports::Reconciled;
+use anabranch_coupons::records::{DayReconciliation, DayRun, LedgerTokens, RunLedger, Unique, WAVES};
 use jiff::civil::{Date, date};
 
 use crate::user::{at, begun, programme};
@@ -22,6 +26,9 @@ fn midnight_waits_for_a_young_reconciliation_until_a_set_time_and_then_follows_t
         for reconciled_at in [None, old] {
             assert!(!run.is_due(DAY, at("2027-05-04T02:29:59Z"), reconciled_at));
             assert_eq!(run.is_due(DAY, at("2027-05-04T02:30:00Z"), reconciled_at), goes_on, "{rule}");
+            assert!(run.waits_for_reconciliation(DAY, at("2027-05-04T02:29:59Z"), reconciled_at));
+            let waits_on = run.waits_for_reconciliation(DAY, at("2027-05-04T02:30:00Z"), reconciled_at);
+            assert_eq!(waits_on, !goes_on, "{rule}");
         }
     }
 }
@@ -35,4 +42,25 @@ fn noon_waits_for_no_reconciliation_and_the_catch_up_for_one_that_saw_the_whole_
     let ended = [None, Some(at("2027-05-04T21:59:59Z")), Some(at("2027-05-04T22:00:00Z"))];
     assert_eq!(ended.map(|reconciled_at| frozen(2).is_due(DAY, later, reconciled_at)), [false, false, true]);
     assert!(!frozen(WAVES).is_due(DAY, later, Some(later)), "there is no further wave");
+    assert!(!frozen(1).waits_for_reconciliation(DAY, later, None), "midnight is frozen");
+}
+
+#[test]
+fn a_day_records_the_reconciliation_that_midnight_relied_on_and_none_that_was_too_old() {
+    let young = at("2027-05-02T22:00:00Z");
+    let ended = [None, Some(at("2027-05-02T21:59:59Z")), Some(young)];
+    let recorded = ended.map(|ended_at| {
+        let mut ledger = RunLedger {
+            now: at("2027-05-04T02:30:00Z"),
+            run: Some(run("")),
+            tokens: LedgerTokens { latest: Unique(1), before: None },
+            present: BTreeSet::new(),
+            added: Vec::new(),
+        };
+        let reconciled =
+            ended_at.map(|ended_at| Reconciled { id: "nightly".into(), ended_at, unproven: BTreeSet::new() });
+        rely(&mut ledger, DAY, reconciled.as_ref());
+        ledger.run.unwrap().reconciliation
+    });
+    assert_eq!(recorded, [None, None, Some(DayReconciliation { id: "nightly".into(), ended_at: young })]);
 }

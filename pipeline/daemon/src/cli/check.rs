@@ -2,6 +2,8 @@
 //!
 //! Every fault is reported, not just the first; a server that cannot be reached does not hinder the other checks.
 
+mod sites;
+
 use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{RowSource, SourceConnector};
@@ -157,14 +159,19 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
         let (faults, warnings) = wiring.check_flux().await;
         Some(Checked { warnings, ..Checked::of("counters of flux.sequence_url", faults) })
     };
-    let (mut checked, replicas, log, targets, caches, coupons, flux) = tokio::join!(
+    let sites = async {
+        let faults = sites::shared_databases(wiring).await?;
+        Some(Checked::of("databases of payment documents", faults))
+    };
+    let (mut checked, replicas, log, targets, caches, coupons, flux, sites) = tokio::join!(
         join_all(sources),
         join_all(replicas),
         log,
         join_all(targets),
         join_all(caches),
         coupons,
-        flux
+        flux,
+        sites
     );
     checked.extend(replicas);
     checked.push(log);
@@ -172,6 +179,7 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     checked.extend(caches);
     checked.extend(coupons);
     checked.extend(flux);
+    checked.extend(sites);
     checked
 }
 

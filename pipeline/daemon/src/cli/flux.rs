@@ -7,6 +7,7 @@ mod retention;
 mod retention_check;
 mod retention_cost;
 mod retention_round;
+mod retention_rows;
 mod sequence;
 mod show;
 mod strategy;
@@ -16,6 +17,7 @@ use anabranch_schemas::flux::id::{Defect, FluxId, Level, Month, Part, Region, SY
 use anabranch_schemas::flux::placement::{Kind, Misplacement, StorageAddress, UnfitParent};
 use anabranch_schemas::flux::table::{AtomSettlement, Names, settlement};
 use anabranch_schemas::flux::years::Strategy;
+use anabranch_schemas::shard::TablePattern;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use serde::Serialize;
@@ -133,6 +135,9 @@ struct IdentifierView {
     year: Option<u8>,
     database: String,
     table: String,
+    /// Tables of this level that the names reach by this strategy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tables: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     settlement_table: Option<String>,
     rules: Vec<RuleView>,
@@ -195,7 +200,9 @@ fn explain(arguments: &Explain) -> Result<(IdentifierView, Option<Fault>), Fault
         );
     }
     let strategy = &arguments.names.strategy;
-    let mut view = IdentifierView::of(&names, strategy.strategy(&id), parts.level, StorageAddress::of(&id));
+    let rule = strategy.strategy(&id);
+    let mut view = IdentifierView::of(&names, rule, parts.level, StorageAddress::of(&id));
+    view.tables = arguments.names.tables(rule, parts.level);
     view.id = Some(id.to_string());
     view.parts = Part::ALL.map(|part| part_view(&id, part)).into();
     let reserved = view.parts.iter_mut().find(|part| part.part == Part::Reserved.name());
@@ -245,6 +252,7 @@ fn placement(arguments: &New) -> Result<(IdentifierView, Option<Fault>), Fault> 
     };
     let strategy = arguments.names.strategy.of_new(kind, arguments.date, parent.as_ref())?;
     let mut view = IdentifierView::of(&names, strategy, kind.level(), place);
+    view.tables = arguments.names.tables(strategy, kind.level());
     view.rules = vec![RuleView::from(kind)];
     Ok((view, None))
 }
@@ -259,6 +267,17 @@ impl NameArguments {
                 "--database, --atom-table, --composite-table, --year-atom-table, --year-composite-table";
             Fault::new(Code::FluxIdMalformed, options, error.to_string())
         })
+    }
+
+    /// Returns how many tables of a level the names reach; `None` if they are no pattern of captured tables.
+    fn tables(&self, strategy: Strategy, level: Level) -> Option<u32> {
+        let table = match (strategy, level) {
+            (Strategy::Month, Level::Composite) => &self.composite_table,
+            (Strategy::Month, Level::Atom) => &self.atom_table,
+            (Strategy::Year(_), level) => self.strategy.table(level),
+        };
+        let pattern = TablePattern::parse(&format!("{}.{table}", self.database)).ok()?;
+        Some(pattern.tables_of_documents())
     }
 
     fn read(&self, subject: &str, text: &str) -> Result<FluxId, Fault> {
@@ -412,6 +431,8 @@ impl IdentifierView {
         lines.push(strategy_line(self.strategy, self.year));
         lines.push(format!("database    {}", self.database));
         lines.push(format!("table       {}", self.table));
+        let reach = |tables: u32| format!("tables      {tables} of this level are reached by these names");
+        lines.extend(self.tables.map(reach));
         lines.extend(self.settlement_table.as_ref().map(|table| format!("settlement  {table}")));
         for RuleView { kind, follows, rule } in &self.rules {
             lines.push(format!("rule        {kind}, which follows {follows}: {rule}"));

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use anabranch_pipeline::error::Code;
+use anabranch_pipeline::supervise::TaskState;
 use clap::Args;
 use serde::Serialize;
 
@@ -236,7 +237,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let others: Vec<&TaskView> = other_tasks(status).collect();
     if !others.is_empty() {
         out.push('\n');
-        table(&mut out, ["TASK", "STATE"], others.iter().map(|task| [task.task.clone(), task.state.clone()]));
+        table(&mut out, ["TASK", "STATE"], others.iter().map(|task| task_row(task)));
     }
     let searches = status.searches.iter().map(|search| (search.projection.clone(), &search.fault));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
@@ -347,6 +348,16 @@ fn search_row(search: &SearchView) -> [String; 6] {
         number(search.tombstones),
         number(search.dead_letters),
     ]
+}
+
+/// Returns a task with its state, and what it waits for if it works.
+fn task_row(task: &TaskView) -> [String; 2] {
+    let waits_for = task.waits_for.as_ref().filter(|_| task.state == TaskState::Running.name());
+    let state = match waits_for {
+        Some(what) => format!("{}, waits for {what}", task.state),
+        None => task.state.clone(),
+    };
+    [task.task.clone(), state]
 }
 
 fn programme_row(view: &ProgrammeView) -> [String; 9] {

@@ -85,7 +85,7 @@ impl CohortRows for DayTables {
         let reconciled = |last: ReliedOn| {
             let ended_at_ms = i64::try_from(last.ended_at_ms).ok()?;
             let ended_at = Timestamp::from_millisecond(ended_at_ms).ok()?;
-            Some(Reconciled { ended_at, unproven: last.unproven })
+            Some(Reconciled { id: last.id.into(), ended_at, unproven: last.unproven })
         };
         Ok(self.last_good().await?.and_then(reconciled))
     }

@@ -27,6 +27,9 @@ pub struct DayView {
     pub is_closed: bool,
     /// Every wave so far was frozen after the barrier.
     pub is_after_barrier: bool,
+    /// The reconciliation that midnight relied on; `None` = the day began without one, or has not begun.
+    #[serde(default)]
+    pub reconciliation: Option<String>,
     /// Rows of the day's tables that say another birthday than their table.
     pub misplaced: u64,
     pub eligible: u64,
@@ -65,6 +68,7 @@ impl DayView {
             frozen_at: Vec::new(),
             is_closed: run.is_closed,
             is_after_barrier: run.is_after_barrier,
+            reconciliation: run.reconciliation.as_ref().map(|relied_on| relied_on.id.to_string()),
             misplaced: run.misplaced,
             eligible: report.eligible,
             granted: report.granted,

@@ -1,11 +1,10 @@
-//! The task of a dispatcher, one for each programme: a pass every few seconds, then a day view and signed reports.
+//! The task of a dispatcher, one for each programme: a pass every few seconds, then a day view.
 //!
 //! A lease only saves work: passes of several processes, late ones too, do no harm.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
-use anabranch_coupons::dispatching::DayPassed;
+use anabranch_coupons::dispatching::{DayPassed, count};
 use anabranch_coupons::ports::{Clock, Ledger};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{DayRun, RunKey};
@@ -23,7 +22,7 @@ use super::Process;
 use super::assembly::{self, DayDispatcher};
 use super::day_view::{self, DayView};
 use super::lane_lag::LaneLag;
-use super::reports::{self, SignedReport};
+use super::reports::ReportChain;
 use crate::wiring::Wiring;
 
 /// Pause between two passes that have little to do.
@@ -62,16 +61,19 @@ async fn dispatch(
     let work = async |passed: watch::Sender<Lsn>| {
         handle.waits_for("the ledger of coupons");
         let dispatcher = assembly::dispatcher(wiring, lane_lag).await?;
-        let mut reported = HashSet::new();
+        let reports = ReportChain::new(wiring);
         loop {
             let began = Instant::now();
             let pass = tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
-                pass = pass(wiring, &dispatcher, programme, &mut reported) => pass,
+                pass = pass(wiring, &dispatcher, programme, &reports) => pass,
             };
-            pass?;
+            let days = pass?;
             passed.send_modify(|_| {});
             handle.well();
+            let waiting = days.iter().find(|day| day.is_waiting);
+            let what = waiting.map(|day| format!("a reconciliation that is young enough for {}", day.day));
+            handle.work_waits_for(what);
             tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
                 () = pause(&dispatcher, programme, began.elapsed()) => {}
@@ -114,58 +116,38 @@ fn next_time(programme: &Programme, now: Timestamp) -> Option<Timestamp> {
 pub struct DayPass {
     pub day: Date,
     pub run: DayRun,
+    pub is_waiting: bool,
     pub report: Report,
 }
 
-/// Does one pass over a programme, stores its newest day, and signs the reports that are due.
+/// Does one pass over a programme and stores its newest day, also if another day had a fault. Returns the first fault
+/// after that.
 pub async fn pass(
     wiring: &Wiring,
     dispatcher: &DayDispatcher,
     programme: &Programme,
-    reported: &mut HashSet<String>,
+    reports: &ReportChain,
 ) -> Result<Vec<DayPass>, Fault> {
+    let passed = dispatcher.pass(programme, reports).await?;
     let mut days = Vec::new();
-    for DayPassed { day, report, .. } in dispatcher.pass(programme).await? {
+    for DayPassed { day, frozen, is_waiting, report, .. } in passed.days {
         let key = RunKey { programme: programme.name.clone(), day };
-        if let Some(run) = dispatcher.ledger.with_run(&key, &[], |l| l.run.clone()).await? {
-            days.push(DayPass { day, run, report });
+        let run = dispatcher.ledger.with_run(&key, &[], |l| l.run.clone()).await?;
+        // If another process has frozen a wave since, these counts are not those of the run.
+        if let Some(run) = run.filter(|run| run.frozen == frozen) {
+            days.push(DayPass { day, run, is_waiting, report });
         }
     }
-    for day in &days {
-        sign(wiring, dispatcher, programme, day, reported).await?;
+    if passed.fault.is_none() || reach_newest(wiring, programme, &days).await? {
+        store_day_view(wiring, dispatcher, programme, &days).await?;
     }
-    store_day_view(wiring, dispatcher, programme, &days).await?;
-    Ok(days)
+    passed.fault.map_or(Ok(days), Err)
 }
 
-/// Appends the report of a day once noon was frozen, and once it was closed.
-async fn sign(
-    wiring: &Wiring,
-    dispatcher: &DayDispatcher,
-    programme: &Programme,
-    DayPass { day, run, report }: &DayPass,
-    reported: &mut HashSet<String>,
-) -> Result<(), Fault> {
-    let reconciliation = dispatcher.cohort.last_good().await?.map(|last| (last.id, last.ended_at_ms));
-    let Some(report) = SignedReport::of(&programme.name, *day, run, report, reconciliation) else {
-        return Ok(());
-    };
-    if reported.contains(&report.id()) {
-        return Ok(());
-    }
-    let key = wiring.config().reconcile.signing_key.as_ref();
-    if reports::append(&wiring.coupon_reports()?, &report, key).await? {
-        tracing::info!(
-            programme = &*programme.name,
-            day = report.day,
-            stage = report.stage,
-            granted = report.granted,
-            missed = report.missed,
-            "the report of the coupon day is written"
-        );
-    }
-    reported.insert(report.id());
-    Ok(())
+/// Returns whether these days reach the newest one that the view shows.
+async fn reach_newest(wiring: &Wiring, programme: &Programme, days: &[DayPass]) -> Result<bool, Fault> {
+    let shown = day_view::read(wiring.log().await?, &programme.name).await?;
+    Ok(days.last().is_some_and(|last| shown.day <= Some(last.day.to_string())))
 }
 
 /// Stores the newest day for `status`, metrics and the page.
@@ -177,11 +159,14 @@ async fn store_day_view(
 ) -> Result<(), Fault> {
     let (log, now) = (wiring.log().await?, Process.now());
     let mut view = match days.last() {
-        Some(DayPass { day, run, report }) => {
+        Some(DayPass { day, run, report, .. }) => {
             let open_before = days[..days.len() - 1].iter().filter(|day| !day.run.is_closed).count();
             DayView::of(*day, run, report, open_before as u64, now)
         }
-        None => DayView { seen_at: now.as_second(), ..day_view::read(log, &programme.name).await? },
+        None => {
+            let view = day_view::read(log, &programme.name).await?;
+            closed_view(dispatcher, programme, DayView { seen_at: now.as_second(), ..view }).await?
+        }
     };
     view.dead_letters =
         dispatcher.ledger.dead_letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
@@ -189,4 +174,20 @@ async fn store_day_view(
         tracing::debug!(%fault, "the view of the coupon day could not be updated");
     }
     Ok(())
+}
+
+/// Returns the view of a day that was closed by a pass that did not store it; any other view as it is.
+async fn closed_view(
+    dispatcher: &DayDispatcher,
+    programme: &Programme,
+    view: DayView,
+) -> Result<DayView, Fault> {
+    let day = view.day.as_ref().filter(|_| !view.is_closed).and_then(|day| day.parse::<Date>().ok());
+    let Some(day) = day else { return Ok(view) };
+    let (key, ledger) = (RunKey { programme: programme.name.clone(), day }, &dispatcher.ledger);
+    if !ledger.with_run(&key, &[], |l| l.run.as_ref().is_some_and(|run| run.is_closed)).await? {
+        return Ok(view);
+    }
+    let found = count(ledger, &key).await?;
+    Ok(found.map_or(view, |(run, report)| DayView::of(day, &run, &report, 0, Process.now())))
 }

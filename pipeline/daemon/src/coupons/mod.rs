@@ -35,7 +35,7 @@ pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::lane_lag::LaneLag;
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
-pub use self::reports::{Signed, SignedReport, signed};
+pub use self::reports::{ReportChain, Signed, SignedReport, signed};
 pub use anabranch_coupons::dispatching::count;
 
 /// Returns the programmes of a configuration.

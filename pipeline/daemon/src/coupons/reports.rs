@@ -3,12 +3,15 @@
 //! The chain has the form and the key of the chain of reconciliations (`reconcile.signing_key`). The two are separate,
 //! because the next reconciliation begins with facts of the newest report in its chain.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anabranch_coupons::records::{DayRun, WAVES};
+use anabranch_coupons::ports::DayReports;
+use anabranch_coupons::records::{DayRun, RunKey, WAVES};
 use anabranch_coupons::report::Report;
 use anabranch_pipeline::config::Secret;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::History;
 use anabranch_pipeline::reconcile::{Seal, seal};
 use anabranch_pipeline::records::{Outcome, PastReconciliation};
@@ -37,7 +40,7 @@ pub struct SignedReport {
     pub sum: String,
     /// Rows of the day's tables that were left out, since they say another birthday.
     pub misplaced: u64,
-    /// The reconciliation that the day relies on, and when it ended; `None` = it ran without one.
+    /// The reconciliation that midnight relied on, and when it ended; `None` = the day began without one.
     pub reconciliation: Option<(String, u64)>,
     pub granted: u64,
     /// Coupons of `granted` by the version of the programme in the ledger's rows.
@@ -58,18 +61,16 @@ pub struct SignedReport {
 
 impl SignedReport {
     /// Returns the report of a day; `None` before noon was frozen.
-    pub fn of(
-        programme: &str,
-        day: Date,
-        run: &DayRun,
-        report: &Report,
-        reconciliation: Option<(String, u64)>,
-    ) -> Option<Self> {
+    pub fn of(programme: &str, day: Date, run: &DayRun, report: &Report) -> Option<Self> {
         let stage = match run.frozen {
             _ if run.is_closed => "closed",
             NOON..=WAVES => "noon",
             _ => return None,
         };
+        let reconciliation = run.reconciliation.as_ref().map(|relied_on| {
+            let ended_at_ms = u64::try_from(relied_on.ended_at.as_millisecond()).unwrap_or_default();
+            (relied_on.id.to_string(), ended_at_ms)
+        });
         Some(Self {
             programme: programme.to_owned(),
             day: day.to_string(),
@@ -120,11 +121,7 @@ fn id(programme: &str, day: &str, stage: &str) -> String {
 }
 
 /// Adds a report to the chain, unless it is there; returns whether it did.
-pub async fn append(
-    history: &impl History,
-    report: &SignedReport,
-    key: Option<&Secret>,
-) -> Result<bool, Fault> {
+async fn append(history: &impl History, report: &SignedReport, key: Option<&Secret>) -> Result<bool, Fault> {
     let id = report.id();
     if history.named(&id).await?.is_some() {
         return Ok(false);
@@ -134,6 +131,50 @@ pub async fn append(
     let ended = (id.as_str(), wall_clock::now_ms(), report.verdict());
     history.append(&seal(before.as_ref(), ended, text, key)).await?;
     Ok(true)
+}
+
+/// The chain as a dispatcher adds to it.
+pub struct ReportChain {
+    wiring: Wiring,
+    /// Ids of reports that this process has found or stored in the chain.
+    stored: Mutex<HashSet<String>>,
+}
+
+impl ReportChain {
+    pub fn new(wiring: &Wiring) -> Self {
+        Self { wiring: wiring.clone(), stored: Mutex::default() }
+    }
+
+    fn stored(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DayReports for ReportChain {
+    /// Appends the report of a day once noon was frozen, and once the day is about to be closed.
+    async fn keep(&self, key: &RunKey, run: &DayRun, report: &Report) -> Result<(), Fault> {
+        let Some(report) = SignedReport::of(&key.programme, key.day, run, report) else { return Ok(()) };
+        let id = report.id();
+        if self.stored().contains(&id) {
+            return Ok(());
+        }
+        let history = self.wiring.coupon_reports()?;
+        let signing_key = self.wiring.config().reconcile.signing_key.as_ref();
+        failpoints::reach("coupons-before-report").await;
+        if append(&history, &report, signing_key).await? {
+            tracing::info!(
+                programme = report.programme,
+                day = report.day,
+                stage = report.stage,
+                granted = report.granted,
+                missed = report.missed,
+                "the report of the coupon day is written"
+            );
+        }
+        failpoints::reach("coupons-after-report").await;
+        self.stored().insert(id);
+        Ok(())
+    }
 }
 
 /// A report as the chain holds it.

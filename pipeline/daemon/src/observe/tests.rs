@@ -53,6 +53,7 @@ fn world() -> World {
         down_since: None,
         lasting: false,
         waits_for: String::new(),
+        work_waits_for: None,
     };
     let tasks = [(reader_task("a"), running.clone()), (lane_task(&lane), running)].into();
     World { observatory: Observatory::new(&config), lane, tasks, start: Instant::now() }
@@ -227,6 +228,7 @@ fn a_stopped_task_is_a_reason_with_its_code() {
         down_since: Some(world.start),
         lasting: true,
         waits_for: String::new(),
+        work_waits_for: None,
     };
     world.tasks.insert(reader_task("a"), stopped);
     let reasons = world.reasons(1);
@@ -248,6 +250,7 @@ fn a_task_that_stands_by_is_no_reason_and_one_that_is_getting_ready_says_what_it
         down_since: Some(world.start),
         lasting: false,
         waits_for: waits_for.to_owned(),
+        work_waits_for: None,
     };
     let (standby, getting_ready) = (status(TaskState::Standby, ""), status(TaskState::Waiting, "source a"));
     let lane = lane_task(&world.lane);
@@ -264,6 +267,17 @@ fn a_task_that_stands_by_is_no_reason_and_one_that_is_getting_ready_says_what_it
     let shown = |task: &TaskView| (task.state.clone(), task.waits_for.clone());
     assert_eq!(shown(&view.tasks[0]), ("standby".to_owned(), None));
     assert_eq!(shown(&view.tasks[1]), ("getting-ready".to_owned(), Some("source a".to_owned())));
+}
+
+#[test]
+fn a_running_task_names_what_a_part_of_its_work_waits_for_and_is_no_reason() {
+    let mut world = world();
+    let dispatcher = "dispatcher/birthday".to_owned();
+    let waits_for = Some("a reconciliation".to_owned());
+    let running = world.tasks[&reader_task("a")].clone();
+    world.tasks = [(dispatcher.clone(), TaskStatus { work_waits_for: waits_for.clone(), ..running })].into();
+    assert!(world.reasons(0).iter().all(|reason| reason.thing != dispatcher));
+    assert_eq!(world.view(0).tasks[0].waits_for, waits_for);
 }
 
 #[test]

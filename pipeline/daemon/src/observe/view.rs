@@ -140,7 +140,7 @@ pub struct TaskView {
     /// `getting-ready`, `running`, `retrying`, `stopped`, `standby` (another process holds its lease and does the work)
     /// or `paused` (until an operator resumes it).
     pub state: String,
-    /// Thing that it waits for while it is getting ready.
+    /// Thing that it waits for while it is getting ready, or that a part of its work waits for while it runs.
     #[serde(default)]
     pub waits_for: Option<String>,
     pub code: Option<String>,
@@ -312,7 +312,11 @@ impl TaskView {
         Self {
             task: name.to_owned(),
             state: status.state.name().to_owned(),
-            waits_for: (status.state == TaskState::Waiting).then(|| status.waits_for.clone()),
+            waits_for: match status.state {
+                TaskState::Waiting => Some(status.waits_for.clone()),
+                TaskState::Running => status.work_waits_for.clone(),
+                _ => None,
+            },
             code: status.fault.as_ref().map(|(code, _)| code.as_str().to_owned()),
             fault: status.fault.as_ref().map(|(_, text)| text.clone()),
             down_seconds: status.down_since.map(|since| now.saturating_duration_since(since).as_secs_f64()),

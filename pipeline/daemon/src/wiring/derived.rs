@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-pub use anabranch_connectors::mysql::store::SweepPlace;
 use anabranch_connectors::mysql::store::{MysqlRows, Outlived, RetiredTable};
+pub use anabranch_connectors::mysql::store::{RetiredDocument, SweepPlace};
 use anabranch_connectors::search::SearchRows;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
@@ -41,6 +41,15 @@ impl DerivedStore {
     pub async fn retired_tables(&self) -> Result<Vec<RetiredTable>, Fault> {
         match self {
             Self::Mysql(rows) => rows.retired_tables().await,
+            Self::Search(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Returns the newest document of each table that was retired in the last `days` days, or at any time, as
+    /// [`MysqlRows::newest_retired`] does.
+    pub async fn newest_retired(&self, days: Option<u32>) -> Result<Vec<RetiredDocument>, Fault> {
+        match self {
+            Self::Mysql(rows) => rows.newest_retired(days).await,
             Self::Search(_) => Ok(Vec::new()),
         }
     }

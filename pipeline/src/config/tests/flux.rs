@@ -121,6 +121,23 @@ fn payment_documents_have_levels_sites_kinds_and_a_relation_index() {
 }
 
 #[test]
+fn a_server_belongs_to_one_source_of_a_region_and_side() {
+    let with = |address: &str, side: &str| {
+        let site = format!("flux = {{ region = \"singapore\", side = \"{side}\" }}");
+        let source =
+            format!("name = \"flux-b\"\nurl = \"mysql://capture:p@{address}\"\nentities = [\"flux\"]");
+        format!("{GOOD}{DOCUMENTS}[[sources]]\n{source}\n{site}\n")
+    };
+    let found = problems(&with("127.0.0.1:3310", "fail_over"));
+    let expected =
+        "sources.url: 127.0.0.1:3310 for `flux-a` and `flux-b` of one region and side; needed: a server of";
+    assert!(found.contains(expected), "{found}");
+    for (address, side) in [("127.0.0.1:3311", "fail_over"), ("127.0.0.1:3310", "main")] {
+        Config::parse(&with(address, side)).unwrap();
+    }
+}
+
+#[test]
 fn only_tables_of_payment_documents_leave_their_rows_behind() {
     let config = Config::parse(&format!("{GOOD}{DOCUMENTS}")).unwrap();
     assert!(!config.retains(Entity::Flux));

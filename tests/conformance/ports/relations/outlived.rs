@@ -18,6 +18,9 @@ async fn rows_that_have_outlived_their_table_go_in_steps_and_no_other_rows() {
     let rows = ground.rows();
     let retired = rows[0].retired_tables().await.unwrap();
     assert_eq!((retired.len(), retired[0].table.as_str()), (1, "document_01"));
+    let newest = rows[0].newest_retired(Some(1)).await.unwrap();
+    let newest = newest.into_iter().filter_map(|document| document.id).max();
+    assert_eq!(newest, Some(documents[4].1.id.digits().to_vec()), "rows of the next table do not count");
     assert!(rows[0].remove_outlived(1, 2, None).await.unwrap().is_done, "it left a moment ago");
     let (mut removed, mut step) = (0, Outlived::default());
     while step.tables == 0 {

@@ -2,7 +2,7 @@
 //! ledger, and changes nothing.
 
 use anabranch_coupons::ports::{Clock, CohortRows, Ledger, SourceRow, SourceRows};
-use anabranch_coupons::programme::Programme;
+use anabranch_coupons::programme::{Programme, WithoutReconciliation};
 use anabranch_coupons::records::{
     DayRun, FailedOutcome, LedgerRow, Reason, RowState, RunKey, UserLedger, UsersLedger,
 };
@@ -80,6 +80,8 @@ struct KnownUser<'a> {
     tables: Vec<Birthday>,
     /// The user waits for a reconciliation that compares the source tables.
     is_held: bool,
+    /// The run has frozen nothing, because it waits for a reconciliation that is young enough.
+    is_waiting: bool,
 }
 
 async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -> Result<Vec<String>, Fault> {
@@ -99,6 +101,9 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     let claims: Vec<_> = known.claims.values().flatten().copied().collect();
     let sources = wiring.coupon_sources()?.read_rows(&[(user, claims)]).await?.into_iter().next().flatten();
     let is_held = is_held(&cohort, &known, day).await?;
+    let reconciled_at = cohort.reconciled().await?.map(|reconciled| reconciled.ended_at);
+    let is_waiting =
+        known.run.as_ref().is_some_and(|run| run.waits_for_reconciliation(day, known.now, reconciled_at));
     let known = KnownUser {
         programme,
         day,
@@ -108,6 +113,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
         celebrations: &celebrations,
         tables,
         is_held,
+        is_waiting,
     };
     Ok(known.sentences())
 }
@@ -189,12 +195,28 @@ impl KnownUser<'_> {
             (_, false) if self.celebrates().is_none() => {
                 "The user gets no coupon: by the source tables this is not the user's day.".to_owned()
             }
+            (Some(run), false) if run.frozen == 0 => self.before_midnight(run),
             (Some(_), false) => {
                 "The user is not in the day's cohort, though the source says so: the next wave reads \
                                  the tables again."
                     .to_owned()
             }
             (None, _) => "The day has no run yet; the source says that it is the user's day.".to_owned(),
+        }
+    }
+
+    /// Says why a run has no cohort yet.
+    fn before_midnight(&self, run: &DayRun) -> String {
+        let rules = &run.rules;
+        if !self.is_waiting {
+            return "The day has no cohort yet: midnight's tables are not frozen to the end.".to_owned();
+        }
+        let until = rules.at(self.day, rules.waits_until);
+        match (rules.without_reconciliation, until) {
+            (WithoutReconciliation::Go, Some(until)) => format!(
+                "The day has no cohort yet: it waits for a reconciliation that is young enough, until {until} at most."
+            ),
+            _ => "The day has no cohort yet: it waits for a reconciliation that is young enough.".to_owned(),
         }
     }
 

@@ -10,7 +10,7 @@ mod letters;
 mod plan;
 mod take_in;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use anabranch_coupons::ports::Clock;
 use anabranch_coupons::programme::Programme;
@@ -118,9 +118,10 @@ async fn run_day(
     of_day: &OfDay,
 ) -> Result<Vec<ProgrammeDay>, Fault> {
     let dispatcher = coupons::dispatcher(wiring, &coupons::LaneLag::new(wiring)?).await?;
+    let reports = coupons::ReportChain::new(wiring);
     let mut shown = Vec::new();
     for programme in programmes {
-        coupons::pass(wiring, &dispatcher, programme, &mut HashSet::new()).await?;
+        coupons::pass(wiring, &dispatcher, programme, &reports).await?;
         let view = day_now(wiring, programme, of_day.day).await?;
         shown.push(ProgrammeDay { programme: programme.name.to_string(), view });
     }
@@ -185,6 +186,9 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
             view.held
         ));
     }
+    if view.frozen > 0 {
+        line.push_str(&format!("\n{}", relies_on(view.reconciliation.as_deref())));
+    }
     if !view.is_after_barrier && view.frozen > 0 {
         line.push_str("\n  barrier    a wave was frozen before every lane had reached the end of its source");
     }
@@ -198,6 +202,14 @@ pub(super) fn text(programme: &str, view: &DayView) -> String {
         line.push_str(&format!("\n  open       {} earlier days are not closed", view.open_before));
     }
     line
+}
+
+/// Returns the line that names the reconciliation a day relies on.
+fn relies_on(reconciliation: Option<&str>) -> String {
+    match reconciliation {
+        Some(id) => format!("  relies on  reconciliation {id}"),
+        None => "  relies on  no reconciliation".to_owned(),
+    }
 }
 
 /// Returns a line for each version of the programme by which coupons were granted, with counts if there are several.
@@ -260,10 +272,7 @@ fn report_text(signed: &Signed) -> String {
         let held = signed.report.held;
         lines.push(format!("  missed     {held} wait for a reconciliation of their source tables"));
     }
-    lines.push(match reconciliation {
-        Some((id, _)) => format!("  relies on  reconciliation {id}"),
-        None => "  relies on  no reconciliation".to_owned(),
-    });
+    lines.push(relies_on(reconciliation.as_ref().map(|(id, _)| id.as_str())));
     if !signed.report.is_after_barrier {
         lines.push(
             "  barrier    a wave was frozen before every lane had reached the end of its source".to_owned(),

@@ -26,9 +26,11 @@ struct PlanView {
     starts_at: Option<String>,
     noon_at: Option<String>,
     tables: Vec<TableView>,
-    /// The last whole reconciliation that left nothing wrong, and whether it is young enough for the day.
+    /// The reconciliation that midnight relied on; before midnight is frozen the last good one, and whether it is
+    /// young enough for the day.
     reconciliation: Option<String>,
     is_reconciled: bool,
+    is_frozen: bool,
     /// Source tables that this reconciliation does not prove; a user whom only these name waits until `waits_until`.
     unproven_tables: usize,
     without_reconciliation: &'static str,
@@ -77,6 +79,12 @@ pub(super) async fn run(
         let is_reconciled = reconciled_at
             .zip(starts_at)
             .is_some_and(|(at, starts_at)| at + programme.reconciliation_age >= starts_at);
+        let unproven_tables = last.as_ref().map_or(0, |last| last.unproven.len());
+        let frozen = found_run.as_ref().filter(|run| run.frozen > 0);
+        let (reconciliation, is_reconciled) = match frozen.map(|run| &run.reconciliation) {
+            Some(relied_on) => (relied_on.as_ref().map(|of_day| of_day.id.to_string()), relied_on.is_some()),
+            None => (last.map(|last| last.id), is_reconciled),
+        };
         views.push(PlanView {
             programme: programme.name.to_string(),
             day: day.to_string(),
@@ -85,9 +93,10 @@ pub(super) async fn run(
             starts_at: starts_at.map(|at| at.to_string()),
             noon_at: programme.at(day, programme.noon_at).map(|at| at.to_string()),
             tables,
-            unproven_tables: last.as_ref().map_or(0, |last| last.unproven.len()),
-            reconciliation: last.map(|last| last.id),
+            unproven_tables,
+            reconciliation,
             is_reconciled,
+            is_frozen: frozen.is_some(),
             without_reconciliation: match programme.without_reconciliation {
                 WithoutReconciliation::Go => "go",
                 WithoutReconciliation::Stop => "stop",
@@ -134,7 +143,8 @@ impl PlanView {
             lines.push(format!("  reads      {table}: {users} users; {reason}{left_out}"));
         }
         lines.push(match (&self.reconciliation, self.is_reconciled) {
-            (Some(id), true) => format!("  relies on  reconciliation {id}"),
+            (Some(id), true) => super::relies_on(Some(id.as_str())),
+            _ if self.is_frozen => super::relies_on(None),
             (found, _) => {
                 let found = found.as_ref().map_or_else(
                     || "there is no whole reconciliation".to_owned(),

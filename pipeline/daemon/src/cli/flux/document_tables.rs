@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
+use crate::retention::age::{TableState, state};
 use crate::wiring::{CapturedTable, TableExtent, Wiring};
 
 /// A captured table of payment documents, as its source has it.
@@ -36,20 +37,6 @@ pub(super) struct Round {
     pub months: i32,
 }
 
-/// The facts in the numbers of a table's name and in its newest document.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TableState {
-    /// The month that the table holds, or the last one of a year's table, and its age in months.
-    Month(YearMonth, i32),
-    /// The name has no month, or 99: no month ends the table.
-    NoMonth,
-    Empty,
-    /// The greatest key is no identifier, so nothing says how old the table is.
-    Odd,
-    /// The newest document, of the first month, is a year or more younger than the second one, which the name means.
-    TooNew(YearMonth, YearMonth),
-}
-
 impl DocumentTable {
     pub fn table(&self) -> &CapturedTable {
         &self.extent.table
@@ -64,30 +51,6 @@ impl DocumentTable {
     /// Returns the month of the table if it is `months` months old; otherwise why it is not due.
     pub fn due(&self, months: u32) -> Result<YearMonth, String> {
         self.state.due(months)
-    }
-}
-
-impl TableState {
-    fn due(self, months: u32) -> Result<YearMonth, String> {
-        match self {
-            TableState::Month(month, age) if age >= i32::try_from(months).unwrap_or(i32::MAX) => Ok(month),
-            TableState::Month(month, age) if age < 0 => {
-                Err(format!("it is not due: its year ends with {month}"))
-            }
-            TableState::Month(month, age) => {
-                Err(format!("it is not due: its newest document is of {month}'s table, {age} months old"))
-            }
-            TableState::NoMonth => {
-                Err("it is never due by a month: its name has none, so rows of it go one by one".to_owned())
-            }
-            TableState::Empty => Err("it is not due: it is empty".to_owned()),
-            TableState::Odd => {
-                Err("it is not known to be due: its greatest key is no identifier with a date".to_owned())
-            }
-            TableState::TooNew(newest, month) => Err(format!(
-                "it is not known to be due: its newest document is of {newest}, and its name means {month}"
-            )),
-        }
     }
 }
 
@@ -109,24 +72,6 @@ pub(super) async fn document_tables(wiring: &Wiring, today: Date) -> Result<Vec<
     }
     all.sort_by(|one, other| (&one.source, one.name()).cmp(&(&other.source, other.name())));
     Ok(all)
-}
-
-fn state(place: &TablePlace, greatest: Option<&[u8]>, system: u16, today: Date) -> TableState {
-    let of_table = |newest: YearMonth| match (place.strategy, place.month) {
-        (Some(Strategy::Year(year)), month) => Some(newest.of_year_table(year, month.unwrap_or(Month::No))),
-        (_, Some(Month::Of(number))) => Some(newest.of_table(number)),
-        (_, Some(Month::No) | None) => None,
-    };
-    if of_table(YearMonth::of(today)).is_none() {
-        return TableState::NoMonth;
-    }
-    let Some(greatest) = greatest else { return TableState::Empty };
-    let newest = FluxId::parse_of(greatest, system).ok().map(|newest| YearMonth::of(newest.parts().date));
-    match newest.and_then(|newest| Some((newest, of_table(newest)?))) {
-        Some((newest, month)) if !newest.is_near(month) => TableState::TooNew(newest, month),
-        Some((_, month)) => TableState::Month(month, month.months_until(YearMonth::of(today))),
-        None => TableState::Odd,
-    }
 }
 
 /// Returns when the year digit of a table with rows comes round. If the least key does not say the year of the name,

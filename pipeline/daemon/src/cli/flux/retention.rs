@@ -9,12 +9,14 @@ use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use serde::Serialize;
 
-use super::document_tables::{DocumentTable, TableState, document_tables, today};
+use super::document_tables::{DocumentTable, document_tables, today};
 use super::retention_round::{self, RoundView};
-use super::{retention_check, retention_cost};
+use super::{retention_check, retention_cost, retention_rows};
 use crate::cli::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::output;
+use crate::retention::age::TableState;
+use crate::retention::early::{EarlyTable, early_tables};
 use crate::wiring::Wiring;
 
 /// Due tables that the text lists, at most; `--json` has them all.
@@ -72,6 +74,8 @@ struct PlanView {
     /// Captured tables with a month in their name, and without one.
     tables_of_months: usize,
     tables_without_month: usize,
+    /// The rows of the tables without a month, of which a job deletes the old ones.
+    without_month: retention_rows::OldRows,
     /// Captured tables with a year digit in their name; they are among those of months.
     tables_by_year: usize,
     /// Tables by year with rows whose digit comes round within a year, or has come round.
@@ -79,6 +83,8 @@ struct PlanView {
     /// Tables whose greatest key is no identifier, or one of a year that the name does not mean.
     odd: Vec<String>,
     due: Vec<DueView>,
+    /// Tables that left before they were due, and whose rows stand in the index.
+    early: Vec<EarlyTable>,
     /// The ways to remove the due tables.
     ways: Vec<retention_cost::Way>,
 }
@@ -120,13 +126,26 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
         });
     }
     let total = |of: fn(&DueView) -> u64| -> u64 { due.iter().map(of).sum() };
-    let (rows, bytes) = (total(|due| due.rows), total(|due| due.bytes));
+    let extent = retention_cost::Extent {
+        tables: due.len() as u64,
+        rows: total(|due| due.rows),
+        retained_rows: total(|due| if due.is_retained { due.rows } else { 0 }),
+        bytes: total(|due| due.bytes),
+        has_marker: config.flux.as_ref().is_some_and(|flux| flux.retention_marker.is_some()),
+    };
+    let rule = retention_rows::Rule {
+        system: config.flux_places.system(),
+        today,
+        months: retention.months.get(),
+        rows_per_second: arguments.rows_per_second,
+    };
     Ok(PlanView {
         today: today.to_string(),
         retention_months: retention.months.get(),
         index_months_after: retention.index_months_after.get(),
         tables_of_months: tables.iter().filter(|table| !is_without_month(table)).count(),
         tables_without_month: tables.iter().filter(is_without_month).count(),
+        without_month: retention_rows::of(tables.iter().filter(is_without_month), rule),
         tables_by_year: tables.iter().filter(|table| table.is_by_year).count(),
         coming_round: retention_round::coming(&tables, ROUND_MONTHS),
         odd: tables
@@ -134,9 +153,16 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
             .filter(is_odd)
             .map(|table| format!("{} of {}", table.name(), table.source))
             .collect(),
-        ways: retention_cost::ways(due.len() as u64, rows, bytes, arguments.rows_per_second),
+        ways: retention_cost::ways(extent, arguments.rows_per_second),
         due,
+        early: early(wiring).await?,
     })
+}
+
+/// Returns the tables that left before they were due; none without an index.
+async fn early(wiring: &Wiring) -> Result<Vec<EarlyTable>, Fault> {
+    let Some((projection, _)) = wiring.relations_projection() else { return Ok(Vec::new()) };
+    early_tables(wiring, &wiring.derived(projection)?, None).await
 }
 
 /// Returns the number of documents of a table that a refund or the like follows within the refunds' time; 0 without an
@@ -181,9 +207,16 @@ impl PlanView {
                 .iter()
                 .map(|table| format!("odd         {table}: its greatest key is no identifier of its months")),
         );
+        lines.extend(self.without_month.lines());
+        lines.extend(self.early.iter().take(LINES_MAX).map(early_line));
         lines.extend(self.ways.iter().flat_map(retention_cost::Way::lines));
         lines.join("\n")
     }
+}
+
+fn early_line(early: &EarlyTable) -> String {
+    let EarlyTable { source, table, retired_on, why, .. } = early;
+    format!("too early   {table} of {source} left on {retired_on}: {why}")
 }
 
 impl DueView {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 /// Rows that one DELETE removes, so that no lock lasts.
-const DELETE_ROWS: u64 = 1_000;
+pub(super) const DELETE_ROWS: u64 = 1_000;
 /// Bytes of a logged statement that drops a table, about.
 const DROP_BYTES: u64 = 200;
 
@@ -26,8 +26,22 @@ pub(super) struct Way {
     formula: String,
 }
 
-/// Returns the three ways for so many tables, rows and bytes.
-pub(super) fn ways(tables: u64, rows: u64, bytes: u64, rows_per_second: u64) -> Vec<Way> {
+/// The due tables.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Extent {
+    pub tables: u64,
+    pub rows: u64,
+    /// Those of the rows whose tables have removal = "retain".
+    pub retained_rows: u64,
+    pub bytes: u64,
+    /// `flux.retention_marker` is set, so that a job can say which deletions are those of a retention rule.
+    pub has_marker: bool,
+}
+
+/// Returns the three ways for the due tables.
+pub(super) fn ways(due: Extent, rows_per_second: u64) -> Vec<Way> {
+    let Extent { tables, rows, retained_rows, bytes, has_marker } = due;
+    let withdrawn = rows.saturating_sub(retained_rows);
     let seconds = Some(rows.div_ceil(rows_per_second.max(1)));
     let deletes = rows.div_ceil(DELETE_ROWS);
     vec![
@@ -38,10 +52,11 @@ pub(super) fn ways(tables: u64, rows: u64, bytes: u64, rows_per_second: u64) -> 
             binlog_bytes: bytes,
             freed_bytes: 0,
             copied_bytes: 0,
-            index_rows_lost: rows,
+            index_rows_lost: if has_marker { withdrawn } else { rows },
             formula: format!(
                 "statements = rows / {DELETE_ROWS}; seconds = rows / {rows_per_second}; binlog = bytes, as every \
-                 deleted row is logged; freed = 0 until OPTIMIZE TABLE; each deleted row leaves the index"
+                 deleted row is logged; freed = 0 until OPTIMIZE TABLE; {}",
+                of_deletes(has_marker)
             ),
         },
         Way {
@@ -51,7 +66,7 @@ pub(super) fn ways(tables: u64, rows: u64, bytes: u64, rows_per_second: u64) -> 
             binlog_bytes: tables * DROP_BYTES,
             freed_bytes: bytes,
             copied_bytes: 0,
-            index_rows_lost: 0,
+            index_rows_lost: withdrawn,
             formula: format!(
                 "statements = tables; binlog = tables × {DROP_BYTES}; freed = bytes; with removal = \"retain\" no row \
                  leaves the index"
@@ -64,13 +79,25 @@ pub(super) fn ways(tables: u64, rows: u64, bytes: u64, rows_per_second: u64) -> 
             binlog_bytes: tables * DROP_BYTES,
             freed_bytes: bytes,
             copied_bytes: bytes,
-            index_rows_lost: 0,
+            index_rows_lost: withdrawn,
             formula: format!(
                 "statements = rows / {DELETE_ROWS} to copy + tables to drop; seconds = rows / {rows_per_second}; \
-                 copied = bytes; freed = bytes; if the history server is a source, its rows are captured once more"
+                 copied = bytes; freed = bytes; if the history server is a source, its rows are captured once more; \
+                 the index loses as much as by dropped tables"
             ),
         },
     ]
+}
+
+/// Says which deleted rows leave the index.
+fn of_deletes(has_marker: bool) -> &'static str {
+    match has_marker {
+        true => {
+            "behind flux.retention_marker a row deleted from a table with removal = \"retain\" stays in the index, and \
+             each other one leaves it"
+        }
+        false => "each deleted row leaves the index, as flux.retention_marker is not set",
+    }
 }
 
 impl Way {
@@ -103,8 +130,14 @@ mod tests {
     /// A month of the source document: 100 tables of 10 million rows and 20 GB each.
     #[test]
     fn a_month_of_the_source_document_costs_what_its_figures_make() {
-        let [deletes, drops, history] =
-            ways(100, 1_000_000_000, 2_000_000_000_000, 2_000).try_into().unwrap();
+        let due = Extent {
+            tables: 100,
+            rows: 1_000_000_000,
+            retained_rows: 1_000_000_000,
+            bytes: 2_000_000_000_000,
+            has_marker: false,
+        };
+        let [deletes, drops, history] = ways(due, 2_000).try_into().unwrap();
         assert_eq!((deletes.statements, deletes.seconds), (1_000_000, Some(500_000)));
         assert_eq!((deletes.binlog_bytes, deletes.freed_bytes), (2_000_000_000_000, 0));
         assert_eq!(deletes.index_rows_lost, 1_000_000_000);
@@ -113,5 +146,16 @@ mod tests {
         assert_eq!(size(deletes.binlog_bytes), "2000.0 GB");
         assert_eq!(size(20_000), "0.0 MB");
         assert!(deletes.lines()[1].contains("seconds = rows / 2000"), "{:?}", deletes.lines());
+    }
+
+    #[test]
+    fn rows_stay_in_the_index_behind_a_marker_where_their_table_retains_them() {
+        let due = Extent { tables: 2, rows: 30, retained_rows: 20, bytes: 1, has_marker: true };
+        let lost = |due| ways(due, 1).iter().map(|way| way.index_rows_lost).collect::<Vec<_>>();
+        assert_eq!(lost(due), [10, 10, 10]);
+        assert!(ways(due, 1)[0].formula.contains("behind flux.retention_marker"));
+        let unmarked = Extent { has_marker: false, ..due };
+        assert_eq!(lost(unmarked), [30, 10, 10]);
+        assert!(ways(unmarked, 1)[0].formula.ends_with("flux.retention_marker is not set"));
     }
 }

@@ -130,7 +130,7 @@ mod tests {
     use jiff::civil::date;
 
     use super::*;
-    use crate::cli::flux::document_tables::TableState;
+    use crate::retention::age::TableState;
     use crate::wiring::{CapturedTable, TableExtent};
 
     fn table(round: Round) -> DocumentTable {

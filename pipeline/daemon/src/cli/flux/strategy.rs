@@ -72,6 +72,14 @@ impl StrategyArguments {
         Names::parse_by_year(database, &self.year_atom_table, &self.year_composite_table)
     }
 
+    /// Returns the name of tables by year of a level.
+    pub(super) fn table(&self, level: Level) -> &String {
+        match level {
+            Level::Composite => &self.year_composite_table,
+            Level::Atom => &self.year_atom_table,
+        }
+    }
+
     /// Returns the meaning of the reserved digits of an identifier that has a year digit.
     pub(super) fn meaning(&self, id: &FluxId) -> Option<String> {
         let years = self.years()?;

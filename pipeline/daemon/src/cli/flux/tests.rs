@@ -157,6 +157,23 @@ fn both_strategies_are_explained_side_by_side_with_their_tables() {
 }
 
 #[test]
+fn the_number_of_tables_that_the_names_reach_is_said() {
+    let new = "2027010511031001000057000000001";
+    let one_database = ["--database", "flux", "--composite-table", "composite_{month:02}"];
+    let of_one_database = [&["explain", RECHARGE], &one_database[..]].concat();
+    for (words, tables) in [
+        (&["explain", RECHARGE][..], 1_300),
+        (&["explain", new, "--cut-over", "2027-01-01"][..], 13_000),
+        (&["place", "withdrawal", "--partition", "42"][..], 1_300),
+        (&of_one_database[..], 13),
+    ] {
+        let view = view_of(words);
+        assert_eq!(view.tables, Some(tables), "{words:?}");
+        assert!(view.text().contains(&format!("tables      {tables} of this level")), "{}", view.text());
+    }
+}
+
+#[test]
 fn a_new_document_is_placed_in_the_year_of_its_kind() {
     let recharge = "2027123011031001011057000000001";
     let below = |kind: &'static str| ["place", kind, "--parent", recharge];

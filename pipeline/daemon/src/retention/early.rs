@@ -1,0 +1,159 @@
+//! Tables of payment documents that left their source before they were due: somebody dropped or emptied them past
+//! `flux retention check`. The source has no row left that says the age, so the newest row of the index says it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use anabranch_pipeline::config::Config;
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::metrics as names;
+use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::shard::ShardId;
+use metrics::counter;
+use serde::Serialize;
+
+use super::age::{TableState, state};
+use crate::wiring::{DerivedStore, RetiredDocument, Wiring};
+
+/// Days after which the task does not ask for a retirement any more. A daemon that starts counts those of this time
+/// again.
+const DAYS: u32 = 2;
+
+/// A table that left too early, and whose rows stand in the index.
+#[derive(Debug, Serialize)]
+pub struct EarlyTable {
+    pub source: String,
+    pub table: String,
+    /// Day on which a lane passed its removal, as YYYY-MM-DD in UTC.
+    pub retired_on: String,
+    pub why: String,
+    #[serde(skip)]
+    retirement: (ShardId, u64),
+}
+
+/// Returns the tables that left too early within so many days, or at any time, by source and name.
+pub async fn early_tables(
+    wiring: &Wiring,
+    stores: &[DerivedStore],
+    days: Option<u32>,
+) -> Result<Vec<EarlyTable>, Fault> {
+    // Several lanes own rows of one table: the newest of all of them counts.
+    let mut newest: BTreeMap<(ShardId, u64), RetiredDocument> = BTreeMap::new();
+    for store in stores {
+        for document in store.newest_retired(days).await? {
+            let known = newest.entry((document.table.shard, document.position)).or_insert(document.clone());
+            if document.id > known.id {
+                *known = document;
+            }
+        }
+    }
+    let early =
+        newest.into_iter().filter_map(|(retirement, document)| judged(wiring.config(), retirement, document));
+    let mut early: Vec<EarlyTable> = early.collect();
+    early.sort_by(|one, other| (&one.source, &one.table).cmp(&(&other.source, &other.table)));
+    Ok(early)
+}
+
+/// Judges a table by the day on which it left. An heir is no table of a source: a job deleted its rows.
+fn judged(config: &Config, retirement: (ShardId, u64), newest: RetiredDocument) -> Option<EarlyTable> {
+    let RetiredDocument { table, retired_on, id, .. } = newest;
+    let name = format!("{}.{}", table.database, table.table);
+    let identity = TableIdentity {
+        entity: Entity::Flux,
+        shard: table.shard,
+        database: table.database.into(),
+        table: table.table.into(),
+    };
+    let place = config.flux_places.of_own_table(&identity)?;
+    let state = state(&place, Some(&id?), config.flux_places.system(), retired_on.parse().ok()?);
+    let why = state.due(config.flux_retention().months.get()).err()?;
+    (state != TableState::Odd).then_some(EarlyTable {
+        source: table.source,
+        table: name,
+        retired_on,
+        why,
+        retirement,
+    })
+}
+
+/// The tables that this process has counted. Clones share them, so an attempt knows those of the attempts before.
+#[derive(Debug, Clone, Default)]
+pub(super) struct EarlyTables(Arc<Mutex<BTreeSet<(ShardId, u64)>>>);
+
+impl EarlyTables {
+    /// Makes the counters of all sources.
+    pub(super) fn new(wiring: &Wiring) -> Self {
+        for source in &wiring.config().sources {
+            counter!(names::RETIRED_TABLES_EARLY, "source" => source.name.clone()).increment(0);
+        }
+        Self::default()
+    }
+
+    /// Counts the tables that left too early and were not counted here before, and names them in the log.
+    pub(super) async fn count(&self, wiring: &Wiring, stores: &[DerivedStore]) {
+        let found = match early_tables(wiring, stores, Some(DAYS)).await {
+            Ok(found) => found,
+            Err(fault) => {
+                tracing::warn!(%fault, "retired tables could not be asked for their age");
+                return;
+            }
+        };
+        let mut counted = self.0.lock().expect("no holder panics");
+        for early in found {
+            if counted.insert(early.retirement) {
+                let EarlyTable { source, table, retired_on, why, .. } = early;
+                tracing::warn!(source, table, retired_on, why, "a table left its source before it was due");
+                counter!(names::RETIRED_TABLES_EARLY, "source" => source).increment(1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_connectors::mysql::store::RetiredTable;
+
+    use super::*;
+
+    const CONFIG: &str = r#"
+name = "test"
+[log]
+url = "tls://u:p@127.0.0.1:1"
+[[entities]]
+entity = "flux"
+level = "composite"
+tables = "flux_00_{db}.composite_{partition:02}_{month:02}"
+removal = "retain"
+[[sources]]
+name = "source-a"
+url = "mysql://u:p@127.0.0.1:1"
+[[targets]]
+name = "target-a"
+url = "mysql://u:p@127.0.0.1:2"
+[[projections]]
+name = "relations"
+kind = "flux_relations"
+targets = ["target-a"]
+"#;
+
+    #[test]
+    fn a_table_that_left_before_its_sixteenth_month_is_early_and_an_heir_is_none() {
+        let config = Config::parse(CONFIG).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let why = |table: &str, generation, newest: Option<&str>, retired_on: &str| {
+            let shard = ShardId::of("source-a", "flux_00_0", table, generation);
+            let (source, database) = ("source-a".to_owned(), "flux_00_0".to_owned());
+            let table = RetiredTable { shard, source, database, table: table.to_owned() };
+            let id = newest.map(|newest| newest.as_bytes().to_vec());
+            let document = RetiredDocument { table, position: 1, retired_on: retired_on.to_owned(), id };
+            judged(&config, (shard, 1), document).map(|early| early.why)
+        };
+        let january = "composite_05_00";
+        let newest = Some("2016013111031001000050000000001");
+        assert_eq!(why(january, 0, newest, "2017-05-01"), None);
+        let early = why(january, 0, newest, "2017-04-30").unwrap();
+        assert!(early.ends_with("of 2016-01's table, 15 months old"), "{early}");
+        assert_eq!(why(january, 1, newest, "2017-04-30"), None, "no table of a source, as an heir");
+        assert_eq!(why(january, 0, None, "2017-04-30"), None, "no row says its age");
+        assert!(why("composite_05_99", 0, newest, "2027-04-30").is_some(), "no month ends it");
+    }
+}
