@@ -25,7 +25,7 @@ use anabranch_coupons::ports::{
 };
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{CouponKey, DayRun, MEMBERS_MAX, Member, Message, RunKey, Unique, part};
-use anabranch_coupons::report::Report;
+use anabranch_coupons::report::Report as DayReport;
 use anabranch_demo::Endpoint;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::birthday::MonthDay;
@@ -132,7 +132,7 @@ impl CouponSystem for Outside {
 struct NoQueue;
 
 impl DayReports for NoQueue {
-    async fn keep(&self, _: &RunKey, _: &DayRun, _: &Report) -> Result<(), Fault> {
+    async fn keep(&self, _: &RunKey, _: &DayRun, _: &DayReport) -> Result<(), Fault> {
         Ok(())
     }
 }

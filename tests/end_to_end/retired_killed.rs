@@ -141,7 +141,7 @@ async fn killed_beside_removals(installation: &Installation<'_>, step: usize, na
     );
     // The last of the changes: once the index lacks this document, it has taken the other ones.
     let delete = format!("DELETE FROM flux_00_0.composite_05_11 WHERE id = '{}'", withdrawn(step));
-    let removals = if step % 2 == 0 { drop + &job } else { job + &drop };
+    let removals = if step.is_multiple_of(2) { drop + &job } else { job + &drop };
     let before = retirements(installation).await;
     installation.execute("source-a", removals + &delete).await;
 
