@@ -90,7 +90,7 @@ async fn killed_at(installation: &Installation<'_>, name: &str) {
 }
 
 /// Number of these documents in the index.
-async fn standing(installation: &Installation<'_>, documents: &[String]) -> u64 {
+async fn stored_rows(installation: &Installation<'_>, documents: &[String]) -> u64 {
     let sql = format!(
         "SELECT COUNT(*) FROM flux_relations.flux_relation_05 WHERE id IN ('{}')",
         documents.join("', '")
@@ -153,10 +153,10 @@ async fn killed_beside_removals(installation: &Installation<'_>, step: usize, na
     }
     let parents: Vec<String> =
         (0..STEPS.len()).flat_map(|month| [&recharges(month)[..], &[retained(month)]].concat()).collect();
-    assert_eq!(standing(installation, &parents).await, 15, "{name}: before the next daemon");
+    assert_eq!(stored_rows(installation, &parents).await, 15, "{name}: before the next daemon");
     let mut daemon = installation.run();
     until_rows(installation, 24 - step as u64).await;
-    assert_eq!(standing(installation, &parents).await, 15, "{name}");
+    assert_eq!(stored_rows(installation, &parents).await, 15, "{name}");
     assert!(is_retired(installation, table(step)).await, "{name}");
     end(installation, &mut daemon).await;
 }
@@ -178,9 +178,9 @@ async fn outlived(installation: &Installation<'_>) {
     for (number, name) in failpoints::OUTLIVED.iter().enumerate() {
         killed_at(installation, name).await;
         let rows = if number == 0 { RECHARGES } else { 0 };
-        assert_eq!(standing(installation, &recharges(0)).await, rows, "{name}");
+        assert_eq!(stored_rows(installation, &recharges(0)).await, rows, "{name}");
         assert_eq!(is_retired(installation, table(0)).await, number < 3, "{name}");
-        assert_eq!(standing(installation, &recharges(1)).await, RECHARGES, "{name}: its turn comes later");
+        assert_eq!(stored_rows(installation, &recharges(1)).await, RECHARGES, "{name}: its turn comes later");
     }
     let daemon = installation.run();
     daemon.until_ready().await;
@@ -193,7 +193,7 @@ async fn outlived(installation: &Installation<'_>) {
     for month in 0..STEPS.len() {
         let is_there = month >= 2;
         let rows = if is_there { RECHARGES } else { 0 };
-        assert_eq!(standing(installation, &recharges(month)).await, rows, "month {month}");
+        assert_eq!(stored_rows(installation, &recharges(month)).await, rows, "month {month}");
         assert_eq!(is_retired(installation, table(month)).await, is_there, "month {month}");
     }
     // What followed a document that has gone still names it.

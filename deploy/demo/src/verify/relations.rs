@@ -162,8 +162,8 @@ pub(super) async fn compare(topology: &Topology, layer: &RelationLayer) -> Resul
     Ok(comparison)
 }
 
-/// Reads the claims of all source tables. Counts their rows, those whose table is not the one of their digits, and those
-/// whose digits are not the ones of their rule.
+/// Reads the claims of all source tables. Counts their rows, those whose table is not the one of their digits, and
+/// those whose digits are not the ones of their rule.
 async fn read_sources(
     topology: &Topology,
     layer: &RelationLayer,
