@@ -269,7 +269,7 @@ where
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
         let (batch, rows): (Vec<HeldRow>, Vec<LedgerRow>) = batch.into_iter().unzip();
         let answers: Vec<(HeldRow, Answer)> = batch.into_iter().zip(answers).collect();
-        let counts_errors = self.weigh(&answers);
+        let are_own = self.weigh(&answers);
         if self.settle_all(run, &answers, &rows).await? {
             failpoints::reach("coupons-after-settle").await;
             let given = answers.into_iter().map(|(held, _)| (held.candidate, held.taken));
@@ -278,7 +278,7 @@ where
         }
         let candidates: Vec<Candidate> = answers.iter().map(|(held, _)| held.candidate.clone()).collect();
         let carried = self.with_each(run, &candidates, |l| {
-            let write = |(held, answer): &(HeldRow, Answer)| {
+            let write = |((held, answer), is_own): (&(HeldRow, Answer), &bool)| {
                 let HeldRow { candidate, taken, .. } = held;
                 let Some(user) = l.users.get_mut(&candidate.member.user) else { return MessageEnd::Later };
                 let counts = match answer {
@@ -287,13 +287,13 @@ where
                         return MessageEnd::Done;
                     }
                     Answer::Rejected | Answer::Mismatch => true,
-                    Answer::Error => counts_errors,
+                    Answer::Error => *is_own,
                     // Without an answer about the user nothing counts.
                     Answer::Unknown | Answer::Busy | Answer::PoolEmpty | Answer::ConnectionExpired => false,
                 };
                 answered(user, taken, *answer, counts)
             };
-            answers.iter().map(write).collect::<Vec<_>>()
+            answers.iter().zip(&are_own).map(write).collect::<Vec<_>>()
         });
         let mut given = Vec::new();
         for ((held, answer), carried) in answers.iter().zip(carried.await?) {
@@ -324,23 +324,36 @@ where
         self.ledger.replace_rows(run, &rows).await
     }
 
-    /// Reports the answers to the breaker; returns whether an error counts as a user's own.
-    fn weigh(&self, answers: &[(HeldRow, Answer)]) -> bool {
+    /// Reports the answers to the breaker, in their order; returns for each whether it is an error of its user's own.
+    fn weigh(&self, answers: &[(HeldRow, Answer)]) -> Vec<bool> {
         let now = self.process.now();
         let has = |wanted: &[Answer]| answers.iter().any(|(_, answer)| wanted.contains(answer));
-        let is_about_users = has(&[Answer::Given, Answer::Rejected, Answer::Mismatch]);
-        if is_about_users {
-            self.breaker.answered();
+        let is_error = |(_, answer): &(HeldRow, Answer)| *answer == Answer::Error;
+        let is_about_user = |(_, answer): &(HeldRow, Answer)| {
+            matches!(answer, Answer::Given | Answer::Rejected | Answer::Mismatch)
+        };
+        let mut are_own = Vec::with_capacity(answers.len());
+        for alike in answers.chunk_by(|one, other| is_error(one) == is_error(other)) {
+            let is_own = if alike.iter().any(is_error) {
+                let users = alike.iter().map(|(held, _)| held.candidate.member.user);
+                !self.breaker.failed(now, users)
+            } else {
+                if alike.iter().any(is_about_user) {
+                    self.breaker.answered();
+                }
+                false
+            };
+            are_own.extend(alike.iter().map(|_| is_own));
+        }
+        // A batch without an answer says nothing about any one of its users: each is called for alone next time.
+        if has(&[Answer::Unknown]) && !answers.iter().any(|answer| is_error(answer) || is_about_user(answer))
+        {
+            self.breaker.failed(now, []);
         }
         if has(&[Answer::Busy, Answer::PoolEmpty]) {
             self.breaker.paused(now);
         }
-        if is_about_users || !has(&[Answer::Error, Answer::Unknown]) {
-            return is_about_users;
-        }
-        // A failed batch says nothing about any one of its users: each is called for alone next time.
-        let errors = answers.iter().filter(|(_, answer)| *answer == Answer::Error);
-        !self.breaker.failed(now, errors.map(|(held, _)| held.candidate.member.user))
+        are_own
     }
 
     /// Makes the columns follow the carried messages; the next day run and the reconciliation mend a failure here.

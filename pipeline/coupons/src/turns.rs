@@ -26,12 +26,17 @@ impl PageTurns {
         PageTurn { written: self.0.subscribe(), begins }
     }
 
-    /// Notes that all pages before this point are in the cohort.
+    /// Notes that all pages before this point are in the cohort. After [`Self::end`] it does nothing: a transaction that
+    /// was under way then may still be committed, and nothing follows it.
     pub fn written(&self, before: Cursor) {
-        self.0.send_replace(Some(before));
+        self.0.send_if_modified(|reached| {
+            let has_turns = reached.is_some();
+            *reached = has_turns.then_some(before);
+            has_turns
+        });
     }
 
-    /// Lets no later turn come.
+    /// Lets no later turn come, for good.
     pub fn end(&self) {
         self.0.send_replace(None);
     }
@@ -48,5 +53,34 @@ impl PageTurn {
         let mut written = self.written.clone();
         let reached = written.wait_for(|written| written.is_none_or(|cursor| cursor == self.begins)).await;
         reached.is_ok_and(|written| written.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(user: u64) -> Cursor {
+        Cursor { table: 0, after: Some(user) }
+    }
+
+    #[tokio::test]
+    async fn a_turn_comes_when_all_pages_before_it_are_written() {
+        let turns = PageTurns::new(Cursor::default());
+        assert!(turns.at(Cursor::default()).comes().await);
+        let second = turns.at(at(1));
+        let (comes, ()) = tokio::join!(second.comes(), async { turns.written(at(1)) });
+        assert!(comes);
+        assert_eq!(turns.reached(), Some(at(1)));
+    }
+
+    #[tokio::test]
+    async fn no_turn_comes_after_the_end_whatever_was_still_committed() {
+        let turns = PageTurns::new(Cursor::default());
+        let second = turns.at(at(1));
+        turns.end();
+        turns.written(at(1));
+        assert!(!second.comes().await && !turns.at(at(2)).comes().await);
+        assert_eq!(turns.reached(), None);
     }
 }

@@ -335,6 +335,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     return Ok(());
                 }
                 Verdict::Again(why) => {
+                    // First rows have no notes from before their read. A source whose readers are ahead of its
+                    // snapshots could refuse each of them, and a chunk is good at its second read.
+                    self.first_rows_failed();
                     self.discard(&read, why);
                     return Ok(());
                 }

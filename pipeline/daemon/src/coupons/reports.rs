@@ -123,10 +123,11 @@ fn id(programme: &str, day: &str, stage: &str) -> String {
 /// Adds a report to the chain, unless it is there; returns whether it did.
 async fn append(history: &impl History, report: &SignedReport, key: Option<&Secret>) -> Result<bool, Fault> {
     let id = report.id();
+    // The newest is read first: a report that another process adds after this read takes the number of this one.
+    let before = history.newest(1).await?.into_iter().next();
     if history.named(&id).await?.is_some() {
         return Ok(false);
     }
-    let before = history.newest(1).await?.into_iter().next();
     let text = serde_json::to_string(report).expect("a report holds text and numbers only");
     let ended = (id.as_str(), wall_clock::now_ms(), report.verdict());
     history.append(&seal(before.as_ref(), ended, text, key)).await?;
