@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::Fault;
@@ -11,6 +12,7 @@ use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 use metrics::counter;
 use serde::Serialize;
+use tokio::time::Instant;
 
 use super::age::{TableState, state};
 use crate::wiring::{DerivedStore, RetiredDocument, Wiring};
@@ -18,6 +20,11 @@ use crate::wiring::{DerivedStore, RetiredDocument, Wiring};
 /// Days after which the task does not ask for a retirement any more. A daemon that starts counts those of this time
 /// again.
 const DAYS: u32 = 2;
+/// Time from the start of a process to its first count, longer than the interval of any scrape: an increase is seen
+/// only from a value that was scraped before it.
+const FIRST_AFTER: Duration = Duration::from_secs(300);
+/// Time from one count to the next.
+const EVERY: Duration = Duration::from_secs(3600);
 
 /// A table that left too early, and whose rows stand in the index.
 #[derive(Debug, Serialize)]
@@ -76,9 +83,38 @@ fn judged(config: &Config, retirement: (ShardId, u64), newest: RetiredDocument) 
     })
 }
 
-/// The tables that this process has counted. Clones share them, so an attempt knows those of the attempts before.
-#[derive(Debug, Clone, Default)]
-pub(super) struct EarlyTables(Arc<Mutex<BTreeSet<(ShardId, u64)>>>);
+/// The tables that this process has counted. Clones share them: an attempt knows those of the attempts before, and a
+/// projection those of the others.
+#[derive(Debug, Clone)]
+pub(super) struct EarlyTables(Arc<Mutex<Counted>>);
+
+#[derive(Debug)]
+struct Counted {
+    tables: BTreeSet<(ShardId, u64)>,
+    /// Moment of the first count of each projection.
+    first: Instant,
+    /// Moment of the next count of each projection that was counted.
+    next: BTreeMap<String, Instant>,
+}
+
+impl Counted {
+    fn new(started: Instant) -> Self {
+        Self { tables: BTreeSet::new(), first: started + FIRST_AFTER, next: BTreeMap::new() }
+    }
+
+    fn next(&self, projection: &str) -> Instant {
+        self.next.get(projection).copied().unwrap_or(self.first)
+    }
+
+    /// Returns whether the projection is to be counted now; if so, the next time is later.
+    fn is_due(&mut self, projection: &str, now: Instant) -> bool {
+        let is_due = self.next(projection) <= now;
+        if is_due {
+            self.next.insert(projection.to_owned(), now + EVERY);
+        }
+        is_due
+    }
+}
 
 impl EarlyTables {
     /// Makes the counters of all sources.
@@ -86,7 +122,18 @@ impl EarlyTables {
         for source in &wiring.config().sources {
             counter!(names::RETIRED_TABLES_EARLY, "source" => source.name.clone()).increment(0);
         }
-        Self::default()
+        Self(Arc::new(Mutex::new(Counted::new(Instant::now()))))
+    }
+
+    /// Returns whether the projection is to be counted now; the caller does so.
+    pub(super) fn is_due(&self, projection: &str, now: Instant) -> bool {
+        self.0.lock().expect("no holder panics").is_due(projection, now)
+    }
+
+    /// Returns the time until the next count of the projection, at most `longest`.
+    pub(super) fn pause(&self, projection: &str, now: Instant, longest: Duration) -> Duration {
+        let next = self.0.lock().expect("no holder panics").next(projection);
+        next.saturating_duration_since(now).min(longest)
     }
 
     /// Counts the tables that left too early and were not counted here before, and names them in the log.
@@ -100,7 +147,7 @@ impl EarlyTables {
         };
         let mut counted = self.0.lock().expect("no holder panics");
         for early in found {
-            if counted.insert(early.retirement) {
+            if counted.tables.insert(early.retirement) {
                 let EarlyTable { source, table, retired_on, why, .. } = early;
                 tracing::warn!(source, table, retired_on, why, "a table left its source before it was due");
                 counter!(names::RETIRED_TABLES_EARLY, "source" => source).increment(1);
@@ -155,5 +202,16 @@ targets = ["target-a"]
         assert_eq!(why(january, 1, newest, "2017-04-30"), None, "no table of a source, as an heir");
         assert_eq!(why(january, 0, None, "2017-04-30"), None, "no row says its age");
         assert!(why("composite_05_99", 0, newest, "2027-04-30").is_some(), "no month ends it");
+    }
+
+    #[test]
+    fn the_first_count_waits_for_a_scrape_and_each_projection_has_its_hour() {
+        let start = Instant::now();
+        let mut counted = Counted::new(start);
+        let mut is_due =
+            |projection, seconds| counted.is_due(projection, start + Duration::from_secs(seconds));
+        assert!(!is_due("a", 0) && !is_due("a", 299));
+        assert!(is_due("a", 300) && !is_due("a", 301) && is_due("b", 301));
+        assert!(!is_due("a", 3_899) && is_due("a", 3_900) && is_due("b", 3_901));
     }
 }
