@@ -149,12 +149,12 @@ tables = "flux_00_{db}.atom_{partition:02}_{month:02}"
     installation.write_configuration_text(&text);
     installation.command(&["setup"]).await.expect_success();
     let check = installation.command(&["check"]).await.expect_success();
-    assert!(!check.stdout.contains("databases of payment documents"), "nothing to compare: {check:?}");
+    assert!(!check.stdout.contains("tables of payment documents"), "nothing to compare: {check:?}");
     installation.write_configuration_text(&text.replace("fail_over", "main"));
     let check = installation.command(&["check"]).await;
     assert_eq!(check.exit_code, 2, "{check:?}");
-    let expected =
-        "source source-b: source source-a of its region and side has 1 of its databases, too: flux_00_0";
+    let expected = "source source-b: source source-a of its region and side has 1 of its tables in 1 databases, too: \
+                    flux_00_0.atom_05_00";
     let is_named = |line: &str| line.contains("[config-invalid]") && line.contains(expected);
     assert!(check.stderr.lines().any(is_named), "{check:?}");
 }

@@ -17,6 +17,7 @@ use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
 use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::early::EarlyTables;
@@ -31,13 +32,22 @@ const STEP_PAUSE: Duration = Duration::from_millis(250);
 /// Pause while no row has outlived its table: they do so by the month.
 const IDLE_PAUSE: Duration = Duration::from_secs(3600);
 
-/// Starts the task for a projection whose source tables may be retired.
-pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, projection: &str) {
-    let (wiring, projection) = (wiring.clone(), projection.to_owned());
+/// Starts a task for each projection whose source tables may be retired. The tasks share the tables that were counted:
+/// a table that left is retired in each projection.
+pub fn spawn_sweeps(supervisor: &mut Supervisor, wiring: &Wiring) {
+    let projections: Vec<&str> = wiring.retaining_projections().collect();
+    if projections.is_empty() {
+        return;
+    }
+    let early = EarlyTables::new(wiring);
+    projections.into_iter().for_each(|projection| spawn_sweep(supervisor, wiring, projection, &early));
+}
+
+fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, projection: &str, early: &EarlyTables) {
+    let (wiring, projection, early) = (wiring.clone(), projection.to_owned(), early.clone());
     for metric in [names::RETIRED_ROWS_REMOVED, names::RETIRED_TABLES_FORGOTTEN] {
         counter!(metric, "projection" => projection.clone()).increment(0);
     }
-    let early = EarlyTables::new(&wiring);
     supervisor.spawn(&sweep_task(&projection), move |handle: TaskHandle, cancel: CancellationToken| {
         let (wiring, projection, early) = (wiring.clone(), projection.clone(), early.clone());
         async move { sweep(&wiring, &projection, &early, &handle, &cancel).await }
@@ -56,14 +66,16 @@ async fn sweep(
     let targets = wiring.derived(projection)?;
     let mut places: Vec<Option<SweepPlace>> = vec![None; targets.len()];
     let work = async |swept: watch::Sender<Lsn>| loop {
-        let is_done = step(&targets, projection, months, &mut places).await?;
-        if is_done {
+        // A removal may last days, and the fault of a target ends the attempt: the count waits for neither.
+        if early.is_due(projection, Instant::now()) {
             early.count(wiring, &targets).await;
         }
+        let is_done = step(&targets, projection, months, &mut places).await?;
         swept.send_modify(|_| {});
+        let pause = if is_done { early.pause(projection, Instant::now(), IDLE_PAUSE) } else { STEP_PAUSE };
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            () = tokio::time::sleep(if is_done { IDLE_PAUSE } else { STEP_PAUSE }) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     };
     under_lease(log, handle, cancel, work).await

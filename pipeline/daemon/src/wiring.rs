@@ -42,7 +42,7 @@ pub use self::coupons::{
     COUPON_ACK_WAIT, CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger,
     CouponQueue, CouponQueuePart, CouponSources, CouponTables, PastReports,
 };
-pub use self::derived::{DerivedStore, RetiredDocument, SweepPlace};
+pub use self::derived::{DerivedStore, Newest, RetiredDocument, RetiredTable, SweepPlace};
 pub use self::documents::Documents;
 pub use self::flux::{FluxIdentifiers, FluxSequence};
 pub use self::lane::LaneStore;

@@ -47,7 +47,7 @@ pub use self::operations::MysqlOperations;
 pub use self::outbox::MysqlOutbox;
 use self::outbox::{CACHE_TABLE, OUTBOX_TABLE};
 pub use self::relations::MysqlRelations;
-pub use self::retired::{Outlived, RetiredDocument, RetiredTable, SweepPlace};
+pub use self::retired::{Newest, Outlived, RetiredDocument, RetiredTable, SweepPlace};
 pub use self::rows::MysqlRows;
 use self::session::Session;
 pub use self::setup::SetupReport;

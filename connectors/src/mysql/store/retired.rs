@@ -40,9 +40,23 @@ pub struct RetiredDocument {
     pub position: u64,
     /// Day on which the lane passed it, as YYYY-MM-DD in UTC.
     pub retired_on: String,
-    /// `None` = the derived table has no row of it.
-    pub id: Option<Vec<u8>>,
+    pub newest: Newest,
+    /// The derived table that was asked, by its number.
+    pub derived_table: u32,
 }
+
+/// The identifier of the newest document of a retirement in one derived table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Newest {
+    /// The derived table has no row of the retirement.
+    Missing,
+    Found(Vec<u8>),
+    /// Rows of the next table of that name have greater identifiers.
+    Hidden,
+}
+
+/// Rows of the next table that a search for the newest document of a retirement reads, at most: some ten milliseconds.
+const HIDING_ROWS_MAX: u64 = 10_000;
 
 /// The result of one step of a removal.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -147,14 +161,20 @@ pub(super) fn add(retired: &mut RetiredShards, retirements: &[Retirement]) {
     }
 }
 
-/// Shard, source, database, table, position, day and newest identifier of a retirement.
-type StoredRetirement = (u64, String, String, String, u64, String, Option<Vec<u8>>);
+/// Shard, source, database, table, position and day of a retirement; the greatest identifier of its shard, and whether
+/// the retirement covers that row.
+type StoredRetirement = (u64, String, String, String, u64, String, Option<Vec<u8>>, Option<u64>);
 
-fn newest_document(row: Row) -> Option<RetiredDocument> {
-    let (shard, source, database, table, position, retired_on, id) =
+fn newest_document(row: Row, derived_table: u32) -> Option<RetiredDocument> {
+    let (shard, source, database, table, position, retired_on, id, is_covered) =
         mysql_async::from_row_opt::<StoredRetirement>(row).ok()?;
     let table = RetiredTable { shard: ShardId::from_u64(shard)?, source, database, table };
-    Some(RetiredDocument { table, position, retired_on, id })
+    let newest = match (id, is_covered) {
+        (None, _) => Newest::Missing,
+        (Some(id), Some(1)) => Newest::Found(id),
+        (Some(_), _) => Newest::Hidden,
+    };
+    Some(RetiredDocument { table, position, retired_on, newest, derived_table })
 }
 
 impl MysqlRows {
@@ -215,7 +235,8 @@ impl MysqlRows {
     }
 
     /// Returns the newest document of each table that was retired in the last `days` days, or at any time: once for
-    /// each derived table of its lane.
+    /// each derived table of its lane. It reads the row with the greatest identifier of each shard and no other, so
+    /// [`Self::newest_hidden`] has to look behind rows of a next table.
     pub async fn newest_retired(&self, days: Option<u32>) -> Result<Vec<RetiredDocument>, Fault> {
         if !self.has_retired().await? {
             return Ok(Vec::new());
@@ -232,16 +253,38 @@ impl MysqlRows {
             for index in self.assignment.owned_by(lane) {
                 let table = self.table(index)?;
                 let name = quote_table(&table.database, &table.table);
+                let greatest = format!(
+                    "FROM {name} AS `d` WHERE `d`.`shard_id` = `r`.`shard_id` ORDER BY `d`.`id` DESC LIMIT 1"
+                );
                 let sql = format!(
                     "SELECT `r`.`shard_id`, `r`.`source`, `r`.`source_database`, `r`.`source_table`, `r`.`position`, \
-                     DATE_FORMAT(`r`.`retired_at`, '%Y-%m-%d'), (SELECT `d`.`id` FROM {name} AS `d` WHERE \
-                     `d`.`shard_id` = `r`.`shard_id` AND `d`.`lsn` <= `r`.`position` ORDER BY `d`.`id` DESC LIMIT 1) \
-                     FROM {retired} AS `r` WHERE {condition} AND `r`.`lane` = {lane}"
+                     DATE_FORMAT(`r`.`retired_at`, '%Y-%m-%d'), (SELECT `d`.`id` {greatest}), (SELECT `d`.`lsn` <= \
+                     `r`.`position` {greatest}) FROM {retired} AS `r` WHERE {condition} AND `r`.`lane` = {lane}"
                 );
-                found.extend(self.pool.rows(sql).await?.into_iter().filter_map(newest_document));
+                let rows = self.pool.rows(sql).await?;
+                found.extend(rows.into_iter().filter_map(|row| newest_document(row, index)));
             }
         }
         Ok(found)
+    }
+
+    /// Looks for the newest document of a retirement behind the rows of the next table, among a bounded number of rows.
+    pub async fn newest_hidden(&self, retired: &RetiredDocument) -> Result<Newest, Fault> {
+        let table = self.table(retired.derived_table)?;
+        let sql = format!(
+            "SELECT MAX(CASE WHEN `t`.`lsn` <= {} THEN `t`.`id` END), COUNT(*) FROM (SELECT `id`, `lsn` FROM {} WHERE \
+             `shard_id` = {} ORDER BY `id` DESC LIMIT {HIDING_ROWS_MAX}) AS `t`",
+            retired.position,
+            quote_table(&table.database, &table.table),
+            retired.table.shard
+        );
+        let found = self.pool.rows(sql).await?.into_iter().next();
+        let found = found.and_then(|row| mysql_async::from_row_opt::<(Option<Vec<u8>>, u64)>(row).ok());
+        Ok(match found {
+            Some((Some(id), _)) => Newest::Found(id),
+            Some((None, read)) if read < HIDING_ROWS_MAX => Newest::Missing,
+            _ => Newest::Hidden,
+        })
     }
 
     /// Examines at most `rows` derived rows of the source table that was retired longest ago, if that is `months`

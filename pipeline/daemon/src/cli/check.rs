@@ -160,8 +160,8 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
         Some(Checked { warnings, ..Checked::of("counters of flux.sequence_url", faults) })
     };
     let sites = async {
-        let faults = sites::shared_databases(wiring).await?;
-        Some(Checked::of("databases of payment documents", faults))
+        let faults = sites::shared_tables(wiring).await?;
+        Some(Checked::of("tables of payment documents", faults))
     };
     let (mut checked, replicas, log, targets, caches, coupons, flux, sites) = tokio::join!(
         join_all(sources),

@@ -236,9 +236,7 @@ fn spawn_tasks(
                 tasks::spawn_sweep(&mut others, wiring, &documents, kept);
             }
         }
-        for projection in wiring.retaining_projections() {
-            retention::spawn_sweep(&mut others, wiring, projection);
-        }
+        retention::spawn_sweeps(&mut others, wiring);
     }
     if roles.contains(&Role::Reconciler) {
         reconciliations::spawn_reconciliations(&mut others, wiring);

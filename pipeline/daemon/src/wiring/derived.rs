@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::ops::RangeInclusive;
 
-use anabranch_connectors::mysql::store::{MysqlRows, Outlived, RetiredTable};
-pub use anabranch_connectors::mysql::store::{RetiredDocument, SweepPlace};
+use anabranch_connectors::mysql::store::{MysqlRows, Outlived};
+pub use anabranch_connectors::mysql::store::{Newest, RetiredDocument, RetiredTable, SweepPlace};
 use anabranch_connectors::search::SearchRows;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows, ForeignRow, ForeignRows};
@@ -51,6 +51,15 @@ impl DerivedStore {
         match self {
             Self::Mysql(rows) => rows.newest_retired(days).await,
             Self::Search(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// Looks for the newest document of a retirement behind rows of the next table, as [`MysqlRows::newest_hidden`]
+    /// does.
+    pub async fn newest_hidden(&self, retired: &RetiredDocument) -> Result<Newest, Fault> {
+        match self {
+            Self::Mysql(rows) => rows.newest_hidden(retired).await,
+            Self::Search(_) => Ok(Newest::Missing),
         }
     }
 

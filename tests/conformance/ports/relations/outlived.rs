@@ -1,6 +1,6 @@
 //! Rows of payment documents that have outlived their retired table.
 
-use anabranch_connectors::mysql::store::Outlived;
+use anabranch_connectors::mysql::store::{Newest, Outlived};
 use anabranch_schemas::change::Action;
 
 use super::{Document, Ground, Server, Writer, foreign_and_retired};
@@ -19,8 +19,16 @@ async fn rows_that_have_outlived_their_table_go_in_steps_and_no_other_rows() {
     let retired = rows[0].retired_tables().await.unwrap();
     assert_eq!((retired.len(), retired[0].table.as_str()), (1, "document_01"));
     let newest = rows[0].newest_retired(Some(1)).await.unwrap();
-    let newest = newest.into_iter().filter_map(|document| document.id).max();
-    assert_eq!(newest, Some(documents[4].1.id.digits().to_vec()), "rows of the next table do not count");
+    let hidden: Vec<_> = newest.iter().filter(|document| document.newest == Newest::Hidden).collect();
+    assert_eq!(hidden.len(), 1, "the next table has the greatest identifier: {newest:?}");
+    let mut others = newest.iter().filter(|document| document.newest != Newest::Hidden);
+    assert!(others.all(|document| document.newest == Newest::Missing), "{newest:?}");
+    let found = rows[0].newest_hidden(hidden[0]).await.unwrap();
+    assert_eq!(
+        found,
+        Newest::Found(documents[4].1.id.digits().to_vec()),
+        "rows of the next table do not count"
+    );
     assert!(rows[0].remove_outlived(1, 2, None).await.unwrap().is_done, "it left a moment ago");
     let (mut removed, mut step) = (0, Outlived::default());
     while step.tables == 0 {

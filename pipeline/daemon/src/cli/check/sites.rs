@@ -1,5 +1,6 @@
-//! Databases of payment documents that two sources of one region and side both have. Two servers may share the
-//! databases of a region and side, but a document lies on one of them: the index would have the others twice.
+//! Tables of payment documents that two sources of one region and side both have. Two servers may share the databases
+//! of a region and side, and the tables of a database, but a table lies on one of them: the index would have the
+//! documents of the others twice.
 
 use std::collections::BTreeSet;
 
@@ -11,20 +12,21 @@ use futures::future::join_all;
 
 use crate::wiring::Wiring;
 
-/// Databases that a fault names, at most.
+/// Tables that a fault names, at most.
 const NAMES_MAX: usize = 5;
 
-/// The databases with captured tables of payment documents on one source.
+/// The captured tables of payment documents on one source.
 #[derive(Debug)]
 struct Listed<'s> {
     source: &'s str,
     site: (Region, Side),
-    databases: BTreeSet<String>,
+    /// Database and name of each.
+    tables: BTreeSet<(String, String)>,
 }
 
-/// Returns a fault for each pair of sources that have a database in common; `None` if there is no pair to compare. A
+/// Returns a fault for each pair of sources that have a table in common; `None` if there is no pair to compare. A
 /// source that cannot be read is left out here: its own check names the fault.
-pub(super) async fn shared_databases(wiring: &Wiring) -> Option<Vec<Fault>> {
+pub(super) async fn shared_tables(wiring: &Wiring) -> Option<Vec<Fault>> {
     let sources = &wiring.config().sources;
     let compared = sources.iter().filter_map(|source| {
         let site = source.flux?;
@@ -36,8 +38,8 @@ pub(super) async fn shared_databases(wiring: &Wiring) -> Option<Vec<Fault>> {
             Err(_) => Vec::new(),
         };
         let documents = tables.into_iter().filter(|table| table.entity == Entity::Flux);
-        let databases = documents.map(|table| table.database.into_owned()).collect();
-        Listed { source: &source.name, site, databases }
+        let tables = documents.map(|table| (table.database.into_owned(), table.table.into_owned())).collect();
+        Listed { source: &source.name, site, tables }
     });
     let listed = join_all(listed).await;
     (!listed.is_empty()).then(|| faults(&listed))
@@ -47,22 +49,28 @@ fn faults(listed: &[Listed<'_>]) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (index, one) in listed.iter().enumerate() {
         for other in listed[..index].iter().filter(|other| other.site == one.site) {
-            let shared: Vec<&str> =
-                one.databases.intersection(&other.databases).map(String::as_str).collect();
+            let shared: Vec<_> = one.tables.intersection(&other.tables).collect();
             if shared.is_empty() {
                 continue;
             }
-            let names = shared[..shared.len().min(NAMES_MAX)].join(", ");
+            let databases: BTreeSet<&str> = shared.iter().map(|(database, _)| database.as_str()).collect();
+            let names: Vec<String> = shared
+                .iter()
+                .take(NAMES_MAX)
+                .map(|(database, table)| format!("{database}.{table}"))
+                .collect();
             let found = format!(
-                "source {} of its region and side has {} of its databases, too: {names}",
+                "source {} of its region and side has {} of its tables in {} databases, too: {}",
                 other.source,
-                shared.len()
+                shared.len(),
+                databases.len(),
+                names.join(", ")
             );
             let fault = Fault::new(Code::ConfigInvalid, format!("source {}", one.source), found);
             faults.push(
                 fault
-                    .needs("each database of a region and side on one server")
-                    .remedy("correct `flux` of one of the sources, or remove the copy of the databases"),
+                    .needs("each table of a region and side on one server")
+                    .remedy("correct `flux` of one of the sources, or remove the copy of the tables"),
             );
         }
     }
@@ -74,22 +82,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_database_of_two_sources_of_one_region_and_side_is_named() {
-        let listed = |source, side, databases: &[u32]| Listed {
+    fn a_table_of_two_sources_of_one_region_and_side_is_named() {
+        let listed = |source, side, tables: &[(u32, u32)]| Listed {
             source,
             site: (Region::Singapore, side),
-            databases: databases.iter().map(|database| format!("flux_00_{database}")).collect(),
+            tables: tables
+                .iter()
+                .map(|(database, table)| (format!("flux_00_{database}"), format!("atom_05_{table:02}")))
+                .collect(),
         };
-        let main = [listed("a", Side::Main, &[0, 1, 2]), listed("b", Side::Main, &[3, 4])];
+        let main = [listed("a", Side::Main, &[(0, 1), (1, 1)]), listed("b", Side::Main, &[(3, 1)])];
         assert!(faults(&main).is_empty());
-        let both = [listed("a", Side::Main, &[0, 1]), listed("f", Side::FailOver, &[0, 1])];
+        let moved = [listed("a", Side::Main, &[(0, 1)]), listed("b", Side::Main, &[(0, 2)])];
+        assert!(faults(&moved).is_empty(), "a table moved to another server");
+        let both = [listed("a", Side::Main, &[(0, 1)]), listed("f", Side::FailOver, &[(0, 1)])];
         assert!(faults(&both).is_empty());
-        let shared = [listed("a", Side::Main, &[0, 1, 2]), listed("b", Side::Main, &[1, 2, 3])];
+        let shared = [
+            listed("a", Side::Main, &[(0, 1), (1, 1), (2, 1), (2, 2)]),
+            listed("b", Side::Main, &[(1, 1), (2, 1), (2, 2), (2, 3)]),
+        ];
         let found = faults(&shared);
         assert_eq!(found.len(), 1);
         let text = found[0].to_string();
-        let expected = "source b: source a of its region and side has 2 of its databases, too: flux_00_1, flux_00_2; \
-                        needed: each database";
+        let expected = "source b: source a of its region and side has 3 of its tables in 2 databases, too: \
+                        flux_00_1.atom_05_01, flux_00_2.atom_05_01, flux_00_2.atom_05_02; needed: each table";
         assert!(text.contains(expected), "{text}");
     }
 }

@@ -16,7 +16,7 @@ use crate::cli::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::output;
 use crate::retention::age::TableState;
-use crate::retention::early::{EarlyTable, early_tables};
+use crate::retention::early::{EarlyTable, Judged, early_tables};
 use crate::wiring::Wiring;
 
 /// Due tables that the text lists, at most; `--json` has them all.
@@ -85,6 +85,8 @@ struct PlanView {
     due: Vec<DueView>,
     /// Tables that left before they were due, and whose rows stand in the index.
     early: Vec<EarlyTable>,
+    /// A sentence for each table that left and whose age nothing says, and for each target that did not answer.
+    early_unknown: Vec<String>,
     /// The ways to remove the due tables.
     ways: Vec<retention_cost::Way>,
 }
@@ -139,6 +141,7 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
         months: retention.months.get(),
         rows_per_second: arguments.rows_per_second,
     };
+    let judged = judged(wiring).await?;
     Ok(PlanView {
         today: today.to_string(),
         retention_months: retention.months.get(),
@@ -155,14 +158,15 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
             .collect(),
         ways: retention_cost::ways(extent, arguments.rows_per_second),
         due,
-        early: early(wiring).await?,
+        early: judged.early,
+        early_unknown: judged.unknown,
     })
 }
 
-/// Returns the tables that left before they were due; none without an index.
-async fn early(wiring: &Wiring) -> Result<Vec<EarlyTable>, Fault> {
-    let Some((projection, _)) = wiring.relations_projection() else { return Ok(Vec::new()) };
-    early_tables(wiring, &wiring.derived(projection)?, None).await
+/// Judges the tables that left; none without an index.
+async fn judged(wiring: &Wiring) -> Result<Judged, Fault> {
+    let Some((projection, _)) = wiring.relations_projection() else { return Ok(Judged::default()) };
+    Ok(early_tables(wiring, &wiring.derived(projection)?, None).await)
 }
 
 /// Returns the number of documents of a table that a refund or the like follows within the refunds' time; 0 without an
@@ -209,6 +213,8 @@ impl PlanView {
         );
         lines.extend(self.without_month.lines());
         lines.extend(self.early.iter().take(LINES_MAX).map(early_line));
+        let unknown = self.early_unknown.iter().take(LINES_MAX);
+        lines.extend(unknown.map(|reason| format!("unknown     {reason}")));
         lines.extend(self.ways.iter().flat_map(retention_cost::Way::lines));
         lines.join("\n")
     }
