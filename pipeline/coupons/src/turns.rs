@@ -26,8 +26,8 @@ impl PageTurns {
         PageTurn { written: self.0.subscribe(), begins }
     }
 
-    /// Notes that all pages before this point are in the cohort. After [`Self::end`] it does nothing: a transaction that
-    /// was under way then may still be committed, and nothing follows it.
+    /// Notes that all pages before this point are in the cohort. After [`Self::end`] it does nothing: a transaction
+    /// that was under way then may still be committed, and nothing follows it.
     pub fn written(&self, before: Cursor) {
         self.0.send_if_modified(|reached| {
             let has_turns = reached.is_some();
