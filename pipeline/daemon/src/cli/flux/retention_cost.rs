@@ -31,7 +31,7 @@ pub(super) struct Way {
 pub(super) struct Extent {
     pub tables: u64,
     pub rows: u64,
-    /// Those of the rows whose tables have removal = "retain".
+    /// Number of rows in tables that have `removal = "retain"`.
     pub retained_rows: u64,
     pub bytes: u64,
     /// `flux.retention_marker` is set, so that a job can say which deletions are those of a retention rule.
