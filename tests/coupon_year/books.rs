@@ -19,6 +19,16 @@ pub struct BookEntry {
     pub coupon: String,
 }
 
+/// An issue of a row, with the run that the ledger had then, or before it was restored. A restored ledger may begin the
+/// day anew by other rules.
+#[derive(Debug, Clone)]
+pub struct Issue {
+    pub run: RunKey,
+    pub day_run: Option<DayRun>,
+    pub member: Member,
+    pub token: Unique,
+}
+
 /// The coupon system: it forgets keys and never forgets a given coupon.
 pub struct CouponBooks {
     pub books: Vec<BookEntry>,
@@ -31,8 +41,8 @@ pub struct CouponBooks {
     pub busy_until: Timestamp,
     /// Users whose presence in a call makes it fail with 500, and nothing is done.
     pub failing: BTreeSet<u64>,
-    /// The last issue of each row: the run, the member and the token.
-    pub issued: BTreeMap<CouponKey, (RunKey, Member, Unique)>,
+    /// The last issue of each row.
+    pub issued: BTreeMap<CouponKey, Issue>,
     pub issued_since_restore: BTreeSet<Unique>,
     pub called: BTreeSet<Unique>,
     /// Whether the ledger lacks a call, since a restore.
@@ -92,7 +102,9 @@ impl CouponBooks {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    pub fn restored(&mut self, chain: &BTreeSet<Unique>) {
+    /// Takes note of a ledger that was restored to a copy with this chain and these runs.
+    pub fn restored(&mut self, chain: &BTreeSet<Unique>, runs: &BTreeMap<RunKey, DayRun>) {
+        self.versions.extend(runs.iter().map(|(key, run)| (key.clone(), run.clone())));
         // The copy does not know the requests since it was made.
         self.asked.clear();
         self.issued_since_restore.clear();

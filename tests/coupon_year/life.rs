@@ -433,7 +433,7 @@ fn restore(world: &mut World) {
     let newest = copies.last().copied().cloned();
     let any = copies.choose(&mut rand_of(&mut world.random)).copied().cloned();
     let Some((_, database)) = (if world.random.random_bool(0.7) { newest } else { any }) else { return };
-    world.books.restored(&database.chain);
+    world.books.restored(&database.chain, &database.runs);
     world.database = database;
     world.restored_at = Some(world.now);
 }

@@ -29,7 +29,7 @@ fn restored() -> Script {
 
 fn restore(script: &Script, copy: Database) {
     let mut world = script.life.world();
-    world.books.restored(&copy.chain);
+    world.books.restored(&copy.chain, &copy.runs);
     world.database = copy;
     world.restored_at = Some(world.now);
 }

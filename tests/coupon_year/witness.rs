@@ -12,7 +12,7 @@ use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
 
-use crate::books::BookEntry;
+use crate::books::{BookEntry, Issue};
 use crate::world::{UserRow, World, minutes};
 
 /// A source row may have named the birthday for up to this long before the call.
@@ -22,12 +22,14 @@ const LIVE: SignedDuration = ATTEMPT_TIMEOUT;
 pub fn issued(world: &mut World, run: &RunKey, user: u64) {
     let token = world.database.tokens.latest;
     let now = world.now;
+    let day_run = world.database.runs.get(run).or_else(|| world.books.versions.get(run)).cloned();
     let rows = world.database.rows.iter().filter(|(key, row)| {
         key.user == user && key.programme == run.programme && row.day == run.day && row.changed_at == now
     });
-    let fresh = rows
-        .filter(|(_, row)| matches!(row.state, RowState::Issued { .. }))
-        .map(|(key, row)| (key.clone(), (run.clone(), Member { user, calendar: row.calendar }, token)));
+    let fresh = rows.filter(|(_, row)| matches!(row.state, RowState::Issued { .. })).map(|(key, row)| {
+        let member = Member { user, calendar: row.calendar };
+        (key.clone(), Issue { run: run.clone(), day_run: day_run.clone(), member, token })
+    });
     let fresh: Vec<_> = fresh.collect();
     world.books.issued.extend(fresh);
     world.books.issued_since_restore.insert(token);
@@ -58,7 +60,7 @@ pub fn held_by_letters(world: &mut World, run: &RunKey) {
 pub fn called(world: &mut World, key: &CouponKey, coupon: &str, is_alone: bool) -> Answer {
     let chance: f64 = if world.is_scripted { 1.0 } else { world.random.random() };
     let now = world.now;
-    if let Some((_, _, token)) = world.books.issued.get(key).cloned() {
+    if let Some(Issue { token, .. }) = world.books.issued.get(key).cloned() {
         world.books.called.insert(token);
         world.books.is_lost |= !world.database.chain.contains(&token);
         if world.books.is_lost && world.books.issued_since_restore.contains(&token) {
@@ -94,10 +96,10 @@ pub fn called(world: &mut World, key: &CouponKey, coupon: &str, is_alone: bool) 
 /// Checks the rules of a given coupon and enters it in the books.
 fn granted(world: &mut World, key: &CouponKey, coupon: &str) {
     world.books.count("granted");
-    let Some((run, member, _)) = world.books.issued.get(key).cloned() else {
+    let Some(Issue { run, day_run, member, .. }) = world.books.issued.get(key).cloned() else {
         return world.fail(format!("called without an issue: {key:?}"));
     };
-    let Some(version) = world.books.versions.get(&run).cloned() else {
+    let Some(version) = day_run else {
         return world.fail(format!("called without a run: {key:?}"));
     };
     let now = world.now;

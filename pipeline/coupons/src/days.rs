@@ -227,6 +227,13 @@ pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
     Some(run.clone())
 }
 
+/// Gives a sweep a new number, after it found every member done; returns `None` if the run knows another sweep.
+pub fn continue_sweep(ledger: &mut RunLedger, swept: &DayRun, sweep: Unique) -> Option<DayRun> {
+    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.sweep == swept.sweep)?;
+    run.sweep = sweep;
+    Some(run.clone())
+}
+
 /// Returns whether a run in which a sweep found every member done may be closed.
 ///
 /// `register` was read after the members were. A ledger with other tokens, or without the sweep, was restored

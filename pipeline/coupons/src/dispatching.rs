@@ -13,7 +13,8 @@ use jiff::civil::Date;
 use tokio::time::Instant;
 
 use crate::days::{
-    Fence, MemberNeed, begin, begin_sweep, close, end_wave, is_held, join, may_close, need, rely, take_over,
+    Fence, MemberNeed, begin, begin_sweep, close, continue_sweep, end_wave, is_held, join, may_close, need,
+    rely, take_over,
 };
 use crate::freezing::{self, Wave};
 use crate::issuing::Chain;
@@ -271,8 +272,8 @@ where
         Ok(DayPassed { day: key.day, frozen: run.frozen, is_waiting: false, report, is_closed })
     }
 
-    /// Stores the report that is due, and then closes the run if the sweep found every member done; returns whether
-    /// it closed the run.
+    /// Stores the report that is due, and then closes the run if the sweep found every member done and a second reading
+    /// confirms it; returns whether it closed the run.
     async fn finish(
         &self,
         key: &RunKey,
@@ -281,6 +282,11 @@ where
         report: &mut Report,
         reports: &impl DayReports,
     ) -> Result<bool, Fault> {
+        let confirmed = if is_done && swept.frozen == WAVES { self.confirm(key, swept).await? } else { None };
+        let (swept, is_done) = confirmed.as_ref().map_or((swept, false), |(run, counts)| {
+            *report = counts.clone();
+            (run, true)
+        });
         let register = self.register.read().await?;
         let compare = |l: &mut RunLedger| (l.run.clone(), is_done && may_close(l, swept, register));
         let (run, is_last) = self.ledger.with_run(key, &[], compare).await?;
@@ -298,6 +304,33 @@ where
         let is_closed = self.ledger.with_run(key, &[], |l| close(l, swept, register)).await?;
         failpoints::reach("coupons-after-close").await;
         Ok(is_closed)
+    }
+
+    /// Reads all members once more under a new number of the sweep; returns their counts if every member is still done.
+    ///
+    /// A ledger that was restored to a copy from within the sweep has the number of that sweep, and may lack what the
+    /// sweep read. A copy from within this reading has all that the sweep found.
+    async fn confirm(&self, key: &RunKey, swept: &DayRun) -> Result<Option<(DayRun, Report)>, Fault> {
+        let sweep = self.process.fresh();
+        let confirmed = self.ledger.with_run(key, &[], |l| continue_sweep(l, swept, sweep)).await?;
+        let Some(run) = confirmed else { return Ok(None) };
+        let (mut report, mut after) = (Report::default(), None);
+        loop {
+            let began = Instant::now();
+            let (now, page) = self.ledger.member_states(key, after, SWEEP_ROWS).await?;
+            let Some(last) = page.last() else { return Ok(Some((run, report))) };
+            after = Some(last.member);
+            for member_state in &page {
+                report.add(member_state, key.day);
+                let is_done = need(member_state, key.day, run.frozen, now) == MemberNeed::Nothing;
+                if !(is_done && member_state.is_member) {
+                    return Ok(None);
+                }
+            }
+            if page.len() == SWEEP_ROWS {
+                self.cohort.make_way(began.elapsed()).await;
+            }
+        }
     }
 
     /// Publishes messages; returns whether the queue had room. A full one has work enough for the granters.
