@@ -178,8 +178,11 @@ pub fn run_changed(world: &mut World, key: &RunKey, before: Option<&DayRun>, aft
         world.books.asked.insert(key.clone(), world.now);
     }
     if after.frozen > before.frozen {
-        let damaged = world.damaged.clone();
         if after.frozen == anabranch_coupons::records::WAVES {
+            // The freeze may have read a damaged table before a reconciliation mended it.
+            let asked = world.books.asked.get(key).copied().unwrap_or(Timestamp::MIN);
+            let mended = world.mended.iter().filter(|(_, at)| **at >= asked).map(|(user, _)| *user);
+            let damaged: Vec<u64> = mended.chain(world.damaged.iter().copied()).collect();
             world.books.excused.entry(key.clone()).or_default().extend(damaged);
         }
         if after.is_after_barrier {
