@@ -48,6 +48,8 @@ pub struct CouponDay {
     zone: String,
     /// Further settings of the programme, and further sections.
     more: &'static str,
+    /// Further settings of the coupon system.
+    of_system: &'static str,
     address: SocketAddr,
     folder: tempfile::TempDir,
     witness: Option<Witness>,
@@ -61,7 +63,8 @@ impl CouponDay {
         let witness = Witness::start(&options).await.unwrap();
         let address = witness.address();
         let installation = Installation::prepare(turn, plan).await;
-        let mut day = Self { installation, day, zone, more, address, folder, witness: Some(witness) };
+        let mut day =
+            Self { installation, day, zone, more, of_system: "", address, folder, witness: Some(witness) };
         day.write_configuration();
         day.installation.command(&["setup"]).await.expect_success();
         day.insert_users().await;
@@ -70,14 +73,20 @@ impl CouponDay {
 
     fn write_configuration(&mut self) {
         let with_token = self.installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-        let Self { zone, address, more, .. } = self;
+        let Self { zone, address, more, of_system, .. } = self;
         let more = more.replace("{zone}", zone);
         let coupons = format!(
             "\n[[programmes]]\nname = \"birthday\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
              calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
-             {more}\n[coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n"
+             {more}\n[coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n{of_system}"
         );
         self.installation.write_configuration_text(&(with_token + &coupons));
+    }
+
+    /// Has granters send a request for each user.
+    pub fn call_for_each_user(&mut self) {
+        self.of_system = "batch = false\n";
+        self.write_configuration();
     }
 
     /// Chooses another HTTP port, for daemons beside the first one.
@@ -133,7 +142,7 @@ impl CouponDay {
     }
 
     /// The newest day as `dispatch status` shows it.
-    async fn shown(&self) -> Json {
+    pub async fn shown(&self) -> Json {
         self.dispatch(&["status", "--json"]).await.expect_success().json()[0].clone()
     }
 

@@ -10,6 +10,7 @@ mod between_reconciliations;
 mod character_sets;
 mod check;
 mod commands;
+mod coupon_calls;
 mod coupon_faults;
 mod coupon_lag;
 mod coupons;
