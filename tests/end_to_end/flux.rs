@@ -9,6 +9,7 @@ use anabranch_tests::{Daemon, Installation, Plan, until};
 use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
+use crate::reconciliations::{reconcile, store};
 
 const TOKEN: &str = "application-token-1";
 
@@ -330,4 +331,30 @@ targets = ["target"]
     let after = given(&daemon, &recharge(5_000), None).await;
     assert!(after.iter().all(|id| id.parts().sequence < 1_000 || id.parts().sequence > 50_000_000));
     installation.command(&["flux", "sequence", "status"]).await.expect_success();
+    malformed_identifiers_are_listed(&installation, &table).await;
+}
+
+/// A reconciliation lists rows whose identifier names no table, and is clean all the same.
+async fn malformed_identifiers_are_listed(installation: &Installation<'_>, table: &str) {
+    let sql = format!("INSERT INTO {table} (id) VALUES ('31'), ('no \"id\"')");
+    installation.execute("source-a", sql).await;
+    let (ended, report) = reconcile(installation, &["--store", "relations"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
+    let placement = &store(&report, "relations")["placement"];
+    assert_eq!((&placement["rows"], &placement["undecided"]), (&json!(4), &json!(2)), "{placement}");
+    let escaped = "no \\\"id\\\"";
+    let expected = [
+        json!({ "table": table, "id": "31", "what": "it has 2 digits; expected: 31" }),
+        json!({
+            "table": table,
+            "id": escaped,
+            "what": "character 1, in digits 1 to 8 (date), is `n`; expected: a digit from 0 to 9"
+        }),
+    ];
+    assert_eq!(placement["malformed"], json!(expected), "{placement}");
+    let shown = installation.command(&["reconcile", "show"]).await.expect_success().stdout;
+    let line = format!("document \"{escaped}\" of {table} has a malformed identifier: character 1");
+    assert!(shown.contains(&line), "{shown}");
+    let explained = installation.command(&["flux", "explain", "31"]).await;
+    assert!(explained.stderr.contains("it has 2 digits"), "{explained:?}");
 }
