@@ -166,7 +166,7 @@ impl CouponDay {
     }
 
     /// Copies the whole ledger in one snapshot.
-    async fn copy_ledger(&self) {
+    pub async fn copy_ledger(&self) {
         let mut sql = vec!["CREATE DATABASE ledger_copy".to_owned()];
         let tables = self.ledger_tables().await;
         sql.extend(
@@ -184,8 +184,16 @@ impl CouponDay {
         self.installation.execute(self.target(), sql.join(";")).await;
     }
 
+    /// Writes the coupon system's statement into a file; returns its path.
+    pub async fn write_statement(&self) -> String {
+        let gifts = self.client().gifts().await.unwrap();
+        let page = self.folder.path().join("page-1.json");
+        std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
+        page.to_str().unwrap().to_owned()
+    }
+
     /// Puts the copy in the place of the ledger.
-    async fn restore_ledger(&self) {
+    pub async fn restore_ledger(&self) {
         let tables = self.ledger_tables().await;
         let restore = tables.iter().map(|table| {
             format!(
@@ -216,7 +224,7 @@ impl CouponDay {
     }
 
     /// Kills a process exactly at a failpoint.
-    async fn kill_at(&self, arguments: &[&str], failpoint: &str) {
+    pub async fn kill_at(&self, arguments: &[&str], failpoint: &str) {
         let mut process = self.installation.start(arguments, &[(VARIABLE, failpoint)]);
         process.until_failpoint(failpoint).await;
         process.kill();
@@ -234,14 +242,14 @@ impl CouponDay {
     }
 
     /// Changes columns of rows by hand.
-    async fn change_columns(&self, set: &str, which: &str) {
+    pub async fn change_columns(&self, set: &str, which: &str) {
         for table in self.tables().await {
             self.installation.execute(self.target(), format!("UPDATE {table} SET {set} WHERE {which}")).await;
         }
     }
 
     /// Users whose rows show this year's coupon in all three columns.
-    async fn marked_users(&self) -> BTreeSet<u64> {
+    pub async fn marked_users(&self) -> BTreeSet<u64> {
         let (mut target, mut marked) = (self.installation.admin(self.target()).await, BTreeSet::new());
         for table in self.tables().await {
             let sql = format!(
@@ -473,10 +481,7 @@ async fn restored_ledger_is_refused_and_taken_in(day: &CouponDay) {
     day.expect_everybody_once().await;
     drop(daemon);
 
-    let gifts = day.client().gifts().await.unwrap();
-    let page = day.folder.path().join("page-1.json");
-    std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
-    let taken = day.dispatch(&["take-in", page.to_str().unwrap()]).await.expect_success();
+    let taken = day.dispatch(&["take-in", &day.write_statement().await]).await.expect_success();
     assert!(taken.stdout.contains("50 coupons were settled"), "{taken:?}");
     let _granter = day.installation.run_with(&["--role", "granter"], &[]);
     until("the day is closed once more", async || {
