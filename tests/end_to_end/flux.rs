@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::flux::id::{FluxId, Month, Side};
-use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Daemon, Installation, Plan, until};
 use serde_json::{Value as Json, json};
 
-use crate::STANDARD;
 use crate::reconciliations::{reconcile, store};
+use crate::{STANDARD, payments};
 
 const TOKEN: &str = "application-token-1";
 
@@ -285,12 +284,9 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_below_a_captured_row_is_refused_by_name_until_an_operator_skips_numbers() {
     let mut installation = installation().await;
-    for source in ["source-a", "source-b"] {
-        let tables = (0..12).map(|month| flux_table("flux_00_0", &format!("composite_07_{month:02}")));
-        let tables: Vec<String> = tables.collect();
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
-        installation.execute(source, sql).await;
-    }
+    let tables: Vec<String> = (0..12).map(|month| format!("composite_07_{month:02}")).collect();
+    let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+    payments::create_tables(&installation, &tables).await;
     let text = std::fs::read_to_string(installation.configuration_file()).unwrap()
         + r#"
 [[entities]]
@@ -302,8 +298,7 @@ name = "relations"
 kind = "flux_relations"
 targets = ["target"]
 "#;
-    installation.write_configuration_text(&text);
-    installation.command(&["setup"]).await.expect_success();
+    payments::set_up(&mut installation, &text).await;
     let daemon = installation.run();
     daemon.until_ready().await;
     daemon.until_loaded(&["source-a", "source-b"]).await;

@@ -2,14 +2,13 @@
 //! source, the relation index above them, documents in tables of another year and strategy, and year digits that come
 //! round.
 
-use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Daemon, Finished, Installation, Plan, until, until_some};
 use serde_json::{Value as Json, json};
 
-use crate::STANDARD;
 use crate::reconciliations::{reconcile, store};
 use crate::relations::{TOKEN, found, places, with_sites};
 use crate::retired::{assert_refused, insert, retired, until_rows};
+use crate::{STANDARD, payments};
 
 /// Tables of the database of the user partitions 00 to 09: five of them are by year.
 const TABLES: [&str; 8] = [
@@ -87,14 +86,9 @@ const DOCUMENTS: [DocumentPlace; 6] = [
 /// An installation with the tables of payment documents of both strategies beside the users.
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
-    let tables = TABLES.map(|table| flux_table("flux_00_0", table)).join(";");
-    for source in ["source-a", "source-b"] {
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {tables}");
-        installation.execute(source, sql).await;
-    }
+    payments::create_tables(&installation, &TABLES).await;
     let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-    installation.write_configuration_text(&(with_sites(text) + SECTIONS));
-    installation.command(&["setup"]).await.expect_success();
+    payments::set_up(&mut installation, &(with_sites(text) + SECTIONS)).await;
     installation
 }
 

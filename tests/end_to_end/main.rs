@@ -39,6 +39,7 @@ mod page;
 mod page_in_browser;
 mod past;
 mod pauses;
+mod payments;
 mod reconciliation_faults;
 mod reconciliation_schema;
 mod reconciliations;
