@@ -71,6 +71,7 @@ async fn a_dead_letter_that_a_person_drops_is_refused_and_the_day_is_closed_with
     })
     .await;
     expect_dropped(&day, user).await;
+    expect_nobody_joins_a_closed_day(&day).await;
     let others: BTreeSet<u64> =
         day.members().into_iter().filter(|member| member.to_string() != user).collect();
     let gifts = day.client().gifts().await.unwrap();
@@ -90,4 +91,16 @@ async fn expect_dropped(day: &CouponDay, user: &str) {
     assert!(is_closed && report.stdout.contains("refused    1 dropped"), "{report:?}");
     let why = day.dispatch(&["explain", user]).await.expect_success();
     assert!(why.stdout.contains("The user gets no coupon: a person has ended the dead letter."), "{why:?}");
+}
+
+/// Expects that the explanation of a user whose birthday came into the source too late says so, with the coupon's key.
+async fn expect_nobody_joins_a_closed_day(day: &CouponDay) {
+    let (table, today) = (day.source_table(0), day.day);
+    let born = format!("1996-{:02}-{:02}", today.month(), today.day());
+    let sql = format!("INSERT INTO {table} (user_id, user_name, birthday) VALUES (900, 'late', '{born}')");
+    day.installation.execute("source-a", sql).await;
+    let why = day.dispatch(&["explain", "900"]).await.expect_success();
+    assert!(why.stdout.contains("the day is closed, and no wave reads the tables again"), "{why:?}");
+    let key = format!("by the key birthday/solar:{}/900", today.year());
+    assert!(why.stdout.contains(&key), "{why:?}");
 }
