@@ -123,8 +123,16 @@ pub const SEQUENCING: &[&str] = &[
     "sequence-after-key",
 ];
 
-/// Points that the command `flux sequence raise` reaches.
-pub const RAISING: &[&str] = &["sequence-raise-sent", "sequence-after-raise"];
+/// Points that the command `flux sequence raise` reaches, in their order. The first three are about the first table of
+/// counters, the others about all counters, the registers and the accepted server.
+pub const RAISING: &[&str] = &[
+    "sequence-before-raise",
+    "sequence-raise-sent",
+    "sequence-after-raise",
+    "sequence-counters-raised",
+    "sequence-registers-raised",
+    "sequence-server-accepted",
+];
 
 /// Points that the command `setup` reaches.
 pub const SETTING_UP: &[&str] = &[

@@ -280,6 +280,59 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     assert_eq!(without.expect_success().stdout.trim().len(), 31);
 }
 
+/// Returns the next number of the counter that an identifier came from. The counter is behind no number that is known.
+async fn next_number(installation: &Installation<'_>, of: FluxId) -> u64 {
+    let status =
+        installation.command(&["flux", "sequence", "status", "--json"]).await.expect_success().json();
+    let (date, partition) = (of.parts().date.to_string(), of.parts().partition);
+    let mut counters = status["counters"].as_array().unwrap().iter();
+    let of_day = counters
+        .find(|counter| counter["date"] == date && counter["partition"] == partition && counter["side"] == 0);
+    of_day.unwrap_or_else(|| panic!("{status}"))["next"].as_u64().unwrap()
+}
+
+/// The daemon and the command give out identifiers after each kill, and again after the raise is repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raise_that_is_killed_at_any_step_and_repeated_skips_numbers_and_repeats_none() {
+    let installation = installation().await;
+    let mut daemon = installation.run_with(&["--role", "api"], &[]);
+    daemon.until_ready().await;
+    let (mut all, mut asked) = (BTreeSet::new(), 0);
+    let mut keep = |identifiers: &[FluxId]| {
+        asked += identifiers.len();
+        all.extend(identifiers.iter().map(ToString::to_string));
+        assert_eq!(all.len(), asked, "one was given out twice");
+    };
+    // The first table that a raise commits has the counters of this partition.
+    let order = json!({ "kind": "recharge", "partition": 0, "business": 1, "count": 1_000 });
+    let next = ["flux", "next", "recharge", "--partition", "0", "--business", "1", "--count", "10"];
+    let by_command = async || {
+        let lines = installation.command(&next).await.expect_success().stdout;
+        lines.lines().map(|id| id.parse().unwrap()).collect::<Vec<FluxId>>()
+    };
+    let raise = ["flux", "sequence", "raise", "--numbers", "5000"];
+    for name in failpoints::RAISING {
+        let given_before = given(&daemon, &order, None).await;
+        keep(&given_before);
+        let before = next_number(&installation, given_before[0]).await;
+        let mut killed = installation.start(&raise, &[("ANABRANCH_FAILPOINT", name)]);
+        killed.until_failpoint(name).await;
+        killed.kill();
+        let after_kill = next_number(&installation, given_before[0]).await;
+        assert!(after_kill >= before, "{name}: {after_kill}");
+        keep(&given(&daemon, &order, None).await);
+        keep(&by_command().await);
+        installation.command(&raise).await.expect_success();
+        let raised = next_number(&installation, given_before[0]).await;
+        assert!(raised >= after_kill + 5_000, "{name}: {raised}");
+        let above = by_command().await;
+        assert!(above.iter().all(|id| u64::from(id.parts().sequence) >= raised), "{name}: {above:?}");
+        keep(&above);
+        keep(&given(&daemon, &order, None).await);
+    }
+    daemon.kill();
+}
+
 /// A captured row shows a number that the counter never leased, as after a restore of counters and registers together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_below_a_captured_row_is_refused_by_name_until_an_operator_skips_numbers() {
