@@ -134,6 +134,9 @@ pub const RAISING: &[&str] = &[
     "sequence-server-accepted",
 ];
 
+/// Points that the command `plan --measure` reaches, between its two looks at each source.
+pub const MEASURING: &[&str] = &["measure-first-look"];
+
 /// Points that the command `setup` reaches.
 pub const SETTING_UP: &[&str] = &[
     "setup-before-stream",
@@ -176,6 +179,7 @@ fn is_armed(name: &str) -> bool {
             MINTING,
             SEQUENCING,
             RAISING,
+            MEASURING,
             SETTING_UP,
             REMOVING,
             OUTLIVED,
