@@ -20,6 +20,7 @@ mod fail_over;
 mod faults;
 mod flow;
 mod flux;
+mod flux_wide;
 mod flux_years;
 mod foreign_rows;
 mod grants;
