@@ -5,8 +5,8 @@
 //! system gives every coupon at once, the register and the source rows are in memory. Messages of one member wait in
 //! the queue, so a granter carries a hundred of a part together. By hand as many connections insert the rows, commit,
 //! call, and update rows and `is_sent` in a second transaction. It checks no cohort, source or gap, and has no token,
-//! queue or recovery. `grants-single`: the product has `batch = false`, and sends a request over HTTP for each user of a
-//! message of 100. By hand as many connections make two transactions and a request for each user.
+//! queue or recovery. `grants-single`: the product has `batch = false`, and sends a request over HTTP for each user of
+//! a message of 100. By hand as many connections make two transactions and a request for each user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
