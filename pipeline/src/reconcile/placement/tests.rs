@@ -16,12 +16,16 @@ fn table(database: u32, number: u32) -> TableIdentity<'static> {
 }
 
 fn audit(spread: Spread) -> PlacementAudit {
+    audit_by(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 })
+}
+
+fn audit_by(rule: ShardingRule) -> PlacementAudit {
     let config = EntityConfig {
         entity: Entity::User,
         tables: TablePattern::parse("user_{db}.user_{table}").unwrap(),
         columns: vec!["user_id".into(), "birthday".into()],
         level: None,
-        rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
+        rule: Some(rule),
         sharding_column: Some("user_name".into()),
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
@@ -48,6 +52,27 @@ fn a_row_is_compared_with_the_place_that_its_rule_has_for_it() {
     assert_eq!((found.rows, found.undecided, found.share_of_keys), (2, 0, 1.0));
     assert_eq!(found.misplaced, BTreeMap::from([("user_5.user_74".to_owned(), 1)]));
     assert!(audit.doubles().is_empty() && found.unreachable.is_empty());
+}
+
+#[test]
+fn a_rule_that_grew_from_five_to_ten_databases_names_exactly_the_rows_that_did_not_move() {
+    let rule =
+        |databases| ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases, tables: 100 };
+    let (before, after) = (rule(5), rule(10));
+    let names: Vec<String> = (0..200).map(|user| format!("user {user}")).collect();
+    let of_rule = |rule: ShardingRule, name: &str| rule.locate(name).unwrap();
+    let stay = names.iter().filter(|name| of_rule(before, name) == of_rule(after, name)).count() as u64;
+    for (layout, rule, misplaced) in [(before, before, 0), (before, after, 200 - stay), (after, after, 0)] {
+        let audit = audit_by(rule);
+        for (name, user) in names.iter().zip(1..) {
+            let (database, number) = of_rule(layout, name);
+            put(&audit, &table(database, number), user, name);
+        }
+        let found = audit.placement();
+        let named: u64 = found.misplaced.values().sum();
+        assert_eq!((found.rows, found.undecided, named), (200, 0, misplaced), "{layout:?} {rule:?}");
+    }
+    assert!(stay < 200, "{stay}");
 }
 
 #[test]
