@@ -60,15 +60,19 @@ pub const CACHING: &[&str] = &[
 /// Points that a lane of documents reaches. The first one needs a shard that is withdrawn.
 pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
 
-/// Points that a dispatcher reaches when it freezes a wave, publishes it and stores a report of noon.
-pub const DISPATCHING: &[&str] = &[
+/// Points that a dispatcher reaches when it freezes a wave, in their order.
+pub const FREEZING: &[&str] = &[
+    "coupons-before-take-over",
+    "coupons-after-take-over",
     "coupons-before-page",
     "coupons-after-page",
-    "coupons-before-publish",
-    "coupons-after-publish",
-    "coupons-before-report",
-    "coupons-after-report",
+    "coupons-before-wave-end",
+    "coupons-after-wave-end",
 ];
+
+/// Points that a dispatcher reaches after it has frozen noon, when it publishes members and stores a report.
+pub const DISPATCHING: &[&str] =
+    &["coupons-before-publish", "coupons-after-publish", "coupons-before-report", "coupons-after-report"];
 
 /// Points that a dispatcher reaches when it closes a day, after it has stored the last report.
 pub const CLOSING: &[&str] = &["coupons-before-close", "coupons-after-close"];
@@ -82,6 +86,24 @@ pub const GRANTING: &[&str] = &[
     "coupons-before-call",
     "coupons-before-settle",
     "coupons-after-settle",
+];
+
+/// Points before and after columns of birthday tables follow the ledger. A granter reaches the first two, when it has
+/// given coupons. A dispatcher that has frozen a wave reaches the others, when the day has coupons.
+pub const FOLLOWING: &[&str] = &[
+    "coupons-before-columns",
+    "coupons-after-columns",
+    "coupons-before-day-columns",
+    "coupons-after-day-columns",
+];
+
+/// Points that the command `dispatch take-in` reaches, in their order.
+pub const TAKING_IN: &[&str] = &[
+    "coupons-before-take-in",
+    "coupons-after-first-settled",
+    "coupons-before-register",
+    "coupons-after-register",
+    "coupons-after-take-in",
 ];
 
 /// Points that a daemon reaches when it stops in order.
@@ -101,8 +123,19 @@ pub const SEQUENCING: &[&str] = &[
     "sequence-after-key",
 ];
 
-/// Points that the command `flux sequence raise` reaches.
-pub const RAISING: &[&str] = &["sequence-raise-sent", "sequence-after-raise"];
+/// Points that the command `flux sequence raise` reaches, in their order. The first three are about the first table of
+/// counters, the others about all counters, the registers and the accepted server.
+pub const RAISING: &[&str] = &[
+    "sequence-before-raise",
+    "sequence-raise-sent",
+    "sequence-after-raise",
+    "sequence-counters-raised",
+    "sequence-registers-raised",
+    "sequence-server-accepted",
+];
+
+/// Points that the command `plan --measure` reaches, between its two looks at each source.
+pub const MEASURING: &[&str] = &["measure-first-look"];
 
 /// Points that the command `setup` reaches.
 pub const SETTING_UP: &[&str] = &[
@@ -136,13 +169,17 @@ fn is_armed(name: &str) -> bool {
             RECONCILING,
             CACHING,
             DOCUMENTING,
+            FREEZING,
             DISPATCHING,
             CLOSING,
             GRANTING,
+            FOLLOWING,
+            TAKING_IN,
             STOPPING,
             MINTING,
             SEQUENCING,
             RAISING,
+            MEASURING,
             SETTING_UP,
             REMOVING,
             OUTLIVED,

@@ -5,7 +5,8 @@
 //! system gives every coupon at once, the register and the source rows are in memory. Messages of one member wait in
 //! the queue, so a granter carries a hundred of a part together. By hand as many connections insert the rows, commit,
 //! call, and update rows and `is_sent` in a second transaction. It checks no cohort, source or gap, and has no token,
-//! queue or recovery.
+//! queue or recovery. `grants-single`: the product has `batch = false`, and sends a request over HTTP for each user of
+//! a message of 100. By hand as many connections make two transactions and a request for each user.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,10 +36,11 @@ use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::contest::{Contest, Hand};
+use crate::http::Client;
 use crate::meter::{Measured, Meter, until_idle};
 use crate::report::Report;
 use crate::site::{Site, TARGET};
-use crate::{Figure, Scale, Selection};
+use crate::{Figure, Scale, Selection, single_calls};
 
 const FREEZE_BAR: f64 = 0.70;
 const GRANTS_BAR: f64 = 0.60;
@@ -183,9 +185,15 @@ pub async fn measure(site: &Site<'_>, scale: &Scale, wanted: &Selection, report:
         report.add(freeze(&day, scale).await.line());
     }
     if wanted.has(Figure::Grants) {
-        for members in [MEMBERS_MAX, 1] {
-            report.add(grants(&day, scale, members).await.line());
+        for (figure, members) in [("grants, 100 a message", MEMBERS_MAX), ("grants, 1 a message", 1)] {
+            let way = Way { figure, members, by_hand: members, http_port: None };
+            report.add(grants(&day, scale, way).await.line());
         }
+    }
+    if wanted.has(Figure::GrantsSingle) {
+        let http_port = Some(single_calls::listen().await);
+        let way = Way { figure: "grants-single", members: MEMBERS_MAX, by_hand: 1, http_port };
+        report.add(grants(&day, scale, way).await.line());
     }
 }
 
@@ -249,20 +257,34 @@ async fn frozen(day: &Day<'_, '_>, name: &str) -> Measured {
     meter.stop()
 }
 
-async fn grants(day: &Day<'_, '_>, scale: &Scale, members: usize) -> Contest {
-    let (figure, count) = match members {
-        1 => ("grants, 1 a message", scale.grants / 10),
-        _ => ("grants, 100 a message", scale.grants),
-    };
+/// A way to grant coupons.
+#[derive(Debug, Clone, Copy)]
+struct Way {
+    figure: &'static str,
+    /// Members of a message.
+    members: usize,
+    /// Users of two transactions by hand.
+    by_hand: usize,
+    /// Port of the coupon system that gets a request for each user; without one every call is answered in memory.
+    http_port: Option<u16>,
+}
+
+async fn grants(day: &Day<'_, '_>, scale: &Scale, way: Way) -> Contest {
+    let Way { figure, members, by_hand, http_port } = way;
+    let count = if by_hand == 1 { scale.grants / 10 } else { scale.grants };
     let users: Vec<u64> = (1..=count.min(scale.coupon_users)).collect();
     let (mut products, mut hand) = (Vec::new(), Hand::new("two transactions a call".to_owned()));
     for round in 0..scale.rounds {
-        let name = format!("grant-{members}-{round}");
+        let name = format!("grant-{members}-{by_hand}-{round}");
         frozen(day, &name).await;
         until_idle(&[day.site.pid(TARGET)]).await;
-        products.push(granted(day, &name, &users, members).await);
+        products.push(match http_port {
+            Some(port) => granted(day, &name, &users, members, single_calls::client(port)).await,
+            None => granted(day, &name, &users, members, day.outside.clone()).await,
+        });
         until_idle(&[day.site.pid(TARGET)]).await;
-        hand.runs.push(by_hand(day, &format!("hand-{members}-{round}"), &users, members).await);
+        let name = format!("hand-{members}-{by_hand}-{round}");
+        hand.runs.push(granted_by_hand(day, &name, &users, by_hand, http_port).await);
     }
     let count = users.len() as u64;
     Contest { figure, unit: "grants", count, servers: "target", bar: GRANTS_BAR, products, hands: vec![hand] }
@@ -277,7 +299,13 @@ fn batches(users: &[u64], members: usize) -> Vec<Vec<u64>> {
     parts.values().flat_map(|users| users.chunks(members)).map(<[u64]>::to_vec).collect()
 }
 
-async fn granted(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -> Measured {
+async fn granted(
+    day: &Day<'_, '_>,
+    name: &str,
+    users: &[u64],
+    members: usize,
+    coupons: impl CouponSystem,
+) -> Measured {
     let run = RunKey { programme: Arc::from(name), day: day.day };
     let message = |users: Vec<u64>| Message {
         run: run.clone(),
@@ -290,7 +318,7 @@ async fn granted(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -
     let granter = Granter {
         ledger: day.ledger.clone(),
         sources: day.outside.clone(),
-        coupons: day.outside.clone(),
+        coupons,
         cohort: day.outside.clone(),
         register: day.outside.clone(),
         process: day.outside.clone(),
@@ -321,21 +349,37 @@ fn is_of_one_part(one: &Message, other: &Message) -> bool {
     part(one.members[0].user) == part(other.members[0].user)
 }
 
-async fn by_hand(day: &Day<'_, '_>, name: &str, users: &[u64], members: usize) -> Measured {
+async fn granted_by_hand(
+    day: &Day<'_, '_>,
+    name: &str,
+    users: &[u64],
+    members: usize,
+    http_port: Option<u16>,
+) -> Measured {
     let batches = batches(users, members);
     let endpoint = Endpoint::admin(day.site.installation.stack(), TARGET).expect("a server of the stack");
     let mut connections = Vec::new();
     for _ in 0..GRANTERS {
         let session = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
-        connections.push(endpoint.connect(&[session]).await.expect("it answers"));
+        let connection = endpoint.connect(&[session]).await.expect("it answers");
+        let client = match http_port {
+            Some(port) => Some(Client::connect(port).await),
+            None => None,
+        };
+        connections.push((connection, client));
     }
     let next = AtomicUsize::new(0);
     let meter = Meter::start(&[day.site.pid(TARGET)]);
-    let workers = connections.iter_mut().map(async |connection| {
+    let workers = connections.iter_mut().map(async |(connection, client)| {
         while let Some(users) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
             let [reserve, settle] = statements(day, name, users);
             connection.execute("reserve by hand", reserve).await.expect("it takes them");
-            // The call is answered at once.
+            // Without a client the call is answered at once.
+            if let Some(client) = client {
+                for user in users {
+                    single_calls::ask(client, name, day.day.year(), *user).await;
+                }
+            }
             connection.execute("settle by hand", settle).await.expect("it takes them");
         }
     });

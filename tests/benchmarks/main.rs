@@ -40,6 +40,7 @@ mod report;
 mod retired;
 mod scan;
 mod scrape;
+mod single_calls;
 mod site;
 mod table_ids;
 mod unchanged;
@@ -142,6 +143,8 @@ enum Figure {
     Freeze,
     /// Coupons granted, 100 in a message and one in a message, against a program written by hand for it
     Grants,
+    /// Coupons granted by a request over HTTP for each user, against a program written by hand that does the same
+    GrantsSingle,
     /// Whole coupon days in both layouts: the same one beside 2 and 20 million users, and 1 January of 2 million
     Days,
     /// Lag of live changes beside a coupon day, against the lag without
@@ -378,7 +381,8 @@ async fn reconciled(wanted: &Selection, scale: &Scale, report: &mut Report) {
         let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
         reconciliations::slope(&mut site, scale, report).await;
     }
-    if wanted.has(Figure::Freeze) || wanted.has(Figure::Grants) {
+    let granted = [Figure::Freeze, Figure::Grants, Figure::GrantsSingle];
+    if granted.into_iter().any(|figure| wanted.has(figure)) {
         let site = Site::of_users(GROUND.turn().await, LATENCY_LANES).await;
         coupons::measure(&site, scale, wanted, report).await;
     }

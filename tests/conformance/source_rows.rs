@@ -25,6 +25,7 @@ on_each_mariadb!(
     columns_that_not_each_table_has_are_captured_where_they_are_named,
     devices_with_keys_of_several_columns_are_read_as_from_the_binlog,
     a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then,
+    first_rows_hold_no_table_while_another_is_read,
     a_transaction_whose_acknowledgement_is_held_is_behind_the_watermark,
 );
 
@@ -303,6 +304,30 @@ async fn a_table_that_is_altered_between_two_chunks_is_read_as_it_is_then(databa
     let chunks = whole(&source, &table, 2).await.unwrap();
     assert_eq!(chunks.iter().map(|chunk| chunk.rows).collect::<Vec<_>>(), [2, 2, 1]);
     assert_ne!(chunks[0].next, first.next, "the place has the second column too");
+}
+
+/// The read waits for a table that someone has locked; an ALTER of the table before does not wait for the read.
+async fn first_rows_hold_no_table_while_another_is_read(database: Database) {
+    let database = database.with_tables().await;
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', '2000-01-01')"]).await;
+    let source = database.source();
+    let tables = [table_of(&source, "t0").await, table_of(&source, "t1").await];
+    // The definitions are known from now on.
+    assert_eq!(source.first_rows(&tables, FIRST_EPOCH).await.unwrap().rows, 1);
+    let mut locker = database.admin().await;
+    locker.query_drop(format!("LOCK TABLES {}0.t1 WRITE", database.prefix)).await.unwrap();
+    let waiting = format!(
+        "SELECT CAST(COUNT(*) AS CHAR) FROM information_schema.processlist \
+         WHERE state LIKE 'Waiting for table metadata lock%' AND info LIKE '%{}0%'",
+        database.prefix
+    );
+    let alter = async {
+        anabranch_tests::until("the read waits", async || database.ask(&waiting).await != "0").await;
+        database.run(&["SET lock_wait_timeout = 5", "ALTER TABLE $0.t0 ADD note INT"]).await;
+        locker.query_drop("UNLOCK TABLES").await.unwrap();
+    };
+    let (chunk, ()) = tokio::join!(source.first_rows(&tables, FIRST_EPOCH), alter);
+    assert_eq!(texts(&tables[0], &chunk.unwrap()), ["1 2000-01-01"]);
 }
 
 /// A transaction that is in the binlog, and has reached readers, while its commit waits for a replica: the GTID

@@ -1,21 +1,18 @@
-//! The work queue on NATS: messages that it keeps, gives again, refuses and sets aside.
+//! The work queue on NATS: messages that it keeps, gives again, refuses and sets aside. `ports` has the suite that the
+//! in-memory twin passes too.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::nats::SetupOutcome;
 use anabranch_connectors::nats::work_queue::{Delivery, NatsWorkQueue, WorkQueuePart};
 use anabranch_coupons::ports::WorkQueue;
-use anabranch_coupons::records::{Member, Message, PARTS, RunKey};
+use anabranch_coupons::records::{Message, PARTS};
 use anabranch_pipeline::error::Code;
-use anabranch_schemas::celebration::Calendar;
-use jiff::civil::date;
 use tokio::time::Instant;
 
 use crate::nats::{Nats, blocking, until, within};
-
-const STREAM: &str = "demo_coupons";
+use crate::ports::work_queue::{STREAM, message};
 
 /// The queue of a server, set up.
 async fn queue(nats: &Nats) -> NatsWorkQueue {
@@ -26,15 +23,6 @@ async fn queue(nats: &Nats) -> NatsWorkQueue {
     assert_eq!(queue.setup().await.unwrap().outcome, SetupOutcome::Unchanged);
     assert!(queue.check().await.is_empty());
     queue
-}
-
-fn message(part: u64, users: impl IntoIterator<Item = u64>) -> Message {
-    let members = users
-        .into_iter()
-        .map(|number| Member { user: number * PARTS + part, calendar: Calendar::Solar })
-        .collect();
-    let run = RunKey { programme: Arc::from("birthday"), day: date(2027, 2, 28) };
-    Message { run, members, wave: 1 }
 }
 
 /// Takes the next messages of a part, however many come at once.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anabranch_connectors::memory::CouponKeys;
 use anabranch_coupons::records::{CouponKey, DayRun, Member, RunKey, Unique};
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
@@ -32,8 +33,7 @@ pub struct Issue {
 /// The coupon system: it forgets keys and never forgets a given coupon.
 pub struct CouponBooks {
     pub books: Vec<BookEntry>,
-    pub keys: BTreeMap<CouponKey, (Timestamp, String)>,
-    pub memory: SignedDuration,
+    pub keys: CouponKeys,
     pub down_until: Timestamp,
     /// Until then it accepts connections and answers every request with 503.
     pub unavailable_until: Timestamp,
@@ -64,8 +64,7 @@ impl CouponBooks {
         let forgets = random.random_bool(0.67);
         Self {
             books: Vec::new(),
-            keys: BTreeMap::new(),
-            memory: if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 },
+            keys: CouponKeys::new(if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 }),
             down_until: Timestamp::UNIX_EPOCH,
             unavailable_until: Timestamp::UNIX_EPOCH,
             busy_until: Timestamp::UNIX_EPOCH,
@@ -86,7 +85,7 @@ impl CouponBooks {
     }
 
     pub fn knows(&self, key: &CouponKey, now: Timestamp) -> bool {
-        self.keys.get(key).is_some_and(|(at, _)| now < *at + self.memory)
+        self.keys.knows(key, now)
     }
 
     /// The time until which it answers no question about keys.

@@ -39,7 +39,7 @@ impl Script {
         let day = date(world.begins.year(), 12, 31);
         let midnight = day.to_zoned(TimeZone::UTC).unwrap().timestamp();
         world.now = midnight;
-        world.books.memory = KEY_MEMORY;
+        world.books.keys.memory = KEY_MEMORY;
         let text = "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\n\
                     calendars = ['solar']\n";
         world.programmes = Programme::parse_all(&[text.parse().unwrap()]).unwrap();

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
+use anabranch_connectors::memory::enter_message;
 use anabranch_coupons::ports::{
     Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, Ledger, Reconciled, Register, SourceRow,
     SourceRows, Uniques, WorkQueue,
@@ -27,6 +28,8 @@ use crate::world::{World, shard_id};
 
 /// Turns for which a barrier waits before it reports that it was not reached.
 const BARRIER_TURNS: usize = 12;
+/// Messages that the work queue holds at most; no year comes near it.
+const QUEUE_ROOM: usize = 50_000;
 /// The life of a connection to the coupon system.
 const CONNECTION_LIVES: SignedDuration = SignedDuration::from_mins(29);
 
@@ -249,7 +252,7 @@ impl WorkQueue for Process {
             };
             if world.queue.iter().filter(|(_, known)| same(known)).count() < 2 {
                 let now = world.now;
-                world.queue.push((now, message.clone()));
+                enter_message(&mut world.queue, QUEUE_ROOM, now, message)?;
             }
             world.archive.push(message.clone());
         }

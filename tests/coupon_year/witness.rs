@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anabranch_connectors::memory::KeyUse;
 use anabranch_coupons::ports::Answer;
 use anabranch_coupons::records::{
     ATTEMPT_TIMEOUT, CouponKey, DayRun, FailedOutcome, LedgerRow, Member, Reason, RowState, RunKey,
@@ -78,16 +79,10 @@ pub fn called(world: &mut World, key: &CouponKey, coupon: &str, is_alone: bool) 
         x if x < 0.13 => return open,
         _ => {}
     }
-    match world.books.keys.get(key) {
-        Some((_, before)) if world.books.knows(key, now) => {
-            if before != coupon {
-                return Answer::Mismatch;
-            }
-        }
-        _ => {
-            granted(world, key, coupon);
-            world.books.keys.insert(key.clone(), (now, coupon.to_owned()));
-        }
+    match world.books.keys.enter(key, coupon, now) {
+        KeyUse::New => granted(world, key, coupon),
+        KeyUse::Known => {}
+        KeyUse::Mismatch => return Answer::Mismatch,
     }
     // The work is done, and the answer is lost.
     if chance < 0.24 { open } else { Answer::Given }

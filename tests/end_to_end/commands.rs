@@ -6,6 +6,7 @@ use std::ops::RangeInclusive;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use anabranch_pipeline::failpoints;
 use anabranch_tests::{Daemon, Finished, Installation, Plan, until};
 use serde_json::Value as Json;
 
@@ -271,4 +272,48 @@ async fn two_daemons_that_share_the_work_are_both_ready() {
     until_applied(&one, 10).await;
     one.until_ready().await;
     other.until_ready().await;
+}
+
+/// The measured rate times its window is the number of rows that were inserted meanwhile, on each source.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_measures_exactly_the_rows_that_were_inserted_between_its_two_looks() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::payments()).await;
+    let insert = async |source: usize, numbers: RangeInclusive<u32>| {
+        let table = installation.audits[0].topology.tables_of(source).next().unwrap().quoted();
+        let row = |number: u32| format!("('20160606110310010050524{number:08}')");
+        let rows: Vec<String> = numbers.map(row).collect();
+        let sql = format!("INSERT INTO {table} (id) VALUES {}", rows.join(", "));
+        installation.execute(["source-a", "source-b"][source], sql).await;
+    };
+    insert(0, 1..=1_000).await;
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/plans/flux.toml");
+    let measure = ["plan", file, "--measure", "--measure-seconds", "1", "--json"];
+    let point = failpoints::MEASURING[0];
+    let mut plan = installation.start(&measure, &[("ANABRANCH_FAILPOINT", point)]);
+    until("both sources were looked at", async || plan.log_of_this_run().matches(point).count() == 2).await;
+    let inserted = [37_u32, 500];
+    insert(0, 2_001..=2_000 + inserted[0]).await;
+    insert(1, 2_001..=2_000 + inserted[1]).await;
+    plan.resume();
+    let ended = plan.wait();
+    let log = plan.log_of_this_run();
+    assert!(ended.is_some_and(|status| status.success()), "{log}");
+    let view: Json = serde_json::from_str(&log[log.find('{').unwrap()..]).unwrap();
+    let measured = &view["measured"];
+
+    let servers = measured["servers"].as_array().unwrap();
+    assert_eq!(servers.len(), inserted.len(), "{measured}");
+    let mut rate = 0.0;
+    for (server, rows) in servers.iter().zip(inserted) {
+        assert_eq!(server["inserted_rows"], rows, "{server}");
+        let figure = |name: &str| server[name].as_f64().unwrap();
+        let (seconds, a_second) = (figure("window_seconds"), figure("inserted_rows_per_second"));
+        assert!(seconds >= 1.0 && (a_second * seconds - f64::from(rows)).abs() < 1e-6, "{server}");
+        rate += a_second;
+    }
+    // By the file, a recharge brings 5.4 documents. A field is a whole number.
+    let mut fields = measured["fields"].as_array().unwrap().iter();
+    let recharges = fields.find(|field| field["field"] == "[flux] recharges_per_day").unwrap();
+    let recharges = recharges["value"].as_f64().unwrap();
+    assert!((recharges - rate * 86_400.0 / 5.4).abs() < 0.6, "{recharges} {rate}");
 }

@@ -48,6 +48,8 @@ pub struct CouponDay {
     zone: String,
     /// Further settings of the programme, and further sections.
     more: &'static str,
+    /// Further settings of the coupon system.
+    of_system: &'static str,
     address: SocketAddr,
     folder: tempfile::TempDir,
     witness: Option<Witness>,
@@ -61,7 +63,8 @@ impl CouponDay {
         let witness = Witness::start(&options).await.unwrap();
         let address = witness.address();
         let installation = Installation::prepare(turn, plan).await;
-        let mut day = Self { installation, day, zone, more, address, folder, witness: Some(witness) };
+        let mut day =
+            Self { installation, day, zone, more, of_system: "", address, folder, witness: Some(witness) };
         day.write_configuration();
         day.installation.command(&["setup"]).await.expect_success();
         day.insert_users().await;
@@ -70,14 +73,20 @@ impl CouponDay {
 
     fn write_configuration(&mut self) {
         let with_token = self.installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-        let Self { zone, address, more, .. } = self;
+        let Self { zone, address, more, of_system, .. } = self;
         let more = more.replace("{zone}", zone);
         let coupons = format!(
             "\n[[programmes]]\nname = \"birthday\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
              calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
-             {more}\n[coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n"
+             {more}\n[coupon_system]\nurl = \"http://{address}\"\ntimeout_seconds = 3\n{of_system}"
         );
         self.installation.write_configuration_text(&(with_token + &coupons));
+    }
+
+    /// Has granters send a request for each user.
+    pub fn call_for_each_user(&mut self) {
+        self.of_system = "batch = false\n";
+        self.write_configuration();
     }
 
     /// Chooses another HTTP port, for daemons beside the first one.
@@ -133,7 +142,7 @@ impl CouponDay {
     }
 
     /// The newest day as `dispatch status` shows it.
-    async fn shown(&self) -> Json {
+    pub async fn shown(&self) -> Json {
         self.dispatch(&["status", "--json"]).await.expect_success().json()[0].clone()
     }
 
@@ -157,7 +166,7 @@ impl CouponDay {
     }
 
     /// Copies the whole ledger in one snapshot.
-    async fn copy_ledger(&self) {
+    pub async fn copy_ledger(&self) {
         let mut sql = vec!["CREATE DATABASE ledger_copy".to_owned()];
         let tables = self.ledger_tables().await;
         sql.extend(
@@ -175,8 +184,16 @@ impl CouponDay {
         self.installation.execute(self.target(), sql.join(";")).await;
     }
 
+    /// Writes the coupon system's statement into a file; returns its path.
+    pub async fn write_statement(&self) -> String {
+        let gifts = self.client().gifts().await.unwrap();
+        let page = self.folder.path().join("page-1.json");
+        std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
+        page.to_str().unwrap().to_owned()
+    }
+
     /// Puts the copy in the place of the ledger.
-    async fn restore_ledger(&self) {
+    pub async fn restore_ledger(&self) {
         let tables = self.ledger_tables().await;
         let restore = tables.iter().map(|table| {
             format!(
@@ -207,7 +224,7 @@ impl CouponDay {
     }
 
     /// Kills a process exactly at a failpoint.
-    async fn kill_at(&self, arguments: &[&str], failpoint: &str) {
+    pub async fn kill_at(&self, arguments: &[&str], failpoint: &str) {
         let mut process = self.installation.start(arguments, &[(VARIABLE, failpoint)]);
         process.until_failpoint(failpoint).await;
         process.kill();
@@ -225,14 +242,14 @@ impl CouponDay {
     }
 
     /// Changes columns of rows by hand.
-    async fn change_columns(&self, set: &str, which: &str) {
+    pub async fn change_columns(&self, set: &str, which: &str) {
         for table in self.tables().await {
             self.installation.execute(self.target(), format!("UPDATE {table} SET {set} WHERE {which}")).await;
         }
     }
 
     /// Users whose rows show this year's coupon in all three columns.
-    async fn marked_users(&self) -> BTreeSet<u64> {
+    pub async fn marked_users(&self) -> BTreeSet<u64> {
         let (mut target, mut marked) = (self.installation.admin(self.target()).await, BTreeSet::new());
         for table in self.tables().await {
             let sql = format!(
@@ -464,10 +481,7 @@ async fn restored_ledger_is_refused_and_taken_in(day: &CouponDay) {
     day.expect_everybody_once().await;
     drop(daemon);
 
-    let gifts = day.client().gifts().await.unwrap();
-    let page = day.folder.path().join("page-1.json");
-    std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
-    let taken = day.dispatch(&["take-in", page.to_str().unwrap()]).await.expect_success();
+    let taken = day.dispatch(&["take-in", &day.write_statement().await]).await.expect_success();
     assert!(taken.stdout.contains("50 coupons were settled"), "{taken:?}");
     let _granter = day.installation.run_with(&["--role", "granter"], &[]);
     until("the day is closed once more", async || {

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::flux::id::{FluxId, Month, Side};
-use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Daemon, Installation, Plan, until};
 use serde_json::{Value as Json, json};
 
-use crate::STANDARD;
+use crate::reconciliations::{reconcile, store};
+use crate::{STANDARD, payments};
 
 const TOKEN: &str = "application-token-1";
 
@@ -280,16 +280,66 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     assert_eq!(without.expect_success().stdout.trim().len(), 31);
 }
 
+/// Returns the next number of the counter that an identifier came from. The counter is behind no number that is known.
+async fn next_number(installation: &Installation<'_>, of: FluxId) -> u64 {
+    let status =
+        installation.command(&["flux", "sequence", "status", "--json"]).await.expect_success().json();
+    let (date, partition) = (of.parts().date.to_string(), of.parts().partition);
+    let mut counters = status["counters"].as_array().unwrap().iter();
+    let of_day = counters
+        .find(|counter| counter["date"] == date && counter["partition"] == partition && counter["side"] == 0);
+    of_day.unwrap_or_else(|| panic!("{status}"))["next"].as_u64().unwrap()
+}
+
+/// The daemon and the command give out identifiers after each kill, and again after the raise is repeated.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_raise_that_is_killed_at_any_step_and_repeated_skips_numbers_and_repeats_none() {
+    let installation = installation().await;
+    let mut daemon = installation.run_with(&["--role", "api"], &[]);
+    daemon.until_ready().await;
+    let (mut all, mut asked) = (BTreeSet::new(), 0);
+    let mut keep = |identifiers: &[FluxId]| {
+        asked += identifiers.len();
+        all.extend(identifiers.iter().map(ToString::to_string));
+        assert_eq!(all.len(), asked, "one was given out twice");
+    };
+    // The first table that a raise commits has the counters of this partition.
+    let order = json!({ "kind": "recharge", "partition": 0, "business": 1, "count": 1_000 });
+    let next = ["flux", "next", "recharge", "--partition", "0", "--business", "1", "--count", "10"];
+    let by_command = async || {
+        let lines = installation.command(&next).await.expect_success().stdout;
+        lines.lines().map(|id| id.parse().unwrap()).collect::<Vec<FluxId>>()
+    };
+    let raise = ["flux", "sequence", "raise", "--numbers", "5000"];
+    for name in failpoints::RAISING {
+        let given_before = given(&daemon, &order, None).await;
+        keep(&given_before);
+        let before = next_number(&installation, given_before[0]).await;
+        let mut killed = installation.start(&raise, &[("ANABRANCH_FAILPOINT", name)]);
+        killed.until_failpoint(name).await;
+        killed.kill();
+        let after_kill = next_number(&installation, given_before[0]).await;
+        assert!(after_kill >= before, "{name}: {after_kill}");
+        keep(&given(&daemon, &order, None).await);
+        keep(&by_command().await);
+        installation.command(&raise).await.expect_success();
+        let raised = next_number(&installation, given_before[0]).await;
+        assert!(raised >= after_kill + 5_000, "{name}: {raised}");
+        let above = by_command().await;
+        assert!(above.iter().all(|id| u64::from(id.parts().sequence) >= raised), "{name}: {above:?}");
+        keep(&above);
+        keep(&given(&daemon, &order, None).await);
+    }
+    daemon.kill();
+}
+
 /// A captured row shows a number that the counter never leased, as after a restore of counters and registers together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_below_a_captured_row_is_refused_by_name_until_an_operator_skips_numbers() {
     let mut installation = installation().await;
-    for source in ["source-a", "source-b"] {
-        let tables = (0..12).map(|month| flux_table("flux_00_0", &format!("composite_07_{month:02}")));
-        let tables: Vec<String> = tables.collect();
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
-        installation.execute(source, sql).await;
-    }
+    let tables: Vec<String> = (0..12).map(|month| format!("composite_07_{month:02}")).collect();
+    let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
+    payments::create_tables(&installation, &tables).await;
     let text = std::fs::read_to_string(installation.configuration_file()).unwrap()
         + r#"
 [[entities]]
@@ -301,8 +351,7 @@ name = "relations"
 kind = "flux_relations"
 targets = ["target"]
 "#;
-    installation.write_configuration_text(&text);
-    installation.command(&["setup"]).await.expect_success();
+    payments::set_up(&mut installation, &text).await;
     let daemon = installation.run();
     daemon.until_ready().await;
     daemon.until_loaded(&["source-a", "source-b"]).await;
@@ -330,4 +379,30 @@ targets = ["target"]
     let after = given(&daemon, &recharge(5_000), None).await;
     assert!(after.iter().all(|id| id.parts().sequence < 1_000 || id.parts().sequence > 50_000_000));
     installation.command(&["flux", "sequence", "status"]).await.expect_success();
+    malformed_identifiers_are_listed(&installation, &table).await;
+}
+
+/// A reconciliation lists rows whose identifier names no table, and is clean all the same.
+async fn malformed_identifiers_are_listed(installation: &Installation<'_>, table: &str) {
+    let sql = format!("INSERT INTO {table} (id) VALUES ('31'), ('no \"id\"')");
+    installation.execute("source-a", sql).await;
+    let (ended, report) = reconcile(installation, &["--store", "relations"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
+    let placement = &store(&report, "relations")["placement"];
+    assert_eq!((&placement["rows"], &placement["undecided"]), (&json!(4), &json!(2)), "{placement}");
+    let escaped = "no \\\"id\\\"";
+    let expected = [
+        json!({ "table": table, "id": "31", "what": "it has 2 digits; expected: 31" }),
+        json!({
+            "table": table,
+            "id": escaped,
+            "what": "character 1, in digits 1 to 8 (date), is `n`; expected: a digit from 0 to 9"
+        }),
+    ];
+    assert_eq!(placement["malformed"], json!(expected), "{placement}");
+    let shown = installation.command(&["reconcile", "show"]).await.expect_success().stdout;
+    let line = format!("document \"{escaped}\" of {table} has a malformed identifier: character 1");
+    assert!(shown.contains(&line), "{shown}");
+    let explained = installation.command(&["flux", "explain", "31"]).await;
+    assert!(explained.stderr.contains("it has 2 digits"), "{explained:?}");
 }

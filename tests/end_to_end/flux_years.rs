@@ -6,10 +6,10 @@ use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Daemon, Finished, Installation, Plan, until, until_some};
 use serde_json::{Value as Json, json};
 
-use crate::STANDARD;
 use crate::reconciliations::{reconcile, store};
 use crate::relations::{TOKEN, found, places, with_sites};
 use crate::retired::{assert_refused, insert, retired, until_rows};
+use crate::{STANDARD, payments};
 
 /// Tables of the database of the user partitions 00 to 09: five of them are by year.
 const TABLES: [&str; 8] = [
@@ -84,17 +84,17 @@ const DOCUMENTS: [DocumentPlace; 6] = [
     (REFUND, "refund", Some(OLD_RECHARGE), Some(8), "composite_05_8_99"),
 ];
 
+/// Tables by year of the database of the user partitions 50 to 59, which is added later, and their documents.
+const ADDED: [&str; 2] = ["composite_55_7_00", "atom_55_7_00"];
+const ADDED_RECHARGE: &str = "2027010511031001000557000000011";
+const ADDED_CLEARING: &str = "2027010511031101000557000000012";
+
 /// An installation with the tables of payment documents of both strategies beside the users.
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
-    let tables = TABLES.map(|table| flux_table("flux_00_0", table)).join(";");
-    for source in ["source-a", "source-b"] {
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {tables}");
-        installation.execute(source, sql).await;
-    }
+    payments::create_tables(&installation, &TABLES).await;
     let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-    installation.write_configuration_text(&(with_sites(text) + SECTIONS));
-    installation.command(&["setup"]).await.expect_success();
+    payments::set_up(&mut installation, &(with_sites(text) + SECTIONS)).await;
     installation
 }
 
@@ -268,4 +268,68 @@ async fn used_again(installation: &Installation<'_>) {
     }
     assert_eq!(retired(installation).await, (json!(3), json!(3)));
     assert_none_comes_round(installation, "2037-02-01", 9).await;
+}
+
+/// A source grows by a database while the daemon runs. The documents of before stay where they are, and the ones of
+/// other user partitions lie in the added database.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_is_added_beside_documents_of_before_and_the_audit_names_none_of_them() {
+    let installation = installation().await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    for (id, _, parent, _, table) in &DOCUMENTS[..2] {
+        insert(&installation, table, id, *parent).await;
+    }
+    until_rows(&installation, 2).await;
+
+    let tables = ADDED.map(|table| flux_table("flux_00_5", table)).join(";");
+    let added = format!(
+        "CREATE DATABASE IF NOT EXISTS flux_00_5; {tables}; \
+         INSERT INTO flux_00_5.{} (id) VALUES ('{ADDED_RECHARGE}'); \
+         INSERT INTO flux_00_5.{} (id, parent_id) VALUES ('{ADDED_CLEARING}', '{ADDED_RECHARGE}')",
+        ADDED[0], ADDED[1]
+    );
+    installation.execute("source-a", added).await;
+    let (_, _, parent, _, table) = DOCUMENTS[2];
+    insert(&installation, table, CAPTURE, parent).await;
+    until_rows(&installation, 3).await;
+    for (id, database, table) in [
+        (OLD_RECHARGE, "flux_00_0", "composite_05_11"),
+        (OLD_CLEARING, "flux_00_0", "atom_05_11"),
+        (CAPTURE, "flux_00_0", "composite_05_6_11"),
+        (ADDED_RECHARGE, "flux_00_5", "composite_55_7_00"),
+        (ADDED_CLEARING, "flux_00_5", "atom_55_7_00"),
+    ] {
+        let shown = until_some(&format!("the table of {id} is named"), async || {
+            let shown = installation.command(&["flux", "show", id, "--json"]).await.expect_success().json();
+            shown["claims"][0]["table"].is_string().then_some(shown)
+        })
+        .await;
+        let [claim] = shown["claims"].as_array().unwrap().as_slice() else { panic!("{shown}") };
+        let found = (&claim["source"], &claim["database"], &claim["table"], &shown["odd"]);
+        assert_eq!(found, (&json!("source-a"), &json!(database), &json!(table), &json!([])), "{shown}");
+    }
+    placed_after_growth(&installation).await;
+
+    let (ended, report) = reconcile(&installation, &["--store", "relations"]).await;
+    assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
+    let placement = &store(&report, "relations")["placement"];
+    assert_eq!((&placement["rows"], &placement["undecided"]), (&json!(5), &json!(0)), "{placement}");
+    assert_eq!((&placement["misplaced"], &placement["doubles"]), (&json!({}), &json!([])), "{placement}");
+    assert!(placement["odd"].is_null() && placement["malformed"].is_null(), "{placement}");
+}
+
+/// New documents of each user partition go to its own database, by the strategy of their date.
+async fn placed_after_growth(installation: &Installation<'_>) {
+    for (partition, date, database, table) in [
+        ("5", "2026-12-30", "flux_00_0", "composite_05_11"),
+        ("5", "2027-01-05", "flux_00_0", "composite_05_7_00"),
+        ("55", "2027-01-05", "flux_00_5", "composite_55_7_00"),
+    ] {
+        let words = ["flux", "place", "recharge", "--date", date, "--partition", partition, "--json"];
+        let words = [&words[..], &SINCE_2027[..]].concat();
+        let view = installation.command(&words).await.expect_success().json();
+        assert_eq!((&view["database"], &view["table"]), (&json!(database), &json!(table)), "{view}");
+    }
 }

@@ -1,11 +1,10 @@
 //! Which payment documents belong together, over HTTP and by command: two sources, log, relation index, API.
 
 use anabranch_demo::Connection;
-use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Daemon, Installation, Plan, until_some};
 use serde_json::{Value as Json, json};
 
-use crate::STANDARD;
+use crate::{STANDARD, payments};
 
 /// The token of an application, for [`found`].
 pub const TOKEN: &str = "application-token-1";
@@ -46,11 +45,7 @@ pub fn with_sites(mut text: String) -> String {
 /// An installation with the tables of payment documents beside the users.
 async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
-    for source in ["source-a", "source-b"] {
-        let tables: Vec<String> = TABLES.iter().map(|table| flux_table("flux_00_0", table)).collect();
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", tables.join(";"));
-        installation.execute(source, sql).await;
-    }
+    payments::create_tables(&installation, &TABLES).await;
     let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
     let text = with_sites(text)
         + r#"
@@ -72,8 +67,7 @@ kind = "flux_relations"
 targets = ["target"]
 lanes = 2
 "#;
-    installation.write_configuration_text(&text);
-    installation.command(&["setup"]).await.expect_success();
+    payments::set_up(&mut installation, &text).await;
     installation
 }
 

@@ -6,8 +6,8 @@ use anabranch_schemas::sql::flux_table;
 use anabranch_tests::{Daemon, Finished, Installation, Plan, Turn, until, until_some};
 use serde_json::{Value as Json, json};
 
-use crate::STANDARD;
 use crate::reconciliations::{reconcile, store};
+use crate::{STANDARD, payments};
 
 const TABLES: [&str; 4] = ["composite_05_00", "composite_05_01", "composite_05_99", "atom_05_00"];
 const DUE: &str = "flux_00_0.composite_05_00";
@@ -45,11 +45,10 @@ pub async fn with_documents(
     tables: &[&str],
     lanes: u32,
 ) -> Installation<'static> {
+    payments::create_tables(&installation, tables).await;
     for source in &installation.configuration.sources {
-        let mut statements: Vec<String> = tables.iter().map(|table| flux_table("flux_00_0", table)).collect();
-        statements.push("CREATE TABLE flux_00_0.retention (id INT PRIMARY KEY) ENGINE = InnoDB".to_owned());
-        let sql = format!("CREATE DATABASE IF NOT EXISTS flux_00_0; {}", statements.join(";"));
-        installation.execute(source, sql).await;
+        let marker = "CREATE TABLE flux_00_0.retention (id INT PRIMARY KEY) ENGINE = InnoDB";
+        installation.execute(source, marker).await;
     }
     let text = installation.configuration_text()
         + r#"
@@ -69,8 +68,7 @@ name = "relations"
 kind = "flux_relations"
 targets = ["target"]
 "# + &format!("lanes = {lanes}\n");
-    installation.write_configuration_text(&text);
-    installation.command(&["setup"]).await.expect_success();
+    payments::set_up(&mut installation, &text).await;
     installation
 }
 

@@ -69,8 +69,11 @@ impl RowSource for MemorySource {
 
     async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
         let first = |all: &Rows| -> Vec<u64> { all.keys().take(1).copied().collect() };
-        let parts: Vec<_> = tables.iter().map(|table| (table, first)).collect();
-        Ok(self.read_at_watermark(&parts, epoch).await?.0)
+        let mut parts = Vec::with_capacity(tables.len());
+        for table in tables {
+            parts.push(self.read_at_watermark(&[(table, first)], epoch).await?.0);
+        }
+        self.joined(tables, &parts)
     }
 
     async fn page(
@@ -130,6 +133,27 @@ impl RowSource for MemorySource {
 }
 
 impl MemorySource {
+    /// Joins the chunks of several tables, each read in a snapshot of its own.
+    fn joined(&self, tables: &[TableIdentity<'static>], parts: &[Chunk]) -> Result<Chunk, Fault> {
+        let low = parts.iter().map(|part| part.low).min().unwrap_or_default();
+        let high = parts.iter().map(|part| part.high).max().unwrap_or_default();
+        let mut encoder = Encoder::default();
+        for (table, part) in tables.iter().zip(parts) {
+            let mut changes = codec::decode(&part.payload).expect("it was just encoded");
+            while let Some(change) = changes.next().expect("it was just encoded") {
+                let (_, after) = change.action.images().expect("rows are inserts");
+                encoder.insert(low, table, after.expect("rows are inserts"));
+            }
+        }
+        let broke = || lock(&self.state).primary.fault(Code::SourceUnreachable, "the connection broke");
+        let server = parts.first().map(|part| part.server.clone()).ok_or_else(broke)?;
+        if parts.iter().any(|part| part.server != server) {
+            return Err(broke());
+        }
+        let rows = u64::from(encoder.changes());
+        Ok(Chunk { low, high, server, payload: encoder.finish(), rows, next: None })
+    }
+
     /// Returns the rows after a key that `is_meant` accepts.
     async fn part(
         &self,

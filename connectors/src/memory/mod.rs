@@ -1,5 +1,6 @@
 //! In-memory twins of outside systems, for tests only: a source, a log, lane stores, leases and registers on virtual
-//! time, the coupon ledger, the counters of payment documents, and the records of operations.
+//! time, the coupon ledger, the work queue and the coupon system of the coupon day, the counters of payment documents,
+//! and the records of operations.
 //!
 //! They keep the contracts of the ports and nothing else; they pass the same conformance suites as the real connectors.
 //! [`Weather`] is the influence of the outside on a run: seeded pauses before and after each durable step, so that a
@@ -9,6 +10,7 @@
 mod binlog;
 mod cache;
 mod chunk;
+mod coupon_system;
 mod lease;
 mod ledger;
 mod log;
@@ -22,6 +24,7 @@ mod snapshot_view;
 mod source;
 mod store;
 mod stream;
+mod work_queue;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,6 +38,7 @@ use tokio::time::Instant;
 
 pub use cache::MemoryCache;
 pub use chunk::UNSEEN_GROUPS_MAX;
+pub use coupon_system::{CallFault, CouponKeys, KeyUse, MemoryCouponSystem};
 pub use lease::{MemoryLease, MemoryLeases};
 pub use ledger::{LedgerState, MemoryLedger};
 pub use log::{MemoryLog, MemoryReader, MemoryWriter};
@@ -47,6 +51,7 @@ pub use sequence::{MemorySequence, SequenceRows};
 pub use snapshot_view::SnapshotView;
 pub use source::{Group, MemorySource, MemoryStream, ScriptedRow, Transaction};
 pub use store::{MemoryStore, MemoryTarget, StoreKind, StoredRow};
+pub use work_queue::{MemoryWorkQueue, WaitingMessage, enter_message};
 
 /// The calls that a server refuses while [`Weather::refuse`] says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -211,6 +211,7 @@ impl Sequence for MysqlSequence {
 
     async fn raise(&self, numbers: &[(Counter, u32)]) -> Result<(), Fault> {
         for sql in self.0.statements.raise(numbers) {
+            failpoints::reach("sequence-before-raise").await;
             failpoints::reach_unanswered("sequence-raise-sent", self.sets(sql)).await?;
             failpoints::reach("sequence-after-raise").await;
         }

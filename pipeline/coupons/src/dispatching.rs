@@ -178,7 +178,9 @@ where
     /// Freezes a wave; returns `false` when it has to wait or another freezer has taken over.
     async fn freeze(&self, key: &RunKey, wave: u8, reconciled: Option<&Reconciled>) -> Result<bool, Fault> {
         let revision = self.process.fresh();
+        failpoints::reach("coupons-before-take-over").await;
         let taken = self.ledger.with_run(key, &[], |l| take_over(l, wave, revision)).await?;
+        failpoints::reach("coupons-after-take-over").await;
         let Some(run) = taken else { return Ok(false) };
         let is_after_barrier = self.cohort.barrier().await?;
         // Midnight and noon record that they lacked the barrier, and go on; the catch-up waits for it.
@@ -197,7 +199,10 @@ where
             }
             has_ended
         };
-        self.ledger.with_run(key, &[], end).await
+        failpoints::reach("coupons-before-wave-end").await;
+        let has_ended = self.ledger.with_run(key, &[], end).await?;
+        failpoints::reach("coupons-after-wave-end").await;
+        Ok(has_ended)
     }
 
     /// Makes the columns of the day's tables follow the ledger once more, since a granter may have died before it did
@@ -213,9 +218,11 @@ where
         if granted.is_empty() {
             return;
         }
+        failpoints::reach("coupons-before-day-columns").await;
         if let Err(fault) = self.cohort.follow(&run.birthdays(key.day), &granted).await {
             tracing::warn!(%fault, "the columns of a birthday table could not be updated from the ledger");
         }
+        failpoints::reach("coupons-after-day-columns").await;
     }
 
     /// Publishes a message for each member whom the ledger lacks, also if one was published before, and counts all

@@ -359,9 +359,11 @@ where
     /// Makes the columns follow the carried messages; the next day run and the reconciliation mend a failure here.
     pub async fn follow(&self, carried: &MessagesCarried) {
         for ColumnUpdate { birthdays, granted } in &carried.column_updates {
+            failpoints::reach("coupons-before-columns").await;
             if let Err(fault) = self.cohort.follow(birthdays, granted).await {
                 tracing::warn!(%fault, "the columns of a birthday table could not be updated from the ledger");
             }
+            failpoints::reach("coupons-after-columns").await;
         }
     }
 

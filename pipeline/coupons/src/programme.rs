@@ -343,6 +343,14 @@ impl Programme {
         let zoned = day.to_datetime(time).to_zoned(self.time_zone.clone()).ok()?;
         Some(zoned.timestamp())
     }
+
+    /// Returns when a day goes on without a reconciliation that is young enough; `None` = it waits without limit.
+    pub fn goes_on_at(&self, day: Date) -> Option<Timestamp> {
+        match self.without_reconciliation {
+            WithoutReconciliation::Go => self.at(day, self.waits_until),
+            WithoutReconciliation::Stop => None,
+        }
+    }
 }
 
 fn invalid(subject: String, found: impl Into<String>) -> Fault {

@@ -1,6 +1,7 @@
 //! A ledger that a person restored from an older copy: its tokens show it, and the coupon system's statement mends it.
 
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 
 use crate::issuing::Chain;
 use crate::ports::{Ledger, Register, Uniques};
@@ -47,6 +48,7 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     process: &U,
     statement: &[GivenCoupon],
 ) -> Result<(), Fault> {
+    failpoints::reach("coupons-before-take-in").await;
     for given in statement {
         let candidate = &given.candidate;
         let (Some(key), user) = (candidate.key(), candidate.member.user) else { continue };
@@ -55,9 +57,17 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
             l.users.get_mut(&user).map(|user| settle(user, candidate, &key, &given.coupon, None))
         };
         ledger.with_users(&candidate.run, &[user], write).await?;
+        failpoints::reach("coupons-after-first-settled").await;
     }
     let token = process.fresh();
     let known = register.read().await?;
+    failpoints::reach("coupons-before-register").await;
+    if !register.swap(known, token).await? {
+        return Err(fault());
+    }
+    failpoints::reach("coupons-after-register").await;
     // The ledger gets the token last: until then its tokens differ from the register, and nothing is granted.
-    if register.swap(known, token).await? { ledger.begin_tokens(token).await } else { Err(fault()) }
+    ledger.begin_tokens(token).await?;
+    failpoints::reach("coupons-after-take-in").await;
+    Ok(())
 }

@@ -362,8 +362,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     if let Some(rest) = rest {
                         self.phase = Phase::Waiting(Step::Chunk(read, Some(Box::new(rest))));
                     } else {
-                        self.repeated = 0;
-                        self.meters.rows.increment(read.chunk.rows);
+                        self.note_end(refresh, &read);
                         let shard = *self.changes.shards.first().expect("a chunk was read of something");
                         flush.progress.refresh =
                             Some(refresh.after_chunk(shard, &read.chunk, self.is_reread));
@@ -392,6 +391,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         failpoints::reach("refresh-after-commit").await;
         let first = self.first_swept();
         self.sweep(window, store, first).await
+    }
+
+    /// Notes a chunk whose last part is about to be written.
+    fn note_end(&mut self, refresh: &Refresh, read: &Read) {
+        self.repeated = 0;
+        self.meters.rows.increment(read.chunk.rows);
+        self.empty.note_chunk(refresh, read);
     }
 
     /// Has a chunk read again, after a pause.

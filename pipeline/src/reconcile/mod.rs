@@ -43,7 +43,7 @@ pub use history::{Seal, hash_foreign, hash_key, seal};
 pub use lane_wait::LaneWait;
 pub use pace::Pace;
 pub(crate) use pace::released;
-pub use placement::{DoubledKey, OddDocument, Placement, PlacementAudit, Rules};
+pub use placement::{DoubledKey, MalformedDocument, OddDocument, Placement, PlacementAudit, Rules};
 pub use proof::{Proof, TableProof};
 pub use recheck::{Recheck, Verdict, WindowVerdicts};
 pub use report::{Drifted, ReconciliationReport, StoreReport, count_again, worst};

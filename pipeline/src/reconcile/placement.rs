@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::flux::id::Defect;
 use anabranch_schemas::serial;
 use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,10 @@ pub(super) const BOOK_BYTES: usize = BOOK_KEYS * 2 * 17 * 3 / 2;
 const DOUBLES_MAX: usize = 1_000;
 /// Odd payment documents that the report lists, at most; it counts all of them.
 const ODD_DOCUMENTS_MAX: usize = 100;
+/// Documents with a malformed identifier that the report lists, at most; `undecided` counts all of them.
+const MALFORMED_MAX: usize = 100;
+/// Bytes of a malformed identifier that the report shows, at most.
+const MALFORMED_BYTES_MAX: usize = 64;
 
 /// The findings of a reconciliation about placement.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -54,6 +59,9 @@ pub struct Placement {
     /// The first odd documents by table and identifier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub odd: Vec<OddDocument>,
+    /// The first payment documents with a malformed identifier, by table and identifier.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub malformed: Vec<MalformedDocument>,
 }
 
 /// A key that is in two tables of its rule.
@@ -76,6 +84,17 @@ pub struct OddDocument {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<String>,
     /// All differences in words.
+    pub what: String,
+}
+
+/// A payment document whose identifier breaks a rule of identifiers, so that it names no table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct MalformedDocument {
+    /// The source table: `database.table`.
+    pub table: String,
+    /// The key as visible ASCII: all other bytes are escaped, and a long key is cut.
+    pub id: String,
+    /// The broken rule in words.
     pub what: String,
 }
 
@@ -116,6 +135,7 @@ struct ChunkFindings {
     keys: Vec<(u64, Cell)>,
     odd_documents: BTreeMap<&'static str, u64>,
     odd: Vec<OddDocument>,
+    malformed: Vec<MalformedDocument>,
 }
 
 impl PlacementAudit {
@@ -158,6 +178,7 @@ impl TableAudit<'_> {
             Judgement::Undecided => self.chunk.undecided += 1,
             Judgement::Elsewhere => self.chunk.misplaced += 1,
             Judgement::Odd(odd) => self.chunk.add(self.table, &odd),
+            Judgement::Malformed(defect) => self.chunk.add_malformed(self.table, &row[KEY], defect),
         }
         let Some(key) = row.get(KEY).and_then(serial::text) else { return };
         let hash = xxh3_64_with_seed(&key, self.audit.seed ^ rule.number());
@@ -187,6 +208,11 @@ impl TableAudit<'_> {
             placement.odd.append(&mut chunk.odd);
             placement.odd.sort();
             placement.odd.truncate(ODD_DOCUMENTS_MAX);
+        }
+        if !chunk.malformed.is_empty() {
+            placement.malformed.append(&mut chunk.malformed);
+            placement.malformed.sort();
+            placement.malformed.truncate(MALFORMED_MAX);
         }
         let shard = self.table.shard;
         for (hash, key) in chunk.keys.drain(..).filter(|(hash, _)| *hash <= found.highest) {
@@ -226,6 +252,29 @@ impl ChunkFindings {
                 what: odd.text(),
             });
         }
+    }
+
+    /// Counts a document with a malformed identifier, and lists it if it may be among the first.
+    fn add_malformed(&mut self, table: &TableIdentity<'_>, key: &Value<'_>, defect: Defect) {
+        self.undecided += 1;
+        if self.malformed.len() < MALFORMED_MAX {
+            let text = serial::text(key).unwrap_or_default();
+            self.malformed.push(MalformedDocument {
+                table: name(table),
+                id: visible(&text),
+                what: defect.to_string(),
+            });
+        }
+    }
+}
+
+/// Returns the beginning of a text as visible ASCII. A text that was cut is followed by the number of its bytes.
+fn visible(text: &[u8]) -> String {
+    match text.get(..MALFORMED_BYTES_MAX) {
+        Some(begin) if text.len() > MALFORMED_BYTES_MAX => {
+            format!("{}... ({} bytes)", begin.escape_ascii(), text.len())
+        }
+        _ => text.escape_ascii().to_string(),
     }
 }
 

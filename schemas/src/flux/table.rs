@@ -205,6 +205,7 @@ pub fn settlement(id: &FluxId, atoms: AtomSettlement) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::ops::Range;
 
     use super::*;
     use crate::flux::id::Side;
@@ -283,6 +284,29 @@ mod tests {
             }
         }
         assert_eq!(tables.len(), ((PARTITIONS * MONTHS + 100) * 10) as usize);
+    }
+
+    #[test]
+    fn five_more_databases_take_the_higher_partitions_and_move_no_identifier_of_before() {
+        let by_month = Names::default();
+        let by_year =
+            Names::parse_by_year(Names::DATABASE, Names::ATOM_BY_YEAR, Names::COMPOSITE_BY_YEAR).unwrap();
+        let databases = |partitions: Range<u8>| {
+            let mut databases = BTreeSet::new();
+            for partition in partitions {
+                for month in [Month::Of(0), Month::Of(11), Month::No] {
+                    let place = StorageAddress { side: Side::Main, partition, month };
+                    databases.insert(by_month.of(Level::Atom, place).0);
+                    databases.insert(by_year.of_year(Level::Composite, place, 7).0);
+                }
+            }
+            databases
+        };
+        let numbered = |numbers: Range<u8>| {
+            numbers.map(|number| format!("flux_00_{number}")).collect::<BTreeSet<String>>()
+        };
+        assert_eq!(databases(0..50), numbered(0..5));
+        assert_eq!(databases(50..100), numbered(5..10));
     }
 
     #[test]

@@ -107,6 +107,7 @@ macro_rules! on_twin_and_both_kinds_of_server {
 pub mod audit;
 pub mod cache;
 mod cohorts;
+mod coupon_system;
 pub mod derived_rows;
 mod issues;
 mod lease;
@@ -121,3 +122,4 @@ pub mod sequence;
 mod shard_rows;
 pub mod source;
 pub mod store;
+pub mod work_queue;

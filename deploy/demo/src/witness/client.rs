@@ -40,8 +40,17 @@ impl WitnessClient {
 
     /// Returns the number of calls that came, whatever their outcome.
     pub async fn calls(&self) -> Result<u64> {
+        self.count("calls").await
+    }
+
+    /// Returns the number of those calls that came in a request for one coupon.
+    pub async fn single_calls(&self) -> Result<u64> {
+        self.count("single_calls").await
+    }
+
+    async fn count(&self, name: &str) -> Result<u64> {
         let answer = self.send(self.http.get(self.at("/control/counts"))).await?;
-        Ok(answer["calls"].as_u64().unwrap_or_default())
+        Ok(answer[name].as_u64().unwrap_or_default())
     }
 
     /// Whether the witness answers.

@@ -70,6 +70,7 @@ impl Witness {
             book: Book::open(&options.file).map_err(file)?,
             dice: Dice::new(options.seed),
             calls: 0,
+            single_calls: 0,
         };
         let (key_memory, token) = (options.key_memory, options.token.clone());
         let router = router(Arc::new(Shared { state: Mutex::new(state), key_memory, token }));

@@ -35,6 +35,8 @@ pub(super) struct WitnessState {
     pub(super) dice: Dice,
     /// Number of calls that came, whatever their outcome.
     pub(super) calls: u64,
+    /// Number of those that came in a request for one coupon.
+    pub(super) single_calls: u64,
 }
 
 /// Marks a response in place of which the connection is closed.
@@ -190,6 +192,7 @@ async fn single(State(shared): Witness, Json(call): Json<Call>) -> Response {
         };
         (status, Json(json!({ "outcome": outcome }))).into_response()
     };
+    shared.state().single_calls += 1;
     shared.answer(vec![call], respond).await
 }
 
@@ -266,8 +269,10 @@ async fn forget(State(shared): Witness, Json(forget): Json<Forget>) -> Response 
 
 async fn counts(State(shared): Witness) -> Response {
     let state = shared.state();
-    let (calls, gifts, keys) = (state.calls, state.book.gifts.len(), state.book.keys.len());
-    Json(json!({ "calls": calls, "gifts": gifts, "keys": keys })).into_response()
+    let WitnessState { book, calls, single_calls, .. } = &*state;
+    let (gifts, keys) = (book.gifts.len(), book.keys.len());
+    Json(json!({ "calls": calls, "single_calls": single_calls, "gifts": gifts, "keys": keys }))
+        .into_response()
 }
 
 fn closed() -> Response {

@@ -22,6 +22,7 @@ fn midnight_waits_for_a_young_reconciliation_until_a_set_time_and_then_follows_t
     let (young, old) = (Some(at("2027-05-02T22:00:00Z")), Some(at("2027-05-02T21:59:59Z")));
     for (rule, goes_on) in [("go", true), ("stop", false)] {
         let run = run(&format!("without_reconciliation = '{rule}'\nwaits_until = '02:30'\n"));
+        assert_eq!(run.rules.goes_on_at(DAY), goes_on.then(|| at("2027-05-04T02:30:00Z")), "{rule}");
         assert!(run.is_due(DAY, at("2027-05-04T00:00:00Z"), young));
         for reconciled_at in [None, old] {
             assert!(!run.is_due(DAY, at("2027-05-04T02:29:59Z"), reconciled_at));

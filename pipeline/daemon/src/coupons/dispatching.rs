@@ -72,8 +72,7 @@ async fn dispatch(
             passed.send_modify(|_| {});
             handle.well();
             let waiting = days.iter().find(|day| day.is_waiting);
-            let what = waiting.map(|day| format!("a reconciliation that is young enough for {}", day.day));
-            handle.work_waits_for(what);
+            handle.work_waits_for(waiting.map(DayPass::waits_for));
             tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
                 () = pause(&dispatcher, programme, began.elapsed()) => {}
@@ -118,6 +117,15 @@ pub struct DayPass {
     pub run: DayRun,
     pub is_waiting: bool,
     pub report: Report,
+}
+
+impl DayPass {
+    /// Returns what a day that is waiting waits for, and until when at most.
+    fn waits_for(&self) -> String {
+        let until = self.run.rules.goes_on_at(self.day);
+        let until = until.map_or_else(String::new, |until| format!(", until {until} at most"));
+        format!("a reconciliation that is young enough for {}{until}", self.day)
+    }
 }
 
 /// Does one pass over a programme and stores its newest day, also if another day had a fault. Returns the first fault

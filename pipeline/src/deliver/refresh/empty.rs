@@ -1,14 +1,19 @@
 //! Tables without rows are finished many at a time, so thousands of them cost a read and a commit for some dozens.
 //!
-//! Before the next table in its turn is read by chunks, the lane reads the first row of it and of tables behind it, all
-//! at one watermark. A table without one is empty there, so it has nothing to write. If the store has no claim of it
-//! either, there is nothing to sweep. Such tables that follow one another are finished by one commit.
+//! Once a table was empty, the lane reads the first rows of the next tables together before their chunks. A table
+//! without one has nothing to write. If the store has no claim of it either, there is nothing to sweep. Such tables
+//! that follow one another are finished by one commit.
+//!
+//! The lane asks for two tables first, and for twice as many while all of them are empty. A table with rows ends that:
+//! the next one is read by chunks alone. So a database of full tables costs no further read.
 //!
 //! Why that is right:
 //!
 //! - The read counts under the rules of a chunk: it is of the lane's server and epoch, not older than what the lane had
 //!   applied, and the lane has passed its high watermark. So no claim from below the low watermark has a source row,
 //!   and a sweep would remove all of them. There are none.
+//! - Each table was empty at a position of its own between the two watermarks. The feed has the changes of all of them
+//!   from the low watermark on.
 //! - Rows that the table gets later have higher versions. The feed writes them, or a record has the table read again:
 //!   its entry in `rereads` stays.
 //! - Only the lane writes its tables. If another process of the lane came in between, the commit is refused.
@@ -41,6 +46,8 @@ use crate::records::{Chunk, Progress, Refresh, Scope};
 /// Tables whose first rows are read together, and which one commit finishes, at most: the target looks for claims of
 /// each of them in every derived table.
 const TABLES_MAX: usize = 50;
+/// Tables that are read together after one with rows: a single one is read by chunks.
+const TABLES_FIRST: usize = 1;
 
 /// Tables that were found empty, and are not finished yet.
 #[derive(Debug)]
@@ -49,6 +56,8 @@ pub(super) struct EmptyTables {
     is_atomic: bool,
     /// The present read, or the one that waits, is of first rows.
     is_asking: bool,
+    /// Tables whose first rows are read together next, at most.
+    next: usize,
     /// The last table whose first row was asked for in this epoch.
     until: Option<ShardId>,
     epoch: u16,
@@ -58,7 +67,8 @@ pub(super) struct EmptyTables {
 
 impl EmptyTables {
     pub(super) fn new(is_atomic: bool) -> Self {
-        Self { is_atomic, is_asking: false, until: None, epoch: 0, found: BTreeSet::new() }
+        let next = TABLES_FIRST;
+        Self { is_atomic, is_asking: false, next, until: None, epoch: 0, found: BTreeSet::new() }
     }
 
     /// Forgets which tables were asked for: they are asked for again.
@@ -68,6 +78,18 @@ impl EmptyTables {
 
     pub(super) fn is_asking(&self) -> bool {
         self.is_asking
+    }
+
+    /// Notes whether the tables that were read last are all empty.
+    fn note(&mut self, are_empty: bool) {
+        self.next = if are_empty { TABLES_MAX.min(self.next * 2) } else { TABLES_FIRST };
+    }
+
+    /// Notes whether a table has rows, from its first chunk.
+    pub(super) fn note_chunk(&mut self, refresh: &Refresh, read: &Read) {
+        if refresh.scope == Scope::Source && refresh.table.is_none() && read.keys.is_none() {
+            self.note(read.chunk.rows == 0);
+        }
     }
 }
 
@@ -106,17 +128,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
         let was_asked = self.empty.until.is_some_and(|until| table.shard <= until);
         let is_finishable = self.empty.is_atomic || !is_swept(refresh, epoch);
-        if was_asked || !is_finishable || refresh.scope != Scope::Source {
+        let is_single = self.empty.next == TABLES_FIRST;
+        if is_single || was_asked || !is_finishable || refresh.scope != Scope::Source {
             return None;
         }
         let is_next = |table: &&TableIdentity<'static>| {
             refresh.wants(table.shard) && !refresh.rereads.contains_key(&table.shard)
         };
         let tables = self.tables.iter().flatten().filter(is_next);
-        let tables: Vec<TableIdentity<'static>> = tables.take(TABLES_MAX).cloned().collect();
-        if tables.len() < 2 {
-            return None;
-        }
+        let tables: Vec<TableIdentity<'static>> = tables.take(self.empty.next).cloned().collect();
         let shards = tables.iter().map(|table| table.shard).collect();
         self.changes = ChangedClaims::new(epoch, shards, progress.highest_change);
         self.empty.is_asking = true;
@@ -138,6 +158,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let lane = format!("lane {}", self.id);
             Fault::new(Code::Internal, lane, "first rows cannot be read").caused_by(error)
         })?;
+        self.empty.note(read.chunk.rows == 0);
         if is_swept(refresh, read.chunk.low.epoch()) && !empty.is_empty() {
             // On the heap: every step of the lane would have room for it on its stack.
             let with_claims = Box::pin(store.shards_with_rows(empty.clone()));
@@ -165,7 +186,30 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn first_rows_failed(&mut self) -> bool {
         if self.empty.is_asking {
             self.empty.until = self.changes.shards.last().copied();
+            self.empty.note(false);
         }
         self.empty.is_asking
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_tables_are_asked_for_together_only_while_all_are_empty() {
+        let mut empty = EmptyTables::new(true);
+        let mut after = |are_empty: &[bool]| {
+            for are_empty in are_empty {
+                empty.note(*are_empty);
+            }
+            empty.next
+        };
+        assert_eq!(after(&[]), 1);
+        assert_eq!(after(&[true]), 2);
+        assert_eq!(after(&[true, true, true, true]), 32);
+        assert_eq!(after(&[true, true]), TABLES_MAX);
+        assert_eq!(after(&[false]), 1, "a table has rows");
+        assert_eq!(after(&[true, false, true]), 2);
     }
 }

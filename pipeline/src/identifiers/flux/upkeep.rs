@@ -11,6 +11,7 @@ use super::issuer::{RAISE, accepted_server};
 use super::known::{self, SERVER, UsedBounds};
 use super::wanted::DAYS_BACK_MAX;
 use crate::error::{Code, Fault};
+use crate::failpoints;
 use crate::ports::{Registers, Sequence};
 use crate::records::{SequenceServer, SequenceStatus};
 
@@ -139,14 +140,17 @@ pub async fn raise(
     };
     let numbers: Vec<(Counter, u32)> = rings.iter().flat_map(of_counter).collect();
     sequence.raise(&numbers).await?;
+    failpoints::reach("sequence-counters-raised").await;
     for (ring, numbers) in &rings {
         known::raise(registers, *ring, numbers).await?;
     }
+    failpoints::reach("sequence-registers-raised").await;
     let server = state.status.server.name;
     let register = registers.read(SERVER).await?;
     if register.value != server {
         registers.compare_and_set(SERVER, &register, server.clone()).await?;
     }
+    failpoints::reach("sequence-server-accepted").await;
     // The register says which server is accepted now.
     let server = accepted_server(registers, sequence).await?;
     Ok(RaiseOutcome { server, counters: numbers.len(), first, last })

@@ -115,6 +115,8 @@ pub(super) enum Judgement {
     InPlace,
     /// The row's key names no table.
     Undecided,
+    /// The row's key is no identifier of a payment document.
+    Malformed(Defect),
     Elsewhere,
     Odd(OddRow),
 }
@@ -158,7 +160,11 @@ fn judge_document(places: &FluxPlaces, at: &TablePlace, row: &[Value<'_>]) -> Ju
         let text = serial::text(value).unwrap_or_default();
         FluxId::parse_of(&text, places.system())
     };
-    let Some(Ok(id)) = row.get(KEY).map(read) else { return Judgement::Undecided };
+    let Some(key) = row.get(KEY) else { return Judgement::Undecided };
+    let id = match read(key) {
+        Ok(id) => id,
+        Err(defect) => return Judgement::Malformed(defect),
+    };
     let is_named = |parent: &&Value<'_>| match parent {
         Value::Null => false,
         Value::Bytes(text) => !text.is_empty(),

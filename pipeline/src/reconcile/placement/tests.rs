@@ -16,12 +16,16 @@ fn table(database: u32, number: u32) -> TableIdentity<'static> {
 }
 
 fn audit(spread: Spread) -> PlacementAudit {
+    audit_by(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 })
+}
+
+fn audit_by(rule: ShardingRule) -> PlacementAudit {
     let config = EntityConfig {
         entity: Entity::User,
         tables: TablePattern::parse("user_{db}.user_{table}").unwrap(),
         columns: vec!["user_id".into(), "birthday".into()],
         level: None,
-        rule: Some(ShardingRule { hash: NameHash::Crc32, spread, databases: 10, tables: 100 }),
+        rule: Some(rule),
         sharding_column: Some("user_name".into()),
         changed_at_column: None,
         unseen_changes: UnseenChanges::default(),
@@ -48,6 +52,27 @@ fn a_row_is_compared_with_the_place_that_its_rule_has_for_it() {
     assert_eq!((found.rows, found.undecided, found.share_of_keys), (2, 0, 1.0));
     assert_eq!(found.misplaced, BTreeMap::from([("user_5.user_74".to_owned(), 1)]));
     assert!(audit.doubles().is_empty() && found.unreachable.is_empty());
+}
+
+#[test]
+fn a_rule_that_grew_from_five_to_ten_databases_names_exactly_the_rows_that_did_not_move() {
+    let rule =
+        |databases| ShardingRule { hash: NameHash::Crc32, spread: Spread::Spread, databases, tables: 100 };
+    let (before, after) = (rule(5), rule(10));
+    let names: Vec<String> = (0..200).map(|user| format!("user {user}")).collect();
+    let of_rule = |rule: ShardingRule, name: &str| rule.locate(name).unwrap();
+    let stay = names.iter().filter(|name| of_rule(before, name) == of_rule(after, name)).count() as u64;
+    for (layout, rule, misplaced) in [(before, before, 0), (before, after, 200 - stay), (after, after, 0)] {
+        let audit = audit_by(rule);
+        for (name, user) in names.iter().zip(1..) {
+            let (database, number) = of_rule(layout, name);
+            put(&audit, &table(database, number), user, name);
+        }
+        let found = audit.placement();
+        let named: u64 = found.misplaced.values().sum();
+        assert_eq!((found.rows, found.undecided, named), (200, 0, misplaced), "{layout:?} {rule:?}");
+    }
+    assert!(stay < 200, "{stay}");
 }
 
 #[test]
@@ -173,6 +198,8 @@ fn an_identifier_of_another_system_has_no_place_and_a_parent_of_one_is_odd() {
     put_document(&audit, &main, &[(id.as_str(), Some(REFUND)), (ATOM, Some(parent.as_str()))]);
     let found = audit.placement();
     assert_eq!((found.rows, found.undecided, found.odd.len()), (2, 1, 1));
+    assert_eq!(found.malformed.len(), 1);
+    assert!(found.malformed[0].what.contains("the identifier belongs to another system"), "{found:?}");
     assert_eq!(found.odd_documents, BTreeMap::from([("flux_parent_malformed".to_owned(), 1)]));
     let OddDocument { id, parent, what, .. } = &found.odd[0];
     assert_eq!((id.as_str(), parent.as_deref()), (ATOM, None));
@@ -201,15 +228,78 @@ fn odd_documents_are_counted_all_and_the_first_are_listed_whatever_was_read_firs
 }
 
 #[test]
+fn documents_with_a_malformed_identifier_are_listed_as_visible_text_of_bounded_length() {
+    let audit = flux_audit();
+    let (main, other) =
+        (flux_table("main", "flux_00_0", "atom_05_99"), flux_table("main", "flux_00_0", "atom_05_00"));
+    let long = "7".repeat(MALFORMED_BYTES_MAX + 1);
+    let whole = "8".repeat(MALFORMED_BYTES_MAX);
+    put_document(
+        &audit,
+        &main,
+        &[("31", Some(REFUND)), ("a\n\"é", None), (long.as_str(), None), (ATOM, None)],
+    );
+    put_document(&audit, &other, &[(whole.as_str(), None)]);
+    let mut not_text = audit.table_audit(&other);
+    not_text.row(&[Value::Bytes(vec![0xff, 0].into()), Value::Null]);
+    not_text.row(&[Value::UInt(42), Value::Null]);
+    not_text.hand_over();
+    let found = audit.placement();
+    assert_eq!((found.rows, found.undecided, found.misplaced.len(), found.odd.len()), (7, 6, 0, 0));
+    let ids: Vec<(&str, &str)> =
+        found.malformed.iter().map(|document| (document.table.as_str(), document.id.as_str())).collect();
+    let (other, main) = ("flux_00_0.atom_05_00", "flux_00_0.atom_05_99");
+    let cut = format!("{}... (65 bytes)", "7".repeat(MALFORMED_BYTES_MAX));
+    assert_eq!(
+        ids,
+        [
+            (other, "42"),
+            (other, whole.as_str()),
+            (other, "\\xff\\x00"),
+            (main, "31"),
+            (main, cut.as_str()),
+            (main, "a\\n\\\"\\xc3\\xa9"),
+        ]
+    );
+    assert_eq!(found.malformed[3].what, "it has 2 digits; expected: 31");
+    let read: Placement = serde_json::from_str(&serde_json::to_string(&found).unwrap()).unwrap();
+    assert_eq!(read, found);
+}
+
+#[test]
+fn malformed_identifiers_are_counted_all_and_the_first_are_listed_whatever_was_read_first() {
+    let audited = |numbers: &[u32]| {
+        let audit = flux_audit();
+        for number in numbers {
+            let table = flux_table("main", "flux_00_1", &format!("atom_1{number}_99"));
+            let ids: Vec<String> = (0..80).map(|row| format!("none {row:02}")).collect();
+            let rows: Vec<(&str, Option<&str>)> = ids.iter().map(|id| (id.as_str(), None)).collect();
+            put_document(&audit, &table, &rows);
+        }
+        audit.placement()
+    };
+    let found = audited(&[3, 1, 2]);
+    assert_eq!((found.undecided, found.malformed.len()), (240, MALFORMED_MAX));
+    let listed =
+        [0, 99].map(|at: usize| (found.malformed[at].table.as_str(), found.malformed[at].id.as_str()));
+    assert_eq!(listed, [("flux_00_1.atom_11_99", "none 00"), ("flux_00_1.atom_12_99", "none 19")]);
+    assert_eq!(found, audited(&[1, 2, 3]));
+}
+
+#[test]
 fn a_chunk_that_is_read_again_counts_once() {
     let audit = flux_audit();
     let table = flux_table("main", "flux_00_0", "atom_05_00");
     let mut table_audit = audit.table_audit(&table);
     let row = [Value::Bytes(ATOM.as_bytes().into()), Value::Null];
-    table_audit.row(&row);
-    table_audit.forget();
-    table_audit.row(&row);
+    let malformed = [Value::Bytes(b"31".as_slice().into()), Value::Null];
+    for _ in 0..2 {
+        table_audit.forget();
+        table_audit.row(&row);
+        table_audit.row(&malformed);
+    }
     table_audit.hand_over();
     let found = audit.placement();
-    assert_eq!((found.rows, found.odd.len(), found.odd_documents["table_month"]), (1, 1, 1));
+    assert_eq!((found.rows, found.odd.len(), found.odd_documents["table_month"]), (2, 1, 1));
+    assert_eq!((found.undecided, found.malformed.len()), (1, 1));
 }

@@ -11,6 +11,12 @@ use super::tables::CapturedTable;
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::MysqlSource;
 
+/// Tables whose keys one statement reads: the thousands of tables of payment documents are not asked for one by one.
+const TABLES_A_STATEMENT: usize = 50;
+
+/// A table with its greatest and its least key.
+type TableKeys = (Arc<CapturedTable>, Option<Vec<u8>>, Option<Vec<u8>>);
+
 /// The extent of a captured table.
 #[derive(Debug, Clone)]
 pub struct TableExtent {
@@ -37,26 +43,42 @@ impl MysqlSource {
         let tables: Vec<_> = tables.all().filter(|table| is_meant(table)).cloned().collect();
         let sizes = sizes(&mut session, &tables).await?;
         let mut extents = Vec::new();
-        for table in tables {
-            let (database, name) = (table.identity.database.to_string(), table.identity.table.to_string());
-            let Some(key) = table.columns.get(..1) else { continue };
-            let known = match key[0].are_several() {
-                true => session.rows(list_columns(&table.identity)).await?,
-                false => Vec::new(),
-            };
-            let known: Vec<String> = known.iter().filter_map(|row| column_text(row, 0)).collect();
-            let key = quote_identifier(own_names(&table.identity, key, &known)?[0]);
-            let sql =
-                format!("SELECT HEX(MAX({key})), HEX(MIN({key})) FROM {}", quote_table(&database, &name));
-            let keys = session.rows(sql).await?;
-            let key = |place: usize| keys.first().and_then(|row| bytes(&column_text(row, place)?));
-            let (greatest_key, least_key) = (key(0), key(1));
-            let (rows, bytes) = sizes.get(&(database, name)).copied().unwrap_or_default();
-            extents.push(TableExtent { table, rows, bytes, greatest_key, least_key });
+        for some in tables.chunks(TABLES_A_STATEMENT) {
+            for (table, greatest_key, least_key) in keys(&mut session, some).await? {
+                let name = (table.identity.database.to_string(), table.identity.table.to_string());
+                let (rows, bytes) = sizes.get(&name).copied().unwrap_or_default();
+                extents.push(TableExtent { table, rows, bytes, greatest_key, least_key });
+            }
         }
         session.close().await;
         Ok(extents)
     }
+}
+
+/// Returns each of these tables with the greatest and the least value of its first captured column.
+async fn keys(session: &mut Session, tables: &[Arc<CapturedTable>]) -> Result<Vec<TableKeys>, Fault> {
+    let mut selects = Vec::new();
+    for (number, table) in tables.iter().enumerate() {
+        let Some(key) = table.columns.get(..1) else { continue };
+        let known = match key[0].are_several() {
+            true => session.rows(list_columns(&table.identity)).await?,
+            false => Vec::new(),
+        };
+        let known: Vec<String> = known.iter().filter_map(|row| column_text(row, 0)).collect();
+        let key = quote_identifier(own_names(&table.identity, key, &known)?[0]);
+        let name = quote_table(&table.identity.database, &table.identity.table);
+        selects.push(format!("SELECT {number}, HEX(MAX({key})), HEX(MIN({key})) FROM {name}"));
+    }
+    if selects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let rows = session.rows(selects.join(" UNION ALL ")).await?;
+    let table_keys = |row| {
+        let table = tables.get(column_text(row, 0)?.parse::<usize>().ok()?)?;
+        let key = |place| bytes(&column_text(row, place)?);
+        Some((Arc::clone(table), key(1), key(2)))
+    };
+    Ok(rows.iter().filter_map(table_keys).collect())
 }
 
 /// Returns rows and bytes by names of database and table.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
 use anabranch_schemas::change::TableIdentity;
 use tokio::time::Instant;
 
@@ -14,10 +15,19 @@ use crate::mysql::source::MysqlSource;
 #[derive(Debug, Clone)]
 pub struct SourceMeasure {
     pub tables: Vec<TableSize>,
-    /// Rows that the server inserted into tables of any database. MySQL counts rows of its temporary tables, too.
-    pub inserted_rows_per_second: f64,
+    /// Rows that the server inserted into tables of any database between the two looks. MySQL counts rows of its
+    /// temporary tables, too.
+    pub inserted_rows: u64,
+    /// Time between the two looks.
+    pub seconds: f64,
     /// `None` = the server removed the file of the first look in the meantime.
     pub binlog_bytes_per_second: Option<f64>,
+}
+
+impl SourceMeasure {
+    pub fn inserted_rows_per_second(&self) -> f64 {
+        self.inserted_rows as f64 / self.seconds
+    }
 }
 
 /// The size of a captured table, by the server's statistics.
@@ -46,13 +56,14 @@ impl MysqlSource {
         let tables: Vec<_> = self.list_tables(&mut session).await?.all().cloned().collect();
         let sizes = sizes(&mut session, &tables).await?;
         let first = look(&mut session).await?;
+        failpoints::reach("measure-first-look").await;
         tokio::time::sleep(time).await;
         let last = look(&mut session).await?;
         let files = session.binlogs().await?;
         session.close().await;
         let seconds = last.at.duration_since(first.at).as_secs_f64();
         // Counters of a server that was restarted in between begin at 0.
-        let inserted = last.inserted_rows.saturating_sub(first.inserted_rows);
+        let inserted_rows = last.inserted_rows.saturating_sub(first.inserted_rows);
         let size = |table: &TableIdentity<'static>| {
             let name = (table.database.clone().into_owned(), table.table.clone().into_owned());
             let (rows, bytes) = sizes.get(&name).copied().unwrap_or_default();
@@ -60,7 +71,8 @@ impl MysqlSource {
         };
         Ok(SourceMeasure {
             tables: tables.iter().map(|table| size(&table.identity)).collect(),
-            inserted_rows_per_second: inserted as f64 / seconds,
+            inserted_rows,
+            seconds,
             binlog_bytes_per_second: written(&files, &first.end, &last.end)
                 .map(|bytes| bytes as f64 / seconds),
         })

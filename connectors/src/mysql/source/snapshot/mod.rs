@@ -1,15 +1,20 @@
 //! Reads rows of captured tables at a known position: for refreshes and reconciliations, not for capture.
 //!
 //! In the order to read: `watermarks.rs` finds the position of a snapshot. `described.rs` has the columns of a table,
-//! `value.rs` their values, and `condition.rs` an operator's condition; `plan.rs` makes the plan of a table from them.
-//! This file reads. A snapshot lives for one chunk, so no long read view delays the server's purge. Values are read as
-//! text in the column's own character set, which for all types that can be captured equals the content of row events. A
-//! plan is kept while the definition of its table stays. Each chunk's transaction asks for the definition after its
-//! rows: from the first row to COMMIT no statement can change it. `stream/` reads the binlog itself.
+//! `value.rs` their values, and `condition.rs` an operator's condition; `plan.rs` makes the plan of a table from them,
+//! and `statements.rs` the queries. This file reads. A snapshot lives for one chunk, so no long read view delays the
+//! server's purge. Values are read as text in the column's own character set, which for all types that can be captured
+//! equals the content of row events. A plan is kept while the definition of its table stays. Each chunk's transaction
+//! asks for the definition after its rows: from the first row to COMMIT no statement can change it. `stream/` reads the
+//! binlog itself.
+//!
+//! First rows of several tables are read in a snapshot for each table. So the server keeps no metadata lock of one
+//! table while the read waits for another. The chunk lies between the first low and the last high watermark.
 
 mod condition;
 mod described;
 pub(super) mod plan;
+mod statements;
 mod value;
 mod watermarks;
 
@@ -29,10 +34,9 @@ use anabranch_schemas::shard::ShardId;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, QueryResult, Row, TextProtocol};
 
-use self::plan::{Plan, show_definition, without_counter};
+use self::plan::{Plan, without_counter};
+use self::statements::statements;
 use self::watermarks::{BinlogCoordinates, Dialect};
-use crate::mysql::connection::{quote_identifier, quote_table};
-use crate::mysql::keyset::after_key;
 use crate::mysql::pool::Pool;
 use crate::mysql::source::MysqlSource;
 use crate::mysql::source::server::session::binlog_off;
@@ -79,6 +83,11 @@ impl TablePart<'_> {
     fn read(&self) -> Option<(ShardId, bool)> {
         self.wanted.plan_of(self.table)
     }
+
+    /// Whether the table is read in another transaction than the one before; keys of several tables share one.
+    fn has_own_snapshot(&self) -> bool {
+        matches!(self.wanted, RowSelection::After(..))
+    }
 }
 
 /// The result of a query.
@@ -124,6 +133,9 @@ impl RowSource for MysqlSource {
 
     async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
         let first = RowSelection::After(None, NonZeroUsize::MIN, None);
+        for table in tables {
+            self.prepare(table, &first).await?;
+        }
         let wanted: Vec<_> = tables.iter().map(|table| (table, first)).collect();
         let (chunk, taken) = self.encoded(&wanted, epoch).await?;
         if !taken.is_whole {
@@ -261,7 +273,17 @@ impl MysqlSource {
         }
     }
 
-    /// Reads the tables in one transaction, sent in one packet.
+    /// Makes the plan of a table that has none. The connection is free for other readers before the next table.
+    async fn prepare(&self, table: &TableIdentity<'static>, wanted: &RowSelection<'_>) -> Result<(), Fault> {
+        if let Some(read) = wanted.plan_of(table).filter(|read| self.plans.get(*read).is_none()) {
+            let mut connection = self.snapshots.connection().await?;
+            let plan = self.plan(&mut connection, table, wanted).await?;
+            self.plans.store(read, &Arc::new(plan));
+        }
+        Ok(())
+    }
+
+    /// Reads the tables, all with one packet.
     async fn read_as_planned<S: Sink>(
         &self,
         connection: &mut Conn,
@@ -270,22 +292,13 @@ impl MysqlSource {
         epoch: u16,
         sink: &mut S,
     ) -> Result<TableRead, Fault> {
-        let mut sql = format!(
-            "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {}; {}; ",
-            dialect.identity(),
-            dialect.show_place()
-        );
-        for part in parts {
-            sql += &format!("{}; {}; ", select(part, S::NEEDS_POSITION)?, show_definition(part.table));
-        }
-        sql += "COMMIT";
+        let sql = statements(dialect, parts, S::NEEDS_POSITION)?;
         let mut results = self.snapshots.within(TIMEOUT, connection.query_iter(sql)).await?;
         let head = async {
-            results.collect::<Row>().await?;
-            let server = results.collect::<(String, String)>().await?;
-            Ok((server, dialect.snapshot_position(&mut results).await?))
+            let place = dialect.begun(&mut results).await?;
+            Ok((place, results.collect::<(String, String)>().await?))
         };
-        let (server, place) = self.snapshots.within(TIMEOUT, head).await?;
+        let (place, server) = self.snapshots.within(TIMEOUT, head).await?;
         let (version, id) = server.into_iter().next().unwrap_or_default();
         if Dialect::of(&version) != dialect {
             return Err(self.fault(
@@ -293,12 +306,23 @@ impl MysqlSource {
                 format!("the connection led to another server, of version {version}"),
             ));
         }
-        let at = |(file, position): BinlogCoordinates| self.lsn(epoch, &file, position);
-        let high = at(place.ok_or_else(|| binlog_off(&self.address.subject))?)?;
-        let low = low.map_or(Ok(high), at)?;
+        let at = |place: Option<BinlogCoordinates>| {
+            let (file, position) = place.ok_or_else(|| binlog_off(&self.address.subject))?;
+            self.lsn(epoch, &file, position)
+        };
+        let mut high = at(place)?;
+        let low = if low.is_some() { at(low)? } else { high };
         let server = dialect.server(id);
         let mut collector = RowCollector { low, sink, is_whole: true, last: None };
-        for part in parts {
+        for (number, part) in parts.iter().enumerate() {
+            if number > 0 && part.has_own_snapshot() {
+                let begun = async {
+                    // The answer to COMMIT.
+                    results.collect::<Row>().await?;
+                    dialect.begun(&mut results).await
+                };
+                high = high.max(at(self.snapshots.within(TIMEOUT, begun).await?)?);
+            }
             let body = async {
                 let are_understood = collector.read(part, &mut results).await?;
                 Ok((are_understood, results.collect::<(String, String)>().await?))
@@ -342,52 +366,6 @@ fn table_fault(code: Code, table: &TableIdentity<'_>, found: impl Into<String>) 
 
 fn odd(table: &TableIdentity<'_>) -> Fault {
     table_fault(Code::Internal, table, "a value is not of its type")
-}
-
-/// Returns the query for the captured columns and the key of the wanted rows.
-///
-/// A cursor of another primary key than the table has now means nothing in it: rows would be skipped, and a sweep would
-/// remove what they claim. So a reading that `may_begin_anew` then begins with the first row. It still reads every row
-/// at or above its first watermark. What rows of the former table claim is removed by the reading that the record of
-/// their change asks for.
-fn select(part: &TablePart<'_>, may_begin_anew: bool) -> Result<String, Fault> {
-    let TablePart { table, wanted, plan } = part;
-    let key: Vec<String> = plan.key.iter().map(|column| quote_identifier(&column.name)).collect();
-    let order = |rows: &NonZeroUsize| format!("ORDER BY {} LIMIT {rows}", key.join(", "));
-    let only = |before: &str| plan.only.as_ref().map_or(String::new(), |only| format!("{before} {only} "));
-    let condition = match wanted {
-        RowSelection::After(None, rows, _) => format!("{}{}", only("WHERE"), order(rows)),
-        RowSelection::After(Some(after), rows, _) => match plan.values_of(after) {
-            Some(values) => {
-                let literals = plan.key.iter().zip(&values);
-                let literals: Vec<String> =
-                    literals.map(|(column, value)| value::literal(value, &column.character_set)).collect();
-                format!("WHERE {} {}{}", after_key(&key, &literals), only("AND"), order(rows))
-            }
-            None if may_begin_anew => format!("{}{}", only("WHERE"), order(rows)),
-            None => {
-                let found = "its primary key is another one than when the page before was read";
-                return Err(table_fault(Code::SourceUnreachable, table, found));
-            }
-        },
-        RowSelection::Keys(keys) => {
-            let (column, name) = (&plan.key[0], &key[0]);
-            let literals = keys.iter().filter_map(|key| {
-                let value = column.kind.of_cell(key)?;
-                Some(value::exact_literal(&value, &column.character_set, &column.collation))
-            });
-            match literals.collect::<Vec<_>>().join(", ") {
-                none if none.is_empty() => "WHERE FALSE".to_owned(),
-                literals => format!("WHERE {name} IN ({literals})"),
-            }
-        }
-    };
-    Ok(format!(
-        "SELECT {} FROM {} FORCE INDEX ({}) {condition}",
-        plan.selected,
-        quote_table(&table.database, &table.table),
-        quote_identifier(&plan.index)
-    ))
 }
 
 /// Passes rows from a query to a sink.

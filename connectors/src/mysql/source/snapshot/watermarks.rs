@@ -65,20 +65,21 @@ impl Dialect {
         ServerIdentity { flavor: self.flavor.as_str().to_owned(), id }
     }
 
-    /// Returns the statement for the position of this transaction's snapshot (MariaDB) or for its high watermark
-    /// (MySQL).
-    pub(super) fn show_place(self) -> &'static str {
-        match self.flavor {
+    /// Returns the statements that begin a snapshot and ask for its position (MariaDB) or its high watermark (MySQL).
+    pub(super) fn begin(self) -> String {
+        let show_place = match self.flavor {
             Flavor::MariaDb => "SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'",
             Flavor::MySql => self.show_end,
-        }
+        };
+        format!("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY; {show_place}; ")
     }
 
-    /// Reads the answer to [`Self::show_place`].
-    pub(super) async fn snapshot_position(
+    /// Reads the answers to [`Self::begin`].
+    pub(super) async fn begun(
         self,
         results: &mut QueryResult<'_, '_, TextProtocol>,
     ) -> Result<Option<BinlogCoordinates>, mysql_async::Error> {
+        results.collect::<Row>().await?;
         Ok(match self.flavor {
             Flavor::MariaDb => {
                 let variables = results.collect::<(String, String)>().await?;

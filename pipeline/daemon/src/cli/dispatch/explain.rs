@@ -2,9 +2,10 @@
 //! ledger, and changes nothing.
 
 use anabranch_coupons::ports::{Clock, CohortRows, Ledger, SourceRow, SourceRows};
-use anabranch_coupons::programme::{Programme, WithoutReconciliation};
+use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    DayRun, FailedOutcome, LedgerRow, Reason, RowState, RunKey, UserLedger, UsersLedger,
+    Candidate, DayRun, FailedOutcome, LAST_WORD, LedgerRow, Member, Reason, RowState, RunKey, UserLedger,
+    UsersLedger, WAVES,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::{Birthday, Calendar, Celebrated, Occurrence, celebrated};
@@ -12,7 +13,7 @@ use clap::Args;
 use jiff::civil::Date;
 use serde::Serialize;
 
-use super::phase_of;
+use super::{letters, phase_of};
 use crate::coupons::{self, DayTables, Process};
 use crate::exit::Exit;
 use crate::output;
@@ -69,6 +70,7 @@ pub(super) async fn run(
 
 /// Facts of the servers about a user on a day.
 struct KnownUser<'a> {
+    id: u64,
     programme: &'a Programme,
     day: Date,
     run: Option<&'a DayRun>,
@@ -105,6 +107,7 @@ async fn explain(wiring: &Wiring, programme: &Programme, day: Date, user: u64) -
     let is_waiting =
         known.run.as_ref().is_some_and(|run| run.waits_for_reconciliation(day, known.now, reconciled_at));
     let known = KnownUser {
+        id: user,
         programme,
         day,
         run: known.run.as_deref(),
@@ -181,6 +184,11 @@ impl KnownUser<'_> {
                 );
             }
         }
+        self.answer_of_cohort()
+    }
+
+    /// Returns the answer about a user of whom the ledger has no row and no refusal that counts for the day.
+    fn answer_of_cohort(&self) -> String {
         let is_member = !self.user.claims.is_empty();
         match (self.run, is_member) {
             (Some(run), true) if run.is_closed => {
@@ -195,6 +203,7 @@ impl KnownUser<'_> {
             (_, false) if self.celebrates().is_none() => {
                 "The user gets no coupon: by the source tables this is not the user's day.".to_owned()
             }
+            (Some(run), false) if run.is_closed || run.frozen >= WAVES => self.after_the_last_wave(run),
             (Some(run), false) if run.frozen == 0 => self.before_midnight(run),
             (Some(_), false) => {
                 "The user is not in the day's cohort, though the source says so: the next wave reads \
@@ -207,17 +216,35 @@ impl KnownUser<'_> {
 
     /// Says why a run has no cohort yet.
     fn before_midnight(&self, run: &DayRun) -> String {
-        let rules = &run.rules;
         if !self.is_waiting {
             return "The day has no cohort yet: midnight's tables are not frozen to the end.".to_owned();
         }
-        let until = rules.at(self.day, rules.waits_until);
-        match (rules.without_reconciliation, until) {
-            (WithoutReconciliation::Go, Some(until)) => format!(
+        match run.rules.goes_on_at(self.day) {
+            Some(until) => format!(
                 "The day has no cohort yet: it waits for a reconciliation that is young enough, until {until} at most."
             ),
-            _ => "The day has no cohort yet: it waits for a reconciliation that is young enough.".to_owned(),
+            None => {
+                "The day has no cohort yet: it waits for a reconciliation that is young enough.".to_owned()
+            }
         }
+    }
+
+    /// Says that no wave brings the user into the cohort any more, and which key a person needs for the coupon.
+    fn after_the_last_wave(&self, run: &DayRun) -> String {
+        let state = if run.is_closed { "the day is closed" } else { "the catch-up is frozen" };
+        let key = self.celebrates().and_then(|row| self.key(row.calendar));
+        let key = key.map_or_else(String::new, |key| format!(", by the key {key}"));
+        format!(
+            "The user is not in the day's cohort, though the source says so now: {state}, and no wave reads the tables \
+             again. A person can have the coupon system give the coupon{key}."
+        )
+    }
+
+    /// Returns the text of the key of the user's coupon; `None` for a day outside of the calendar.
+    fn key(&self, calendar: Calendar) -> Option<String> {
+        let run = RunKey { programme: self.programme.name.clone(), day: self.day };
+        let candidate = Candidate { run, member: Member { user: self.id, calendar }, wave: LAST_WORD };
+        candidate.key().map(|key| letters::text(&key))
     }
 
     /// Returns the source row whose birthday this day celebrates.

@@ -116,7 +116,7 @@ impl LetterView {
 }
 
 /// Returns the text of a key. Names of programmes have no slash.
-fn text(key: &CouponKey) -> String {
+pub(super) fn text(key: &CouponKey) -> String {
     format!("{}/{}/{}", key.programme, key.occurrence, key.user)
 }
 

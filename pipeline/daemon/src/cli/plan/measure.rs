@@ -45,6 +45,9 @@ pub struct ServerView {
     pub tables: usize,
     pub rows: u64,
     pub bytes: u64,
+    /// Rows that the server inserted between the two looks, and the time between them.
+    pub inserted_rows: u64,
+    pub window_seconds: f64,
     pub inserted_rows_per_second: f64,
     pub binlog_bytes_per_second: Option<f64>,
 }
@@ -260,7 +263,7 @@ impl Filling<'_> {
             self.keep(field, &why);
             return;
         }
-        let rate: f64 = sources.iter().map(|source| source.measure.inserted_rows_per_second).sum();
+        let rate: f64 = sources.iter().map(|source| source.measure.inserted_rows_per_second()).sum();
         if rate == 0.0 {
             self.keep(field, "no row was inserted meanwhile");
             return;
@@ -309,13 +312,16 @@ fn amount(setting: &Setting) -> Option<Amount> {
 
 impl ServerView {
     fn of(source: &MeasuredSource) -> Self {
-        let SourceMeasure { tables, inserted_rows_per_second, binlog_bytes_per_second } = &source.measure;
+        let measure = &source.measure;
+        let SourceMeasure { tables, inserted_rows, seconds, binlog_bytes_per_second } = measure;
         Self {
             source: source.name.clone(),
             tables: tables.len(),
             rows: tables.iter().map(|size| size.rows).sum(),
             bytes: tables.iter().map(|size| size.bytes).sum(),
-            inserted_rows_per_second: *inserted_rows_per_second,
+            inserted_rows: *inserted_rows,
+            window_seconds: *seconds,
+            inserted_rows_per_second: measure.inserted_rows_per_second(),
             binlog_bytes_per_second: *binlog_bytes_per_second,
         }
     }

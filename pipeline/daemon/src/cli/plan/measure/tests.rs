@@ -55,7 +55,8 @@ fn source(name: &str, tables: &[(&str, &str, u64, u64)], rate: f64) -> MeasuredS
     });
     let measure = SourceMeasure {
         tables: sizes.collect(),
-        inserted_rows_per_second: rate,
+        inserted_rows: (rate * 10.0).round() as u64,
+        seconds: 10.0,
         binlog_bytes_per_second: Some(2_500.0),
     };
     MeasuredSource { name: name.to_owned(), has_one_entity: true, measure }
