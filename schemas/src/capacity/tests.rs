@@ -216,6 +216,12 @@ fn a_third_digit_reaches_what_two_do_not() {
     let text =
         FLUX.split("[[claims]]").next().unwrap().replace("partition_digits = 2", "partition_digits = 3");
     assert_eq!(pairs(&text), 1_000.0);
+    let plan = plan(&text);
+    for (name, tables) in
+        [("flux.expanded_month_tables", "12,000 tables"), ("flux.expanded_refund_tables", "1,000 tables")]
+    {
+        assert_eq!(judged(&plan, name).figure.text(), tables, "{name}");
+    }
 }
 
 #[test]

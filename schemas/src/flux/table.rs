@@ -229,6 +229,15 @@ mod tests {
     }
 
     #[test]
+    fn the_first_digit_of_the_partition_is_the_database_and_both_are_the_table() {
+        for partition in 0..100 {
+            let place = StorageAddress { side: Side::Main, partition, month: Month::No };
+            let expected = (format!("flux_00_{}", partition / 10), format!("composite_{partition:02}_99"));
+            assert_eq!(Names::default().of(Level::Composite, place), expected);
+        }
+    }
+
+    #[test]
     fn a_settlement_of_an_atom_has_no_month_or_januarys_table_as_the_document_writes_it() {
         for (text, ours, as_written) in [
             (COMPOSITE_FEBRUARY, "iff_composite_settlement_05_01", "iff_composite_settlement_05_01"),

@@ -80,6 +80,31 @@ fn what_breaks_a_rule_is_told_with_its_digits_and_what_is_expected() {
 }
 
 #[test]
+fn each_part_has_the_values_of_the_document_and_no_others() {
+    for (digit, width, right) in [
+        (9, 1, &[0, 1, 8][..]),
+        (10, 1, &[0, 1]),
+        (14, 1, &[0, 1]),
+        (17, 1, &[0, 1]),
+        (18, 2, &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99]),
+    ] {
+        for value in 0..10_u32.pow(width as u32) {
+            let text = with(digit, &format!("{value:0width$}"));
+            assert_eq!(text.parse::<FluxId>().is_ok(), right.contains(&value), "{text}");
+        }
+    }
+}
+
+#[test]
+fn months_count_from_00_and_a_document_without_one_has_99() {
+    for month in 1..=12 {
+        let date = Date::new(2016, month, 6).unwrap();
+        assert_eq!(Month::of_date(date).digits(), month as u8 - 1);
+    }
+    assert_eq!(Month::No.digits(), 99);
+}
+
+#[test]
 fn reserved_digits_and_the_business_code_may_be_anything() {
     for number in 0..100 {
         for digit in [15, 20, 22] {
