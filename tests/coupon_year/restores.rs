@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_coupons::issuing::Chain;
 use anabranch_coupons::ports::{Ledger, Register};
-use anabranch_coupons::records::Unique;
+use anabranch_coupons::records::{Unique, WAVES};
 use anabranch_coupons::restored::compare;
 use anabranch_pipeline::error::{Code, Fault};
 
-use crate::script::{Script, granter};
+use crate::life::Actor;
+use crate::script::{Script, dispatcher, granter};
 use crate::world::{Database, minutes};
 
 /// Returns a day on which each user has a coupon, and whose ledger was restored from a copy of its midnight.
@@ -99,6 +100,70 @@ fn a_granter_whose_issue_was_lost_in_a_restore_does_not_call() {
     script.wait(minutes(31));
     script.work_until(4);
     script.expect_everybody_once("other granters begin anew");
+}
+
+#[test]
+fn no_pass_closes_a_day_whose_restored_ledger_lacks_what_the_pass_read() {
+    let mut closed = 0;
+    for copied_at in 0.. {
+        let Some((steps, is_closed)) = last_pass(copied_at, None) else { break };
+        closed += usize::from(is_closed);
+        for restored_at in copied_at..steps {
+            last_pass(copied_at, Some(restored_at));
+        }
+    }
+    assert!(closed > 2, "a pass that begins before the last coupons and reads after them closes the day");
+}
+
+/// Lets a pass come upon the last coupons of a day: they are issued before it begins, and settled after `copied_at`
+/// steps of it. After `restored_at` steps the ledger is restored to the copy from before they were settled.
+///
+/// Returns the steps of the pass and whether it closed the day; `None` if it has fewer steps.
+fn last_pass(copied_at: usize, restored_at: Option<usize>) -> Option<(usize, bool)> {
+    let (mut script, granter) = issued_after_the_last_wave();
+    let mut pass = dispatcher(&mut script);
+    if (0..copied_at).any(|_| script.life.poll(&mut pass).is_some()) {
+        return None;
+    }
+    let copy = script.life.world().database.clone();
+    script.finish(granter).unwrap();
+    let mut steps = copied_at;
+    loop {
+        if restored_at == Some(steps) {
+            restore(&script, copy.clone());
+        }
+        steps += 1;
+        if script.life.poll(&mut pass).is_some() {
+            break;
+        }
+    }
+    let is_closed = |script: &Script| script.life.world().database.runs[&script.key()].is_closed;
+    let has_closed = is_closed(&script);
+    // The witness has a fault if a run is closed while a coupon is in flight; this looks at its faults.
+    script.given();
+    script.work_until(30);
+    script.expect_everybody_once("after the restore");
+    assert!(is_closed(&script));
+    Some((steps, has_closed))
+}
+
+/// Returns a day after its last wave, with a granter that has issued every coupon and has not called.
+fn issued_after_the_last_wave() -> (Script, Actor) {
+    let mut script = Script::new();
+    let up_again = script.life.world().now + minutes(23 * 60);
+    script.life.world().books.down_until = up_again;
+    script.work_until(23);
+    script.life.world().queue.clear();
+    script.life.world().reconcile();
+    script.pass().unwrap();
+    assert_eq!(script.life.world().database.runs[&script.key()].frozen, WAVES);
+    let mut granter = script.granter();
+    let register = script.life.world().register;
+    while script.life.world().register == register {
+        assert!(script.life.poll(&mut granter).is_none(), "it ended before it issued");
+    }
+    assert!(script.given().is_empty(), "it has not called");
+    (script, granter)
 }
 
 /// A register that another process moves between two reads.
