@@ -6,6 +6,7 @@ mod next;
 mod retention;
 mod retention_check;
 mod retention_cost;
+mod retention_open;
 mod retention_round;
 mod retention_rows;
 mod sequence;
