@@ -186,7 +186,7 @@ metrics! {
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANES,
         "Expected time until these tables are read, if each takes as long as the ones before, of the lane with the longest.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
-        "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say.";
+        "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say, or whose amount is too long.";
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
         "Reads of mapping tables for lookups that the cache did not answer.";
