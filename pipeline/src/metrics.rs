@@ -186,7 +186,7 @@ metrics! {
     REFRESH_SECONDS_LEFT = "anabranch_refresh_seconds_left", Gauge, LANES,
         "Expected time until these tables are read, if each takes as long as the ones before, of the lane with the longest.";
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
-        "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say.";
+        "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say, or whose amount is too long.";
 
     LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
         "Reads of mapping tables for lookups that the cache did not answer.";
@@ -197,7 +197,7 @@ metrics! {
     FLUX_REFUSALS = "anabranch_flux_refusals_total", Counter, &["code"],
         "Leases that a counter of payment documents refused; flux-server-changed and flux-sequence-behind wait for a person.";
     FLUX_USED = "anabranch_flux_counter_used_ratio", Gauge, &[],
-        "Share of its counter up to the end of the last range that this process leased; at 1 the counter gives out nothing more that day.";
+        "Greatest share of a counter of today or later that this process leased; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
         "Duration of a request to an endpoint for applications.";
     HTTP_IN_FLIGHT = "anabranch_http_requests_in_flight", Gauge, &[],

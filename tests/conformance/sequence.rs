@@ -5,7 +5,7 @@ use anabranch_connectors::mysql::sequence::MysqlSequence;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::Sequence;
-use anabranch_pipeline::records::LeaseRequest;
+use anabranch_pipeline::records::{GivenOnce, LeaseRequest, Remembered, RequestKey};
 use anabranch_schemas::flux::counter::Ring;
 use anabranch_schemas::flux::id::{Region, Side};
 use mysql_async::prelude::Queryable;
@@ -101,4 +101,24 @@ async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_tw
         let lease = sequence.lease(&request).await.unwrap().unwrap();
         assert!((lease.first..lease.end()).all(|number| given.insert(number)), "{lease}");
     }
+}
+
+/// The numbers of a key are leased before the key is stored, so a sweep that waits in vain refuses no key.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_is_stored_while_another_transaction_keeps_the_sweep_waiting() {
+    let ground = Server::on(StoreSite::alone().await).await;
+    let given = GivenOnce { first: "2016060611031103099052400029904".parse().unwrap(), count: 3 };
+    let (old, new) = (RequestKey::of(b"old"), RequestKey::of(b"new"));
+    assert_eq!(ground.process().remember(&old, &given).await.unwrap(), Remembered::Existing(given));
+    ground.age_keys(8).await;
+    let mut admin = ground.site.admin().await;
+    let table = format!("`{}`.flux_request", ground.config.database);
+    // This isolation locks the old key, and no gap that the new one needs.
+    admin.query_drop("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
+    admin.query_drop(format!("START TRANSACTION; SELECT * FROM {table} FOR UPDATE")).await.unwrap();
+    // A process sweeps before its first new key.
+    let process = ground.process();
+    assert_eq!(process.remember(&new, &given).await.unwrap(), Remembered::Existing(given));
+    assert_eq!(process.given(&old).await.unwrap(), Some(given), "the sweep waited in vain");
+    admin.query_drop("COMMIT").await.unwrap();
 }

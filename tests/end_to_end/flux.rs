@@ -113,8 +113,38 @@ async fn a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored() {
     assert_eq!(status["server"], status["accepted_server"]);
     let counters = status["counters"].as_array().unwrap();
     assert!(counters.iter().all(|counter| counter["partition"] == 7 && counter["side"] == 1), "{status}");
+    used_up(&installation, &daemon).await;
     assert!(daemon.metric("anabranch_flux_identifiers_total", &[]).await >= 2.0);
     assert!(!daemon.log().contains(installation.server("target").password()), "the password is in the log");
+}
+
+/// A counter near its end refuses an order of more numbers than it has, and then gives out its last ones.
+async fn used_up(installation: &Installation<'_>, daemon: &Daemon) {
+    let next = ["flux", "next", "recharge", "--partition", "8", "--business", "1"];
+    let known = installation.command(&next).await.expect_success().stdout;
+    let known: FluxId = known.trim().parse().unwrap();
+    let date = known.parts().date;
+    let near_its_end = format!(
+        "UPDATE flux_sequence.flux_sequence_08 SET next = 99999995 \
+         WHERE region = 1 AND side = 0 AND date = '{date}'"
+    );
+    installation.execute("target", near_its_end).await;
+    let order = |count: u32| {
+        let date = date.to_string();
+        json!({ "kind": "recharge", "partition": 8, "business": 1, "count": count, "date": date })
+    };
+    let expect_refusal = async |count: u32, reported: &str| {
+        let (status, answer) = post(daemon, &order(count), None).await;
+        assert_eq!((status, answer["code"].as_str()), (507, Some("flux-sequence-exhausted")), "{answer}");
+        assert!(answer["detail"].as_str().unwrap().contains(reported), "{reported}: {answer}");
+        assert!(answer["remedy"].as_str().unwrap().contains("use another date"), "{answer}");
+    };
+    expect_refusal(10, "5 of its 100000000 numbers are left, and 10 are wanted").await;
+    let last = given(daemon, &order(5), None).await;
+    let numbers: Vec<u32> = last.iter().map(|id| id.parts().sequence).collect();
+    assert_eq!(numbers, [99_999_995, 99_999_996, 99_999_997, 99_999_998, 99_999_999]);
+    expect_refusal(1, "0 of its 100000000 numbers are left, and 1 are wanted").await;
+    assert!(daemon.metric("anabranch_flux_refusals_total", &["flux-sequence-exhausted"]).await >= 2.0);
 }
 
 /// Each wrong request is refused with the expected values.

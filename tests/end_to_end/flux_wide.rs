@@ -138,16 +138,18 @@ fn tables_of(databases: Range<u8>, side: u8) -> Vec<Table> {
 /// has the reason `parent_level`.
 fn misplaced() -> Vec<(Document, &'static [&'static str])> {
     let (recharge, refund) = (RECHARGE.id(), Digits { business: 3, month: NO_MONTH, ..RECHARGE }.id());
+    let abroad = Digits { region: 0, ..RECHARGE }.id();
     let (recharge, refund) = (Some(recharge.as_str()), Some(refund.as_str()));
     let (capture, atom) = (Digits { business: 2, ..RECHARGE }, Digits { level: 1, ..RECHARGE });
     let june = "composite_05_05";
-    let documents: [Misplaced<'_>; 12] = [
+    let documents: [Misplaced<'_>; 13] = [
         ("source-a", june, Digits { partition: 31, ..RECHARGE }, None, &["database", "table_partition"]),
         ("source-a", june, Digits { partition: 6, ..RECHARGE }, None, &["table_partition"]),
         ("source-a", "composite_05_07", RECHARGE, None, &["table_month"]),
         ("source-a", june, atom, recharge, &["table_level"]),
         ("source-a", june, Digits { region: 0, ..RECHARGE }, None, &["source_region"]),
         ("source-a", june, Digits { side: 1, ..RECHARGE }, None, &["source_side"]),
+        ("source-a", june, capture, Some(abroad.as_str()), &["parent_region"]),
         ("source-f", june, Digits { side: 1, ..capture }, recharge, &["parent_failed_over_by_itself"]),
         ("source-f", "atom_05_05", Digits { side: 1, ..atom }, recharge, &["parent_side"]),
         ("source-a", "atom_06_05", Digits { partition: 6, ..atom }, recharge, &["parent_partition"]),

@@ -21,6 +21,7 @@ mod faults;
 mod flow;
 mod flux;
 mod flux_wide;
+mod flux_wrong_rows;
 mod flux_years;
 mod foreign_rows;
 mod grants;

@@ -14,7 +14,7 @@ const TABLES: [&str; 5] =
     ["composite_05_05", "composite_05_99", "composite_06_05", "atom_05_05", "atom_05_99"];
 
 /// A recharge in main, and what follows it: level, business code, side, month, sequence.
-const RECHARGE: (u8, u8, u8, u8, u32) = (0, 1, 0, 5, 1);
+pub const RECHARGE: (u8, u8, u8, u8, u32) = (0, 1, 0, 5, 1);
 const CAPTURE: (u8, u8, u8, u8, u32) = (0, 2, 0, 5, 2);
 const SECOND_CAPTURE: (u8, u8, u8, u8, u32) = (0, 2, 0, 5, 3);
 const REFUND: (u8, u8, u8, u8, u32) = (0, 3, 0, 99, 4);
@@ -27,7 +27,7 @@ const MISPLACED: (u8, u8, u8, u8, u32) = (0, 2, 0, 5, 8);
 const UNKNOWN: (u8, u8, u8, u8, u32) = (0, 1, 0, 5, 99);
 
 /// The identifier of a document of Singapore's user partition 05.
-fn id((level, business, side, month, sequence): (u8, u8, u8, u8, u32)) -> String {
+pub fn id((level, business, side, month, sequence): (u8, u8, u8, u8, u32)) -> String {
     format!("2016060611031{level}{business:02}{side}{month:02}0500{sequence:08}")
 }
 
@@ -43,14 +43,17 @@ pub fn with_sites(mut text: String) -> String {
 }
 
 /// An installation with the tables of payment documents beside the users.
-async fn installation() -> Installation<'static> {
+pub async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     payments::create_tables(&installation, &TABLES).await;
     let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
     let text = with_sites(text)
         + r#"
-[flux]
-kinds = { "01" = ["recharge", "recharge-clearing"], "02" = "capture", "03" = ["refund", "refund-clearing"] }
+[flux.kinds]
+"01" = ["recharge", "recharge-clearing"]
+"02" = "capture"
+"03" = ["refund", "refund-clearing"]
+"04" = "cancel"
 [[entities]]
 entity = "flux"
 level = "composite"
@@ -72,7 +75,7 @@ lanes = 2
 }
 
 /// An INSERT of a document into one of the tables.
-fn insert(table: &str, document: &str, parent: Option<&str>) -> String {
+pub fn insert(table: &str, document: &str, parent: Option<&str>) -> String {
     let parent = parent.map_or_else(|| "NULL".to_owned(), |parent| format!("'{parent}'"));
     format!(
         "INSERT INTO flux_00_0.{table} (id, parent_id, amount, created) \
@@ -81,7 +84,7 @@ fn insert(table: &str, document: &str, parent: Option<&str>) -> String {
 }
 
 /// Runs the statements and returns the GTID of their changes as a place.
-async fn change(source: &str, connection: &mut Connection, sql: &str) -> String {
+pub async fn change(source: &str, connection: &mut Connection, sql: &str) -> String {
     connection.execute("change documents", sql).await.unwrap();
     let gtid = "SELECT /*M! @@last_gtid */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
     let gtid: Vec<String> = connection.rows("ask for the GTID", gtid).await.unwrap();
@@ -100,7 +103,7 @@ pub async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
 }
 
 /// Asks until the lanes have passed the place: a busy machine may need longer than a request waits.
-async fn found_at_least(daemon: &Daemon, path: &str, place: &str) -> Json {
+pub async fn found_at_least(daemon: &Daemon, path: &str, place: &str) -> Json {
     until_some(&format!("{path} at least at {place}"), async || {
         let (status, answer) = get(daemon, &format!("{path}?at_least={place}")).await;
         assert!(status == 200 || answer["code"] == "lookup-behind", "{answer}");

@@ -139,6 +139,7 @@ async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_o
     refusals(&installation).await;
     measured_plan(&installation).await;
     dropped(&installation).await;
+    left_early(&installation).await;
     daemon.until_ready().await;
 }
 
@@ -231,6 +232,33 @@ async fn refund_two_years_late(installation: &Installation<'_>) {
     );
     assert_eq!((&parent["relations"]["documents"][0]["id"], &parent["odd"]), (&json!(late), &json!([])));
     assert_eq!(retired(installation).await, (json!(2), json!(4)));
+}
+
+/// A person drops a table before its sixteenth month, without a check: the plan names it with its age, and its document
+/// is found.
+async fn left_early(installation: &Installation<'_>) {
+    // The last February that ended is a year ago at most.
+    let year = "SELECT DATE_FORMAT(UTC_DATE() - INTERVAL 2 MONTH, '%Y')";
+    let mut source = installation.admin("source-a").await;
+    let year = source.first::<String>("ask for a year", year).await.unwrap().unwrap();
+    let young = id(&format!("{year}0201"), 1, 1, 5);
+    insert(installation, "composite_05_01", &young, None).await;
+    until_rows(installation, 9).await;
+    installation.execute("source-a", "DROP TABLE flux_00_0.composite_05_01").await;
+    let plan = until_some("the plan names a table that left early", async || {
+        let plan = ["flux", "retention", "plan", "--json"];
+        let plan = installation.command(&plan).await.expect_success().json();
+        (plan["early"] != json!([])).then_some(plan)
+    })
+    .await;
+    let [early] = plan["early"].as_array().unwrap().as_slice() else { panic!("{plan}") };
+    let table = (&early["source"], &early["table"]);
+    assert_eq!(table, (&json!("source-a"), &json!("flux_00_0.composite_05_01")), "{plan}");
+    let why = format!("it is not due: its newest document is of {year}-02's table, ");
+    assert!(early["why"].as_str().unwrap().starts_with(&why), "{early}");
+    let text = installation.command(&["flux", "retention", "plan"]).await.expect_success().stdout;
+    assert!(text.contains("too early   flux_00_0.composite_05_01 of source-a left on "), "{text}");
+    assert_eq!(shown(installation, &young).await["claims"][0]["table"], "composite_05_01");
 }
 
 /// A plan takes its figures from both sources; the file's figure stands where they say nothing.

@@ -1,7 +1,8 @@
 //! The section `[flux]` of the configuration file: system and kinds of payment documents, and, where identifiers are
 //! made, the region and the counters. Capture and audit need the first part only. `flux/years.rs` has the strategy by
-//! year.
+//! year, `flux/settlement.rs` the names of settlement tables.
 
+mod settlement;
 mod years;
 
 use std::collections::BTreeMap;
@@ -13,10 +14,12 @@ use std::time::Duration;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::flux::id::{Level, Region, SYSTEM, Side};
 use anabranch_schemas::flux::placement::Kind;
+use anabranch_schemas::flux::table::AtomSettlement;
 use anabranch_schemas::flux::years::Years;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+use self::settlement::SettlementAtoms;
 use self::years::YearsSection;
 pub(super) use self::years::check_tables;
 use super::transport::{Tls, trusted};
@@ -55,6 +58,8 @@ pub struct FluxConfig {
     pub retention_marker: Option<MarkerTable>,
     /// The strategy by year beside the one by month; `None` = no identifier has a year digit.
     pub years: Option<Years>,
+    /// The month digits in the names of the settlement tables of atoms, which `flux explain` prints.
+    pub settlement_atoms: AtomSettlement,
 }
 
 /// A table that is not captured. A transaction that inserts a row into it says that its later deletions are those of a
@@ -165,6 +170,7 @@ pub(super) struct Flux {
     index_months_after: Option<NonZeroU32>,
     retention_marker: Option<String>,
     years: Option<YearsSection>,
+    settlement_atoms: Option<SettlementAtoms>,
     region: Option<RegionName>,
     time_zone: Option<String>,
     sequence_url: Option<ServerUrl>,
@@ -261,6 +267,7 @@ impl Flux {
         let retention = self.retention(problems);
         let retention_marker = self.marker(problems);
         let years = self.years.as_ref().and_then(|years| years.resolve(retention.months.get(), problems));
+        let settlement_atoms = self.settlement_atoms.map(AtomSettlement::from).unwrap_or_default();
         let identifiers = self.identifiers(system, problems);
         (problems.0.len() == before).then_some(FluxConfig {
             system,
@@ -269,6 +276,7 @@ impl Flux {
             retention,
             retention_marker,
             years,
+            settlement_atoms,
         })
     }
 

@@ -3,7 +3,8 @@
 //! The user partition of an identifier decides the table. A document whose parent has another partition stands in the
 //! parent's table, too, so everything below a document is found in the table of its own partition. A document that
 //! stands elsewhere than its digits, its parent or its table say is counted by reason, and claims its rows all the
-//! same. A text that is no identifier makes no claim, and an empty text is no parent.
+//! same. A text that is no identifier makes no claim, and an empty text is no parent. An amount that is too long for
+//! its column is left out and counted: with fewer digits it would be another number.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ const ID: usize = 0;
 const PARENT: usize = 1;
 const AMOUNT: usize = 2;
 const CREATED: usize = 3;
-/// Bytes of the columns, as `flux_relation.sql` makes them. Longer texts are cut.
+/// Bytes of the columns, as `flux_relation.sql` makes them. Longer texts are cut, and longer amounts are left out.
 const PARENT_BYTES_MAX: usize = 64;
 const AMOUNT_BYTES_MAX: usize = 40;
 const CREATED_BYTES_MAX: usize = 32;
@@ -169,6 +170,7 @@ impl Rules for FluxRelations {
         let parent_field = row.get(PARENT).filter(|parent| !is_empty(parent)).unwrap_or(&Value::Null);
         let parent = self.parsed(parent_field);
         let id = self.id(row);
+        let amount = amount(row.get(AMOUNT).unwrap_or(&Value::Null));
         // Documents that pass to an heir of their table were counted when they came.
         let places = &self.config.places;
         if let Some((defects, place)) =
@@ -176,6 +178,9 @@ impl Rules for FluxRelations {
         {
             if parent.is_none() && *parent_field != Value::Null {
                 defects.count(Defect::FluxParent);
+            }
+            if amount.is_none() {
+                defects.count(Defect::FluxAmount);
             }
             match &id {
                 Ok(id) => {
@@ -189,7 +194,7 @@ impl Rules for FluxRelations {
         let Ok(id) = id else { return };
         let values: Arc<[Cell]> = [
             cell(parent_field, PARENT_BYTES_MAX),
-            cell(row.get(AMOUNT).unwrap_or(&Value::Null), AMOUNT_BYTES_MAX),
+            amount.unwrap_or(Cell::Null),
             cell(row.get(CREATED).unwrap_or(&Value::Null), CREATED_BYTES_MAX),
         ]
         .into();
@@ -206,6 +211,13 @@ impl Rules for FluxRelations {
 /// Returns whether a field is the empty text, which some applications write instead of NULL.
 fn is_empty(value: &Value<'_>) -> bool {
     matches!(value, Value::Bytes(text) if text.is_empty())
+}
+
+/// Returns an amount as the index holds it; `None` when it is too long.
+fn amount(value: &Value<'_>) -> Option<Cell> {
+    let amount = cell(value, AMOUNT_BYTES_MAX + 1);
+    let is_too_long = matches!(&amount, Cell::Bytes(text) if text.len() > AMOUNT_BYTES_MAX);
+    (!is_too_long).then_some(amount)
 }
 
 /// Returns a field as the index holds it.

@@ -88,8 +88,8 @@ fn share_out(
     tables.map(share).collect()
 }
 
-/// A defect of a row. A row whose key or birthday has a defect is in no derived table; an odd code, birthday type or
-/// document keeps no row out.
+/// A defect of a row. A row whose key or birthday has a defect is in no derived table; an odd code, birthday type,
+/// document or amount keeps no row out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Defect {
     Birthday(BirthdayDefect),
@@ -101,6 +101,8 @@ pub enum Defect {
     FluxId(IdDefect),
     /// The text of the parent is no identifier.
     FluxParent,
+    /// The amount is too long for the index, which has none in its place.
+    FluxAmount,
     /// A payment document is not where its identifier, its parent or its table says, for this reason.
     OddDocument(&'static str),
 }
@@ -116,6 +118,7 @@ impl Defect {
             Self::OddCode(odd) => odd.reason(),
             Self::FluxId(defect) => defect.reason(),
             Self::FluxParent => "flux_parent_malformed",
+            Self::FluxAmount => "amount_too_long",
             Self::OddDocument(reason) => reason,
         }
     }

@@ -56,6 +56,9 @@ pub struct Placement {
     /// Reasons why payment documents are odd, and how many are. One document may have several reasons.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub odd_documents: BTreeMap<String, u64>,
+    /// Payment documents whose business code has no kind of their level: rule and parent were not compared.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub without_kind: u64,
     /// The first odd documents by table and identifier.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub odd: Vec<OddDocument>,
@@ -132,6 +135,7 @@ struct ChunkFindings {
     rows: u64,
     undecided: u64,
     misplaced: u64,
+    without_kind: u64,
     keys: Vec<(u64, Cell)>,
     odd_documents: BTreeMap<&'static str, u64>,
     odd: Vec<OddDocument>,
@@ -165,7 +169,15 @@ impl PlacementAudit {
     pub fn placement(&self) -> Placement {
         let found = self.found();
         let share_of_keys = found.highest as f64 / u64::MAX as f64;
-        Placement { share_of_keys, ..found.placement.clone() }
+        let mut placement = Placement { share_of_keys, ..found.placement.clone() };
+        if placement.without_kind > 0 {
+            placement.not_audited.push(format!(
+                "flux.kinds has no kind for the business code and level of {} payment documents: they are compared \
+                 neither with the rule of a kind nor with their parent",
+                placement.without_kind
+            ));
+        }
+        placement
     }
 }
 
@@ -175,6 +187,7 @@ impl TableAudit<'_> {
         self.chunk.rows += 1;
         match rule.judge(row) {
             Judgement::InPlace => {}
+            Judgement::WithoutKind => self.chunk.without_kind += 1,
             Judgement::Undecided => self.chunk.undecided += 1,
             Judgement::Elsewhere => self.chunk.misplaced += 1,
             Judgement::Odd(odd) => self.chunk.add(self.table, &odd),
@@ -197,6 +210,7 @@ impl TableAudit<'_> {
         let placement = &mut found.placement;
         placement.rows += chunk.rows;
         placement.undecided += chunk.undecided;
+        placement.without_kind += chunk.without_kind;
         if chunk.misplaced > 0 {
             *placement.misplaced.entry(name(self.table)).or_default() += chunk.misplaced;
         }
@@ -241,6 +255,7 @@ impl ChunkFindings {
     /// Counts an odd document, and lists it if it may be among the first. A chunk comes in the order of keys.
     fn add(&mut self, table: &TableIdentity<'_>, odd: &OddRow) {
         self.misplaced += 1;
+        self.without_kind += u64::from(!odd.has_kind);
         for reason in odd.reasons() {
             *self.odd_documents.entry(reason).or_default() += 1;
         }
@@ -276,6 +291,10 @@ fn visible(text: &[u8]) -> String {
         }
         _ => text.escape_ascii().to_string(),
     }
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 fn name(table: &TableIdentity<'_>) -> String {

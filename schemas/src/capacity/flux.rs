@@ -291,19 +291,20 @@ fn online(
         DATABASES,
         &databases(&kept),
     );
-    let store = |name, rows: &Term, tables: &Term, logical: f64, kept_years| Store {
+    let kept_years = Some(months.amount.low / f64::from(table::MONTHS));
+    let store = |name, rows: &Term, tables: &Term| Store {
         name,
         rows_now: 0.0,
         rows_per_year: rows.amount.low,
-        rows_max: Amount::of(tables.amount.low * logical * rates.rows_per_table.amount.low),
+        rows_max: Amount::of(tables.amount.low * LOGICAL_TABLES * rates.rows_per_table.amount.low),
         row_bytes: rates.row_bytes.amount.low,
         database_bytes: rates.database_bytes.amount.low,
         kept_years,
         growth,
     };
-    let kept_years = Some(months.amount.low / f64::from(table::MONTHS));
-    sheet.stores.push(store("recharges", year, &today.month_tables, LOGICAL_TABLES, kept_years));
-    sheet.stores.push(store("refunds", refunds, &today.pairs, LOGICAL_TABLES, None));
+    sheet.stores.push(store("recharges", year, &today.month_tables));
+    // No month ends a table of refunds: a job deletes the old rows, and its marker keeps them in the index.
+    sheet.stores.push(store("refunds", refunds, &today.pairs));
 }
 
 /// Computes the days until each kind of table, or a disk, is full.

@@ -57,6 +57,7 @@ impl Oddity {
             Self::Table { .. } => "table_level",
             Self::Source { part: Part::Region, .. } => "source_region",
             Self::Source { .. } => "source_side",
+            Self::Parent(Misplacement::Region { .. }) => "parent_region",
             Self::Parent(Misplacement::Level { .. }) => "parent_level",
             Self::Parent(Misplacement::FailedOverByItself { .. }) => "parent_failed_over_by_itself",
             Self::Parent(Misplacement::Side { .. }) => "parent_side",
@@ -299,5 +300,20 @@ mod tests {
         let atom = document(Level::Atom, MAIN_JUNE);
         let odd = audit(&atom, Some(&capture), Some(Kind::Capture), &RIGHT);
         assert_eq!(reasons(&odd), ["parent_level"]);
+    }
+
+    #[test]
+    fn a_document_below_a_parent_of_another_region_is_odd_where_its_table_and_source_are_right() {
+        let atom = document(Level::Atom, MAIN_JUNE);
+        let parent = document(Level::Composite, MAIN_JUNE);
+        let abroad = Parts { region: Region::UnitedStates, ..*parent.parts() };
+        let abroad = FluxId::of(abroad, SYSTEM).unwrap();
+        let odd = audit(&atom, Some(&abroad), Some(Kind::Atom), &RIGHT);
+        assert_eq!(reasons(&odd), ["parent_region"]);
+        assert_eq!(
+            odd[0].to_string(),
+            "against the rule of its kind, digit 10 (region) is 1; its parent has 0"
+        );
+        assert_eq!(audit(&atom, Some(&parent), Some(Kind::Atom), &RIGHT), []);
     }
 }

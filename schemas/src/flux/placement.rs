@@ -1,13 +1,14 @@
 //! The place of a document: twelve rules that derive it from the parent's identifier.
 //!
 //! A [`StorageAddress`] is three parts of an identifier: side (main or fail-over), user partition and month. Captures,
-//! cancellations and refunds never fail over by themselves: a parent in main means main. A [`Misplacement`] is a
-//! difference between an identifier and its rule; this module does not check the content of a source's tables.
+//! cancellations and refunds never fail over by themselves: a parent in main means main. Every document has the region
+//! of its parent. A [`Misplacement`] is a difference between an identifier and its rule; this module does not check the
+//! content of a source's tables.
 
 use jiff::civil::Date;
 use thiserror::Error;
 
-use crate::flux::id::{FluxId, Level, Month, Side};
+use crate::flux::id::{FluxId, Level, Month, Region, Side};
 
 /// The kind of a document, as far as its place depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,6 +73,9 @@ pub enum UnfitParent {
 /// One difference between an identifier and the rule of its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Misplacement {
+    /// A chain of documents stays in the region of its first one.
+    #[error("digit 10 (region) is {}; its parent has {}", found.digit(), expected.digit())]
+    Region { expected: Region, found: Region },
     #[error("digit 14 (atom or composite) says {}; its kind is {}", found.name(), expected.name())]
     Level { expected: Level, found: Level },
     #[error("digit 17 says fail-over and its parent lies in main; a {} never fails over by itself", kind.name())]
@@ -88,6 +92,7 @@ impl Misplacement {
     /// Returns the `reason` of a count.
     pub fn reason(&self) -> &'static str {
         match self {
+            Self::Region { .. } => "region",
             Self::Level { .. } => "level",
             Self::FailedOverByItself { .. } => "failed_over_by_itself",
             Self::Side { .. } => "side",
@@ -232,20 +237,26 @@ impl Kind {
             Some(parent) => self.address_below(parent),
             None => Ok(self.place_alone(id)),
         };
-        id.parts().level == self.level() && expected == Ok(StorageAddress::of(id))
+        let has_region = parent.is_none_or(|parent| parent.parts().region == id.parts().region);
+        has_region && id.parts().level == self.level() && expected == Ok(StorageAddress::of(id))
     }
 
     /// Returns all differences between an identifier of this kind and its rule. `parent` is the parent's identifier;
     /// without it only parts that need no parent are compared.
     pub fn audit(self, id: &FluxId, parent: Option<&FluxId>) -> Result<Vec<Misplacement>, UnfitParent> {
         let (found, level) = (StorageAddress::of(id), id.parts().level);
+        let region = id.parts().region;
+        let of_parent = parent.map_or(region, |parent| parent.parts().region);
         let expected = match parent {
             Some(parent) => self.address_below(parent)?,
             None => self.place_alone(id),
         };
         let mut misplacements = Vec::new();
-        if (level, found) == (self.level(), expected) {
+        if (level, region, found) == (self.level(), of_parent, expected) {
             return Ok(misplacements);
+        }
+        if region != of_parent {
+            misplacements.push(Misplacement::Region { expected: of_parent, found: region });
         }
         if level != self.level() {
             misplacements.push(Misplacement::Level { expected: self.level(), found: level });

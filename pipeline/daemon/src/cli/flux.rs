@@ -6,6 +6,7 @@ mod next;
 mod retention;
 mod retention_check;
 mod retention_cost;
+mod retention_open;
 mod retention_round;
 mod retention_rows;
 mod sequence;
@@ -95,7 +96,8 @@ struct NameArguments {
     /// Name of a table of composites
     #[arg(long, value_name = "NAME", default_value = Names::COMPOSITE)]
     composite_table: String,
-    /// Name the settlement table of atoms with 00, which is January's table, instead of 99
+    /// Name the settlement table of atoms with 00, which is January's table. Default: flux.settlement_atoms of
+    /// --config, and 99 without it
     #[arg(long)]
     settlement_as_written: bool,
     #[command(flatten)]
@@ -168,7 +170,10 @@ struct MisplacementView {
 
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     match &arguments.command {
-        Command::Explain(arguments) => print(explain(arguments), &arguments.names),
+        Command::Explain(arguments) => {
+            let atoms = arguments.names.settlement(cli)?;
+            print(explain(arguments, atoms), &arguments.names)
+        }
         Command::Place(arguments) => print(placement(arguments), &arguments.names),
         Command::Next(arguments) => next::run(cli, arguments),
         Command::Sequence(arguments) => sequence::run(cli, arguments),
@@ -184,7 +189,7 @@ fn print(answer: Result<(IdentifierView, Option<Fault>), Fault>, names: &NameArg
 }
 
 /// Explains an identifier; also returns a fault if the document lies elsewhere than it should.
-fn explain(arguments: &Explain) -> Result<(IdentifierView, Option<Fault>), Fault> {
+fn explain(arguments: &Explain, atoms: AtomSettlement) -> Result<(IdentifierView, Option<Fault>), Fault> {
     let names = arguments.names.parse()?;
     let id = arguments.names.read("identifier", &arguments.id)?;
     let parent =
@@ -209,7 +214,7 @@ fn explain(arguments: &Explain) -> Result<(IdentifierView, Option<Fault>), Fault
     if let (Some(reserved), Some(meaning)) = (reserved, strategy.meaning(&id)) {
         reserved.meaning = meaning;
     }
-    view.settlement_table = Some(settlement(&id, arguments.names.settlement()));
+    view.settlement_table = Some(settlement(&id, atoms));
     view.rules = rules(&id, kind);
     view.odd = odd(&strategy.without_year(id), kind);
     let misplaced = kind.map_or(Ok(Vec::new()), |kind| kind.audit(&id, parent.as_ref())).map_err(unfit)?;
@@ -284,8 +289,15 @@ impl NameArguments {
         FluxId::parse_of(text.as_bytes(), self.system).map_err(|defect| malformed(subject, defect))
     }
 
-    fn settlement(&self) -> AtomSettlement {
-        if self.settlement_as_written { AtomSettlement::AsWritten } else { AtomSettlement::NoMonth }
+    /// Returns the digits of settlement tables of atoms by the option, or by the configuration if there is one.
+    fn settlement(&self, cli: &Cli) -> Result<AtomSettlement, Vec<Fault>> {
+        if self.settlement_as_written {
+            return Ok(AtomSettlement::AsWritten);
+        }
+        if cli.config.is_none() {
+            return Ok(AtomSettlement::default());
+        }
+        Ok(cli.configuration()?.flux.map(|flux| flux.settlement_atoms).unwrap_or_default())
     }
 }
 
@@ -387,8 +399,8 @@ fn odd(id: &FluxId, kind: Option<Kind>) -> Vec<String> {
     }
     if parts.level == Level::Atom {
         odd.push(
-            "the source document names the settlement table of atoms with 00, which is January's table; 99 is used \
-             here, and --settlement-as-written gives 00"
+            "the source document names the settlement table of atoms with 00, which is January's table; 99 is the \
+             default, and flux.settlement_atoms or --settlement-as-written gives 00"
                 .to_owned(),
         );
     }

@@ -227,6 +227,8 @@ fn lines_of_placement(placement: &Placement) -> Vec<String> {
         unreachable,
         not_audited,
         odd_documents,
+        // A sentence of `not_audited` has it.
+        without_kind: _,
         odd,
         malformed,
     } = placement;

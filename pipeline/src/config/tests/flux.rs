@@ -2,6 +2,7 @@
 
 use anabranch_schemas::flux::id::FluxId;
 use anabranch_schemas::flux::placement::Kind;
+use anabranch_schemas::flux::table::AtomSettlement;
 
 use super::*;
 
@@ -39,6 +40,16 @@ fn a_sequence_of_payment_documents_needs_a_region_and_a_server() {
     }
     let found = problems(&flux("").replace("\"singapore\"", "\"mars\""));
     assert!(found.contains("singapore"), "{found}");
+}
+
+#[test]
+fn settlement_tables_of_atoms_have_the_digits_of_a_setting() {
+    let of = |line: &str| Config::parse(&flux(line)).unwrap().flux.unwrap().settlement_atoms;
+    assert_eq!(of(""), AtomSettlement::NoMonth);
+    assert_eq!(of("settlement_atoms = \"99\""), AtomSettlement::NoMonth);
+    assert_eq!(of("settlement_atoms = \"00\""), AtomSettlement::AsWritten);
+    let found = problems(&flux("settlement_atoms = \"01\""));
+    assert!(found.contains("unknown variant `01`"), "{found}");
 }
 
 #[test]

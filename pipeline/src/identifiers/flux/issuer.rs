@@ -13,10 +13,11 @@ use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::{FluxId, Region, SEQUENCES};
 use anabranch_schemas::flux::years::Years;
 use jiff::civil::Date;
-use metrics::{counter, gauge};
+use metrics::counter;
 use tokio::time::Instant;
 
 use super::known::{ATTEMPTS, SERVER, key, read};
+use super::used::UsedShare;
 use super::wanted::FluxOrder;
 use crate::error::{Code, Fault};
 use crate::failpoints;
@@ -71,11 +72,13 @@ pub struct FluxIssuer<S> {
     /// Numbers of a first lease, at least.
     range_min: u32,
     held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<LeasedRange>>>>>,
+    used: UsedShare,
 }
 
 impl<S: Sequence> FluxIssuer<S> {
     pub fn new(sequence: S, settings: FluxSettings) -> Self {
-        Self { sequence, settings, years: None, range_min: RANGE_MIN, held: Mutex::default() }
+        let (held, used) = (Mutex::default(), UsedShare::default());
+        Self { sequence, settings, years: None, range_min: RANGE_MIN, held, used }
     }
 
     /// Returns an issuer whose identifiers have a year digit where the strategy by year covers them.
@@ -109,7 +112,7 @@ impl<S: Sequence> FluxIssuer<S> {
         let counter = Counter::of(&template);
         let slot = self.slot(counter, today);
         let mut held = slot.lock().await;
-        let ranges = self.take_numbers(registers, counter, &mut held, order.count, false).await?;
+        let ranges = self.take_numbers(registers, (counter, today), &mut held, order.count, false).await?;
         drop(held);
         let numbers = ranges.into_iter().flatten();
         let identifiers = numbers.filter_map(|number| template.with_sequence(number)).collect();
@@ -154,7 +157,8 @@ impl<S: Sequence> FluxIssuer<S> {
         let slot = self.slot(counter, today);
         // The numbers follow one another, so that the first one and the count describe them all.
         let mut held = slot.lock().await;
-        let [numbers, _] = self.take_numbers(registers, counter, &mut held, order.count, true).await?;
+        let [numbers, _] =
+            self.take_numbers(registers, (counter, today), &mut held, order.count, true).await?;
         drop(held);
         let first = template.with_sequence(numbers.start).unwrap_or(template);
         failpoints::reach("sequence-before-key").await;
@@ -191,6 +195,7 @@ impl<S: Sequence> FluxIssuer<S> {
         let is_near = |date: Date| today.until(date).is_ok_and(|span| span.get_days().abs() <= 10);
         if !held.contains_key(&counter) {
             held.retain(|known, _| is_near(known.date));
+            self.used.refresh(today);
         }
         Arc::clone(held.entry(counter).or_default())
     }
@@ -200,7 +205,7 @@ impl<S: Sequence> FluxIssuer<S> {
     async fn take_numbers(
         &self,
         registers: &impl Registers,
-        counter: Counter,
+        (counter, today): (Counter, Date),
         held: &mut Option<LeasedRange>,
         count: u32,
         in_a_row: bool,
@@ -211,7 +216,7 @@ impl<S: Sequence> FluxIssuer<S> {
             let needed = if in_a_row { count } else { count - rest.len() as u32 };
             let size = held.as_ref().map_or(self.range_min, LeasedRange::following);
             let lease = self.lease(registers, counter, needed, size.max(needed)).await?;
-            gauge!(names::FLUX_USED).set(f64::from(lease.end()) / f64::from(SEQUENCES));
+            self.used.leased(counter, lease.end(), today);
             all = match rest.end == lease.first {
                 // No other process leased in between.
                 true => [rest.start..lease.end(), 0..0],
@@ -334,3 +339,6 @@ fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
     counter!(names::FLUX_REFUSALS, "code" => fault.code().as_str()).increment(1);
     fault
 }
+
+#[cfg(test)]
+mod tests;

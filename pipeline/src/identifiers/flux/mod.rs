@@ -14,12 +14,14 @@
 //! rows that they capture.
 //!
 //! `wanted.rs` checks the choices of a caller, `issuer.rs` holds the ranges of a process, `known.rs` the registers, and
-//! `seen.rs` the numbers of captured rows; `upkeep.rs` checks the counters and raises them.
+//! `seen.rs` the numbers of captured rows; `upkeep.rs` checks the counters and raises them, and `used.rs` shows how
+//! full they are.
 
 mod issuer;
 mod known;
 mod seen;
 mod upkeep;
+mod used;
 mod wanted;
 
 pub use self::issuer::{FluxIssuer, FluxSettings};

@@ -90,6 +90,20 @@ fn a_document_stands_in_the_table_of_its_partition_with_what_its_row_says() {
 }
 
 #[test]
+fn an_amount_that_is_too_long_is_left_out_and_counted_and_never_another_number() {
+    let amount_of = |amount: String| {
+        let (claims, defects) =
+            claims_of(&[text(id(RECHARGE, Month::Of(5), 5, 7)), Value::Null, text(amount)]);
+        (claims[0].2[1].clone(), defects)
+    };
+    let longest = format!("{}.{}", "9".repeat(29), "9".repeat(10));
+    assert_eq!(amount_of(longest.clone()), (Cell::Bytes(longest.into_bytes().into()), vec![]));
+    let of_decimal_50 = format!("-{}.{}", "9".repeat(40), "9".repeat(10));
+    assert_eq!(amount_of(of_decimal_50), (Cell::Null, vec![("amount_too_long", 1)]));
+    assert_eq!(amount_of("9".repeat(41)).0, Cell::Null);
+}
+
+#[test]
 fn a_document_whose_parent_has_another_partition_stands_in_both_tables() {
     let parent = id(RECHARGE, Month::Of(5), 5, 1);
     let own = id(REFUND, Month::No, 5, 2);

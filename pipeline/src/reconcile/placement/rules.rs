@@ -113,6 +113,8 @@ pub(super) enum TableRule<'a> {
 #[derive(Debug)]
 pub(super) enum Judgement {
     InPlace,
+    /// A payment document that is in place as far as it was compared: no kind says its rule.
+    WithoutKind,
     /// The row's key names no table.
     Undecided,
     /// The row's key is no identifier of a payment document.
@@ -126,6 +128,8 @@ pub(super) enum Judgement {
 pub(super) struct OddRow {
     pub id: FluxId,
     pub parent: Option<FluxId>,
+    /// The configuration names a kind, so that rule and parent were compared.
+    pub has_kind: bool,
     malformed: Option<Defect>,
     oddities: Vec<Oddity>,
 }
@@ -176,9 +180,11 @@ fn judge_document(places: &FluxPlaces, at: &TablePlace, row: &[Value<'_>]) -> Ju
         Err(defect) => (None, Some(defect)),
     };
     let oddities = places.oddities_at(at, &id, parent.as_ref());
-    match oddities.is_empty() && malformed.is_none() {
-        true => Judgement::InPlace,
-        false => Judgement::Odd(OddRow { id, parent, malformed, oddities }),
+    let has_kind = places.kind(&id).is_some();
+    match (oddities.is_empty() && malformed.is_none(), has_kind) {
+        (true, true) => Judgement::InPlace,
+        (true, false) => Judgement::WithoutKind,
+        (false, _) => Judgement::Odd(OddRow { id, parent, has_kind, malformed, oddities }),
     }
 }
 

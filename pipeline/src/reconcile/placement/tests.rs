@@ -207,6 +207,38 @@ fn an_identifier_of_another_system_has_no_place_and_a_parent_of_one_is_odd() {
 }
 
 #[test]
+fn documents_whose_business_code_has_no_kind_are_counted_and_named_as_not_audited() {
+    let audit = flux_audit();
+    let (main, elsewhere) =
+        (flux_table("main", "flux_00_0", "atom_05_99"), flux_table("main", "flux_00_0", "atom_05_00"));
+    put_document(&audit, &main, &[(ATOM, Some(REFUND))]);
+    let found = audit.placement();
+    assert_eq!((found.without_kind, found.not_audited.len()), (0, 0));
+    assert!(!serde_json::to_string(&found).unwrap().contains("without_kind"));
+
+    // Its parent has another user partition, but no kind says that they are equal.
+    let of_code_04 = ATOM.replacen("0311030", "0311040", 1);
+    let next_user = REFUND.replacen("990524", "990624", 1);
+    let row = (of_code_04.as_str(), Some(next_user.as_str()));
+    put_document(&audit, &main, &[row]);
+    put_document(&audit, &elsewhere, &[row]);
+    for _ in 0..2 {
+        let found = audit.placement();
+        assert_eq!((found.rows, found.without_kind, found.odd.len()), (3, 2, 1));
+        assert_eq!(found.odd_documents, BTreeMap::from([("table_month".to_owned(), 1)]));
+        assert_eq!(
+            found.not_audited,
+            [
+                "flux.kinds has no kind for the business code and level of 2 payment documents: they are compared \
+                 neither with the rule of a kind nor with their parent"
+            ]
+        );
+        let read: Placement = serde_json::from_str(&serde_json::to_string(&found).unwrap()).unwrap();
+        assert_eq!(read, found);
+    }
+}
+
+#[test]
 fn odd_documents_are_counted_all_and_the_first_are_listed_whatever_was_read_first() {
     let audited = |numbers: &[u32]| {
         let audit = flux_audit();

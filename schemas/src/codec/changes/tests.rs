@@ -163,6 +163,27 @@ fn an_older_lane_stops_by_the_version_at_records_and_entities_that_it_does_not_k
     assert_eq!(read(&before), read(&of(Entity::Flux)), "streams from before this rule are read");
 }
 
+/// A payment document without any record of version 2 alone; never edited.
+const FLUX_OF_VERSION_2: &str = "020002c7b2c8c4bcb588ee3207757365725f303008757365725f303030018a808080a085800802000102\
+     07a6ae2040";
+
+#[test]
+fn the_golden_bytes_of_a_payment_document_are_of_version_2_and_an_older_lane_refuses_them() {
+    let mut encoder = Encoder::default();
+    let document = TableIdentity { entity: Entity::Flux, ..table("user_000") };
+    encoder.insert(Lsn::new(1, 42, 160).unwrap(), &document, &[Value::UInt(7)]);
+    let payload = encoder.finish();
+    let hex: String = payload.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(hex, FLUX_OF_VERSION_2, "the encoding changed: make a new version instead");
+    let mut decoder = decode(&payload).unwrap();
+    let change = decoder.next().unwrap().expect("there is one");
+    assert_eq!(change.table, &document);
+    assert!(matches!(&change.action, Action::Insert { after } if *after == [Value::UInt(7)]));
+    assert!(decoder.next().unwrap().is_none());
+    let stop = decode_up_to(&payload, VERSION_1).map(drop).unwrap_err();
+    assert_eq!(stop, CodecError::UnknownVersion { found: 2, newest: 1 });
+}
+
 #[test]
 fn a_payload_after_one_with_payment_documents_has_version_1_again() {
     let mut encoder = Encoder::default();

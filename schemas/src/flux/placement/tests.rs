@@ -173,6 +173,38 @@ fn captures_cancels_and_refunds_never_fail_over_by_themselves() {
     assert_eq!(misplacements, [Misplacement::Side { expected: Side::FailOver, found: Side::Main }]);
 }
 
+/// Returns an identifier with the same digits in the United States.
+fn in_united_states(id: &FluxId) -> FluxId {
+    let parts = crate::flux::id::Parts { region: Region::UnitedStates, ..*id.parts() };
+    FluxId::of(parts, parts.system).unwrap()
+}
+
+#[test]
+fn every_kind_has_the_region_of_its_parent() {
+    for (kind, child, parent) in [
+        (Kind::Capture, "00200005", MAIN_JANUARY),
+        (Kind::Cancel, "00410542", FAIL_OVER_JUNE),
+        (Kind::Refund, "00309905", MAIN_JANUARY),
+        (Kind::Atom, "10110542", FAIL_OVER_JUNE),
+        (Kind::RechargeClearing, "10100005", MAIN_JANUARY),
+        (Kind::RefundClearing, "10109905", MAIN_NO_MONTH),
+        (Kind::ReturnedRefundClearing, "10119942", FAIL_OVER_NO_MONTH),
+        (Kind::Chargeback, "10109905", MAIN_JANUARY),
+        (Kind::ChargebackReversal, "10119942", FAIL_OVER_JUNE),
+        (Kind::WithdrawalAtom, "10109905", MAIN_NO_MONTH),
+    ] {
+        let (child, parent) = (id(child), id(parent));
+        let (name, abroad) = (kind.name(), in_united_states(&parent));
+        assert_eq!(kind.audit(&child, Some(&parent)), Ok(Vec::new()), "{name}");
+        let region = Misplacement::Region { expected: Region::UnitedStates, found: Region::Singapore };
+        assert_eq!(kind.audit(&child, Some(&abroad)), Ok(vec![region]), "{name}");
+        assert!(!kind.is_in_place(&child, Some(&abroad)), "{name}");
+        assert!(kind.is_in_place(&in_united_states(&child), Some(&abroad)), "{name}");
+        assert_eq!(region.reason(), "region");
+        assert_eq!(region.to_string(), "digit 10 (region) is 1; its parent has 0");
+    }
+}
+
 #[test]
 fn an_audit_names_every_digit_that_differs() {
     let misplacements = Kind::Refund.audit(&id("10310006"), Some(&id(MAIN_JANUARY))).unwrap();
@@ -216,8 +248,9 @@ fn a_document_is_in_its_place_if_and_only_if_an_audit_finds_no_difference() {
     let all = [MAIN_JANUARY, FAIL_OVER_JUNE, MAIN_NO_MONTH, FAIL_OVER_NO_MONTH, ATOM, "10310006", "10319942"];
     let parents = all.iter().map(Some).chain([None]);
     let mut in_place = 0;
+    let abroad = in_united_states(&id(MAIN_JANUARY));
+    let parents = parents.map(|parent| parent.map(|parent| id(parent))).chain([Some(abroad)]);
     for (kind, parent) in parents.flat_map(|parent| Kind::ALL.map(|kind| (kind, parent))) {
-        let parent = parent.map(|parent| id(parent));
         for document in all.map(id) {
             let is_in_place = kind.is_in_place(&document, parent.as_ref());
             assert_eq!(is_in_place, kind.audit(&document, parent.as_ref()) == Ok(Vec::new()), "{document}");

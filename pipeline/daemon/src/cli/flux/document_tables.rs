@@ -3,7 +3,7 @@
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::flux::audit::TablePlace;
-use anabranch_schemas::flux::id::{FluxId, Month};
+use anabranch_schemas::flux::id::{FluxId, Level, Month};
 use anabranch_schemas::flux::retention::YearMonth;
 use anabranch_schemas::flux::years::Strategy;
 use jiff::Timestamp;
@@ -19,6 +19,7 @@ pub(super) struct DocumentTable {
     pub source: String,
     pub extent: TableExtent,
     pub partition: Option<u8>,
+    pub level: Option<Level>,
     pub state: TableState,
     /// The name has a year digit.
     pub is_by_year: bool,
@@ -66,8 +67,8 @@ pub(super) async fn document_tables(wiring: &Wiring, today: Date) -> Result<Vec<
             let state = state(&place, extent.greatest_key.as_deref(), system, today);
             let round = round(&place, extent.least_key.as_deref(), system, today);
             let is_by_year = matches!(place.strategy, Some(Strategy::Year(_)));
-            let (source, partition) = (source.name.clone(), place.partition);
-            all.push(DocumentTable { source, extent, partition, state, is_by_year, round });
+            let (source, partition, level) = (source.name.clone(), place.partition, place.level);
+            all.push(DocumentTable { source, extent, partition, level, state, is_by_year, round });
         }
     }
     all.sort_by(|one, other| (&one.source, one.name()).cmp(&(&other.source, other.name())));

@@ -4,12 +4,12 @@
 
 use anabranch_pipeline::config::Removal;
 use anabranch_pipeline::error::Fault;
-use anabranch_schemas::flux::retention::YearMonth;
 use clap::{Args, Subcommand};
 use jiff::civil::Date;
 use serde::Serialize;
 
 use super::document_tables::{DocumentTable, document_tables, today};
+use super::retention_open::OpenDocuments;
 use super::retention_round::{self, RoundView};
 use super::{retention_check, retention_cost, retention_rows};
 use crate::cli::{Cli, Outcome, block_on};
@@ -83,6 +83,8 @@ struct PlanView {
     /// Tables whose greatest key is no identifier, or one of a year that the name does not mean.
     odd: Vec<String>,
     due: Vec<DueView>,
+    /// A sentence for each fault of the relation index, and for the due tables that were not asked for after them.
+    open_unknown: Vec<String>,
     /// Tables that left before they were due, and whose rows stand in the index.
     early: Vec<EarlyTable>,
     /// A sentence for each table that left and whose age nothing says, and for each target that did not answer.
@@ -100,8 +102,9 @@ struct DueView {
     /// By the source's statistics.
     rows: u64,
     bytes: u64,
-    /// Documents with a refund, a chargeback or what clears them within the refunds' time.
-    open: u64,
+    /// Documents with a refund, a chargeback or what clears them within the refunds' time; `None` = nothing says it, or
+    /// a fault, which stands in `open_unknown`.
+    open: Option<u64>,
     /// The rows of the table keep standing in the index when it is dropped.
     is_retained: bool,
 }
@@ -112,10 +115,11 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
     let tables = document_tables(wiring, today).await?;
     let is_without_month = |table: &&DocumentTable| table.state == TableState::NoMonth;
     let is_odd = |table: &&DocumentTable| matches!(table.state, TableState::Odd | TableState::TooNew(..));
-    let mut due = Vec::new();
+    let (mut due, mut due_tables) = (Vec::new(), Vec::new());
     for table in &tables {
         let Ok(month) = table.due(retention.months.get()) else { continue };
         let TableState::Month(_, age_months) = table.state else { continue };
+        due_tables.push(table);
         due.push(DueView {
             source: table.source.clone(),
             table: table.name(),
@@ -123,9 +127,13 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
             age_months,
             rows: table.extent.rows,
             bytes: table.extent.bytes,
-            open: open_documents(wiring, table, today).await?,
+            open: None,
             is_retained: table.table().removal == Removal::Retain,
         });
+    }
+    let OpenDocuments { of_tables, unknown } = OpenDocuments::of(wiring, &due_tables, today).await;
+    for (due, open) in due.iter_mut().zip(of_tables) {
+        due.open = open;
     }
     let total = |of: fn(&DueView) -> u64| -> u64 { due.iter().map(of).sum() };
     let extent = retention_cost::Extent {
@@ -158,6 +166,7 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
             .collect(),
         ways: retention_cost::ways(extent, arguments.rows_per_second),
         due,
+        open_unknown: unknown,
         early: judged.early,
         early_unknown: judged.unknown,
     })
@@ -167,18 +176,6 @@ async fn plan(wiring: &Wiring, arguments: &Plan) -> Result<PlanView, Fault> {
 async fn judged(wiring: &Wiring) -> Result<Judged, Fault> {
     let Some((projection, _)) = wiring.relations_projection() else { return Ok(Judged::default()) };
     Ok(early_tables(wiring, &wiring.derived(projection)?, None).await)
-}
-
-/// Returns the number of documents of a table that a refund or the like follows within the refunds' time; 0 without an
-/// index, or where the name of the table says no user partition.
-async fn open_documents(wiring: &Wiring, table: &DocumentTable, today: Date) -> Result<u64, Fault> {
-    let Some(partition) = table.partition else { return Ok(0) };
-    let Some((projection, _)) = wiring.relations_projection() else { return Ok(0) };
-    let Some(index) = wiring.relation_index(projection, 1) else { return Ok(0) };
-    let months = wiring.config().flux_retention().index_months_after.get();
-    let (since, shard) = (YearMonth::of(today).before(months).digits(), table.table().identity.shard);
-    let open = index.open_documents(partition, &[shard], &since).await?;
-    Ok(open.get(&shard).copied().unwrap_or_default())
 }
 
 impl PlanView {
@@ -199,6 +196,7 @@ impl PlanView {
         if self.due.len() > LINES_MAX {
             lines.push(format!("            and {} more: --json has them all", self.due.len() - LINES_MAX));
         }
+        lines.extend(self.open_unknown.iter().map(|reason| format!("unknown     {reason}")));
         if self.tables_by_year > 0 {
             let (all, coming) = (self.tables_by_year, self.coming_round.len());
             lines.push(format!(
@@ -229,9 +227,12 @@ impl DueView {
     fn line(&self) -> String {
         let Self { source, table, month, age_months, rows, bytes, open, is_retained } = self;
         let fate = if *is_retained { "" } else { "; dropping it removes them: removal is not `retain`" };
+        let open = match open {
+            Some(open) => format!("{open} of its documents have an open refund or the like"),
+            None => "nothing says how many of its documents have an open refund or the like".to_owned(),
+        };
         format!(
-            "due         {table} of {source}: {month}, {age_months} months old, some {rows} rows in {}; {open} of its \
-             documents have an open refund or the like{fate}",
+            "due         {table} of {source}: {month}, {age_months} months old, some {rows} rows in {}; {open}{fate}",
             retention_cost::size(*bytes)
         )
     }

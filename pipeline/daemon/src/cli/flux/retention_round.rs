@@ -144,6 +144,7 @@ mod tests {
             source: "main-a".to_owned(),
             extent: TableExtent { table, rows: 1, bytes: 1, greatest_key: None, least_key: None },
             partition: Some(5),
+            level: None,
             state: TableState::Odd,
             is_by_year: true,
             round: Some(round),

@@ -17,7 +17,7 @@ struct Line {
 fn ended(words: &[&str]) -> Result<(), Code> {
     let line = Line::try_parse_from([&["flux"], words].concat()).unwrap_or_else(|error| panic!("{error}"));
     let answer = match &line.arguments.command {
-        Command::Explain(arguments) => explain(arguments),
+        Command::Explain(arguments) => explain(arguments, AtomSettlement::default()),
         Command::Place(arguments) => placement(arguments),
         Command::Next(_) | Command::Sequence(_) | Command::Show(_) | Command::Retention(_) => {
             panic!("they ask servers")
@@ -116,7 +116,7 @@ fn what_is_printed_names_database_table_and_rule() {
 fn view_of(words: &[&str]) -> IdentifierView {
     let line = Line::try_parse_from([&["flux"], words].concat()).unwrap_or_else(|error| panic!("{error}"));
     let answer = match &line.arguments.command {
-        Command::Explain(arguments) => explain(arguments),
+        Command::Explain(arguments) => explain(arguments, AtomSettlement::default()),
         Command::Place(arguments) => placement(arguments),
         _ => panic!("it asks servers"),
     };
@@ -214,4 +214,27 @@ fn a_question_for_a_document_is_refused_before_any_server_is_asked() {
     for wrong in [&["--limit", "7"][..], &["--after", "1.7"], &["--relations", "--limit", "x"]] {
         assert_eq!(ended(&[&[RECHARGE][..], wrong].concat()), None, "{wrong:?}");
     }
+}
+
+#[test]
+fn the_settlement_table_of_atoms_is_named_by_a_setting() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flux.toml");
+    let example = include_str!("../../../../../deploy/flux.example.toml");
+    let text = example.replace("# settlement_atoms = \"99\"\n", "settlement_atoms = \"00\"\n");
+    assert_ne!(text, example);
+    std::fs::write(&file, text).unwrap();
+    let of = |options: &[&str]| {
+        let line = [&["anabranch", "flux", "explain", EXAMPLE][..], options].concat();
+        let cli = Cli::try_parse_from(line).unwrap_or_else(|error| panic!("{error}"));
+        let crate::cli::Command::Flux(Arguments { command: Command::Explain(arguments) }) = &cli.command
+        else {
+            panic!("another command")
+        };
+        arguments.names.settlement(&cli).unwrap_or_else(|faults| panic!("{faults:?}"))
+    };
+    assert_eq!(of(&["--settlement-as-written"]), AtomSettlement::AsWritten);
+    assert_eq!(of(&["--config", file.to_str().unwrap()]), AtomSettlement::AsWritten);
+    std::fs::write(&file, example).unwrap();
+    assert_eq!(of(&["--config", file.to_str().unwrap()]), AtomSettlement::NoMonth);
 }
