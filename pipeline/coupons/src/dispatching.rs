@@ -323,7 +323,7 @@ where
         let Some(run) = confirmed else { return Ok(None) };
         let (mut report, mut after) = (Report::default(), None);
         loop {
-            let began = Instant::now();
+            let page_began = Instant::now();
             let (now, page) = self.ledger.member_states(key, after, SWEEP_ROWS).await?;
             let Some(last) = page.last() else { return Ok(Some((run, report))) };
             after = Some(last.member);
@@ -335,7 +335,7 @@ where
                 }
             }
             if page.len() == SWEEP_ROWS {
-                self.cohort.make_way(began.elapsed()).await;
+                self.cohort.make_way(page_began.elapsed()).await;
             }
         }
     }
