@@ -103,6 +103,59 @@ fn a_granter_whose_issue_was_lost_in_a_restore_does_not_call() {
 }
 
 #[test]
+fn a_granter_that_read_a_day_gives_nothing_for_it_after_a_restored_ledger_began_it_anew_by_other_rules() {
+    for steps in 0.. {
+        let mut script = Script::new();
+        let copy = script.life.world().database.clone();
+        let mut sleeper = granter(&mut script);
+        let tokens = script.life.world().database.tokens;
+        if (0..steps).any(|_| script.life.poll(&mut sleeper).is_some()) {
+            assert!(steps > 8, "a granter has more steps than {steps}");
+            return;
+        }
+        let has_issued = script.life.world().database.tokens != tokens;
+        restore(&script, copy);
+        script.life.world().programmes[0].coupon = "tart".into();
+        script.pass().ok();
+        _ = script.finish(sleeper);
+        let world = script.life.world();
+        let old = world.books.books.iter().filter(|entry| entry.coupon == "cake").count();
+        assert!(has_issued || old == 0, "{old} coupons by the old rules after {steps} steps");
+    }
+}
+
+#[test]
+fn a_granter_that_slept_inserts_no_row_into_a_day_that_was_closed_within_the_half_hour() {
+    for steps in 0.. {
+        let mut script = Script::new();
+        let copy = script.life.world().database.clone();
+        let up_again = script.life.world().now + minutes(23 * 60);
+        script.life.world().books.down_until = up_again;
+        script.work_until(23);
+        script.life.world().queue.clear();
+        script.pass().unwrap();
+        let (mut sleeper, tokens) = (script.granter(), script.life.world().database.tokens);
+        let has_ended = (0..steps).any(|_| script.life.poll(&mut sleeper).is_some());
+        if has_ended || script.life.world().database.tokens != tokens {
+            assert!(steps > 3, "it reads the ledger and the sources before it issues");
+            return;
+        }
+        restore(&script, copy);
+        for user in script.users.clone() {
+            script.set_birthday(user, script.day.yesterday().unwrap());
+        }
+        script.life.world().reconcile();
+        script.pass().unwrap();
+        let run = script.life.world().database.runs[&script.key()].clone();
+        assert!(run.is_closed && run.count == 0, "no user celebrates the day that began anew: {run:?}");
+        _ = script.finish(sleeper);
+        let rows = script.life.world().database.rows.clone();
+        assert!(rows.values().all(|row| !row.is_held()), "the day is closed: {rows:?}");
+        assert!(script.given().is_empty());
+    }
+}
+
+#[test]
 fn no_pass_closes_a_day_whose_restored_ledger_lacks_what_the_pass_read() {
     let mut closed = 0;
     for copied_at in 0.. {

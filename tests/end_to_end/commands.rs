@@ -303,17 +303,13 @@ async fn a_plan_measures_exactly_the_rows_that_were_inserted_between_its_two_loo
 
     let servers = measured["servers"].as_array().unwrap();
     assert_eq!(servers.len(), inserted.len(), "{measured}");
-    let mut rate = 0.0;
     for (server, rows) in servers.iter().zip(inserted) {
         assert_eq!(server["inserted_rows"], rows, "{server}");
         let figure = |name: &str| server[name].as_f64().unwrap();
         let (seconds, a_second) = (figure("window_seconds"), figure("inserted_rows_per_second"));
         assert!(seconds >= 1.0 && (a_second * seconds - f64::from(rows)).abs() < 1e-6, "{server}");
-        rate += a_second;
     }
-    // By the file, a recharge brings 5.4 documents. A field is a whole number.
-    let mut fields = measured["fields"].as_array().unwrap().iter();
-    let recharges = fields.find(|field| field["field"] == "[flux] recharges_per_day").unwrap();
-    let recharges = recharges["value"].as_f64().unwrap();
-    assert!((recharges - rate * 86_400.0 / 5.4).abs() < 0.6, "{recharges} {rate}");
+    // The sources have other entities too, so no figure of the file is derived from the rate.
+    let kept = measured["kept"][0].as_str().unwrap();
+    assert!(kept.starts_with("[flux] recharges_per_day: the figure of the file stands"), "{kept}");
 }

@@ -63,7 +63,7 @@ impl LedgerState {
         result
     }
 
-    /// Works as [`LedgerState::with_users`] does, but `decide` sees only rows and tokens. Refusals that it adds are
+    /// Works as [`LedgerState::with_users`] does, but `decide` sees only rows, tokens and the run. Refusals that it adds are
     /// stored; existing ones stay.
     pub fn with_rows<T>(
         &mut self,
@@ -74,7 +74,6 @@ impl LedgerState {
     ) -> T {
         let mut ledger = self.users(now, run, users);
         for user in ledger.users.values_mut() {
-            user.run = None;
             user.claims.clear();
             user.refusals.clear();
         }

@@ -43,8 +43,8 @@ pub trait Ledger: Send + Sync {
         users: &[u64],
     ) -> impl Future<Output = Result<UsersLedger, Fault>> + Send;
 
-    /// Works as [`Ledger::with_users`] does, but reads only rows and tokens: there is no run and no claim. Refusals
-    /// that `decide` adds replace stored ones.
+    /// Works as [`Ledger::with_users`] does, but reads only rows, tokens and the run as last committed: there is no
+    /// claim. Refusals that `decide` adds replace stored ones.
     fn with_rows<T: Send>(
         &self,
         run: &RunKey,

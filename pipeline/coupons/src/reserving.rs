@@ -122,14 +122,17 @@ pub fn reserve(
 /// Writes a new row as it was reserved, unless the ledger has a row of another attempt by now.
 ///
 /// An attempt without a row leaves nothing that ages, so the age of its read ends it. A granter that slept must not
-/// insert a row into a day that was closed meanwhile.
+/// insert a row into a day that was closed meanwhile, nor into one that a restored ledger began anew by other rules.
 pub fn reserve_new(
     ledger: &mut UserLedger,
     candidate: &Candidate,
     taken: &TakenRow,
 ) -> Result<(), MessageEnd> {
     let now = ledger.now;
-    if now >= taken.read_at + ATTEMPT_TIMEOUT && !ledger.rows.contains_key(&taken.key.occurrence) {
+    let has_row = ledger.rows.contains_key(&taken.key.occurrence);
+    let is_old = now >= taken.read_at + ATTEMPT_TIMEOUT;
+    let is_same_day = ledger.run.as_ref().is_some_and(|run| is_open_by(run, &taken.run));
+    if !has_row && (is_old || !is_same_day) {
         return Err(MessageEnd::Later);
     }
     ledger.rows.entry(taken.key.occurrence).or_insert_with(|| LedgerRow {
@@ -145,6 +148,11 @@ pub fn reserve_new(
         absent_since: None,
     });
     Ok(())
+}
+
+/// Returns whether a run is open by the rules of the run that an attempt read.
+fn is_open_by(run: &DayRun, read: &DayRun) -> bool {
+    !run.is_closed && run.rules == read.rules
 }
 
 /// Returns whether no call for the occurrence was ever carried out, so that this day may take the row.

@@ -33,7 +33,7 @@ pub(super) enum Extent {
     Unlocked,
     /// Everything, with locks on the rows.
     Whole,
-    /// Rows only, with locks; neither refusals nor claims nor the run.
+    /// Rows with locks, and the run without one; neither refusals nor claims.
     Rows,
 }
 
@@ -79,16 +79,18 @@ impl<'a> UserQuery<'a> {
             }
         }
         if is_whole {
-            let (users, day) = (parts.values().flatten(), date_literal(run.day));
             sql.push_str(&format!(
-                "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) WHERE {} AND `user_id` IN ({}); \
-                 SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; ",
+                "SELECT `user_id`, `calendar`, `shards` FROM {} FORCE INDEX (PRIMARY) WHERE {} AND `user_id` IN ({}); ",
                 tables.members,
                 of_run_and_users(run),
-                list(users),
-                tables.runs,
+                list(parts.values().flatten()),
             ));
         }
+        let day = date_literal(run.day);
+        sql.push_str(&format!(
+            "SELECT {RUN_COLUMNS} FROM {} AS r WHERE r.`programme` = {programme} AND r.`day` = {day}; ",
+            tables.runs,
+        ));
         sql.push_str(&format!(
             "SELECT UTC_TIMESTAMP(6), `latest`, `previous` FROM {} WHERE `number` = 1{}",
             tables.tokens,
@@ -105,7 +107,7 @@ impl<'a> UserQuery<'a> {
         let (Some(now), Some(latest), Some(before)) = first else { return Err(ledger.odd("tokens")) };
         let tokens = LedgerTokens { latest: Unique(latest), before: before.map(Unique) };
         let is_whole = self.extent != Extent::Rows;
-        let run = match sets.pop_if(|_| is_whole).unwrap_or_default().into_iter().next() {
+        let run = match sets.pop().unwrap_or_default().into_iter().next() {
             Some(row) => Some(Arc::new(ledger.day_run(&mut Cells::of(row))?)),
             None => None,
         };
