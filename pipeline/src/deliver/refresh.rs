@@ -183,7 +183,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// lane's with its uncommitted work.
     pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
-            self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
+            let tables = self.tables.as_deref();
+            let waiting =
+                progress.refresh.as_ref().map_or(0, |refresh| plan::waiting_tables(refresh, tables));
+            self.meters.rereads(waiting);
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
             // A replay may be in an epoch that is over, and it writes below any watermark.
             if progress.position == Lsn::ZERO || progress.is_replaying() {

@@ -84,6 +84,20 @@ fn choose<'t>(
     waiting.or_else(|| in_turn().map(|table| (table, false)))
 }
 
+/// Returns the number of tables that wait to be read again. It is at least 1 while every table does, also before
+/// `tables`, those of the lane's entity, are listed.
+pub(super) fn waiting_tables(refresh: &Refresh, tables: Option<&[TableIdentity<'static>]>) -> usize {
+    if !refresh.every_waits {
+        return refresh.rereads.len();
+    }
+    // A repair goes before every table.
+    let waits = |shard| refresh.scope != Scope::Source || refresh.wants(shard);
+    let is_counted =
+        |table: &&TableIdentity<'_>| waits(table.shard) && !refresh.rereads.contains_key(&table.shard);
+    let in_turn = tables.unwrap_or_default().iter().filter(is_counted).count();
+    (in_turn + refresh.rereads.len()).max(1)
+}
+
 /// Whether a chunk can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -199,6 +213,24 @@ mod tests {
         let forgotten = Refresh { rereads: BTreeMap::new(), ..left };
         assert_eq!(next(&forgotten, Some(&tables), &none, None), Work::Finished);
         assert_eq!(forgotten.after_scope(), None);
+    }
+
+    #[test]
+    fn tables_wait_until_they_are_read_also_where_a_lane_cannot_list_them() {
+        let tables = [table(1), table(2), table(3)];
+        let listed = Some(tables.as_slice());
+        let every = Refresh::with_every_table(None);
+        assert_eq!((waiting_tables(&every, None), waiting_tables(&every, listed)), (1, 3));
+        let begun = every.after_table(tables[0].shard);
+        assert_eq!(waiting_tables(&begun, listed), 2);
+        let aside = Refresh::with_reread(Some(begun.after_table(tables[2].shard)), table(9).shard, Lsn::MAX);
+        assert_eq!(waiting_tables(&aside, listed), 1, "the source does not list it");
+        let last = every.after_table(tables[2].shard);
+        assert_eq!(waiting_tables(&last, listed), 1, "the refresh is not over");
+        let keys = Refresh::new(Scope::Keys([(tables[0].shard, [Cell::UInt(7)].into())].into()));
+        assert_eq!(waiting_tables(&Refresh::with_every_table(Some(keys.clone())), listed), 3);
+        assert_eq!(waiting_tables(&keys, listed), 0);
+        assert_eq!(waiting_tables(&Refresh::new(Scope::Source), listed), 0, "a person asked for it");
     }
 
     #[test]
