@@ -12,11 +12,13 @@ use serde_json::{Value as Json, json};
 use crate::fail_over::{promote, replace, standby};
 use crate::faults::{insert, until_derived};
 
-static GROUND: Ground = Ground::of(|| {
+/// One server of each kind; the dashboards' test needs Redis.
+pub static GROUND: Ground = Ground::of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
         ServerSpec::mariadb_target("target"),
         ServerSpec::nats("nats"),
+        ServerSpec::redis("redis"),
         ServerSpec::search("search"),
     ]
 });
