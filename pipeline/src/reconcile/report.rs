@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anabranch_schemas::beginning::GapRecord;
 use serde::{Deserialize, Serialize};
 
 use super::foreign::{self, Foreign};
@@ -196,6 +197,15 @@ impl StoreReport {
     }
 }
 
+/// A gap in the reading of a source that a person asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedGap {
+    pub source: String,
+    /// Whether the report before this one lacks it.
+    pub is_new: bool,
+    pub record: GapRecord,
+}
+
 /// The report of a whole run, over all of its stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReconciliationReport {
@@ -223,6 +233,9 @@ pub struct ReconciliationReport {
     /// Who asked for it: `user@host` of each person, and the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
+    /// Gaps in the reading of sources, the new ones first; registers keep the newest of each source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<ReportedGap>,
 }
 
 /// A store without retired tables is written as before there were any.
