@@ -95,6 +95,36 @@ async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_b
     assert_eq!(lanes_begun(&installation, "source-a", 1).await, lanes);
     assert_eq!(lanes_begun(&installation, "source-b", 1).await, 0);
     daemon.until_ready().await;
+    expect_the_signed_history_to_have_it(&installation).await;
+}
+
+/// The record of the operation and the next signed report say who asked, when, why, and what no reader read.
+async fn expect_the_signed_history_to_have_it(installation: &Installation<'_>) {
+    let operations = installation.command(&["operations", "--json"]).await.expect_success().json_lines();
+    let has_why = |row: &serde_json::Value| {
+        let before = row["before"].as_str().unwrap_or_default();
+        before.contains("read up to 1:") && before.contains("[source-server-changed]")
+    };
+    assert!(operations.iter().any(has_why), "{operations:?}");
+
+    let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    let gap = &report["gaps"][0];
+    assert_eq!((&gap["source"], &gap["is_new"]), (&"source-a".into(), &true.into()), "{report}");
+    let record = &gap["record"];
+    assert!(record["who"].as_str().unwrap().contains('@') && record["at_ms"].as_u64() > Some(0), "{gap}");
+    assert!(record["why"].as_str().unwrap().contains("[source-server-changed]"), "{gap}");
+    assert!(record["read"].as_u64() < record["position"].as_u64(), "{gap}");
+    let shown = installation.command(&["reconcile", "show"]).await.expect_success().stdout;
+    assert!(shown.contains("source source-a began anew: it was read up to 1:"), "{shown}");
+    let next = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    assert_eq!(next["gaps"][0]["is_new"], false, "{next}");
+
+    installation.command(&["reconcile", "verify"]).await.expect_success();
+    let forged =
+        "UPDATE anabranch.reconciliations SET report = REPLACE(report, '[source-server-changed]', '[other]')";
+    installation.execute("target", forged).await;
+    let verified = installation.command(&["reconcile", "verify"]).await;
+    assert!(verified.exit_code != 0 && verified.stderr.contains("was changed"), "{verified:?}");
 }
 
 async fn expect_the_address_of_another_source_to_be_refused(installation: &mut Installation<'_>) {
