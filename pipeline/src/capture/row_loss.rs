@@ -12,7 +12,7 @@ use crate::error::{Code, Fault};
 
 /// Percent of an estimate that a table has at least: InnoDB's may be wrong by 40 %.
 const ESTIMATE_PERCENT: u64 = 60;
-/// Rows that any share of may be lost: a small table says nothing.
+/// Rows that may be lost whatever share they are: the share of a small table says nothing.
 const SHARE_ROWS_MIN: u64 = 100;
 
 /// The rows of one entity in the tables of a source.
