@@ -153,10 +153,7 @@ impl MysqlSourceRows {
             let listed: Vec<_> = self.sources.iter().map(ListedSource::tables).collect();
             wanted.keys().all(|shard| listed.iter().any(|tables| tables.contains_key(shard)))
         };
-        let mut listings = FuturesUnordered::new();
-        for source in self.sources.iter() {
-            listings.push(source.list());
-        }
+        let mut listings: FuturesUnordered<_> = self.sources.iter().map(ListedSource::list).collect();
         while !are_known() && listings.next().await.is_some() {}
     }
 
