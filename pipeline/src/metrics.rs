@@ -178,7 +178,7 @@ metrics! {
     REFRESH_DIFFERING = "anabranch_refresh_differing_rows_total", Counter, LANES,
         "Source rows whose derived rows differed at the end of such a comparison: the lane writes up to 256 alone, otherwise the whole table. A comparison with more than it can list counts none.";
     REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANES,
-        "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale. The lane with the most counts.";
+        "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale. It is at least 1 while a lane must read all tables. The lane with the most counts.";
     REFRESH_WITHDRAWALS = "anabranch_refresh_withdrawals", Gauge, LANES,
         "Tables that were dropped or truncated and of which a lane is still to remove derived rows. The lane with the most counts.";
     REFRESH_TABLES_LEFT = "anabranch_refresh_tables_left", Gauge, LANES,

@@ -16,7 +16,7 @@ use std::future::Future;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::envelope::{CapturedFields, Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
@@ -166,6 +166,10 @@ pub struct SourcePressure {
 pub trait RowSource: Send + Sync {
     /// Returns every captured table that exists, in the order of shard ids.
     fn tables(&self) -> impl Future<Output = Result<Vec<TableIdentity<'static>>, Fault>> + Send;
+
+    /// Visits the captured tables that may exist by their usual names, whether they do or not. Leaves out an entity
+    /// whose rows stand when a table is dropped, and one with too many names.
+    fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>));
 
     fn pressure(&self) -> impl Future<Output = Result<SourcePressure, Fault>> + Send;
 

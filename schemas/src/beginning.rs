@@ -13,6 +13,38 @@ use crate::envelope::ServerIdentity;
 use crate::lsn::{Lsn, ResumePoint};
 use crate::timeline::{InvalidTimeline, Timeline};
 
+/// Records of gaps that a register keeps, at most: the newest ones.
+const GAP_RECORDS_MAX: usize = 8;
+
+/// A record of a gap in the reading of a source: who asked for it, when and why, and what no reader reads.
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GapRecord {
+    /// Id of the request.
+    pub request: String,
+    /// The person who asked: `user@host`.
+    pub who: String,
+    /// Milliseconds since the Unix epoch.
+    pub at_ms: u64,
+    /// The fault that kept the source from being read on.
+    pub why: String,
+    /// Position up to which everything was read, if one is known.
+    pub read: Option<Lsn>,
+    /// Position from which the source is read on.
+    pub position: Lsn,
+    pub server: ServerIdentity,
+    /// Tables that are read again, or whose derived rows are removed; `None` = all tables.
+    pub tables: Option<u64>,
+}
+
+impl GapRecord {
+    /// Adds the record to those of earlier requests, of which the newest stay.
+    pub fn add_to(self, records: &mut Vec<Self>) {
+        records.push(self);
+        let surplus = records.len().saturating_sub(GAP_RECORDS_MAX);
+        records.drain(..surplus);
+    }
+}
+
 /// One beginning, and the point from which reading continues.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beginning {
@@ -26,17 +58,20 @@ pub struct Beginning {
     pub server: ServerIdentity,
 }
 
-/// The register of a source: the latest epoch and its server, and the latest beginning.
+/// The register of a source: the latest epoch and its server, the latest beginning, and records of the newest ones.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Registered {
     pub epoch: u16,
     pub server: ServerIdentity,
     pub beginning: Option<Beginning>,
+    /// Records of the beginnings, the newest last. Registers of versions without them have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<GapRecord>,
 }
 
 impl Registered {
     pub fn new(timeline: Timeline, beginning: Option<Beginning>) -> Self {
-        Self { epoch: timeline.epoch, server: timeline.server, beginning }
+        Self { epoch: timeline.epoch, server: timeline.server, beginning, gaps: Vec::new() }
     }
 
     pub fn timeline(&self) -> Timeline {
@@ -90,6 +125,20 @@ mod tests {
             assert_eq!(known.to_string().parse(), Ok(known));
         }
         assert_eq!("{".parse::<Registered>(), Err(InvalidTimeline));
+    }
+
+    #[test]
+    fn a_register_without_records_keeps_its_bytes_and_the_newest_records_stay() {
+        let before = r#"{"epoch":2,"server":{"flavor":"mariadb","id":"7"},"beginning":{"number":1,"request":"r","position":5,"resume":{"file":"f","position":4,"gtid_set":""},"server":{"flavor":"mariadb","id":"7"}}}"#;
+        let mut registered: Registered = before.parse().unwrap();
+        assert_eq!((registered.to_string().as_str(), registered.gaps.len()), (before, 0));
+        for at_ms in 1..=20 {
+            GapRecord { at_ms, who: "ann@db-1".to_owned(), ..GapRecord::default() }
+                .add_to(&mut registered.gaps);
+        }
+        let kept: Vec<u64> = registered.gaps.iter().map(|gap| gap.at_ms).collect();
+        assert_eq!(kept, (13..=20).collect::<Vec<_>>());
+        assert_eq!(registered.to_string().parse(), Ok(registered));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anabranch_connectors::mysql::cohort::MysqlCohort;
 use anabranch_connectors::mysql::connection::async_options;
@@ -21,12 +22,12 @@ use jiff::civil::date;
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
 
-use crate::nats::blocking;
+use crate::nats::{blocking, until};
 
 /// Number of users with rows of two shards in one database.
 const DOUBLED: u64 = 40;
 
-/// Two targets, a source, and tables of one solar and one lunar day.
+/// Two targets, two sources, and tables of one solar and one lunar day.
 struct Ground {
     stack: Arc<Stack>,
     layout: &'static str,
@@ -38,6 +39,7 @@ impl Ground {
         let server = |spec| TestDatabase::chosen().server(spec).without_fsync();
         let options = Options::empty()
             .with(server(ServerSpec::mariadb_source("source-a")))
+            .with(server(ServerSpec::mariadb_source("source-b")))
             .with(server(ServerSpec::mariadb_target("target-a")))
             .with(server(ServerSpec::mariadb_target("target-b")));
         Arc::new(blocking(|| Stack::start(options).unwrap()))
@@ -78,7 +80,8 @@ impl Ground {
              changed_at_column = \"changed_at\"\n"
                 .to_owned();
         let ca_file = self.stack.ca_file();
-        for (kind, name) in [("sources", "source-a"), ("targets", "target-a"), ("targets", "target-b")] {
+        for name in ["source-a", "source-b", "target-a", "target-b"] {
+            let kind = if name.starts_with("source") { "sources" } else { "targets" };
             let url = self.stack.server(name).unwrap().url();
             text += &format!(
                 "[[{kind}]]\nname = \"{name}\"\nurl = \"{url}\"\nca_file = \"{}\"\n",
@@ -171,12 +174,13 @@ fn lunar() -> Birthday {
     Birthday::Lunar(LunarMonthDay::new(8, 30).unwrap())
 }
 
-/// Both run on one stack, whose start takes longer than they do.
+/// All run on one stack, whose start takes longer than most of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_days_tables_and_the_source_rows_of_their_users_are_read() {
     let stack = Ground::stack();
     the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(&stack).await;
     source_rows_are_read_by_key_where_claims_name_their_tables(&stack).await;
+    users_of_other_sources_are_read_while_a_source_does_not_answer(&stack).await;
 }
 
 async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(
@@ -399,5 +403,45 @@ async fn source_rows_are_read_by_key_where_claims_name_their_tables(stack: &Arc<
     blocking(|| stack.server("source-a").unwrap().kill().unwrap());
     assert_eq!(rows.read_rows(&users[1..2]).await.unwrap(), [None]);
     blocking(|| stack.server("source-a").unwrap().restart().unwrap());
+    let rows = MysqlSourceRows::new(&ground.config(), ground.cohort());
     assert!(rows.read_rows(&users[1..2]).await.unwrap()[0].is_some());
+}
+
+async fn users_of_other_sources_are_read_while_a_source_does_not_answer(stack: &Arc<Stack>) {
+    let ground = Ground { stack: Arc::clone(stack), layout: "by_day", databases: 2 };
+    let of_other = ShardId::of("source-b", "user_01", "user_000", 0);
+    let table = "CREATE TABLE user_01.user_000 (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE NULL, \
+                 lunar_birthday CHAR(5), birthday_type VARCHAR(8), changed_at DATETIME NULL)";
+    let row = "INSERT INTO user_01.user_000 VALUES (9, '2000-02-28', NULL, NULL, NULL)";
+    let mut admin = ground.admin("source-b").await;
+    admin.query_drop(format!("CREATE DATABASE user_01; {table}; {row}")).await.unwrap();
+    drop(admin);
+    let users = [(2, vec![shard(0)]), (9, vec![of_other])];
+    let other = stack.server("source-b").unwrap();
+    // The server takes connections, and answers nothing.
+    blocking(|| other.pause().unwrap());
+    let rows = MysqlSourceRows::new(&ground.config(), ground.cohort());
+    let read = async |users: &[(u64, Vec<ShardId>)]| {
+        let began = Instant::now();
+        let found = rows.read_rows(users).await.unwrap();
+        let are_read: Vec<bool> = found.iter().map(Option::is_some).collect();
+        (are_read, began.elapsed() < Duration::from_secs(5))
+    };
+    assert_eq!(read(&users[..1]).await, (vec![true], true), "nobody waits for a source without the table");
+    assert_eq!(read(&users).await, (vec![true, false], false), "the first read waits for the connection");
+    assert_eq!(read(&users).await, (vec![true, false], true), "the next one does not");
+    blocking(|| other.resume().unwrap());
+    until("the source is listed", async || read(&users).await.0 == [true, true]).await;
+
+    // A source whose tables are known ends, and comes back.
+    let silent = Instant::now();
+    blocking(|| other.kill().unwrap());
+    for _ in 0..2 {
+        assert_eq!(read(&users).await, (vec![true, false], true));
+    }
+    blocking(|| other.restart().unwrap());
+    let at_once = read(&users).await.0;
+    // A slow machine may need longer for the restart than a source is left alone.
+    assert!(at_once == [true, false] || silent.elapsed() > Duration::from_secs(29), "{at_once:?}");
+    until("a later read asks again", async || read(&users).await.0 == [true, true]).await;
 }

@@ -3,8 +3,9 @@
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{ATTEMPT_TIMEOUT, FailedOutcome, RowState};
 use anabranch_coupons::reserving::TRIES_MAX;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
+use crate::books::CouponBooks;
 use crate::script::{Script, at_each_step, dispatcher, granter};
 use crate::world::minutes;
 
@@ -26,23 +27,19 @@ fn a_coupon_system_that_is_down_until_noon_delays_coupons_and_counts_no_try() {
 
 #[test]
 fn a_coupon_system_that_answers_503_to_everybody_delays_coupons_and_counts_no_try() {
-    let mut script = Script::new();
-    let noon = script.life.world().now + SignedDuration::from_hours(12);
-    script.life.world().books.unavailable_until = noon;
-    script.work_until(11);
-    assert!(script.given().is_empty());
-    let report = script.report();
-    assert_eq!((report.in_flight, report.failed), (script.users.len() as u64, 0), "no dead letter");
-    script.work_until(14);
-    script.expect_everybody_once("after noon");
-    assert!(script.life.world().database.rows.values().all(|row| row.tries == 0));
+    expect_delay_without_tries(|books, noon| books.unavailable_until = noon);
 }
 
 #[test]
 fn a_coupon_system_that_answers_429_for_hours_delays_coupons_and_counts_no_try() {
+    expect_delay_without_tries(|books, noon| books.busy_until = noon);
+}
+
+/// Has the coupon system refuse every call until noon, and expects everybody's coupon after it.
+fn expect_delay_without_tries(refuse_until: impl FnOnce(&mut CouponBooks, Timestamp)) {
     let mut script = Script::new();
     let noon = script.life.world().now + SignedDuration::from_hours(12);
-    script.life.world().books.busy_until = noon;
+    refuse_until(&mut script.life.world().books, noon);
     script.work_until(11);
     assert!(script.given().is_empty());
     let report = script.report();

@@ -1,8 +1,9 @@
 //! A source whose server was restored without its past stops by name, and begins anew by one command. The other source
 //! and rows that are still right stay untouched. A replica that lacks transactions is read on with their tables alone.
+//! A server that was restored in part begins anew on the word of a person only.
 
-use anabranch_demo::FORGET_BINLOG;
-use anabranch_tests::{Finished, Installation, Plan, blocking, until};
+use anabranch_demo::{FORGET_BINLOG, WorkloadOptions};
+use anabranch_tests::{Finished, Installation, Plan, blocking, seed, until};
 use serde_json::json;
 
 use crate::STANDARD;
@@ -95,6 +96,36 @@ async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_b
     assert_eq!(lanes_begun(&installation, "source-a", 1).await, lanes);
     assert_eq!(lanes_begun(&installation, "source-b", 1).await, 0);
     daemon.until_ready().await;
+    expect_the_signed_history_to_have_it(&installation).await;
+}
+
+/// The record of the operation and the next signed report say who asked, when, why, and what no reader read.
+async fn expect_the_signed_history_to_have_it(installation: &Installation<'_>) {
+    let operations = installation.command(&["operations", "--json"]).await.expect_success().json_lines();
+    let has_why = |row: &serde_json::Value| {
+        let before = row["before"].as_str().unwrap_or_default();
+        before.contains("read up to 1:") && before.contains("[source-server-changed]")
+    };
+    assert!(operations.iter().any(has_why), "{operations:?}");
+
+    let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    let gap = &report["gaps"][0];
+    assert_eq!((&gap["source"], &gap["is_new"]), (&"source-a".into(), &true.into()), "{report}");
+    let record = &gap["record"];
+    assert!(record["who"].as_str().unwrap().contains('@') && record["at_ms"].as_u64() > Some(0), "{gap}");
+    assert!(record["why"].as_str().unwrap().contains("[source-server-changed]"), "{gap}");
+    assert!(record["read"].as_u64() < record["position"].as_u64(), "{gap}");
+    let shown = installation.command(&["reconcile", "show"]).await.expect_success().stdout;
+    assert!(shown.contains("source source-a began anew: it was read up to 1:"), "{shown}");
+    let next = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    assert_eq!(next["gaps"][0]["is_new"], false, "{next}");
+
+    installation.command(&["reconcile", "verify"]).await.expect_success();
+    let forged =
+        "UPDATE anabranch.reconciliations SET report = REPLACE(report, '[source-server-changed]', '[other]')";
+    installation.execute("target", forged).await;
+    let verified = installation.command(&["reconcile", "verify"]).await;
+    assert!(verified.exit_code != 0 && verified.stderr.contains("was changed"), "{verified:?}");
 }
 
 async fn expect_the_address_of_another_source_to_be_refused(installation: &mut Installation<'_>) {
@@ -103,6 +134,71 @@ async fn expect_the_address_of_another_source_to_be_refused(installation: &mut I
     installation.write_configuration_text(&wrong);
     expect_refused(installation, &["--confirm", "source-a"], "leads to the server of source source-b").await;
     installation.write_configuration_text(&right);
+}
+
+async fn tables_like(installation: &Installation<'_>, server: &str, databases: &str) -> Vec<String> {
+    let sql = format!(
+        "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables WHERE table_schema LIKE \
+         '{databases}'"
+    );
+    installation.admin(server).await.rows("list tables", sql).await.unwrap()
+}
+
+/// Returns how many users the derived tables have. It waits for no lane: those of a stopped source do not move.
+async fn derived_users(installation: &Installation<'_>) -> u64 {
+    let tables = tables_like(installation, "target", "birthday\\_%").await;
+    let counts: Vec<String> = tables.iter().map(|table| format!("(SELECT COUNT(*) FROM {table})")).collect();
+    let sql = format!("SELECT CAST({} AS UNSIGNED)", counts.join(" + "));
+    installation.admin("target").await.first("count users", sql).await.unwrap().unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_was_restored_in_part_begins_anew_with_an_open_gate_only() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    let mut workload =
+        installation.workload(WorkloadOptions::new(seed("a server that was restored in part")));
+    workload.insert_rows(1_000).await.unwrap();
+    installation.expect_equal().await;
+    let report = installation.command(&["reconcile", "--now", "--json"]).await.expect_success().json();
+    let before = report["stores"][0]["rows_of_sources"]["source-a"].as_u64().expect("its rows are counted");
+    assert!(before > 300, "{report}");
+    daemon.kill();
+    let tables = tables_like(&installation, "source-a", "user\\_%").await;
+    assert!(!tables.is_empty());
+    let halved = tables.iter().map(|table| format!("DELETE FROM {table} WHERE user_id % 2 = 0;"));
+    let halved: String = halved.collect();
+    installation.execute("source-a", format!("SET SESSION sql_log_bin = 0; {halved} {FORGET_BINLOG}")).await;
+    installation.free_leases().await;
+    let daemon = installation.run();
+    expect_stopped(&installation, &daemon, "source-server-changed", "source source-a").await;
+
+    let (progress_before, users) = (progress(&installation).await, derived_users(&installation).await);
+    let why = format!("its tables of user had {before} rows at reconciliation");
+    expect_refused(&installation, &["--dry-run"], &why).await;
+    expect_refused(&installation, &["--confirm", "source-a"], &why).await;
+    let shown = begin_anew(&installation, &["--dry-run"]).await;
+    assert!(
+        shown.stdout.contains("rows of user: ") && shown.stdout.contains(&format!("{before} at")),
+        "{shown:?}"
+    );
+    begin_anew(&installation, &["--dry-run", "--open-gate"]).await.expect_success();
+    assert_eq!(progress(&installation).await, progress_before, "nothing is written");
+    assert_eq!(derived_users(&installation).await, users);
+
+    begin_anew(&installation, &["--confirm", "source-a", "--open-gate"]).await.expect_success();
+    let reading = "SELECT COUNT(*) FROM anabranch.progress WHERE source = 'source-a' AND \
+                   (COALESCE(refresh, '') NOT REGEXP '^beginning:1( |$)' \
+                   OR refresh NOT REGEXP '^((beginning|fields):[0-9]+ ?)*$')";
+    until("its lanes have read all tables", async || {
+        let lanes =
+            installation.admin("target").await.first::<u64>("look at progress", reading).await.unwrap();
+        lanes == Some(0)
+    })
+    .await;
+    assert!(derived_users(&installation).await < users, "rows that the server lacks are removed");
+    installation.expect_equal().await;
+    daemon.until_ready().await;
 }
 
 /// Returns the version of a user's derived row.

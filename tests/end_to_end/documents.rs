@@ -12,11 +12,13 @@ use serde_json::{Value as Json, json};
 use crate::fail_over::{promote, replace, standby};
 use crate::faults::{insert, until_derived};
 
-static GROUND: Ground = Ground::of(|| {
+/// One server of each kind; the dashboards' test needs Redis.
+pub static GROUND: Ground = Ground::of(|| {
     vec![
         ServerSpec::mariadb_source("source-a"),
         ServerSpec::mariadb_target("target"),
         ServerSpec::nats("nats"),
+        ServerSpec::redis("redis"),
         ServerSpec::search("search"),
     ]
 });
@@ -283,4 +285,54 @@ async fn a_later_epoch_is_noted_before_its_first_document() {
     let epochs: Vec<_> = progress.values().map(epochs).collect();
     assert!(epochs.contains(&(1, 2)), "position and highest position of the lanes: {epochs:?}");
     blocking(|| standby.stop()).unwrap();
+}
+
+/// Returns the name of the index that serves, and how many documents are parked.
+async fn serving(installation: &Installation<'_>) -> (String, u64) {
+    let shown = installation.command(&["status", "--json"]).await.json();
+    let [search] = shown["searches"].as_array().unwrap().as_slice() else { panic!("{shown}") };
+    (search["index"].as_str().unwrap().to_owned(), search["dead_letters"].as_u64().unwrap())
+}
+
+/// A captured column is away while an index is built, so its table owes a reading, which holds up the new index. A
+/// column of another table has the second of its names meanwhile, which holds up nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_built_while_captured_columns_are_renamed_serves_after_the_reread() {
+    let mut installation = with_documents().await;
+    let text = std::fs::read_to_string(installation.configuration_file()).unwrap();
+    let entity = "entity = \"serial_code\"\n";
+    let columns = format!("{entity}columns = {{ box_no = [\"box_no\", \"box_number\"] }}\n");
+    let text = text.replace(entity, &columns);
+    assert!(text.contains("box_number"), "{text}");
+    installation.write_configuration_text(&text);
+    let daemon = installation.run();
+    add(&installation, 0, 200).await;
+    equal(&installation, "first devices").await;
+    let old = serving(&installation).await;
+
+    let armed = [("ANABRANCH_FAILPOINT", "lane-before-commit")];
+    let mut rebuild = installation.start(&["search", "rebuild", "documents"], &armed);
+    rebuild.until_failpoint("lane-before-commit").await;
+    let renamed = "ALTER TABLE inventory_0.serial_code_00 RENAME COLUMN imei1 TO code; \
+                   INSERT INTO inventory_0.serial_code_00 (uuid, code) VALUES (1000, '356938035601000'); \
+                   UPDATE inventory_0.serial_code_00 SET code = '356938035601001' WHERE uuid < 50; \
+                   ALTER TABLE inventory_0.serial_code_01 RENAME COLUMN box_no TO box_number; \
+                   UPDATE inventory_0.serial_code_01 SET box_number = 'BOX X' WHERE uuid < 50";
+    installation.execute("source-a", renamed).await;
+    rebuild.resume();
+    until("the rebuild waits for the table", async || {
+        rebuild.log().contains("rebuilding: the lane still reads tables")
+    })
+    .await;
+    assert!(rebuild.is_running(), "{}", rebuild.log());
+    assert_eq!(serving(&installation).await, old, "the new index waits for the table");
+    assert!(daemon.metric("anabranch_source_rereads_total", &[]).await > 0.0, "the table owes a reading");
+
+    let renamed_back = "ALTER TABLE inventory_0.serial_code_00 RENAME COLUMN code TO imei1; \
+                        ALTER TABLE inventory_0.serial_code_01 RENAME COLUMN box_number TO box_no";
+    installation.execute("source-a", renamed_back).await;
+    let ended = rebuild.wait();
+    assert_eq!(ended.and_then(|status| status.code()), Some(0), "{}", rebuild.log());
+    equal(&installation, "an index was built around renamed columns").await;
+    assert_eq!(serving(&installation).await, (format!("{INDEX}-v1-2"), 0));
 }

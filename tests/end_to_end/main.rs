@@ -14,6 +14,7 @@ mod coupon_calls;
 mod coupon_faults;
 mod coupon_kills;
 mod coupon_lag;
+mod coupon_sources;
 mod coupons;
 mod documents;
 mod fail_over;

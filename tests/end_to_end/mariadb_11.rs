@@ -3,6 +3,7 @@
 use anabranch_tests::Ground;
 
 use crate::coupon_faults::two_programmes_without_a_table;
+use crate::online_schema_change::{altered_by_percona_toolkit, swapped_in_the_order_of_gh_ost};
 use crate::refresh::refreshed_beside_changes;
 use crate::retired::dropped_without_refusals;
 use crate::unread::{left_behind, read_again};
@@ -37,4 +38,16 @@ async fn a_coupon_day_on_mariadb_11_gives_everybody_one_coupon_though_a_table_ca
 async fn documents_of_a_month_dropped_on_mariadb_11_are_found_beside_those_of_the_next_table() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
     dropped_without_refusals(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_mariadb_11_that_percona_toolkit_alters_beside_changes_is_read_again() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    altered_by_percona_toolkit(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_mariadb_11_that_is_swapped_in_the_order_of_gh_ost_is_read_again() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    swapped_in_the_order_of_gh_ost(turn).await;
 }

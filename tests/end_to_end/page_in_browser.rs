@@ -41,10 +41,15 @@ struct Page {
 impl Page {
     /// Opens the page, and waits until all is current.
     async fn open(browser: Browser, installation: &Installation<'_>) -> Self {
+        Self::open_until(browser, installation, ALL_CURRENT).await
+    }
+
+    /// Opens the page, and waits until an expression is true.
+    async fn open_until(browser: Browser, installation: &Installation<'_>, expression: &str) -> Self {
         let address = format!("http://127.0.0.1:{}/", installation.configuration.http_port);
         browser.open(&address).await.unwrap();
         let page = Self { browser };
-        page.until(ALL_CURRENT).await;
+        page.until(expression).await;
         page
     }
 
@@ -190,6 +195,62 @@ async fn an_operator_pauses_and_resumes_lanes_after_a_dry_run_and_any_text_stays
     page.carry_out().await;
     page.until(ALL_CURRENT).await;
     page.until("text('#operations').includes('anabranch resume')").await;
+    assert_eq!(page.console().await, Vec::<String>::new());
+}
+
+/// Lanes of each source: those of both are more than a table shows.
+const MANY_LANES: u32 = 21;
+const MANY_CURRENT: &str = "sentence() === 'All is current: 2 sources, 42 lanes'";
+/// Functions for the cells of the heat map.
+const CELLS: &str = r"
+    const cells = [...document.querySelectorAll('#heat [role=option]')];
+    const cell = (name) => cells.find((one) => one.dataset.key === `lane ${name}`);
+    const label = (one) => one.getAttribute('aria-label');
+    const chosen = cells.filter((one) => one.ariaSelected === 'true');
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_that_no_table_shows_are_cells_of_a_heat_map_that_keys_move_through() {
+    let Some(browser) = browser().await else { return };
+    let plan = Plan { lanes: MANY_LANES, ..Plan::small() };
+    let installation = Installation::set_up(STANDARD.turn().await, &plan).await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    let page = Page::open_until(browser, &installation, MANY_CURRENT).await;
+    let of_cells = |expression: &str| format!("(() => {{ {CELLS} return {expression}; }})()");
+    page.until(&of_cells("!one('#heat-part').hidden && cells.length === 42")).await;
+    // A row is a store, and the lanes of each source stand side by side in it.
+    let rows = "[...document.querySelectorAll('#heat [role=group]')].map((row) => label(row))";
+    assert_eq!(page.value(&of_cells(rows)).await, json!(["birthday on target"]));
+    let sources = "[...document.querySelectorAll('#heat .source')]
+        .map((source) => source.querySelectorAll('[role=option]').length)";
+    assert_eq!(page.value(&of_cells(sources)).await, json!([MANY_LANES, MANY_LANES]));
+    let label = format!("label(cell('{LANE}'))");
+    let is_current = format!("{label}.startsWith('{LANE}: current, ') && {label}.endsWith(' behind')");
+    page.until(&of_cells(&is_current)).await;
+    page.until("text('#heat .key').includes('in order: 42 lanes')").await;
+    let worst = "document.querySelectorAll('#lanes tbody tr').length";
+    assert_eq!(page.value(worst).await, 20, "the table keeps the worst lanes");
+
+    // One cell alone is chosen, and the table of the chosen lane follows it.
+    page.browser.click(&format!("#heat [data-key='lane {LANE}']")).await.unwrap();
+    page.until(&of_cells(&format!("chosen.length === 1 && chosen[0] === cell('{LANE}')"))).await;
+    page.until(&format!("text('#chosen').includes('{LANE}')")).await;
+    let at = page.value(&of_cells("cells.indexOf(chosen[0])")).await;
+    let at = at.as_u64().unwrap();
+    for (key, moved_to) in [(Key::Right, at + 1), (Key::Left, at)] {
+        page.browser.press(key).await.unwrap();
+        let is_there = format!("chosen.length === 1 && chosen[0] === cells[{moved_to}]");
+        page.until(&of_cells(&format!("{is_there} && document.activeElement === chosen[0]"))).await;
+        page.until(&of_cells("text('#chosen').includes(chosen[0].dataset.key.slice('lane '.length))")).await;
+    }
+
+    // A state has a letter beside its colour, and the legend counts the lanes that have it.
+    let pause = ["pause", "--projection", "birthday", "--source", "source-a"];
+    installation.command(&pause).await.expect_success();
+    page.until("text('#heat .key').includes('paused: 21 lanes')").await;
+    let is_paused = format!("cell('{LANE}').textContent === 'p' && {label}.startsWith('{LANE}: paused, ')");
+    page.until(&of_cells(&is_paused)).await;
     assert_eq!(page.console().await, Vec::<String>::new());
 }
 

@@ -5,10 +5,12 @@ use serde_json::Value as Json;
 
 use crate::STANDARD;
 use crate::faults::{insert, is_derived, until_derived};
+use crate::refresh::forget_the_past;
 
 const PAUSE: [&str; 3] = ["pause", "--projection", "birthday"];
 const RESUME: [&str; 3] = ["resume", "--projection", "birthday"];
 const TABLE: &str = "user_00.user_000";
+const RUNBOOK: &str = include_str!("../../deploy/RUNBOOK.md");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
@@ -58,6 +60,65 @@ async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
     assert!(again.stdout.starts_with("not paused: "), "{again:?}");
     installation.expect_equal().await;
     drop(second);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_was_paused_for_too_long_reads_its_tables_again_by_the_commands_of_the_runbook() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    for user in [1, 2] {
+        insert(&installation, "source-a", TABLE, user).await;
+        until_derived(&installation, user).await;
+    }
+    let of_source = ["--source", "source-a"];
+    installation.command(&[&PAUSE[..], &of_source].concat()).await.expect_success();
+    until_paused(&daemon, "source-a").await;
+
+    // The log and the binlogs lose the changes of the pause; the tables have their rows.
+    let stream = format!("{}_source-a", installation.configuration.name);
+    let mut stream = installation.jetstream().await.get_stream(stream).await.unwrap();
+    let before = stream.info().await.unwrap().state.last_sequence;
+    installation.execute("source-a", format!("DELETE FROM {TABLE} WHERE user_id = 1")).await;
+    insert(&installation, "source-a", TABLE, 3).await;
+    forget_the_past(&installation, "source-a").await;
+    insert(&installation, "source-a", TABLE, 4).await;
+    until("the log has messages that the lanes lack", async || {
+        stream.info().await.unwrap().state.last_sequence > before + 1
+    })
+    .await;
+    stream.purge().keep(1).await.unwrap();
+
+    installation.command(&[&RESUME[..], &of_source].concat()).await.expect_success();
+    let is_purged = |task: &Json| task["state"] == "retrying" && task["code"] == "binlog-purged";
+    let task = daemon.until_view("tasks", ("task", "lane/birthday/target/source-a/0"), is_purged).await;
+    let fault = task["fault"].as_str().unwrap();
+    assert!(fault.contains("refresh --projection birthday --source source-a"), "{fault}");
+    assert!(!is_derived(&installation, 3).await, "the lane reads nothing by itself");
+
+    let commands = commands_after_too_long_a_pause();
+    assert_eq!(commands.len(), 2, "{commands:?}");
+    for command in &commands {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        installation.command(&arguments).await.expect_success();
+    }
+    for user in [3, 4] {
+        until_derived(&installation, user).await;
+    }
+    daemon.until_loaded(&["source-a"]).await;
+    daemon.until_ready().await;
+    assert!(!is_derived(&installation, 1).await, "a row that left meanwhile is gone");
+    installation.expect_equal().await;
+}
+
+/// The commands of the runbook for a lane that was resumed too late; the last one there only shows how far it is.
+fn commands_after_too_long_a_pause() -> Vec<String> {
+    let (_, section) = RUNBOOK.split_once("\n#### Paused lanes that lose changes\n").unwrap();
+    let (section, _) = section.split_once("\n## ").unwrap();
+    let (_, afterwards) = section.split_once("**If that fails.**").unwrap();
+    let commands = afterwards.lines().filter_map(|line| line.strip_prefix("    anabranch --config FILE "));
+    let named = commands.map(|command| command.replace("NAME", "birthday").replace("SOURCE", "source-a"));
+    named.filter(|command| !command.contains("--watch")).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

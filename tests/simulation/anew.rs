@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, Refused, ScriptedRow};
-use anabranch_pipeline::capture::{BeginAnew, Gap};
+use anabranch_pipeline::capture::{BeginAnew, Gap, gap_records};
 use anabranch_pipeline::deliver::{Shared, request_refresh};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LaneStore, Log, Registers, SourceConnector};
@@ -42,6 +42,8 @@ async fn ask(stage: &Stage, source: usize, request: &str, is_rehearsal: bool) ->
         log: &stage.log,
         registers: &stage.registers,
         request,
+        who: "ann@db-1".to_owned(),
+        at_ms: 7,
     };
     command.run(&lanes, are_all, is_rehearsal).await
 }
@@ -261,6 +263,12 @@ async fn a_source_that_is_lost_again_before_its_reader_came_begins_anew_again() 
     ask(&stage, 0, "two", false).await.unwrap();
     assert_eq!(run(&stage).await, None);
     assert_eq!((users(&stage), progress(&stage).await.beginning), (vec![1, 2, 5], 2));
+    // The reader has set the register since, and both requests are on record.
+    let gaps = gap_records(&stage.registers, SOURCE_NAMES[0]).await.unwrap();
+    let known: Vec<_> = gaps.iter().map(|gap| (gap.request.as_str(), gap.who.as_str(), gap.at_ms)).collect();
+    assert_eq!(known, [("one", "ann@db-1", 7), ("two", "ann@db-1", 7)]);
+    assert!(gaps.iter().all(|gap| gap.why.starts_with('[')), "{gaps:?}");
+    assert!(gaps.iter().all(|gap| gap.read.is_some_and(|read| read < gap.position)), "{gaps:?}");
 }
 
 /// The stream is lost before a lane has begun anew. Later it loses the beginning together with the register; the lanes

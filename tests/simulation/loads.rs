@@ -4,17 +4,20 @@
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
 use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use anabranch_connectors::memory::{
     Group, MemoryLog, MemorySource, MemoryStream, MemoryTarget, ScriptedRow, SnapshotView,
 };
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
     BinlogPoint, BinlogStart, LaneStore, Located, RowSource, SourceConnector, SourcePressure,
 };
-use anabranch_pipeline::records::{Cell, Chunk, Condition, Flush, Progress, Refresh, ScanCursor, Scope};
-use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_pipeline::records::{
+    Cell, Chunk, Condition, Flush, Mutation, MutationAction, Progress, Refresh, ScanCursor, Scope,
+};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::{CapturedFields, Envelope};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -29,6 +32,8 @@ use crate::script;
 struct StaleSource {
     source: MemorySource,
     old: Mutex<Option<Chunk>>,
+    /// A missing grant hides every table.
+    is_hidden: AtomicBool,
 }
 
 impl SourceConnector for StaleSource {
@@ -66,7 +71,14 @@ impl SourceConnector for StaleSource {
 
 impl RowSource for StaleSource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
-        self.source.tables().await
+        match self.is_hidden.load(Ordering::Relaxed) {
+            true => Ok(Vec::new()),
+            false => self.source.tables().await,
+        }
+    }
+
+    fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
+        self.source.visit_likely_tables(entity, visit);
     }
 
     async fn pressure(&self) -> Result<SourcePressure, Fault> {
@@ -125,6 +137,9 @@ impl RowSource for StaleSource {
     }
 
     async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
+        if self.is_hidden.load(Ordering::Relaxed) {
+            return Err(Fault::new(Code::SourceGrantMissing, "a table", "the account may not read it"));
+        }
         self.source.rows(keys, epoch).await
     }
 }
@@ -153,7 +168,7 @@ async fn refreshed(
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
     let progress = Progress { refresh: Some(Refresh::new(scope)), ..progress_at(begun) };
     store.commit(&Flush::new(progress)).await.unwrap();
-    let behind = StaleSource { source, old: Mutex::new(Some(old)) };
+    let behind = StaleSource { source, old: Mutex::new(Some(old)), is_hidden: AtomicBool::new(false) };
     let through = async {
         beside(&target).await;
         sleep(WAIT_MAX).await;
@@ -161,6 +176,10 @@ async fn refreshed(
     OneLane::new(&id, log, &behind).run(&mut store, project, through).await.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
     assert!(behind.old.lock().unwrap().is_none(), "the older one was read");
+    users(&target)
+}
+
+fn users(target: &MemoryTarget) -> Vec<Cell> {
     target.rows().into_keys().map(|(_, _, key)| key[0].clone()).collect()
 }
 
@@ -264,4 +283,35 @@ async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
     };
     let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;
     assert!(users.is_empty(), "{users:?}");
+}
+
+/// All tables are read after `begin-anew`, or after an unread XA branch, while a grant is missing.
+#[tokio::test(start_paused = true)]
+async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_back() {
+    let (log, source) = twins();
+    source.commit(insert(1));
+    let begun = end(&source).await;
+    let (id, target, table) = (one_lane::id("source-0"), one_lane::target(), script::table(0).shard);
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let every = Some(Refresh::with_every_table(None));
+    let mut flush = Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) });
+    // The source lost a row unseen.
+    let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
+    flush.push(Mutation { table: 0, shard: table, key, lsn: Lsn::ZERO, action });
+    store.commit(&flush).await.unwrap();
+    let Located { position, resume, server } = begun;
+    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let hiding = StaleSource { source, old: Mutex::new(None), is_hidden: AtomicBool::new(true) };
+    let through = async {
+        sleep(WAIT_MAX).await;
+        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
+        let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
+        assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![table]));
+        assert_eq!(users(&target), [Cell::UInt(9)], "its claims stay");
+        hiding.is_hidden.store(false, Ordering::Relaxed);
+        sleep(WAIT_MAX).await;
+    };
+    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
+    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
+    assert_eq!(users(&target), [Cell::UInt(1)]);
 }

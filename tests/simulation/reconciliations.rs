@@ -19,7 +19,7 @@ use anabranch_pipeline::reconcile::{
     Checkpoint, LaneWait, Reconciliation, Sides, SourceKey, SourceTable, StoreReport, StoreState,
 };
 use anabranch_pipeline::records::{Cell, Chunk, Condition, LaneId, Outcome, Progress, ScanCursor};
-use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -332,6 +332,10 @@ struct Watched {
 impl RowSource for Watched {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
         self.source.tables().await
+    }
+
+    fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
+        self.source.visit_likely_tables(entity, visit);
     }
 
     async fn pressure(&self) -> Result<SourcePressure, Fault> {

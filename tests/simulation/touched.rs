@@ -36,6 +36,8 @@ async fn ask_with(
         log: &stage.log,
         registers: &stage.registers,
         request,
+        who: "ann@db-1".to_owned(),
+        at_ms: 7,
     };
     command.run_touched(lanes, are_all, is_rehearsal).await
 }

@@ -17,8 +17,9 @@ const HEAD: &str = "# Metrics
 `pipeline/src/metrics.rs`; a test compares both. `deploy/prometheus/rules.yml` has alerts on them.
 
 Counters rise from 0 at the start of a process. A metric appears once its task has begun, and a gauge of something that
-is not known has no sample. Labels are named sources, targets, projections, stores, tasks and codes: more tables or rows
-make no more series. No metric holds a row value or a secret.
+is not known has no sample. A counter whose label values are not known beforehand, such as `anabranch_faults_total` and
+`anabranch_row_defects_total`, begins each series with its first event. Labels are named sources, targets, projections,
+stores, tasks and codes: more tables or rows make no more series. No metric holds a row value or a secret.
 
 | metric | type | unit | labels | meaning |
 |---|---|---|---|---|

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure};
 use anabranch_pipeline::records::{Cell, Chunk, Comparison, Condition, Operator, ScanCursor};
-use anabranch_schemas::change::{Row, TableIdentity, Value};
+use anabranch_schemas::change::{Entity, Row, TableIdentity, Value};
 use anabranch_schemas::codec::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 
@@ -31,6 +31,11 @@ impl RowSource for MemorySource {
         self.weather.pause().await;
         self.weather.answer(Refused::Source)?;
         Ok(lock(&self.state).primary.tables().into_values().collect())
+    }
+
+    fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
+        let tables = lock(&self.state).primary.tables();
+        tables.values().filter(|table| table.entity == entity).for_each(visit);
     }
 
     async fn pressure(&self) -> Result<SourcePressure, Fault> {

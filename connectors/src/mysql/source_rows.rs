@@ -3,11 +3,13 @@
 //! A shard id names a source table, so a user can be read by key although the application spreads users by name. Values
 //! are read and decoded as in refreshes and reconciliations. If no given table has a row, the tables that birthday
 //! tables claim for the user are read too: the user may have been renamed since. If the configuration names a column
-//! with the time of a birthday's last change, the row includes it.
+//! with the time of a birthday's last change, the row includes it. Users of other sources do not depend on a source that
+//! does not answer (`source_rows/listed.rs`).
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod listed;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anabranch_coupons::ports::{SourceRow, SourceRows};
 use anabranch_pipeline::config::{Config, EntityConfig};
@@ -17,23 +19,22 @@ use anabranch_pipeline::projections::key_of;
 use anabranch_pipeline::records::{Cell, Chunk};
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::Calendar;
-use anabranch_schemas::change::{Action, Entity, TableIdentity, Value};
+use anabranch_schemas::change::{Action, Entity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::lunar::LunarMonthDay;
 use anabranch_schemas::shard::{ShardId, TablePattern};
+use futures::StreamExt;
 use futures::future::join_all;
+use futures::stream::FuturesUnordered;
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 
+use self::listed::{ListedSource, TableKeys};
 use super::cohort::MysqlCohort;
 use super::source::MysqlSource;
 
-/// Time before the tables are listed again for an unknown shard: a hundred thousand tables take seconds.
-const LIST_AGE_MIN: Duration = Duration::from_secs(60);
 /// Tables in one read.
 const READING_TABLES: usize = 100;
 /// Indexes of a user's fields in [`Entity::fields`]; the configuration may leave the last two out.
@@ -41,29 +42,15 @@ const BIRTHDAY: usize = 1;
 const LUNAR_BIRTHDAY: usize = 2;
 const BIRTHDAY_TYPE: usize = 3;
 
-/// The source tables of all users.
+/// The source tables of all users. Clones share the connections, the listings and the sources that do not answer.
+#[derive(Clone)]
 pub struct MysqlSourceRows {
-    sources: Vec<MysqlSource>,
+    sources: Arc<[ListedSource]>,
     cohort: MysqlCohort,
-    tables: Mutex<KnownTables>,
     /// Index of the time of the last change: after the captured columns, which all entries of users share.
     changed_at: usize,
     /// Patterns of the tables that have users.
     patterns: Vec<TablePattern>,
-}
-
-/// Captured tables of users, as they were listed.
-#[derive(Debug, Default, Clone)]
-struct KnownTables {
-    by_shard: Arc<HashMap<ShardId, SourceTable>>,
-    listed_at: Option<Instant>,
-}
-
-#[derive(Debug, Clone)]
-struct SourceTable {
-    /// Index of the source.
-    source: usize,
-    identity: TableIdentity<'static>,
 }
 
 /// A user in a source table.
@@ -83,12 +70,11 @@ impl MysqlSourceRows {
         let sources = config.sources.iter().filter(|source| source.entities.contains(&Entity::User));
         let entities: Vec<EntityConfig> =
             config.entities.iter().cloned().map(EntityConfig::with_changed_at_column).collect();
-        let source = |source| MysqlSource::new(source, &entities, config.limits.heartbeat);
+        let source = |source| ListedSource::new(MysqlSource::new(source, &entities, config.limits.heartbeat));
         let users = || config.entities.iter().filter(|entity| entity.entity == Entity::User);
         Self {
             sources: sources.map(source).collect(),
             cohort,
-            tables: Mutex::default(),
             changed_at: users().next().map_or(0, |entity| entity.columns.len()),
             patterns: users().map(|entity| entity.tables.clone()).collect(),
         }
@@ -96,8 +82,8 @@ impl MysqlSourceRows {
 
     /// Checks that users and all their columns can be read by key: tries one table of each pattern and source.
     pub async fn check(&self) -> Vec<Fault> {
-        let checks = self.sources.iter().map(async |source| {
-            let mut faults = Vec::new();
+        let checks = self.sources.iter().map(async |listed| {
+            let (source, mut faults) = (&listed.source, Vec::new());
             match RowSource::tables(source).await {
                 Ok(tables) => {
                     let of = |pattern: &TablePattern| {
@@ -134,23 +120,25 @@ impl MysqlSourceRows {
     }
 
     async fn read_tables(&self, wanted: &BTreeMap<ShardId, BTreeSet<u64>>) -> RowsRead {
-        let tables = match self.tables_of(wanted.keys()).await {
-            Ok(tables) => tables,
-            Err(fault) => {
-                tracing::warn!(%fault, "the source tables of users cannot be listed");
-                let unreadable = wanted.keys().copied().collect();
-                return RowsRead { unreadable, ..RowsRead::default() };
-            }
-        };
-        let mut of_source: BTreeMap<usize, Vec<(TableIdentity<'static>, Vec<Cell>)>> = BTreeMap::new();
-        for (shard, users) in wanted {
-            // A shard that no source lists is a dropped table: it has no rows.
-            let Some(table) = tables.get(shard) else { continue };
-            let keys = users.iter().map(|user| Cell::UInt(*user)).collect();
-            of_source.entry(table.source).or_default().push((table.identity.clone(), keys));
-        }
-        let queries = of_source.iter().map(|(source, keys)| self.read_source(&self.sources[*source], keys));
+        self.list_for(wanted).await;
         let mut found = RowsRead::default();
+        let lacks_listing = self.sources.iter().any(ListedSource::lacks_listing);
+        let mut of_source: BTreeMap<usize, Vec<TableKeys>> = BTreeMap::new();
+        for (shard, users) in wanted {
+            let table_of = |listed: &ListedSource| listed.tables().get(shard).cloned();
+            let mut tables = self.sources.iter().map(table_of).enumerate();
+            let Some((number, table)) = tables.find_map(|(number, table)| Some((number, table?))) else {
+                // A shard that no source lists is a dropped table, without rows. A source that cannot be listed may
+                // have the table.
+                if lacks_listing {
+                    found.unreadable.insert(*shard);
+                }
+                continue;
+            };
+            let keys = users.iter().map(|user| Cell::UInt(*user)).collect();
+            of_source.entry(number).or_default().push((table, keys));
+        }
+        let queries = of_source.iter().map(|(number, keys)| self.read_source(&self.sources[*number], keys));
         for part in join_all(queries).await {
             found.rows.extend(part.rows);
             found.unreadable.extend(part.unreadable);
@@ -158,30 +146,37 @@ impl MysqlSourceRows {
         found
     }
 
+    /// Lists the tables again where one of these shards is unknown: all sources at once. It ends when the shards are
+    /// known, so nobody waits for a source that has none of the tables.
+    async fn list_for(&self, wanted: &BTreeMap<ShardId, BTreeSet<u64>>) {
+        let are_known = || {
+            let listed: Vec<_> = self.sources.iter().map(ListedSource::tables).collect();
+            wanted.keys().all(|shard| listed.iter().any(|tables| tables.contains_key(shard)))
+        };
+        let mut listings: FuturesUnordered<_> = self.sources.iter().map(ListedSource::list).collect();
+        while !are_known() && listings.next().await.is_some() {}
+    }
+
     /// Reads one source. A failure concerns its own table only, unless the source as a whole does not answer.
-    async fn read_source(
-        &self,
-        source: &MysqlSource,
-        keys: &[(TableIdentity<'static>, Vec<Cell>)],
-    ) -> RowsRead {
+    async fn read_source(&self, source: &ListedSource, keys: &[TableKeys]) -> RowsRead {
         let mut found = RowsRead::default();
-        let mut queries: Vec<&[(TableIdentity<'static>, Vec<Cell>)]> = keys.chunks(READING_TABLES).collect();
+        let mut queries: Vec<&[TableKeys]> = keys.chunks(READING_TABLES).collect();
         while let Some(query) = queries.pop() {
-            let read = match source.rows(query, FIRST_EPOCH).await {
-                // An idle connection may have been closed meanwhile, so a transient fault is retried once.
-                Err(fault) if fault.class() == Class::Transient => source.rows(query, FIRST_EPOCH).await,
-                read => read,
+            let read = match source.rows(query).await {
+                Ok(Some(chunk)) => self.collect(&chunk, &mut found.rows).map_err(Some),
+                // The fault was logged when the source did not answer.
+                Ok(None) => Err(None),
+                Err(fault) => Err(Some(fault)),
             };
-            match read.and_then(|chunk| self.collect(&chunk, &mut found.rows)) {
-                Ok(()) => {}
-                Err(fault) if query.len() > 1 && fault.class() != Class::Transient => {
-                    queries.extend(query.chunks(1));
-                }
-                Err(fault) => {
-                    tracing::warn!(%fault, tables = query.len(), "source rows of users cannot be read");
-                    found.unreadable.extend(query.iter().map(|(table, _)| table.shard));
-                }
+            let Err(fault) = read else { continue };
+            if query.len() > 1 && fault.as_ref().is_some_and(|fault| fault.class() != Class::Transient) {
+                queries.extend(query.chunks(1));
+                continue;
             }
+            if let Some(fault) = fault {
+                tracing::warn!(%fault, tables = query.len(), "source rows of users cannot be read");
+            }
+            found.unreadable.extend(query.iter().map(|(table, _)| table.shard));
         }
         found
     }
@@ -199,26 +194,6 @@ impl MysqlSourceRows {
             }
         }
         Ok(())
-    }
-
-    /// Returns the captured tables; lists them again when one of these shards is unknown.
-    async fn tables_of<'s>(
-        &self,
-        mut shards: impl Iterator<Item = &'s ShardId>,
-    ) -> Result<Arc<HashMap<ShardId, SourceTable>>, Fault> {
-        let mut known = self.tables.lock().await;
-        let is_young = known.listed_at.is_some_and(|at| at.elapsed() < LIST_AGE_MIN);
-        if !is_young && !shards.all(|shard| known.by_shard.contains_key(shard)) {
-            let mut by_shard = HashMap::new();
-            for (place, source) in self.sources.iter().enumerate() {
-                let tables = RowSource::tables(source).await?;
-                let users = tables.into_iter().filter(|table| table.entity == Entity::User);
-                by_shard
-                    .extend(users.map(|identity| (identity.shard, SourceTable { source: place, identity })));
-            }
-            *known = KnownTables { by_shard: Arc::new(by_shard), listed_at: Some(Instant::now()) };
-        }
-        Ok(Arc::clone(&known.by_shard))
     }
 }
 

@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod drift;
 mod endpoint;
 mod error;
+pub mod ghost;
 mod lunar;
 mod probe;
 mod redis;

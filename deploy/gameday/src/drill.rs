@@ -11,7 +11,7 @@ use crate::pictures::Pictures;
 use crate::prometheus::{Alert, Timing};
 use crate::report::Row;
 use crate::scenario::{Condition, Expected, Scenario, Shown};
-use crate::site::{CURRENT_MAX, Site, has_every_task, parked};
+use crate::site::{CURRENT_MAX, Site, has_every_task, has_paused, is_reading, parked};
 use crate::steps;
 
 /// Time beside its `for` within which an alert fires: scrapes, evaluations, and the daemon's own polls.
@@ -106,14 +106,18 @@ impl<'a> Drill<'a> {
         let condition = match self.scenario.alert {
             Expected::Alert { condition: Condition::AfterSpotCheck, .. } => self.timing.spot_check_max(),
             Expected::Alert { condition: Condition::After(time), .. } => time,
-            Expected::Alert { condition: Condition::AtOnce, .. } | Expected::Nobody(_) => Duration::ZERO,
+            Expected::Alert { condition: Condition::AtOnce | Condition::OverRange, .. }
+            | Expected::Nobody(_) => Duration::ZERO,
         };
         self.hold() + condition + FIRES_WITHIN
     }
 
     /// Returns whether the alert goes on for a while after the repair, as its rule looks back.
     fn lingers(&self) -> bool {
-        matches!(self.scenario.alert, Expected::Alert { condition: Condition::AfterSpotCheck, .. })
+        matches!(
+            self.scenario.alert,
+            Expected::Alert { condition: Condition::AfterSpotCheck | Condition::OverRange, .. }
+        )
     }
 
     /// Returns the limit until the alert is over after the repair.
@@ -211,6 +215,8 @@ impl<'a> Drill<'a> {
             Shown::NoAnswer => status.is_none(),
             Shown::Code(wanted) => self.site.has_shown(wanted),
             Shown::DeadLetter => status.is_some_and(|status| parked(&status) > 0),
+            Shown::Paused => status.is_some_and(|status| has_paused(&status)),
+            Shown::Reading => status.is_some_and(|status| is_reading(&status)),
             Shown::TakenOver => status.is_some_and(|status| has_every_task(&status)),
             Shown::Current(_) => status.is_some(),
             Shown::Verdict(wanted) => {

@@ -15,6 +15,7 @@ mod scenario;
 mod scenarios;
 mod site;
 mod steps;
+mod undrilled;
 
 use std::path::PathBuf;
 

@@ -9,8 +9,8 @@ use clap::Parser;
 
 /// Break a real installation, watch its alerts and its page, and end each fault by the steps of the runbook
 ///
-/// All drills take about two hours, because the rules run as they are shipped. deploy/GAMEDAY.md is written when every
-/// drill has run and ended as it should.
+/// All drills take about ten hours, because the rules run as they are shipped: a lane must be paused for four hours.
+/// With --quick they take about one. deploy/GAMEDAY.md is written when every drill has run and ended as it should.
 #[derive(Debug, Parser)]
 #[command(name = "gameday", bin_name = "cargo gameday", max_term_width = 110)]
 struct Arguments {

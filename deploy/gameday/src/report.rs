@@ -11,6 +11,7 @@ use crate::prometheus::{Rule, Timing};
 use crate::scenario::{Expected, Scenario, Shown};
 use crate::scenarios;
 use crate::site::Site;
+use crate::undrilled;
 
 /// The written report, below the root of the checkout.
 const FILE: &str = "deploy/GAMEDAY.md";
@@ -26,6 +27,13 @@ run as it stands there, each other step was done to the servers that it means.
 parentheses. *Shown after* is the time from the fault until the daemon's status, which the page draws, had the code.
 *Ended after* is the time from the first step until everything was current and the alert was over. After each drill
 every derived row was compared with its source, and all were equal.
+";
+
+/// Explanation of the list of alerts that no drill fired.
+const NOT_FIRED: &str = "\
+`promtool test rules` has a case in which each of them fires. In parentheses stands the heading of the runbook, and
+behind it the reason why no drill fires the alert.
+
 ";
 
 /// The outcome of one drill.
@@ -193,11 +201,13 @@ impl Report {
             }
         }
         text.push_str("\n## Alerts that no drill fired\n\n");
-        text.push_str("`promtool test rules` has a case in which each of them fires.\n\n");
+        text.push_str(NOT_FIRED);
         let fired: BTreeSet<&String> = self.rows.iter().flat_map(|row| &row.fired).collect();
         for rule in self.rules.iter().filter(|rule| !fired.contains(&rule.name)) {
             let Rule { name, severity, runbook, .. } = rule;
-            text.push_str(&format!("- {name} ({severity}): *{runbook}* of the runbook\n"));
+            let reason = undrilled::reason(name).unwrap_or("its drill did not run to its end");
+            text.push_str(&wrapped(&format!("- {name} ({severity}, *{runbook}*): {reason}.")));
+            text.push('\n');
         }
         text
     }
@@ -291,7 +301,7 @@ mod tests {
             "| AnabranchServerUnreachable after 310.5 s (300 s) | 1.2 s |",
             "Source a \\| b cannot be reached [source-unreachable] | source-unreachable |",
             "| `anabranch check` | 20.0 s |",
-            "\n- AnabranchLagUnknown (ticket): *First look* of the runbook\n",
+            "\n- AnabranchLagUnknown (ticket, *First look*): every lane must lose its lag at once",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }

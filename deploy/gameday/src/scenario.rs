@@ -44,6 +44,8 @@ pub enum Condition {
     After(Duration),
     /// A spot check must look at the row, and the expression looks back over a range.
     AfterSpotCheck,
+    /// It is true at the next scrape, and the expression looks back over a range.
+    OverRange,
 }
 
 /// The signs of a fault that the daemon shows.
@@ -55,6 +57,10 @@ pub enum Shown {
     Verdict(&'static str),
     /// A document is parked.
     DeadLetter,
+    /// Lanes are paused, and their tasks have ended their work.
+    Paused,
+    /// A lane reads a table again, or waits until it can.
+    Reading,
     /// Another daemon works on every task, and its page shows that.
     TakenOver,
     /// No daemon answers, so there is no page.
@@ -112,6 +118,11 @@ pub enum Action {
     PurgeBinlog(&'static str),
     /// Lets a source forget its binlog and its GTIDs.
     ForgetBinlog(&'static str),
+    /// Waits until the tasks of all paused lanes have ended their work.
+    AwaitPause,
+    /// Ends the changes of the workload until [`Action::ResumeLoad`].
+    PauseLoad,
+    ResumeLoad,
     /// Deletes the derived row of a user whose row has just changed.
     Drift,
     /// Restarts a source with a certificate that ends within a day.
@@ -119,6 +130,8 @@ pub enum Action {
     /// Runs a command of the product, whatever its exit code is.
     Command(&'static [&'static str]),
     KillDaemon,
+    /// Kills and starts the daemon so many times; Prometheus scrapes each process.
+    RestartDaemon(u32),
     /// Starts the daemon, after an orderly stop if it runs.
     StartDaemon,
     /// Starts the daemon as [`Action::StartDaemon`] does, with a wall clock that can be stepped.

@@ -26,7 +26,7 @@ use self::site::Site;
 /// The run to make.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// Time of random steps.
+    /// Time of random steps, which go on after it until each kind has come once.
     pub time: Duration,
     /// Seed of the steps and of the load.
     pub seed: u64,
@@ -102,9 +102,10 @@ async fn break_ground(site: &mut Site, mut plan: Plan, journal: &Journal, deadli
     }
 }
 
-/// Waits for the next step; `None` when the run is over.
+/// Waits for the next step; `None` when the run is over, which has each kind of step however slow the machine is.
 async fn next(plan: &mut Plan, journal: &Journal, deadline: Instant) -> Option<Step> {
+    let is_owed = plan.owes_a_kind();
     let (gap, step) = plan.draw();
     tokio::time::sleep(gap).await;
-    (Instant::now() < deadline && !journal.has_failed()).then_some(step)
+    ((is_owed || Instant::now() < deadline) && !journal.has_failed()).then_some(step)
 }

@@ -15,7 +15,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(name = "soak", bin_name = "cargo soak --", max_term_width = 110)]
 struct Arguments {
-    /// Minutes of random steps; the start and the comparison at the end come on top
+    /// Minutes of random steps, and longer until each kind has come once; start and comparison come on top
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_440))]
     minutes: u64,
     /// Seed of the steps and of the load, to repeat a run

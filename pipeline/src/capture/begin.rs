@@ -2,8 +2,9 @@
 //!
 //! This mends what nothing else does: the server was reset or restored, it lacks changes that were read, or its binlog
 //! holds something unreadable. The only write here sets the register of the source. It holds an epoch above every known
-//! one, the next number, the id of the request, and the server with its end. The reader and the lanes do the rest by
-//! themselves, so a request that is cut off is done or not, and repeating it does no harm.
+//! one, the next number, the id of the request, and the server with its end. Beside these it holds a record of who
+//! asked, when and why. The reader and the lanes do the rest by themselves, so a request that is cut off is done or not, and
+//! repeating it does no harm.
 //!
 //! The point is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
 //! a restore that wrote no binlog would have versions that no sweep reaches.
@@ -11,8 +12,8 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use anabranch_schemas::beginning::Beginning;
-use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::beginning::{Beginning, GapRecord};
+use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use tokio::time::timeout;
@@ -27,6 +28,8 @@ use crate::records::{BatchBuilder, Progress};
 
 /// Time of a probe. A reader that meets no fault of its source within it runs well.
 pub(super) const PROBE: Duration = Duration::from_secs(5);
+/// Characters of the reason in a record, at most: the registers and the reports of reconciliations keep several.
+const WHY_MAX: usize = 300;
 /// Size of a batch that the probe reads and throws away.
 const PROBE_BYTES: usize = 64 * 1024;
 
@@ -42,6 +45,9 @@ pub struct BeginAnew<'a, S, L, M> {
     pub registers: &'a M,
     /// Id of the request; a beginning with the same id is written once.
     pub request: &'a str,
+    /// The person who asks, as `user@host`, and when, in milliseconds since the Unix epoch: for the record alone.
+    pub who: String,
+    pub at_ms: u64,
 }
 
 /// The part of a binlog that no reader reads, between two points.
@@ -78,7 +84,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             let (beginning, read) = (beginning.clone(), read_before(end.as_ref(), read));
             return Ok(Gap { read, why: None, beginning, is_repeated: true });
         }
-        let why = self.obstacle(&epochs, entry, lanes).await?;
+        let why = self.obstacle(&epochs, entry, lanes).await?.to_string();
         if lanes.iter().any(|lane| lane.rows > 0) {
             self.require_rows().await?;
         }
@@ -92,9 +98,31 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             server: located.server.clone(),
         };
         if !is_rehearsal {
-            epochs.begin(Timeline { server: located.server, ..latest }, beginning.clone()).await?;
+            let reached = read.as_ref().map(|(position, _)| *position);
+            let record = self.record(&why, reached, (beginning.position, &beginning.server));
+            epochs.begin(Timeline { server: located.server, ..latest }, beginning.clone(), record).await?;
         }
-        Ok(Gap { read, why: Some(why.to_string()), beginning, is_repeated: false })
+        Ok(Gap { read, why: Some(why), beginning, is_repeated: false })
+    }
+
+    /// Returns the record of the request: the source cannot be read on after `read`, and is read from a position of a
+    /// server.
+    pub(super) fn record(
+        &self,
+        why: &str,
+        read: Option<Lsn>,
+        (position, server): (Lsn, &ServerIdentity),
+    ) -> GapRecord {
+        GapRecord {
+            request: self.request.to_owned(),
+            who: self.who.clone(),
+            at_ms: self.at_ms,
+            why: why.chars().take(WHY_MAX).collect(),
+            read,
+            position,
+            server: server.clone(),
+            tables: None,
+        }
     }
 
     /// Returns the fault that keeps the source from being read on, as its reader or a lane would find it. Refuses the

@@ -9,6 +9,7 @@
 //!
 //! A crossing needs no removal: once the reader has appended, the stream ends elsewhere.
 
+use anabranch_schemas::beginning::GapRecord;
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, LsnOutOfRange, ResumePoint};
@@ -36,6 +37,9 @@ pub struct Crossing {
     /// The server that lacks transactions.
     pub server: ServerIdentity,
     tables: Vec<CrossedTable>,
+    /// Records of the newest crossings, this one last. Registers of versions without them have none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<GapRecord>,
 }
 
 /// A table that is read again, or withdrawn.
@@ -76,6 +80,7 @@ impl Crossing {
             before: common.server.clone(),
             server,
             tables: tables.collect(),
+            gaps: Vec::new(),
         }
     }
 

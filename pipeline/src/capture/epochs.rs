@@ -9,7 +9,7 @@
 //! The register also names the latest beginning and its point (`begin.rs`). The highest number of the three witnesses
 //! counts.
 
-use anabranch_schemas::beginning::{Beginning, Registered};
+use anabranch_schemas::beginning::{Beginning, GapRecord, Registered};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::timeline::{InvalidTimeline, Timeline};
 
@@ -28,6 +28,8 @@ pub(crate) struct Epochs<'a, M> {
     number: u64,
     /// The beginning that the register names.
     beginning: Option<Beginning>,
+    /// The records of beginnings that the register keeps.
+    gaps: Vec<GapRecord>,
     is_claimed: bool,
 }
 
@@ -36,9 +38,10 @@ impl<'a, M: Registers> Epochs<'a, M> {
         let key = format!("epochs/{source}");
         let register = registers.read(&key).await?;
         let registered = registered(&key, &register)?;
-        let (latest, beginning) = (registered.timeline(), registered.beginning);
+        let latest = registered.timeline();
+        let Registered { beginning, gaps, .. } = registered;
         let number = beginning.as_ref().map_or(0, |beginning| beginning.number);
-        Ok(Self { registers, key, register, latest, number, beginning, is_claimed: false })
+        Ok(Self { registers, key, register, latest, number, beginning, gaps, is_claimed: false })
     }
 
     /// Fails once the source has begun anew after this attempt entered it: a reader that runs well does not learn of
@@ -92,6 +95,11 @@ impl<'a, M: Registers> Epochs<'a, M> {
         self.beginning.as_ref().filter(|beginning| beginning.number == self.number)
     }
 
+    /// Returns the records of beginnings that the register keeps.
+    pub(super) fn into_gaps(self) -> Vec<GapRecord> {
+        self.gaps
+    }
+
     /// Registers the epoch; called before anything that was read from `server` is sent. `first` is the first message:
     /// it is the point of a beginning that only the stream or a lane knew.
     pub(crate) async fn reserve(&mut self, server: &ServerIdentity, first: &Envelope) -> Result<(), Fault> {
@@ -106,14 +114,21 @@ impl<'a, M: Registers> Epochs<'a, M> {
             server: first.server.clone(),
         };
         let beginning = (self.number > 0).then(|| self.beginning().cloned().unwrap_or_else(place));
-        self.set(Registered::new(self.latest.followed_by(server), beginning)).await?;
+        let registered = Registered::new(self.latest.followed_by(server), beginning);
+        self.set(Registered { gaps: self.gaps.clone(), ..registered }).await?;
         self.is_claimed = true;
         Ok(())
     }
 
-    /// Registers a beginning: the next reader reads in its epoch, from its point.
-    pub(super) async fn begin(&mut self, timeline: Timeline, beginning: Beginning) -> Result<(), Fault> {
-        self.set(Registered::new(timeline, Some(beginning))).await
+    /// Registers a beginning with its record: the next reader reads in its epoch, from its point.
+    pub(super) async fn begin(
+        &mut self,
+        timeline: Timeline,
+        beginning: Beginning,
+        record: GapRecord,
+    ) -> Result<(), Fault> {
+        record.add_to(&mut self.gaps);
+        self.set(Registered { gaps: self.gaps.clone(), ..Registered::new(timeline, Some(beginning)) }).await
     }
 
     async fn set(&mut self, registered: Registered) -> Result<(), Fault> {

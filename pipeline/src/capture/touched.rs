@@ -14,6 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use anabranch_schemas::beginning::GapRecord;
 use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
@@ -97,11 +98,21 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         self.require_readable(epochs.latest(), &common).await?;
         let gone = self.gone(&tables).await?;
         let tables = tables.into_values().map(|table| (gone.contains(&table.shard), table));
-        let crossing = Crossing::new(self.request, (&common, &end.envelope), server, tables);
+        let mut crossing = Crossing::new(self.request, (&common, &end.envelope), server, tables);
+        let why = why.to_string();
+        self.add_record(&mut crossing, &known, &why);
         if !is_rehearsal {
             known.set(self.registers, &crossing).await?;
         }
-        Ok(Touched { crossing, why: Some(why.to_string()), is_repeated: false })
+        Ok(Touched { crossing, why: Some(why), is_repeated: false })
+    }
+
+    /// Puts the record of the request into the crossing, after those of the crossing before it.
+    fn add_record(&self, crossing: &mut Crossing, known: &KnownCrossing, why: &str) {
+        let record = self.record(why, Some(crossing.end), (crossing.common, &crossing.server));
+        let tables = crossing.tables().len() + crossing.gone_tables().len();
+        crossing.gaps = known.crossing.as_ref().map_or_else(Vec::new, |before| before.gaps.clone());
+        GapRecord { tables: Some(tables as u64), ..record }.add_to(&mut crossing.gaps);
     }
 
     /// Requires that the log tells everything that the lanes have.

@@ -27,6 +27,7 @@ mod plan;
 mod read;
 mod request;
 mod sweep;
+mod unlisted;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -78,6 +79,8 @@ enum Phase<'a> {
     Resting,
     Listing(BoxFuture<'a, Result<Vec<TableIdentity<'static>>, Fault>>),
     Reading(BoxFuture<'a, Result<Read, Fault>>),
+    /// Tables that the source does not list are asked for.
+    Asking(BoxFuture<'a, Result<BTreeSet<ShardId>, Fault>>),
     /// The step is written as soon as the lane may write it.
     Waiting(Step),
 }
@@ -97,7 +100,8 @@ enum Step {
     Gone(ShardId),
     /// The table cannot be read now: the others go first.
     Owed(ShardId),
-    Finished,
+    /// The refresh ends; the source hides these tables, if it was asked.
+    Finished(Option<BTreeSet<ShardId>>),
 }
 
 /// A lane's refresh, within one attempt of the lane.
@@ -183,7 +187,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// lane's with its uncommitted work.
     pub(super) async fn read(&mut self, progress: &Progress) {
         if let Phase::Resting = self.phase {
-            self.meters.rereads(progress.refresh.as_ref().map_or(0, |refresh| refresh.rereads.len()));
+            let tables = self.tables.as_deref();
+            let waiting =
+                progress.refresh.as_ref().map_or(0, |refresh| plan::waiting_tables(refresh, tables));
+            self.meters.rereads(waiting);
             let Some(refresh) = &progress.refresh else { return std::future::pending().await };
             // A replay may be in an epoch that is over, and it writes below any watermark.
             if progress.position == Lsn::ZERO || progress.is_replaying() {
@@ -208,6 +215,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     .give_back(asked.saturating_sub(usize::try_from(read.chunk.rows).unwrap_or(asked)));
                 Phase::Waiting(Step::Chunk(read, None))
             }),
+            Phase::Asking(asking) => asking.await.map(|hidden| Phase::Waiting(Step::Finished(Some(hidden)))),
             Phase::Waiting(Step::Chunk(Read { chunk, .. }, _)) if progress.position < chunk.high => loop {
                 tokio::time::sleep_until(self.ask_at).await;
                 self.ask_at = Instant::now() + ASK;
@@ -266,7 +274,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Work::List => return Phase::Listing(source.tables().boxed()),
             Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
             Work::WaitForSetAside => return self.wait_for_set_aside(refresh),
-            Work::Finished => return Phase::Waiting(Step::Finished),
+            Work::Finished => return Phase::Waiting(Step::Finished(None)),
         };
         // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.
         let is_noted = self.changes.epoch == epoch && self.changes.shards.iter().eq([&table.shard]);
@@ -373,13 +381,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Phase::Waiting(Step::Stored) => return self.compare_stored(window, store).await,
             Phase::Waiting(Step::Empty) => flush.progress.refresh = Some(self.after_empty(refresh, progress)),
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.after_table(shard)),
-            Phase::Waiting(Step::Owed(shard)) => {
-                // All tables are read anew when more wait than are listed.
-                self.empty.forget();
-                let behind = refresh.after_table(shard);
-                flush.progress.refresh = Some(Refresh::with_reread(Some(behind), shard, progress.position));
+            Phase::Waiting(Step::Owed(shard)) => flush.progress.refresh = Some(self.owe(shard, progress)),
+            Phase::Waiting(Step::Finished(hidden)) => {
+                let Some(ended) = Box::pin(self.end(hidden, flush, store)).await? else { return Ok(()) };
+                flush = ended;
             }
-            Phase::Waiting(Step::Finished) => flush.progress.refresh = self.finish(refresh),
             // The read continues after the present work.
             other => {
                 self.phase = other;
@@ -405,13 +411,6 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         tracing::debug!(lane = %self.id, low = %read.chunk.low, why, "a chunk is read again");
         self.not_before = Instant::now() + AGAIN;
         self.repeated += 1;
-    }
-
-    /// Ends a refresh; returns the one that follows it.
-    fn finish(&mut self, refresh: &Refresh) -> Option<Refresh> {
-        tracing::info!(lane = %self.id, rows = refresh.rows, "the refresh is complete");
-        self.changes = ChangedClaims::default();
-        refresh.after_scope()
     }
 
     fn verdict(&self, read: &Read, refresh: &Refresh, progress: &Progress) -> Verdict {

@@ -46,7 +46,7 @@ pub(crate) use pace::released;
 pub use placement::{DoubledKey, MalformedDocument, OddDocument, Placement, PlacementAudit, Rules};
 pub use proof::{Proof, TableProof};
 pub use recheck::{Recheck, Verdict, WindowVerdicts};
-pub use report::{Drifted, ReconciliationReport, StoreReport, count_again, worst};
+pub use report::{Drifted, ReconciliationReport, ReportedGap, StoreReport, count_again, worst};
 pub use run::{Checkpoint, Reconciliation, StoreState};
 pub use scan::{Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
 pub(crate) use sketch::Sketch;

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use anabranch_schemas::beginning::GapRecord;
 use serde::{Deserialize, Serialize};
 
 use super::foreign::{self, Foreign};
@@ -40,6 +41,9 @@ pub struct StoreReport {
     /// Source tables that were read; `rows_source` counts their rows.
     pub tables: u64,
     pub rows_source: u64,
+    /// The same rows by source; reports of earlier versions lack them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub rows_of_sources: BTreeMap<String, u64>,
     /// Derived rows that the source rows make; `rows_derived` counts those that exist.
     pub rows_expected: u64,
     pub rows_derived: u64,
@@ -87,6 +91,23 @@ impl StoreReport {
         if rows > 0 {
             *self.verdicts.entry(verdict).or_default() += rows;
         }
+    }
+
+    /// Counts source rows that were read, by source.
+    pub fn count_source_rows(&mut self, rows_of_sources: BTreeMap<String, u64>) {
+        for (source, rows) in rows_of_sources {
+            self.rows_source += rows;
+            *self.rows_of_sources.entry(source).or_default() += rows;
+        }
+    }
+
+    /// Returns the number of rows of a source; `None` unless the store was compared with all rows of all sources, and
+    /// was right in the end. A source that lost rows before is compared with its derived rows, and fails then.
+    pub fn proven_rows_of(&self, source: &str) -> Option<u64> {
+        let is_proven = self.outcome() != Outcome::Failed && self.unproven.is_empty();
+        // A reconciliation that an earlier version began has counted a part of the rows.
+        let is_counted = self.rows_of_sources.values().sum::<u64>() == self.rows_source;
+        self.rows_of_sources.get(source).copied().filter(|_| is_proven && is_counted)
     }
 
     pub fn of(&self, verdict: Verdict) -> u64 {
@@ -176,6 +197,15 @@ impl StoreReport {
     }
 }
 
+/// A gap in the reading of a source that a person asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedGap {
+    pub source: String,
+    /// Whether the report before this one lacks it.
+    pub is_new: bool,
+    pub record: GapRecord,
+}
+
 /// The report of a whole run, over all of its stores.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ReconciliationReport {
@@ -203,6 +233,9 @@ pub struct ReconciliationReport {
     /// Who asked for it: `user@host` of each person, and the schedule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked_by: Option<String>,
+    /// Gaps in the reading of sources, the new ones first; registers keep the newest of each source.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gaps: Vec<ReportedGap>,
 }
 
 /// A store without retired tables is written as before there were any.
@@ -265,6 +298,23 @@ mod tests {
         assert_eq!(after(&[Verdict::InFlight, Verdict::InFlight, Verdict::Hot]), (Outcome::Incomplete, 2, 0));
         assert_eq!(after(&[Verdict::InFlight]), (Outcome::Incomplete, 1, 0));
         assert_eq!(after(&[Verdict::InFlight, Verdict::Hot, Verdict::Missing]), (Outcome::Failed, 1, 1));
+    }
+
+    #[test]
+    fn rows_of_a_source_are_those_of_a_report_that_proves_all() {
+        let counted = |change: fn(&mut StoreReport)| {
+            let mut report = StoreReport::new("birthday");
+            report.count_source_rows([("a".to_owned(), 7), ("b".to_owned(), 0)].into());
+            report.count_source_rows([("a".to_owned(), 2)].into());
+            change(&mut report);
+            (report.proven_rows_of("a"), report.proven_rows_of("b"), report.proven_rows_of("c"))
+        };
+        let none = (None, None, None);
+        assert_eq!(counted(|_| ()), (Some(9), Some(0), None));
+        assert_eq!(counted(|report| report.foreign_rows = 1), (Some(9), Some(0), None));
+        assert_eq!(counted(|report| report.is_gate_closed = true), none);
+        assert_eq!(counted(|report| report.unproven.add_all()), none);
+        assert_eq!(counted(|report| report.rows_source += 1), none, "an earlier version counted a part");
     }
 
     #[test]

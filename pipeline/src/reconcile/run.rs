@@ -313,7 +313,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<
         report: &mut StoreReport,
         wrong: &mut WrongKeys,
     ) -> bool {
-        report.rows_source += scanned.rows_source;
+        report.count_source_rows(scanned.rows_of_sources);
         report.rows_expected += scanned.rows_expected;
         report.rows_derived += scanned.rows_derived;
         report.retired_tables += scanned.retired.len() as u64;

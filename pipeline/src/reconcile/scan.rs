@@ -88,6 +88,8 @@ impl SourceTable {
 pub struct Scanned {
     /// Source rows of the whole unit, in its first slice; 0 in the later ones.
     pub rows_source: u64,
+    /// The same rows by source; empty in the later slices.
+    pub rows_of_sources: BTreeMap<String, u64>,
     /// Derived rows that the source rows should make.
     pub rows_expected: u64,
     pub rows_derived: u64,
@@ -97,6 +99,18 @@ pub struct Scanned {
     /// Rows of retired source tables by shard, in the first slice only. They are expected, and compared with nothing.
     pub retired: BTreeMap<ShardId, u64>,
     pub candidates: Candidates,
+}
+
+impl Scanned {
+    fn new(
+        (rows_of_sources, rows_expected, rows_derived): (BTreeMap<String, u64>, u64, u64),
+        unowned: UnownedRows,
+        retired: BTreeMap<ShardId, u64>,
+        candidates: Candidates,
+    ) -> Self {
+        let rows_source = rows_of_sources.values().sum();
+        Self { rows_source, rows_of_sources, rows_expected, rows_derived, unowned, retired, candidates }
+    }
 }
 
 /// The reason why a unit has no result.
@@ -143,7 +157,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         let board = Arc::new(Mutex::new(UnitTotals {
             sketch: Sketch::within(bytes, shape.words(), seed ^ 1),
             sums: vec![0; self.projection.tables().len() * BUCKETS as usize],
-            rows_source: 0,
+            by_source: BTreeMap::new(),
             rows_expected: 0,
             rows_derived: 0,
             unowned: UnownedRows::default(),
@@ -167,9 +181,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         };
         let mut scans = JoinSet::new();
         for (name, source) in &self.sources {
-            let of_source = unit.tables.values().filter(|table| table.source == *name);
-            let tables = Queue::of(of_source.map(|table| table.identity.clone()));
-            let throttle = throttle();
+            let of_source = unit.tables.values().filter(|table| table.source == *name).cloned();
+            let (tables, throttle) = (Queue::of(of_source), throttle());
             for _ in 0..TABLES_AT_ONCE {
                 let (source, tables, audit) = (Arc::clone(source), tables.clone(), audit.cloned());
                 let projection = self.projection.clone();
@@ -189,7 +202,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         }
         let board = Arc::into_inner(board).expect("every reading has ended");
         let board = board.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let UnitTotals { sketch, sums, rows_source, rows_expected, rows_derived, unowned, retired } = board;
+        let UnitTotals { sketch, sums, by_source, rows_expected, rows_derived, unowned, retired } = board;
         let Some(difference) = sketch.list() else { return Ok(None) };
         let not_understood = |found: &str| Unscanned::Unread {
             shard: None,
@@ -200,7 +213,8 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Sides<S, D> {
         }
         let candidates = Candidates::new(difference, &self.projection)
             .map_err(|_| not_understood("it lists parts of a key that are not whole"))?;
-        Ok(Some(Scanned { rows_source, rows_expected, rows_derived, unowned, retired, candidates }))
+        let counts = (by_source, rows_expected, rows_derived);
+        Ok(Some(Scanned::new(counts, unowned, retired, candidates)))
     }
 }
 
@@ -228,6 +242,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
             if let Some(mut scanned) = self.sides.read(self.unit, self.seed, bytes, slice, looks).await? {
                 if std::mem::replace(&mut self.is_counted, true) {
                     scanned.rows_source = 0;
+                    scanned.rows_of_sources = BTreeMap::new();
                     scanned.unowned = UnownedRows::default();
                     scanned.retired = BTreeMap::new();
                 }
@@ -258,7 +273,8 @@ struct UnitTotals {
     sketch: Sketch,
     /// Fingerprints of the source side less those of the derived side, by table and bucket.
     sums: Vec<u64>,
-    rows_source: u64,
+    /// Source rows by source.
+    by_source: BTreeMap<String, u64>,
     rows_expected: u64,
     rows_derived: u64,
     unowned: UnownedRows,
@@ -341,7 +357,8 @@ impl ScanBuffer {
         sums.push((sum_place(row.table, fingerprint, BUCKETS), fingerprint));
     }
 
-    fn hand_over(&mut self, side: Side, rows_source: u64) {
+    /// Adds what was read to the totals; `of_source` counts rows of this source.
+    fn hand_over(&mut self, side: Side, of_source: Option<(&str, u64)>) {
         let shared = Arc::clone(&self.board);
         let mut board = shared.lock().unwrap_or_else(PoisonError::into_inner);
         let board = &mut *board;
@@ -363,7 +380,9 @@ impl ScanBuffer {
             Side::Source => board.rows_expected += rows,
             Side::Derived => board.rows_derived += rows,
         }
-        board.rows_source += rows_source;
+        if let Some((source, rows)) = of_source {
+            *board.by_source.entry(source.to_owned()).or_default() += rows;
+        }
         board.unowned.append(std::mem::take(&mut self.unowned));
         for (shard, rows) in std::mem::take(&mut self.retired) {
             *board.retired.entry(shard).or_default() += rows;
@@ -381,12 +400,12 @@ impl ScanBuffer {
 
 async fn read_source<S: RowSource>(
     source: Arc<S>,
-    tables: Queue<TableIdentity<'static>>,
+    tables: Queue<SourceTable>,
     projection: Projection,
     audit: Option<PlacementAudit>,
     mut buffer: ScanBuffer,
 ) -> Result<(), Unscanned> {
-    while let Some(table) = tables.next() {
+    while let Some(SourceTable { source: name, identity: table }) = tables.next() {
         let mut placement = audit.as_ref().map(|audit| audit.table_audit(&table));
         let unread = |fault| Unscanned::Unread { shard: Some(table.shard), fault: Box::new(fault) };
         let mut after = None;
@@ -411,7 +430,7 @@ async fn read_source<S: RowSource>(
             };
             buffer.throttle.give_back(rows.get().saturating_sub(count));
             placement.iter_mut().for_each(TableAudit::hand_over);
-            buffer.hand_over(Side::Source, count as u64);
+            buffer.hand_over(Side::Source, Some((name.as_str(), count as u64)));
             after = next;
             if after.is_none() {
                 break;
@@ -448,7 +467,7 @@ async fn read_derived<D: DerivedRows>(
             let kept = buffer.retired.values().sum::<u64>();
             let read = buffer.sums.len() as u64 + buffer.unowned.rows() + kept;
             buffer.throttle.give_back(rows.get().saturating_sub(read as usize));
-            buffer.hand_over(Side::Derived, 0);
+            buffer.hand_over(Side::Derived, None);
             if after.is_none() {
                 break;
             }

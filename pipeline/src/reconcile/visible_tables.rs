@@ -120,6 +120,10 @@ mod tests {
             Ok(self.0.clone())
         }
 
+        fn visit_likely_tables(&self, _: Entity, _: &mut dyn FnMut(&TableIdentity<'_>)) {
+            unreachable!("nobody asks")
+        }
+
         async fn pressure(&self) -> Result<SourcePressure, Fault> {
             unreachable!("nobody asks")
         }

@@ -98,8 +98,8 @@ pub struct Refresh {
     /// to be read. An entry is removed when the table was read and swept and its first watermark was not below that
     /// position.
     pub rereads: BTreeMap<ShardId, Lsn>,
-    /// After a repair: whether every table is to be read then. In a refresh of every table: whether it is read because
-    /// tables wait to be read again that were too many for `rereads`.
+    /// After a repair: whether every table is to be read then. In a refresh of every table: whether rows of any table
+    /// may have changed unseen. A refresh that a person requests, and a first load, are read without it.
     pub every_waits: bool,
 }
 
@@ -134,15 +134,13 @@ impl Refresh {
         Self::new(Scope::Source)
     }
 
-    /// Returns the refresh of a lane that must read every table; `refresh` is its present one. A repair goes first,
-    /// from its beginning. `done`, `table` and `rereads` are cleared, as every table is read anew.
+    /// Returns the refresh of a lane that must read every table, as rows of any may have changed unseen; `refresh` is its
+    /// present one. A repair goes first, from its beginning. `done`, `table` and `rereads` are cleared, as every table is
+    /// read anew.
     pub fn with_every_table(refresh: Option<Self>) -> Self {
         match refresh {
             Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },
-            other => {
-                let every_waits = other.is_some_and(|refresh| refresh.every_waits);
-                Self { every_waits, ..Self::of_every_table() }
-            }
+            _ => Self { every_waits: true, ..Self::of_every_table() },
         }
     }
 
@@ -159,7 +157,7 @@ impl Refresh {
         let waits = refresh.rereads.entry(shard).or_default();
         *waits = at.max(*waits);
         if refresh.rereads.len() > REREADS_MAX || !refresh.is_listable() {
-            return Self { every_waits: true, ..Self::with_every_table(Some(refresh)) };
+            return Self::with_every_table(Some(refresh));
         }
         // The source may have lost rows without a row event, so even a lane that had no rows must sweep.
         refresh.empty_in_epoch = None;
@@ -266,7 +264,8 @@ const IS_REREAD: &str = "again:";
 
 /// Formats as `- 4711 20000`: scope, last finished table, rows. Further parts follow where they apply, in this order;
 /// `-` = none:
-/// - `every`: every table is to be read after the scope; with the scope of all tables, more wait than are listed.
+/// - `every`: every table is to be read after the scope; with the scope of all tables, rows of any may have changed
+///   unseen.
 /// - `empty_in_epoch:1`: the lane had no rows when the refresh began, in this epoch.
 /// - `rereads:4713@1:7:160,4714@1:7:480`: tables that wait to be read again.
 /// - `4712 1:7:320 3 00ff`: the table being read, its first watermark, chunks and key; `again:4713 …` if it waited.

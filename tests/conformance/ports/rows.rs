@@ -21,6 +21,7 @@ on_twin_and_every_server!(Twin, Server:
     a_chunk_holds_what_lies_up_to_its_watermark_and_nothing_else,
     a_table_without_rows_is_one_chunk_with_a_watermark,
     tables_without_a_first_row_are_empty,
+    the_usual_names_have_those_of_tables_that_exist,
     the_watermark_of_a_quiet_source_is_reached,
     the_watermark_is_said_in_the_epoch_that_is_asked_for,
     rows_of_keys_are_those_of_the_table,
@@ -73,6 +74,15 @@ pub async fn whole(
             return Ok(chunks);
         }
     }
+}
+
+async fn the_usual_names_have_those_of_tables_that_exist(ground: impl Ground) {
+    let source = ground.connector();
+    ground.commit(&[insert(0, 1, 1)]).await;
+    let table = table_of(&source, "t0").await;
+    let mut is_among = false;
+    source.visit_likely_tables(table.entity, &mut |likely| is_among |= *likely == table);
+    assert!(is_among, "{table:?}");
 }
 
 async fn chunks_hold_every_row_once_in_the_order_of_the_key(ground: impl Ground) {

@@ -1,4 +1,5 @@
-//! Faults of the daemon itself: it is killed or frozen, or its clock is wrong.
+//! Faults of the daemon itself: it is killed or frozen, its clock is wrong, or a second one has another
+//! configuration.
 
 use super::{SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
@@ -6,7 +7,7 @@ use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
 /// A day.
 const STEP_SECONDS: i64 = 24 * 3600;
 
-pub(super) static ALL: [Scenario; 3] = [
+pub(super) static ALL: [Scenario; 5] = [
     Scenario {
         name: "daemon-frozen",
         fault: "a daemon is frozen (SIGSTOP), and a second one takes its leases",
@@ -55,5 +56,43 @@ pub(super) static ALL: [Scenario; 3] = [
         }],
         words: &[],
         afterwards: &[Action::StartDaemon],
+    },
+    Scenario {
+        name: "configurations",
+        fault: "a second daemon has another configuration file",
+        // One machine has each address once, so both files differ in `http.listen`.
+        inject: &[Action::StartSecondDaemon],
+        alert: Expected::Alert {
+            name: "AnabranchConfigurationsDiffer",
+            labels: &[],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Current("both daemons work, and each one shows the whole installation"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "Servers and certificates",
+            table: &[means("systemctl restart anabranch", &[Action::EndSecondDaemon])],
+        }],
+        words: &[],
+        afterwards: &[Action::EndSecondDaemon],
+    },
+    Scenario {
+        name: "daemon-restarts",
+        fault: "the daemon is killed and started five times",
+        inject: &[Action::RestartDaemon(5)],
+        alert: Expected::Alert { name: "AnabranchRestarts", labels: &[], condition: Condition::OverRange },
+        shown: Shown::Current("each process continues where the one before it ended"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "First look",
+            table: &[
+                means("curl http://ADDRESS/readyz", &[Action::AskReadiness]),
+                means("journalctl -u anabranch", &[Action::ReadLog]),
+                leave("systemctl start anabranch", "the daemon answers"),
+                leave("systemctl reload anabranch", "NATS is there, so the command before it is enough"),
+            ],
+        }],
+        words: &[("CODE", &["source-unreachable"]), ("TASK", &["reader/source-a"])],
+        afterwards: &[],
     },
 ];

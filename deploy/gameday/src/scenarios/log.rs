@@ -1,23 +1,82 @@
-//! Faults of the log.
+//! Faults of the log: it has no room, for so long that a reader lags or a source is about to purge its binlog.
 
-use super::{SHOWN, leave, means};
+use std::time::Duration;
+
+use super::{LAG, RAISE_RETENTION, SHORT_RETENTION, SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
 
-pub(super) static ALL: [Scenario; 1] = [Scenario {
-    name: "log-full",
-    fault: "the disk of NATS is full",
-    inject: &[Action::FillLog],
-    alert: Expected::Alert { name: "AnabranchTaskRetrying", labels: &[], condition: Condition::AtOnce },
-    shown: Shown::Code("log-full"),
-    shown_within: SHOWN,
-    sections: &[Section {
-        heading: "log-full",
-        table: &[
-            means("Free disk space on the NATS server", &[Action::EmptyLog]),
-            leave("raise the limit of the account", "the disk was full, and no limit is too low"),
-            means("nats account info", &[Action::AskLog]),
+/// The section that gives NATS room again.
+const MAKE_ROOM: Section = Section {
+    heading: "log-full",
+    table: &[
+        means("Free disk space on the NATS server", &[Action::EmptyLog]),
+        leave("raise the limit of the account", "the disk was full, and no limit is too low"),
+        means("nats account info", &[Action::AskLog]),
+    ],
+};
+
+pub(super) static ALL: [Scenario; 3] = [
+    Scenario {
+        name: "log-full",
+        fault: "the disk of NATS is full",
+        inject: &[Action::FillLog],
+        alert: Expected::Alert { name: "AnabranchTaskRetrying", labels: &[], condition: Condition::AtOnce },
+        shown: Shown::Code("log-full"),
+        shown_within: SHOWN,
+        sections: &[MAKE_ROOM],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "reader-held",
+        fault: "the disk of NATS is full for minutes, so a reader cannot go on",
+        inject: &[Action::FillLog],
+        alert: Expected::Alert {
+            name: "AnabranchCaptureLag",
+            labels: &[("source", "source-a")],
+            condition: Condition::After(LAG),
+        },
+        shown: Shown::Code("log-full"),
+        shown_within: SHOWN,
+        sections: &[MAKE_ROOM],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "purge-near",
+        fault: "a reader cannot go on, and its source keeps its binlog for five hours",
+        inject: &[Action::FillLog, Action::Sql { server: "source-a", statements: SHORT_RETENTION }],
+        alert: Expected::Alert {
+            name: "AnabranchBinlogPurgeNear",
+            labels: &[("source", "source-a")],
+            condition: Condition::After(Duration::from_secs(60)),
+        },
+        shown: Shown::Code("log-full"),
+        shown_within: SHOWN,
+        sections: &[
+            Section {
+                heading: "What runs out: the binlog",
+                table: &[
+                    means(
+                        "SHOW BINARY LOGS;",
+                        &[Action::Sql { server: "source-a", statements: "SHOW BINARY LOGS" }],
+                    ),
+                    means(
+                        "SELECT @@GLOBAL.binlog_expire_logs_seconds;",
+                        &[Action::Sql {
+                            server: "source-a",
+                            statements: "SELECT @@GLOBAL.binlog_expire_logs_seconds",
+                        }],
+                    ),
+                    means(
+                        "SET GLOBAL binlog_expire_logs_seconds = SECONDS;",
+                        &[Action::Sql { server: "source-a", statements: RAISE_RETENTION }],
+                    ),
+                ],
+            },
+            MAKE_ROOM,
         ],
-    }],
-    words: &[],
-    afterwards: &[],
-}];
+        words: &[],
+        afterwards: &[],
+    },
+];

@@ -1,6 +1,7 @@
 //! All drills. One that reads the whole past of the sources comes before those that take the past away.
 
 mod daemons;
+mod lanes;
 mod log;
 mod sources;
 mod stores;
@@ -13,10 +14,17 @@ use crate::scenario::{Action, Meaning, Scenario, Step};
 const KILLED_SHOWN: Duration = Duration::from_secs(5);
 /// Limit until it shows another fault: a lane may have to fail first, and an index is asked every ten seconds.
 const SHOWN: Duration = Duration::from_secs(90);
+/// Lag above which the rules count a reader or a lane as late. Quick drills wait for it too.
+const LAG: Duration = Duration::from_secs(300);
+/// Five hours: less than the six before which the end of a binlog is an alert. The present file becomes one that the
+/// server may purge.
+const SHORT_RETENTION: &str = "SET GLOBAL binlog_expire_logs_seconds = 18000; FLUSH BINARY LOGS";
+/// Three days.
+const RAISE_RETENTION: &str = "SET GLOBAL binlog_expire_logs_seconds = 259200";
 
 /// Returns every drill, in the order of a game day.
 pub fn all() -> Vec<&'static Scenario> {
-    let groups = [&stores::ALL[..], &log::ALL[..], &daemons::ALL[..], &sources::ALL[..]];
+    let groups = [&stores::ALL[..], &log::ALL[..], &daemons::ALL[..], &lanes::ALL[..], &sources::ALL[..]];
     groups.into_iter().flatten().collect()
 }
 
@@ -79,6 +87,8 @@ mod tests {
             assert_eq!(second, after.contains(&Action::EndSecondDaemon), "{name}");
             let clock = inject.contains(&Action::StartDaemonWithClock);
             assert_eq!(clock, after.contains(&Action::StartDaemon), "{name}");
+            let pause = inject.contains(&Action::PauseLoad);
+            assert_eq!(pause, after.contains(&Action::ResumeLoad), "{name}");
         }
     }
 

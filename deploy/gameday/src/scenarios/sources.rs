@@ -1,6 +1,6 @@
 //! Faults of sources: the server, its binlog, its certificate, the rights of the account.
 
-use super::{KILLED_SHOWN, SHOWN, leave, means};
+use super::{KILLED_SHOWN, RAISE_RETENTION, SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
 
 /// Takes the right to read one database of a source away: the grant is on a pattern of databases.
@@ -17,10 +17,8 @@ const GRANT: &str = r"
     REVOKE SELECT ON `user\_03`.* FROM 'anabranch_capture'@'127.0.0.1';
     REVOKE SELECT ON `user\_04`.* FROM 'anabranch_capture'@'127.0.0.1';
     GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'127.0.0.1'";
-/// Three days.
-const RAISE_RETENTION: &str = "SET GLOBAL binlog_expire_logs_seconds = 259200";
 
-pub(super) static ALL: [Scenario; 5] = [
+pub(super) static ALL: [Scenario; 6] = [
     Scenario {
         name: "source-killed",
         fault: "a source is killed",
@@ -37,6 +35,27 @@ pub(super) static ALL: [Scenario; 5] = [
             table: &[
                 means("Check that the server runs", &[Action::Start("source-a")]),
                 leave("SELECT @@GLOBAL.gtid_owned;", "the message names no transaction, and it is not MySQL"),
+            ],
+        }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "source-down",
+        fault: "a source is killed and stays down",
+        inject: &[Action::Kill("source-b")],
+        alert: Expected::Alert {
+            name: "AnabranchServerDown",
+            labels: &[("dependency", "source"), ("name", "source-b")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("source-unreachable"),
+        shown_within: KILLED_SHOWN,
+        sections: &[Section {
+            heading: "Servers and certificates",
+            table: &[
+                means("Bring the server back", &[Action::Start("source-b")]),
+                leave("systemctl restart anabranch", "it is a step of AnabranchConfigurationsDiffer"),
             ],
         }],
         words: &[],

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use anabranch_demo::{FORGET_BINLOG, SHOW_BINLOG_END, daemon as product};
 use mysql_async::Row;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::daemon::Daemon;
-use super::{CURRENT_MAX, POLL_INTERVAL, Site, blocking, write_private};
+use super::{CURRENT_MAX, POLL_INTERVAL, Site, blocking, has_paused, write_private};
 use crate::error::{GamedayError, Result};
 use crate::scenario::Action;
 
@@ -15,6 +16,8 @@ use crate::scenario::Action;
 const PURGE_MAX: Duration = Duration::from_secs(60);
 /// Time in which the workload changes rows that a stopped reader misses.
 const MISSED_FOR: Duration = Duration::from_secs(3);
+/// Limit until a process that was started answers.
+const PROCESS_MAX: Duration = Duration::from_secs(60);
 /// Time in which a daemon that was frozen notices that others have its tasks.
 const AWAKE_FOR: Duration = Duration::from_secs(10);
 
@@ -34,6 +37,12 @@ impl Site {
             Action::ForeignIndex => self.replace_index().await,
             Action::PurgeBinlog(source) => self.purge_binlog(source).await,
             Action::ForgetBinlog(source) => self.forget_binlog(source).await,
+            Action::AwaitPause => self.await_pause().await,
+            Action::PauseLoad => Ok(self.load.stop().await?),
+            Action::ResumeLoad => {
+                self.load.start();
+                Ok(())
+            }
             Action::Drift => self.plant_drift().await,
             Action::ShortCertificate(source) => self.shorten_certificate(source),
             Action::Command(arguments) => {
@@ -41,6 +50,7 @@ impl Site {
                 Ok(())
             }
             Action::KillDaemon => self.main.kill(),
+            Action::RestartDaemon(times) => self.restart_daemon(times).await,
             Action::StartDaemon => self.start_daemon(&[]),
             Action::StartDaemonWithClock => self.start_daemon_with_clock().await,
             Action::StepClock(seconds) => self.step_clock(seconds),
@@ -124,6 +134,34 @@ impl Site {
             self.clock = None;
         }
         Ok(())
+    }
+
+    async fn restart_daemon(&mut self, times: u32) -> Result<()> {
+        for _ in 0..times {
+            self.main.kill()?;
+            self.start_daemon(&[])?;
+            self.until(PROCESS_MAX, "the restarted daemon answers", |_| true).await?;
+            tokio::time::sleep(self.scrape * 2).await;
+        }
+        Ok(())
+    }
+
+    async fn await_pause(&self) -> Result<()> {
+        self.until(CURRENT_MAX, "the tasks of the paused lanes have ended their work", has_paused).await
+    }
+
+    /// Waits until the daemon answers with such a status.
+    async fn until(&self, limit: Duration, what: &str, is_reached: fn(&Value) -> bool) -> Result<()> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if self.status().await.is_some_and(|status| is_reached(&status)) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                return Err(GamedayError::Late { what: what.to_owned(), seconds: limit.as_secs() });
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
     }
 
     /// Starts the daemon with a clock of its own, and waits until it works.

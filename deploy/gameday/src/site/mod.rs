@@ -34,7 +34,7 @@ use tokio::time::Instant;
 use self::certificate::ShortCertificate;
 use self::daemon::Daemon;
 use self::state::{codes, disorder};
-pub use self::state::{has_every_task, parked};
+pub use self::state::{has_every_task, has_paused, is_reading, parked};
 use crate::error::{GamedayError, Result};
 use crate::prometheus::{Prometheus, Timing};
 use crate::scenario::{Meaning, Scenario};
@@ -46,6 +46,8 @@ const INDEX: &str = "serials";
 /// Bytes that all streams together may take, so that the disk of NATS is full soon, and those of each source's stream.
 const LOG_BYTES: u64 = 128_000_000;
 const STREAM_BYTES: u64 = 24_000_000;
+/// Time for which a stream keeps a change: less than the six hours before which a paused lane's loss is an alert.
+const STREAM_SECONDS: u64 = 5 * 3600;
 /// The line of the demo's configuration that limits a stream.
 const STREAM_LIMIT: &str = "max_bytes = 1073741824";
 /// Changes a second of each entity: every second has one, and a spot check looks at each.
@@ -83,6 +85,8 @@ pub struct Site {
     file: PathBuf,
     audits: Vec<Verification>,
     prometheus: Prometheus,
+    /// Time between two scrapes.
+    scrape: Duration,
     stack: Stack,
 }
 
@@ -126,6 +130,7 @@ impl Site {
             file,
             audits,
             prometheus,
+            scrape: Duration::from_secs(u64::from(timing.scrape_seconds)),
             stack,
         };
         site.load.fill(ROWS_AT_FIRST).await?;
@@ -348,7 +353,8 @@ fn configuration(stack: &Stack, audits: &[Verification], timing: &Timing, port: 
     let ages = timing.spot_check_seconds;
     configuration.further = format!("\n[reconcile]\nspot_check_after_seconds = {ages:?}\n");
     let text = configuration.text(stack)?;
-    let limited = text.replace(STREAM_LIMIT, &format!("max_bytes = {STREAM_BYTES}"));
+    let limits = format!("max_bytes = {STREAM_BYTES}\nmax_age_seconds = {STREAM_SECONDS}");
+    let limited = text.replace(STREAM_LIMIT, &limits);
     if limited == text {
         let path = PathBuf::from("deploy/demo/src/daemon/configuration.rs");
         let source = std::io::Error::other(format!("it has no line `{STREAM_LIMIT}`"));

@@ -57,6 +57,17 @@ pub fn has_every_task(status: &Value) -> bool {
     tasks.peek().is_some() && tasks.all(|view| view["state"] == "running")
 }
 
+/// Returns whether lanes are paused, and the task of each of them has ended its work.
+pub fn has_paused(status: &Value) -> bool {
+    let paused = |name: &str| list(status, name).filter(|view| view["state"] == "paused").count();
+    paused("lanes") > 0 && paused("lanes") == paused("tasks")
+}
+
+/// Returns whether a lane reads tables again, or waits until it can.
+pub fn is_reading(status: &Value) -> bool {
+    list(status, "lanes").any(|view| !view["refreshed_rows"].is_null())
+}
+
 fn list<'v>(status: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
     status[name].as_array().into_iter().flatten()
 }
@@ -103,6 +114,18 @@ mod tests {
         late["lanes"][0]["lag_seconds"] = json!(9.0);
         assert_eq!(disorder(&late).len(), 1);
         assert_eq!(disorder(&json!({})), ["the status has no lanes"]);
+    }
+
+    #[test]
+    fn a_pause_is_seen_once_its_tasks_have_ended_their_work_and_a_reading_at_once() {
+        let mut paused = status();
+        assert!(!has_paused(&paused) && !is_reading(&paused));
+        paused["lanes"][0]["state"] = json!("paused");
+        assert!(!has_paused(&paused), "the task still runs");
+        paused["tasks"][0]["state"] = json!("paused");
+        assert!(has_paused(&paused));
+        paused["lanes"][0]["refreshed_rows"] = json!(0);
+        assert!(is_reading(&paused));
     }
 
     #[test]

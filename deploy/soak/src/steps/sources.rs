@@ -51,11 +51,12 @@ impl Site {
         killed.start()?;
         let before = self.load.changes_by_entity();
         self.load.start();
-        // The command is refused until the server shows that it lacks what was read.
+        // The command is refused until the server shows that it lacks what was read. An open gate is needed where a
+        // truncated table has emptied more since the last reconciliation than the gate lets pass.
         self.beginnings += 1;
         let id = format!("soak-{}", self.beginnings);
         let confirmed = ["begin-anew", "--source", BEGINS_ANEW, "--confirm", BEGINS_ANEW];
-        let begun = self.command(&[&confirmed[..], &["--id", &id, "--json"]].concat()).await?;
+        let begun = self.command(&[&confirmed[..], &["--id", &id, "--open-gate", "--json"]].concat()).await?;
         let begun: serde_json::Value = serde_json::from_str(begun.trim()).unwrap_or_default();
         let number = begun["beginning"].as_u64().unwrap_or_default();
         journal.note(&format!("{BEGINS_ANEW} begins anew (beginning {number})"));

@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
+use anabranch_demo::ghost::{GhostCopy, columns_of};
 use anabranch_demo::{Connection, Endpoint, Result, SourceTable};
-use tokio::time::Instant;
 
 use crate::journal::Journal;
 use crate::plan::Tool;
@@ -16,8 +16,6 @@ use crate::site::Site;
 const SESSION: [&str; 1] = ["SET SESSION sql_mode = 'ALLOW_INVALID_DATES'"];
 /// Time between two changes of one table.
 const BETWEEN: Duration = Duration::from_millis(500);
-/// Limit until a RENAME waits for the lock that the copy holds.
-const WAITS_MAX: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Column that a step adds, modifies and drops; a copy has another one, which comes and goes with each copy.
 const ALTERED: &str = "soak_altered";
@@ -26,8 +24,8 @@ const COPIED: &str = "soak_copied";
 /// A table that is copied, and the names beside it.
 struct Copied {
     source_table: SourceTable,
-    /// Every column that the copy keeps, separated by commas.
-    columns: String,
+    /// Every column that the copy keeps.
+    columns: Vec<String>,
     /// The change of the copy.
     alter: String,
 }
@@ -95,29 +93,24 @@ impl Site {
 
 impl Copied {
     async fn of(connection: &mut Connection, source_table: SourceTable) -> Result<Self> {
-        let columns = format!(
-            "SELECT column_name FROM information_schema.columns \
-             WHERE table_schema = '{}' AND table_name = '{}' ORDER BY ordinal_position",
-            source_table.database_name(),
-            source_table.table_name()
-        );
-        let mut columns: Vec<String> = connection.rows("list the columns", columns).await?;
+        let (database, table) = (source_table.database_name(), source_table.table_name());
+        let mut columns = columns_of(connection, &database, &table).await?;
         let count = columns.len();
         columns.retain(|column| column != COPIED);
         let alter = match columns.len() == count {
             true => format!("ADD COLUMN {COPIED} INT NULL AFTER {}", source_table.key_column()),
             false => format!("DROP COLUMN {COPIED}"),
         };
-        Ok(Self { source_table, columns: columns.join(", "), alter })
+        Ok(Self { source_table, columns, alter })
     }
 
     /// Runs the statements of pt-online-schema-change in their order.
     async fn swap_beside_triggers(&self, connection: &mut Connection) -> Result<()> {
         let (table, key, columns) =
-            (self.source_table.quoted(), self.source_table.key_column(), &self.columns);
+            (self.source_table.quoted(), self.source_table.key_column(), self.columns.join(", "));
         let (new, old) = (beside(self.source_table, "new"), beside(self.source_table, "old"));
         let trigger = |event: &str| beside(self.source_table, event);
-        let values: Vec<String> = columns.split(", ").map(|column| format!("NEW.{column}")).collect();
+        let values: Vec<String> = self.columns.iter().map(|column| format!("NEW.{column}")).collect();
         let replace = format!("REPLACE INTO {new} ({columns}) VALUES ({})", values.join(", "));
         let delete = format!("DELETE IGNORE FROM {new} WHERE");
         let make = format!(
@@ -149,66 +142,17 @@ impl Copied {
         persist(connection, &format!("DROP TABLE IF EXISTS {old}")).await
     }
 
-    /// Runs the statements of gh-ost, again after a RENAME that met a deadlock.
-    async fn swap_under_lock(&self, endpoint: &Endpoint) -> Result<()> {
-        loop {
-            // An error closes the connection, which releases its locks.
-            let mut connection = endpoint.connect(&SESSION).await?;
-            match self.swap_once(&mut connection, endpoint).await {
-                Err(error) if error.is_lock_conflict() => {}
-                swapped => return swapped,
-            }
-            drop(connection);
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+    /// Runs the statements of gh-ost in their order.
+    async fn swap_under_lock(self, endpoint: &Endpoint) -> Result<()> {
+        let ghost = GhostCopy {
+            database: self.source_table.database_name(),
+            table: self.source_table.table_name(),
+            key: self.source_table.key_column().to_owned(),
+            columns: self.columns,
+            alter: self.alter,
+        };
+        ghost.run(endpoint).await
     }
-
-    /// Runs the statements of gh-ost in their order. It reads the changes from the binlog meanwhile; here the copy has
-    /// the lock of the last moment.
-    async fn swap_once(&self, connection: &mut Connection, endpoint: &Endpoint) -> Result<()> {
-        let (table, columns) = (self.source_table.quoted(), &self.columns);
-        let (ghost, old) = (beside(self.source_table, "gho"), beside(self.source_table, "del"));
-        let make = format!(
-            "DROP TABLE IF EXISTS {ghost}, {old}; CREATE TABLE {ghost} LIKE {table}; \
-             ALTER TABLE {ghost} {}; \
-             CREATE TABLE {old} (id INT AUTO_INCREMENT PRIMARY KEY) COMMENT = 'ghost-cut-over-sentry'",
-            self.alter
-        );
-        persist(connection, &make).await?;
-        let lock = format!(
-            "LOCK TABLES {table} WRITE, {ghost} WRITE, {old} WRITE; \
-             INSERT INTO {ghost} ({columns}) SELECT {columns} FROM {table}"
-        );
-        persist(connection, &lock).await?;
-        let mut other = endpoint.connect(&SESSION).await?;
-        let rename = format!("RENAME TABLE {table} TO {old}, {ghost} TO {table}");
-        let release = format!("DROP TABLE {old}; UNLOCK TABLES");
-        let renaming = other.execute("swap the names", rename);
-        // The first error ends both: a RENAME that has failed waits for no lock.
-        tokio::try_join!(renaming, release_lock(connection, endpoint, &release))?;
-        persist(connection, &format!("DROP TABLE IF EXISTS {old}")).await
-    }
-}
-
-/// Releases the lock of the copy once the RENAME waits for it, as gh-ost does.
-async fn release_lock(connection: &mut Connection, endpoint: &Endpoint, release: &str) -> Result<()> {
-    until_rename_waits(endpoint).await?;
-    connection.execute("release the lock", release).await
-}
-
-/// Waits until a RENAME waits for the lock of the copy.
-async fn until_rename_waits(endpoint: &Endpoint) -> Result<()> {
-    let waiting = "SELECT COUNT(*) FROM information_schema.processlist \
-                   WHERE info LIKE 'RENAME TABLE %' AND state LIKE 'Waiting for%'";
-    let mut connection = endpoint.connect(&[]).await?;
-    let deadline = Instant::now() + WAITS_MAX;
-    while connection.first::<u64>("look for the rename", waiting).await?.unwrap_or_default() == 0 {
-        if Instant::now() >= deadline {
-            return Err(Site::late("RENAME TABLE waits for the lock".to_owned(), WAITS_MAX));
-        }
-        tokio::time::sleep(POLL_INTERVAL).await;
-    }
-    Ok(())
 }
 
 /// Returns the name of a table or trigger beside a captured one, which no rule names.

@@ -3,6 +3,7 @@
 //! It writes one register and asks for restarts. The reader continues from there by itself, and each lane reads its
 //! tables again beside the changes; existing rows are served meanwhile. A request that was cut off can be repeated.
 
+mod rows;
 mod touched;
 mod view;
 
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, stderr, stdin};
 use std::time::Duration;
 
-use anabranch_pipeline::capture::{BeginAnew, Gap};
+use anabranch_pipeline::capture::{BeginAnew, EntityRows, Gap, require_rows_kept};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Log as _;
 use anabranch_pipeline::records::{LaneId, Progress};
@@ -21,13 +22,14 @@ use clap::Args;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use self::view::{RequestView, Verbs, print};
+use self::rows::RowsView;
+use self::view::{RequestView, Verbs, print, state_before};
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::observe::{lanes, reader_task};
 use crate::operations::{Actor, CommandText, recorded};
 use crate::wiring::{Log, Source, Wiring};
-use crate::{operator, restarts};
+use crate::{operator, restarts, wall_clock};
 
 /// Time within which a running reader restarts and sends its first message.
 const READER_WAIT: Duration = Duration::from_secs(30);
@@ -55,6 +57,10 @@ pub struct Arguments {
     /// log must still hold these transactions
     #[arg(long)]
     touched: bool,
+    /// Begin anew although the server has fewer rows than the drift gate lets pass: derived rows of those that it lacks
+    /// are removed
+    #[arg(long, conflicts_with = "touched")]
+    open_gate: bool,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -76,6 +82,8 @@ struct BeginAnewView<'a> {
     projections: BTreeMap<&'a str, usize>,
     /// Targets that did not answer: their lanes begin anew when they are back.
     away: Vec<String>,
+    /// Rows of the source before and now, by entity; none for a repeated request.
+    rows: Vec<RowsView<'a>>,
 }
 
 /// The lanes of the source, as the targets that answer know them.
@@ -108,19 +116,24 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
         return touched::begin(wiring, arguments, &known, &id).await;
     }
     let gap = ask(wiring, source, &id, &known, true).await?;
+    let rows =
+        if gap.is_repeated { Vec::new() } else { rows::read(wiring, source, arguments.open_gate).await? };
+    if arguments.dry_run || !gap.is_repeated && !arguments.json {
+        show(&known, &id, (&gap, &rows[..]), arguments);
+    }
+    if !arguments.open_gate {
+        require_rows_kept(source, &rows, &wiring.config().reconcile.settings)?;
+    }
     if arguments.dry_run {
-        show(&known, &id, &gap, arguments);
         return Ok(Exit::Success);
     }
     if !gap.is_repeated {
-        if !arguments.json {
-            show(&known, &id, &gap, arguments);
-        }
         confirm(arguments)?;
     }
     let command = CommandText::of("begin-anew").option("--source", Some(source));
+    let command = command.flag("--open-gate", arguments.open_gate);
     let command = command.option("--id", arguments.id.as_deref()).text();
-    let before = gap.read.as_ref().map(|(position, _)| format!("read up to {position}"));
+    let before = state_before(gap.read.as_ref().map(|(position, _)| *position), gap.why.as_deref());
     // The server may have written more meanwhile, so the beginning is at its end of this moment.
     let work = again(async || ask(wiring, source, &id, &known, false).await);
     let after = |gap: &Gap| {
@@ -130,7 +143,7 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     let gap = recorded(wiring, &Actor::of_command(), (command, before), work, after).await?.done;
     tracing::warn!(source, id, position = %gap.beginning.position, why = gap.why, "the source begins anew");
     if arguments.json || gap.is_repeated {
-        show(&known, &id, &gap, arguments);
+        show(&known, &id, (&gap, &rows[..]), arguments);
     }
     wake(wiring, source, |end| end.beginning >= gap.beginning.number).await?;
     Ok(Exit::Success)
@@ -189,7 +202,8 @@ async fn command<'a>(
     let log = wiring.log().await?;
     let connector = wiring.source(source)?;
     let generation = wiring.source_config(source)?.generation;
-    Ok(BeginAnew { source, generation, connector, log, registers: log, request })
+    let (who, at_ms) = (Actor::of_command().to_string(), wall_clock::now_ms());
+    Ok(BeginAnew { source, generation, connector, log, registers: log, request, who, at_ms })
 }
 
 /// Returns an id with operator, host and time, which the register keeps.
@@ -239,7 +253,7 @@ async fn wake(wiring: &Wiring, source: &str, has_begun: impl Fn(&Envelope) -> bo
     restarts::request_restart(log, None).await.map(drop)
 }
 
-fn show(known: &KnownLanes, id: &str, gap: &Gap, arguments: &Arguments) {
+fn show(known: &KnownLanes, id: &str, (gap, rows): (&Gap, &[EntityRows]), arguments: &Arguments) {
     let mut projections: BTreeMap<&str, usize> = BTreeMap::new();
     for lane in &known.lanes {
         *projections.entry(&lane.projection).or_default() += 1;
@@ -263,6 +277,7 @@ fn show(known: &KnownLanes, id: &str, gap: &Gap, arguments: &Arguments) {
         goes_on_at: place(&begins.position, &begins.resume),
         projections,
         away: known.away.clone(),
+        rows: rows.iter().map(RowsView::of).collect(),
     };
     print(arguments, &done, || text(&done));
 }
@@ -277,6 +292,7 @@ fn text(done: &BeginAnewView<'_>) -> String {
             "  projection {projection}: {lanes} lanes read all of its tables of this source again"
         ));
     }
+    lines.extend(done.rows.iter().map(RowsView::text));
     lines.extend(
         done.away.iter().map(|target| format!("  target {target} does not answer: its lanes follow later")),
     );

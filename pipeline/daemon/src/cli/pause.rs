@@ -14,7 +14,7 @@ use crate::{output, wall_clock};
 ///
 /// Each lane commits what it has and gives its lease back, in whichever process it is. Readers, other projections and
 /// lookups go on. Changes meanwhile wait in the log, and after that in the binlogs of the sources. A lane that finds
-/// them in neither reads its tables again.
+/// them in neither stops with `binlog-purged` until `refresh` and `restart --all` have it read its tables again.
 #[derive(Debug, Args)]
 pub struct PauseArguments {
     #[command(flatten)]

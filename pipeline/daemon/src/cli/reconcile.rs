@@ -8,9 +8,10 @@ use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::History;
 use anabranch_pipeline::reconcile::{
-    MalformedDocument, OddDocument, Placement, ReconciliationReport, Seal, StoreReport,
+    MalformedDocument, OddDocument, Placement, ReconciliationReport, ReportedGap, Seal, StoreReport,
 };
 use anabranch_pipeline::records::{Outcome as Verdict, PastReconciliation};
+use anabranch_schemas::beginning::GapRecord;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
@@ -167,7 +168,24 @@ fn print(report: &ReconciliationReport, json: bool) {
         let command = report.command.as_ref().map_or(String::new(), |command| format!(": {command}"));
         _ = output::line(&format!("asked for by {asked_by}{command}"));
     }
+    report.gaps.iter().filter(|gap| gap.is_new).for_each(|gap| _ = output::line(&gap_line(gap)));
     report.stores.iter().flat_map(lines_of).for_each(|line| _ = output::line(&line));
+}
+
+/// Returns the line of a gap in the reading of a source: who asked for it, when and why, and what no reader reads.
+fn gap_line(gap: &ReportedGap) -> String {
+    let GapRecord { request, who, at_ms, why, read, position, server, tables } = &gap.record;
+    let at = i64::try_from(*at_ms).ok().and_then(|at| jiff::Timestamp::from_millisecond(at).ok());
+    let at = at.map_or_else(|| at_ms.to_string(), |at| at.to_string());
+    let read = read.map_or_else(|| "an unknown position".to_owned(), |read| read.to_string());
+    let source = &gap.source;
+    let what = match tables {
+        None => format!("source {source} began anew: it was read up to {read}, and goes on at {position}"),
+        Some(tables) => format!(
+            "source {source} lacks what was read between {position} and {read}: {tables} of its tables are read again"
+        ),
+    };
+    format!("{what} of server {server}; {who} asked for it at {at} (id {request}), because of {why}")
 }
 
 /// Returns a report's lines: facts that decide the verdict come first, and long lists are cut.

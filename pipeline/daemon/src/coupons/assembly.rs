@@ -36,16 +36,16 @@ pub async fn dispatcher(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayDispat
     })
 }
 
-/// Returns the granter of this configuration. `breaker` and `lane_lag` are those of its process.
+/// Returns the granter of this configuration. `breaker`, `sources` and `lane_lag` are those of its process.
 pub async fn granter(
     wiring: &Wiring,
-    breaker: Arc<Breaker>,
+    (breaker, sources): (Arc<Breaker>, CouponSources),
     lane_lag: &LaneLag,
 ) -> Result<DayGranter, Fault> {
     let key_memory = wiring.coupon_system()?.key_memory;
     Ok(Granter {
         ledger: wiring.coupon_ledger().await?,
-        sources: wiring.coupon_sources()?,
+        sources,
         coupons: wiring.coupon_caller()?,
         cohort: cohort(wiring, lane_lag)?,
         register: LedgerRegister(wiring.clone()),

@@ -7,6 +7,7 @@
 //! one batch at a time is carried (`lane_lag.rs`). The granters of all processes share the rate of a programme. They
 //! hold their messages while they wait for it (`holding.rs`).
 
+use std::future::ready;
 use std::num::NonZeroUsize;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use metrics::{counter, gauge};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,7 @@ use super::assembly::{self, DayGranter};
 use super::holding::Notes;
 use super::lane_lag::LaneLag;
 use super::pace::{Pace, Turn};
-use crate::wiring::{CouponDelivery, CouponQueuePart, Wiring};
+use crate::wiring::{CouponDelivery, CouponQueuePart, CouponSources, Wiring};
 
 /// Name of the task.
 pub const GRANTER_TASK: &str = "granter";
@@ -48,10 +49,9 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the granter of this process.
 pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
-    let (wiring, breaker, lane_lag) = (wiring.clone(), Arc::new(Breaker::default()), lane_lag.clone());
-    // A task that is tried again is the same granter, and remembers the others.
+    let (wiring, lane_lag) = (wiring.clone(), lane_lag.clone());
     let count = GranterCount::new(&format!("{:032x}", Process.fresh().0));
-    let count = Arc::new(Mutex::new(count));
+    let kept = Kept { breaker: Arc::default(), count: Arc::new(Mutex::new(count)), sources: Arc::default() };
     gauge!(names::COUPON_BREAKER).set(0.0);
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
         for outcome in [DONE, COMES_AGAIN] {
@@ -60,14 +60,22 @@ pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &La
         }
     }
     supervisor.spawn(GRANTER_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, breaker, lane_lag) = (wiring.clone(), breaker.clone(), lane_lag.clone());
-        let count = Arc::clone(&count);
-        async move { grant((&wiring, &lane_lag), (breaker, count), &handle, &cancel).await }
+        let (wiring, kept, lane_lag) = (wiring.clone(), kept.clone(), lane_lag.clone());
+        async move { grant((&wiring, &lane_lag), kept, &handle, &cancel).await }
     });
 }
 
 const DONE: &str = "done";
 const COMES_AGAIN: &str = "later";
+
+/// State that outlives the task: one that is tried again is the same granter, and remembers the other granters, the
+/// tables of the sources, and which sources do not answer.
+#[derive(Clone)]
+struct Kept {
+    breaker: Arc<Breaker>,
+    count: Arc<Mutex<GranterCount>>,
+    sources: Arc<OnceCell<CouponSources>>,
+}
 
 /// State that all workers share.
 struct Workers {
@@ -83,14 +91,15 @@ struct Workers {
 
 async fn grant(
     (wiring, lane_lag): (&Wiring, &LaneLag),
-    (breaker, count): (Arc<Breaker>, Arc<Mutex<GranterCount>>),
+    Kept { breaker, count, sources }: Kept,
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     handle.waits_for("the work queue");
     let queue = wiring.work_queue().await?;
     handle.waits_for("the ledger of coupons");
-    let granter = assembly::granter(wiring, breaker.clone(), lane_lag).await?;
+    let sources = sources.get_or_try_init(|| ready(wiring.coupon_sources())).await?.clone();
+    let granter = assembly::granter(wiring, (breaker.clone(), sources), lane_lag).await?;
     let calls = wiring.coupon_system()?.calls_in_flight.get();
     let workers = Arc::new(Workers {
         granter,

@@ -119,7 +119,7 @@ impl PassedPositions {
                     format!("read {} again, whose rows changed without row events", table(shard))
                 }
                 Owed::Every => {
-                    "read every table again, as rows of many changed without row events".to_owned()
+                    "read every table again, as rows may have changed without row events".to_owned()
                 }
                 Owed::Removal(shard) => {
                     format!("remove the rows of {}, which was dropped or truncated", table(shard))
@@ -211,7 +211,7 @@ fn shortened(set: &str) -> String {
 enum Owed {
     /// Rows of this table changed without row events.
     Table(ShardId),
-    /// Rows of more tables did than the lane lists.
+    /// Rows of any table may have, or rows of more tables did than the lane lists.
     Every,
     /// This table was dropped or truncated.
     Removal(ShardId),
@@ -312,6 +312,8 @@ mod tests {
         let shards = (0..2_000).map(|table| ShardId::of("a", "d", "t", table));
         let many = shards.fold(None, |refresh, shard| Some(Refresh::with_reread(refresh, shard, at)));
         assert_eq!(owed(Some(&in_refresh(many))), Some(Owed::Every));
+        let unknown = Refresh::with_every_table(None);
+        assert_eq!(owed(Some(&in_refresh(Some(unknown)))), Some(Owed::Every), "as after an unread XA branch");
         assert_eq!(owed(Some(&in_refresh(Some(Refresh::new(Scope::Source))))), None);
         assert_eq!((owed(Some(&in_refresh(None))), owed(None)), (None, None));
         let withdrawals = "1:7:160=1a".parse().unwrap();

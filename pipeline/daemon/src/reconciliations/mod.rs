@@ -9,7 +9,9 @@ mod book;
 mod checkpoint;
 mod columns;
 mod foreign;
+mod gaps;
 mod proof;
+mod proven_rows;
 mod relied_on;
 mod schedule;
 mod shown;
@@ -42,6 +44,7 @@ use self::checkpoint::{CheckpointWriter, State, begun, read, resumed};
 pub use self::checkpoint::{RunningReconciliation, underway};
 pub use self::foreign::{DepartedRows, ForeignShard, remove_departed, remove_foreign, reported_tables};
 pub use self::proof::prove;
+pub use self::proven_rows::proven_rows;
 pub use self::relied_on::{LastGood, ReliedOn, barrier};
 pub use self::schedule::{is_believed, spawn_reconciliations};
 pub use self::shown::show_last;
@@ -331,6 +334,7 @@ async fn close(
     let State { id, begun_at_ms, order, asked_by, done: mut stores, caches, .. } = state;
     let is_of_a_person = asked_by.iter().any(|asker| asker != SCHEDULE);
     let last = before.as_ref().and_then(|reconciliation| parsed(&reconciliation.report));
+    let gaps = gaps::reported(wiring, last.as_ref()).await?;
     for store in stores.iter_mut().filter(|store| !store.drift.is_empty()) {
         let looked_at_it = |report: &ReconciliationReport| {
             report.id != id && report.stores.iter().any(|known| known.store == store.store)
@@ -357,6 +361,7 @@ async fn close(
         caches,
         command: is_of_a_person.then(|| order.to_string()),
         asked_by: (!asked_by.is_empty()).then(|| asked_by.join(", ")),
+        gaps,
     };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let text = serde_json::to_string(&report).expect("a report holds text and numbers only");

@@ -122,6 +122,7 @@ mod tests {
             caches: BTreeMap::new(),
             command: None,
             asked_by: None,
+            gaps: Vec::new(),
         };
         change(&mut report);
         report

@@ -145,6 +145,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         Phase::Resting
     }
 
+    /// Returns the refresh in which a table that cannot be read now leaves its turn, and waits to be read again.
+    pub(super) fn owe(&mut self, shard: ShardId, progress: &Progress) -> Refresh {
+        // All tables are read anew when more wait than are listed.
+        self.empty.forget();
+        let behind = progress.refresh.as_ref().map(|refresh| refresh.after_table(shard));
+        Refresh::with_reread(behind, shard, progress.position)
+    }
+
     /// Returns the phase after a failed read. A first load skips a table that cannot be read by keys, which capture
     /// does not need. Any other table that cannot be read steps aside: it waits to be read again, and its claims stay.
     pub(super) fn failed(&mut self, fault: Fault, progress: &Progress) -> Phase<'a> {

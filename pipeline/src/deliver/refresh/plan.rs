@@ -84,6 +84,20 @@ fn choose<'t>(
     waiting.or_else(|| in_turn().map(|table| (table, false)))
 }
 
+/// Returns the number of tables that wait to be read again. It is at least 1 while every table does, also before
+/// `tables`, those of the lane's entity, are listed.
+pub(super) fn waiting_tables(refresh: &Refresh, tables: Option<&[TableIdentity<'static>]>) -> usize {
+    if !refresh.every_waits {
+        return refresh.rereads.len();
+    }
+    // A repair goes before every table.
+    let waits = |shard| refresh.scope != Scope::Source || refresh.wants(shard);
+    let is_counted =
+        |table: &&TableIdentity<'_>| waits(table.shard) && !refresh.rereads.contains_key(&table.shard);
+    let in_turn = tables.unwrap_or_default().iter().filter(is_counted).count();
+    (in_turn + refresh.rereads.len()).max(1)
+}
+
 /// Whether a chunk can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
@@ -143,9 +157,14 @@ impl Judged<'_> {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_schemas::change::Entity;
+    use anabranch_schemas::change::{Action, Change, Entity};
 
     use super::*;
+    use crate::records::{Chunk, Comparison, Condition, Flush};
+
+    fn at(position: u64) -> Lsn {
+        Lsn::new(1, 7, position).expect("it is small")
+    }
 
     fn table(number: u64) -> TableIdentity<'static> {
         let shard = ShardId::from_u64(number).expect("it has less than 63 bits");
@@ -202,6 +221,24 @@ mod tests {
     }
 
     #[test]
+    fn tables_wait_until_they_are_read_also_where_a_lane_cannot_list_them() {
+        let tables = [table(1), table(2), table(3)];
+        let listed = Some(tables.as_slice());
+        let every = Refresh::with_every_table(None);
+        assert_eq!((waiting_tables(&every, None), waiting_tables(&every, listed)), (1, 3));
+        let begun = every.after_table(tables[0].shard);
+        assert_eq!(waiting_tables(&begun, listed), 2);
+        let aside = Refresh::with_reread(Some(begun.after_table(tables[2].shard)), table(9).shard, Lsn::MAX);
+        assert_eq!(waiting_tables(&aside, listed), 1, "the source does not list it");
+        let last = every.after_table(tables[2].shard);
+        assert_eq!(waiting_tables(&last, listed), 1, "the refresh is not over");
+        let keys = Refresh::new(Scope::Keys([(tables[0].shard, [Cell::UInt(7)].into())].into()));
+        assert_eq!(waiting_tables(&Refresh::with_every_table(Some(keys.clone())), listed), 3);
+        assert_eq!(waiting_tables(&keys, listed), 0);
+        assert_eq!(waiting_tables(&Refresh::new(Scope::Source), listed), 0, "a person asked for it");
+    }
+
+    #[test]
     fn a_table_that_is_compared_goes_on_though_another_one_waits_too() {
         let (tables, none) = ([table(1), table(2), table(3)], BTreeSet::new());
         let [first, .., last] = tables.each_ref().map(|table| table.shard);
@@ -222,5 +259,59 @@ mod tests {
         assert_eq!(next(&keys, Some(&tables), &none, None), Work::Finished);
         let keys = Refresh::new(Scope::Keys([(table(1).shard, [Cell::UInt(7)].into())].into()));
         assert!(matches!(next(&keys, Some(&tables), &none, None), Work::Keys(keys) if keys.len() == 1));
+    }
+
+    #[test]
+    fn repairs_go_before_tables_that_wait_to_be_read_again() {
+        let (tables, none) = ([table(1), table(2)], BTreeSet::new());
+        let comparison: Comparison = "user_id >= 7".parse().expect("it compares a column");
+        let condition = Condition::new(vec![comparison]).expect("it has a comparison");
+        let keys = Scope::Keys([(tables[0].shard, [Cell::UInt(7)].into())].into());
+        let [found, named] = [Scope::Where(None, condition), keys]
+            .map(|scope| Refresh::with_reread(Some(Refresh::new(scope)), tables[1].shard, Lsn::MAX));
+        assert_eq!(begun(next(&found, Some(&tables), &none, None)), Some((1, false)));
+        assert!(matches!(next(&named, Some(&tables), &none, None), Work::Keys(_)));
+    }
+
+    /// The name may be gone for ever: nothing else would end the wait.
+    #[test]
+    fn a_withdrawal_ends_the_wait_for_its_table_and_leaves_later_records_and_repairs() {
+        let (tables, none) = ([table(1)], BTreeSet::new());
+        let after = |refresh: &Refresh| {
+            let mut flush = Flush::new(Progress { refresh: Some(refresh.clone()), ..Progress::default() });
+            flush.take_table(&Change { lsn: at(320), table: &table(9), action: Action::Withdraw });
+            flush.progress.refresh.expect("a withdrawal ends no refresh")
+        };
+        let waiting = |position| Refresh::with_reread(None, table(9).shard, at(position));
+        assert_eq!(next(&waiting(160), Some(&tables), &none, None), Work::WaitForSetAside);
+        assert_eq!(next(&after(&waiting(160)), Some(&tables), &none, None), Work::Finished);
+        assert_eq!(after(&waiting(320)).rereads, BTreeMap::new());
+        assert_eq!(after(&waiting(480)), waiting(480), "rows of the next table of that name");
+        let repair = Refresh::new(Scope::Keys([(table(9).shard, [Cell::UInt(7)].into())].into()));
+        assert_eq!(after(&repair), repair, "a replay meets the withdrawal once more");
+    }
+
+    #[test]
+    fn a_chunk_from_before_the_first_one_or_before_a_record_of_a_compared_table_is_read_again() {
+        let shard = table(1).shard;
+        let progress = Progress { position: at(480), ..Progress::default() };
+        let changes = ChangedClaims::new(1, [shard].into(), Lsn::ZERO);
+        let verdict = |refresh: &Refresh, position, is_compared| {
+            let (low, server, payload) = (at(position), progress.server.clone(), Default::default());
+            let chunk = Chunk { low, high: low, server, payload, rows: 0, next: None };
+            let (progress, changes) = (&progress, &changes);
+            let judged = Judged { refresh, progress, changes, source_column: 0, repeated: 0, is_compared };
+            judged.verdict(&Read { found_at: low, chunk, keys: None })
+        };
+        let waiting = Refresh::with_reread(None, shard, at(320));
+        let again = Verdict::Again("the table changed without row events since");
+        assert_eq!(verdict(&waiting, 160, true), again);
+        assert_eq!(verdict(&waiting, 320, true), Verdict::Write);
+        assert_eq!(verdict(&waiting, 160, false), Verdict::Write, "the sweep leaves the entry");
+        let begun = TableRefresh { shard, first: at(320), chunks: 1, after: None, is_reread: true };
+        let begun = Refresh { table: Some(begun), ..waiting };
+        let again = Verdict::Again("the lane had read beyond the chunk's watermark");
+        assert_eq!(verdict(&begun, 160, false), again);
+        assert_eq!(verdict(&begun, 320, false), Verdict::Write);
     }
 }

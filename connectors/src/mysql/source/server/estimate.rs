@@ -1,12 +1,21 @@
-//! Estimates the sizes of the captured tables from the server's statistics, without reading the tables.
+//! Estimates the sizes of the captured tables from the server's statistics, without reading the tables, or counts the
+//! rows as far as there is time.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::{Duration, Instant};
 
-use anabranch_pipeline::error::Fault;
-use anabranch_schemas::change::TableIdentity;
+use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::{Entity, TableIdentity};
 
 use super::session::{Session, column_text, literal};
+use crate::mysql::connection::quote_table;
 use crate::mysql::source::MysqlSource;
+use crate::mysql::source::decode::gtid::Flavor;
+
+/// Time for the count of one table, after which the server ends the statement; less than that of a query.
+const COUNT_SECONDS: u64 = 20;
+/// Time for the counts of all tables. A server counts some millions of rows in a second.
+const COUNTS: Duration = Duration::from_secs(120);
 
 impl MysqlSource {
     /// Returns every captured table that exists, with its approximate number of rows.
@@ -37,4 +46,55 @@ impl MysqlSource {
         };
         Ok(tables.iter().map(|table| (table.identity.clone(), rows(&table.identity))).collect())
     }
+
+    /// Returns two numbers for each entity of which the source has tables: rows that were counted, and those of the
+    /// other tables by the server's statistics. Tables are counted as long as there is time, the smallest first.
+    pub async fn counted_rows(&self) -> Result<BTreeMap<Entity, (u64, u64)>, Fault> {
+        let mut tables = self.estimated_rows().await?;
+        tables.sort_by_key(|(_, rows)| *rows);
+        let mut session = Session::open(&self.address).await?;
+        let until = Instant::now() + COUNTS;
+        let (mut found, mut is_counting) = (BTreeMap::<Entity, (u64, u64)>::new(), true);
+        for (table, estimate) in tables {
+            let (counted, estimated) = found.entry(table.entity).or_default();
+            is_counting &= Instant::now() < until;
+            if is_counting {
+                match count(&mut session, &table).await {
+                    Ok(rows) => {
+                        *counted += rows;
+                        continue;
+                    }
+                    // It was dropped meanwhile.
+                    Err(fault) if fault.code() == Code::SourceTableMissing => continue,
+                    Err(fault) => {
+                        tracing::warn!(
+                            database = %table.database, table = %table.table, %fault,
+                            "the rows are not counted: this table and larger ones count by estimates"
+                        );
+                        is_counting = false;
+                    }
+                }
+            }
+            *estimated += estimate;
+        }
+        // A connection whose query did not end is dropped.
+        if is_counting {
+            session.close().await;
+        }
+        Ok(found)
+    }
+}
+
+async fn count(session: &mut Session, table: &TableIdentity<'_>) -> Result<u64, Fault> {
+    let name = quote_table(&table.database, &table.table);
+    let sql = match session.version.flavor {
+        Flavor::MariaDb => {
+            format!("SET STATEMENT max_statement_time = {COUNT_SECONDS} FOR SELECT COUNT(*) FROM {name}")
+        }
+        Flavor::MySql => {
+            format!("SELECT /*+ MAX_EXECUTION_TIME({}) */ COUNT(*) FROM {name}", COUNT_SECONDS * 1_000)
+        }
+    };
+    let text = session.text(&sql).await?;
+    text.parse().map_err(|_| Fault::new(Code::SourceUnreachable, session.subject(), "a count is no number"))
 }

@@ -2,12 +2,18 @@
 
 use std::sync::Arc;
 
+use anabranch_pipeline::config::{EntityConfig, Removal};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::shard::ShardId;
 
 use super::session::Session;
 use super::tables::{CapturedTable, CapturedTables};
 use crate::mysql::connection::quote_table;
 use crate::mysql::source::MysqlSource;
+
+/// Usual names of an entity's tables that are made at once, at most: some tens of milliseconds.
+const LIKELY_NAMES_MAX: u64 = 100_000;
 
 impl MysqlSource {
     /// Returns every captured table that exists.
@@ -26,6 +32,26 @@ impl MysqlSource {
             Ok(_) => Ok(true),
             Err(fault) if fault.code() == Code::SourceTableMissing => Ok(false),
             Err(fault) => Err(fault),
+        }
+    }
+
+    /// Visits the usual names of an entity's tables, with the shards that such tables have.
+    pub(in crate::mysql::source) fn visit_likely(
+        &self,
+        entity: Entity,
+        visit: &mut dyn FnMut(&TableIdentity<'_>),
+    ) {
+        let is_meant = |own: &&EntityConfig| {
+            own.entity == entity && own.removal == Removal::Withdraw && self.config.entities.contains(&entity)
+        };
+        for own in self.entities.iter().filter(is_meant) {
+            let mut with_shard = |database: &str, table: &str| {
+                let shard = ShardId::of(&self.config.name, database, table, self.config.generation);
+                visit(&TableIdentity { entity, shard, database: database.into(), table: table.into() });
+            };
+            if !own.tables.visit_likely_names(LIKELY_NAMES_MAX, &mut with_shard) {
+                tracing::debug!(source = %self.config.name, ?entity, "its pattern has too many names");
+            }
         }
     }
 

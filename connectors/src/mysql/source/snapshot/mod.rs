@@ -26,7 +26,7 @@ use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{RowSource, SourcePressure};
 use anabranch_pipeline::records::{Cell, Chunk, Condition, ScanCursor};
-use anabranch_schemas::change::{TableIdentity, Value};
+use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -107,6 +107,10 @@ impl RowSource for MysqlSource {
         let mut tables: Vec<_> = tables.into_iter().map(|table| table.identity.clone()).collect();
         tables.sort_unstable_by_key(|table| table.shard);
         Ok(tables)
+    }
+
+    fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
+        self.visit_likely(entity, visit);
     }
 
     async fn pressure(&self) -> Result<SourcePressure, Fault> {

@@ -8,7 +8,7 @@ use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::retry::again;
 use serde::Serialize;
 
-use super::view::{RequestView, Verbs, print};
+use super::view::{RequestView, Verbs, print, state_before};
 use super::{Arguments, KnownLanes, command, confirm, wake};
 use crate::exit::Exit;
 use crate::operations::{Actor, CommandText, recorded};
@@ -55,7 +55,7 @@ pub(super) async fn begin(
     }
     let command = CommandText::of("begin-anew").option("--source", Some(source)).flag("--touched", true);
     let command = command.option("--id", arguments.id.as_deref()).text();
-    let before = Some(format!("read up to {}", touched.crossing.end));
+    let before = state_before(Some(touched.crossing.end), touched.why.as_deref());
     let work = again(async || ask(wiring, source, id, known, false).await);
     let after = |touched: &Touched| {
         let crossing = &touched.crossing;

@@ -1,5 +1,6 @@
 //! Output of `begin-anew`, with and without `--touched`: the fields of both, and the lines of text around their own.
 
+use anabranch_schemas::lsn::Lsn;
 use serde::Serialize;
 
 use super::Arguments;
@@ -45,6 +46,15 @@ impl RequestView<'_> {
         lines.push(format!("  id          {}", self.id));
         lines.join("\n")
     }
+}
+
+/// Returns the state before the request, for the record of the operation: how far the source was read, and why it
+/// cannot be read on.
+pub(super) fn state_before(read: Option<Lsn>, why: Option<&str>) -> Option<String> {
+    let read = read.map(|position| format!("read up to {position}"));
+    let why = why.map(|why| format!("not read on, because of {why}"));
+    let known: Vec<String> = read.into_iter().chain(why).collect();
+    (!known.is_empty()).then(|| known.join("; "))
 }
 
 /// Prints a view as JSON or as text.

@@ -1,0 +1,131 @@
+//! The alerts that no drill fires, each with its reason. A test compares them with the rules and the drills.
+
+/// Returns the reason why no drill fires this alert; `None` = a drill does.
+pub fn reason(alert: &str) -> Option<&'static str> {
+    REASONS.iter().find(|(name, _)| *name == alert).map(|(_, reason)| *reason)
+}
+
+const DAY: &str = "it needs a coupon day, and \
+    `end_to_end: everybody_gets_one_coupon_whatever_is_killed_lost_or_restored` makes the state";
+const DAY_OF_TWO: &str = "it needs a coupon day, and `end_to_end: \
+    users_of_a_table_that_no_reconciliation_compares_wait_or_are_missed_and_are_caught_up_once` makes the state";
+
+/// Each alert without a drill, and the reason. Between back-ticks stand a folder of `tests/` and one of its tests.
+const REASONS: [(&str, &str); 17] = [
+    (
+        "AnabranchLagUnknown",
+        "every lane must lose its lag at once while a daemon answers, and no fault of one server does that",
+    ),
+    (
+        "AnabranchLaneReadsBinlog",
+        "a lane of this size leaves the binlog within seconds, and `end_to_end: \
+         a_damaged_message_is_named_and_its_rows_come_from_the_binlog` makes the state",
+    ),
+    (
+        "AnabranchRemovalOwed",
+        "a target removes the rows of a table of this size within a second, and `simulation: \
+         a_truncated_table_goes_in_parts_with_other_changes_in_between` makes the state",
+    ),
+    (
+        "AnabranchChangesUnaccounted",
+        "it needs a defect of Anabranch, and no fault of a server makes the state",
+    ),
+    (
+        "AnabranchReconciliationMissing",
+        "it needs 26 hours without a reconciliation, and `end_to_end: \
+         a_reconciliation_by_hand_is_shown_by_every_daemon_and_before_the_first_one_its_age_can_be_alerted_on` \
+         reads the metric",
+    ),
+    (
+        "AnabranchReconciliationWindowShort",
+        "it needs the windows of three nights, and `end_to_end: \
+         a_reconciliation_whose_window_is_too_short_is_paused_and_goes_on_and_the_third_time_somebody_is_told` \
+         makes the state",
+    ),
+    (
+        "AnabranchReconciliationHeld",
+        "it needs a server that is busy for an hour, and `end_to_end: \
+     a_reconciliation_waits_for_a_busy_source_passes_its_gate_by_word_only_and_begins_again_without_its_checkpoint` \
+         makes the state",
+    ),
+    (
+        "AnabranchDriftAgain",
+        "it needs a writer that spoils a repaired row before the next reconciliation reads it",
+    ),
+    ("AnabranchCouponDayLate", DAY_OF_TWO),
+    ("AnabranchCouponsMissed", DAY_OF_TWO),
+    ("AnabranchCouponLetters", DAY),
+    ("AnabranchCouponSystemAway", DAY),
+    ("AnabranchCouponLedgerRestored", DAY),
+    (
+        "AnabranchPaymentNumbersRefused",
+        "the installation has no payment documents, and `end_to_end: \
+         a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numbers` makes the state",
+    ),
+    (
+        "AnabranchPaymentNumbersScarce",
+        "the installation has no payment documents, and `end_to_end: \
+         a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored` makes the state",
+    ),
+    (
+        "AnabranchDocumentsMisplaced",
+        "the installation has no payment documents, and `end_to_end: \
+         wrong_documents_are_counted_and_listed_and_hold_up_no_right_one` makes the state",
+    ),
+    (
+        "AnabranchTableLeftEarly",
+        "the installation has no payment documents, and `end_to_end: \
+         documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name` makes the state",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+    use crate::prometheus::{RULES, rules};
+    use crate::scenario::Expected;
+    use crate::scenarios;
+
+    #[test]
+    fn each_alert_has_a_drill_or_a_reason_and_none_has_both() {
+        let drilled: BTreeSet<&str> = scenarios::all()
+            .into_iter()
+            .filter_map(|scenario| match scenario.alert {
+                Expected::Alert { name, .. } => Some(name),
+                Expected::Nobody(_) => None,
+            })
+            .collect();
+        let rules = rules(RULES);
+        for rule in &rules {
+            let (name, has_drill) = (rule.name.as_str(), drilled.contains(&*rule.name));
+            assert_eq!(has_drill, reason(name).is_none(), "{name}: a drill, or a reason why it has none");
+        }
+        for (name, _) in REASONS {
+            assert!(rules.iter().any(|rule| rule.name == name), "no rule is called {name}");
+        }
+        let names: BTreeSet<&str> = REASONS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names.len(), REASONS.len(), "an alert has two reasons");
+    }
+
+    #[test]
+    fn each_test_that_a_reason_names_exists() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+        let mut found = 0;
+        for (alert, reason) in REASONS {
+            let named = reason.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.split_once(": "));
+            for (folder, test) in named {
+                let files = fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
+                let mut texts = files.filter(|path| path.is_file()).map(|path| fs::read(path).unwrap());
+                let wanted = format!("fn {test}(");
+                let is_there = texts.any(|text| String::from_utf8_lossy(&text).contains(&wanted));
+                assert!(is_there, "{alert}: {folder} has no test {test}");
+                found += 1;
+            }
+        }
+        assert!(found > 10, "only {found} reasons name a test");
+    }
+}

@@ -1,0 +1,158 @@
+//! Tables that the source does not list at the end of a refresh of all tables: one with claims waits to be read again.
+//!
+//! A lost grant hides a table. The refresh cannot read it, and its derived rows may be stale. So the lane asks the store
+//! which tables with likely names have claims and are not listed, and asks the source for each of them by its name. A
+//! table that the source does not prove absent becomes an entry of `rereads`, and the lane reads it once it is listed.
+//!
+//! - A table that is proved absent becomes none: no reading would end its wait. A reconciliation reports its rows.
+//! - A table whose withdrawal is owed, or that was withdrawn while the source was asked, has nothing to be read.
+//! - A lane that had no rows when it began has no such claims.
+//! - A store of documents cannot say of which tables it has claims, so a hidden table is not noticed there.
+
+use std::collections::BTreeSet;
+
+use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::shard::ShardId;
+use futures::FutureExt;
+
+use super::changed_claims::ChangedClaims;
+use super::{Phase, Refresher};
+use crate::deliver::lane::unless;
+use crate::error::{Class, Code, Fault};
+use crate::ports::{LaneStore, RowSource};
+use crate::records::{Flush, Progress, Refresh, Scope};
+
+/// Tables that the source is asked for, at most: the progress row lists no more.
+const ASKED_MAX: usize = 1_000;
+
+impl<'a, S: RowSource> Refresher<'a, S> {
+    /// Ends a refresh: returns the flush of the last commit; `None` if the source must be asked first, or the lane ends.
+    /// `hidden` are the tables that it was asked for and that it does not prove absent.
+    pub(super) async fn end(
+        &mut self,
+        hidden: Option<BTreeSet<ShardId>>,
+        mut flush: Flush,
+        store: &mut impl LaneStore,
+    ) -> Result<Option<Flush>, Fault> {
+        let Some(mut owed) = flush.progress.refresh.clone() else { return Ok(None) };
+        match hidden {
+            None => {
+                if let Some(phase) = self.ask_for_unlisted(&owed, &flush.progress, store).await? {
+                    self.phase = phase;
+                    return Ok(None);
+                }
+            }
+            Some(hidden) if hidden.is_empty() => {}
+            Some(hidden) => {
+                // The feed may have withdrawn or retired some meanwhile.
+                let with_claims = Box::pin(store.shards_with_rows(hidden));
+                let Some(mut with_claims) = unless(&self.cancel, with_claims).await? else { return Ok(None) };
+                with_claims.retain(|shard| !self.retired.contains(shard));
+                owed = owes(owed, &flush.progress, &with_claims);
+                tracing::warn!(
+                    lane = %self.id, tables = with_claims.len(),
+                    "the source hides tables with derived rows: the lane reads them again once it lists them"
+                );
+            }
+        }
+        tracing::info!(lane = %self.id, rows = owed.rows, "the refresh is complete");
+        self.changes = ChangedClaims::default();
+        flush.progress.refresh = owed.after_scope();
+        Ok(Some(flush))
+    }
+
+    /// Returns the phase in which the source is asked for unlisted tables with claims; `None` if there are none.
+    async fn ask_for_unlisted(
+        &mut self,
+        refresh: &Refresh,
+        progress: &Progress,
+        store: &mut impl LaneStore,
+    ) -> Result<Option<Phase<'a>>, Fault> {
+        let epoch = progress.position.epoch();
+        let had_no_rows = refresh.empty_in_epoch == Some(epoch);
+        if refresh.scope != Scope::Source || had_no_rows || !store.is_atomic() {
+            return Ok(None);
+        }
+        // The tables are listed first.
+        let Some(tables) = &self.tables else { return Ok(Some(Phase::Resting)) };
+        let mut unlisted = BTreeSet::new();
+        self.source.visit_likely_tables(self.entity, &mut |table| {
+            let is_listed = tables.binary_search_by_key(&table.shard, |listed| listed.shard).is_ok();
+            let is_known = refresh.rereads.contains_key(&table.shard) || self.retired.contains(&table.shard);
+            if !is_listed && !is_known && !progress.withdrawals.contains(table.shard) {
+                unlisted.insert(table.shard);
+            }
+        });
+        if unlisted.is_empty() {
+            return Ok(None);
+        }
+        let with_claims = Box::pin(store.shards_with_rows(unlisted));
+        // The lane ends, and it has nothing to store.
+        let Some(with_claims) = unless(&self.cancel, with_claims).await? else {
+            return Ok(Some(Phase::Resting));
+        };
+        if with_claims.is_empty() {
+            return Ok(None);
+        }
+        let (mut asked, tables) = (Vec::new(), with_claims.len());
+        self.source.visit_likely_tables(self.entity, &mut |table| {
+            if asked.len() < ASKED_MAX && with_claims.contains(&table.shard) {
+                asked.push(table.clone().into_owned());
+            }
+        });
+        if tables > ASKED_MAX {
+            tracing::warn!(
+                lane = %self.id, tables,
+                "the source does not list tables that may have derived rows, and is asked only for the first ones"
+            );
+        }
+        Ok(Some(Phase::Asking(hidden(self.source, asked, epoch).boxed())))
+    }
+}
+
+/// Returns the refresh with an entry for each of these tables, as far as the progress row has room for them.
+fn owes(mut refresh: Refresh, progress: &Progress, hidden: &BTreeSet<ShardId>) -> Refresh {
+    for shard in hidden.iter().filter(|shard| !progress.withdrawals.contains(**shard)) {
+        let next = Refresh::with_reread(Some(refresh.clone()), *shard, progress.position);
+        // Without an entry it would read every table anew, and find them hidden again.
+        if next.rereads.is_empty() {
+            break;
+        }
+        refresh = next;
+    }
+    refresh
+}
+
+/// Returns those of the tables that the source does not prove absent.
+async fn hidden<S: RowSource>(
+    source: &S,
+    tables: Vec<TableIdentity<'static>>,
+    epoch: u16,
+) -> Result<BTreeSet<ShardId>, Fault> {
+    let mut hidden = BTreeSet::new();
+    for table in tables {
+        let shard = table.shard;
+        match source.rows(&[(table, Vec::new())], epoch).await {
+            Err(fault) if fault.code() == Code::SourceTableMissing => {}
+            Err(fault) if fault.class() == Class::Transient => return Err(fault),
+            Ok(_) | Err(_) => _ = hidden.insert(shard),
+        }
+    }
+    Ok(hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use anabranch_schemas::lsn::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn more_hidden_tables_than_a_progress_row_lists_cause_no_reading_of_all() {
+        let hidden: BTreeSet<ShardId> = (0..1_500).filter_map(ShardId::from_u64).collect();
+        let progress = Progress { position: Lsn::MAX, ..Progress::default() };
+        let owed = owes(Refresh::with_every_table(None), &progress, &hidden);
+        assert_eq!(owed.rereads.len(), 1_000);
+        assert_eq!(owed.after_scope().map(|left| left.scope), Some(Scope::Rereads));
+    }
+}
