@@ -63,8 +63,8 @@ impl LedgerState {
         result
     }
 
-    /// Works as [`LedgerState::with_users`] does, but `decide` sees only rows, tokens and the run. Refusals that it adds are
-    /// stored; existing ones stay.
+    /// Works as [`LedgerState::with_users`] does, but `decide` sees only rows, tokens and the run. Refusals that it
+    /// adds are stored; existing ones stay.
     pub fn with_rows<T>(
         &mut self,
         now: Timestamp,

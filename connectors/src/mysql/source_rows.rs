@@ -3,8 +3,8 @@
 //! A shard id names a source table, so a user can be read by key although the application spreads users by name. Values
 //! are read and decoded as in refreshes and reconciliations. If no given table has a row, the tables that birthday
 //! tables claim for the user are read too: the user may have been renamed since. If the configuration names a column
-//! with the time of a birthday's last change, the row includes it. Users of other sources do not depend on a source that
-//! does not answer (`source_rows/listed.rs`).
+//! with the time of a birthday's last change, the row includes it. Users of other sources do not depend on a source
+//! that does not answer (`source_rows/listed.rs`).
 
 mod listed;
 

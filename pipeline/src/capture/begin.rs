@@ -3,8 +3,8 @@
 //! This mends what nothing else does: the server was reset or restored, it lacks changes that were read, or its binlog
 //! holds something unreadable. The only write here sets the register of the source. It holds an epoch above every known
 //! one, the next number, the id of the request, and the server with its end. Beside these it holds a record of who
-//! asked, when and why. The reader and the lanes do the rest by themselves, so a request that is cut off is done or not, and
-//! repeating it does no harm.
+//! asked, when and why. The reader and the lanes do the rest by themselves, so a request that is cut off is done or
+//! not, and repeating it does no harm.
 //!
 //! The point is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
 //! a restore that wrote no binlog would have versions that no sweep reaches.

@@ -134,9 +134,9 @@ impl Refresh {
         Self::new(Scope::Source)
     }
 
-    /// Returns the refresh of a lane that must read every table, as rows of any may have changed unseen; `refresh` is its
-    /// present one. A repair goes first, from its beginning. `done`, `table` and `rereads` are cleared, as every table is
-    /// read anew.
+    /// Returns the refresh of a lane that must read every table, as rows of any may have changed unseen; `refresh` is
+    /// its present one. A repair goes first, from its beginning. `done`, `table` and `rereads` are cleared, as every
+    /// table is read anew.
     pub fn with_every_table(refresh: Option<Self>) -> Self {
         match refresh {
             Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },

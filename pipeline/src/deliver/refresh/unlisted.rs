@@ -1,8 +1,9 @@
 //! Tables that the source does not list at the end of a refresh of all tables: one with claims waits to be read again.
 //!
-//! A lost grant hides a table. The refresh cannot read it, and its derived rows may be stale. So the lane asks the store
-//! which tables with likely names have claims and are not listed, and asks the source for each of them by its name. A
-//! table that the source does not prove absent becomes an entry of `rereads`, and the lane reads it once it is listed.
+//! A lost grant hides a table. The refresh cannot read it, and its derived rows may be stale. So the lane asks the
+//! store which tables with likely names have claims and are not listed, and asks the source for each of them by its
+//! name. A table that the source does not prove absent becomes an entry of `rereads`, and the lane reads it once it is
+//! listed.
 //!
 //! - A table that is proved absent becomes none: no reading would end its wait. A reconciliation reports its rows.
 //! - A table whose withdrawal is owed, or that was withdrawn while the source was asked, has nothing to be read.
@@ -26,8 +27,8 @@ use crate::records::{Flush, Progress, Refresh, Scope};
 const ASKED_MAX: usize = 1_000;
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// Ends a refresh: returns the flush of the last commit; `None` if the source must be asked first, or the lane ends.
-    /// `hidden` are the tables that it was asked for and that it does not prove absent.
+    /// Ends a refresh: returns the flush of the last commit; `None` if the source must be asked first, or the lane
+    /// ends. `hidden` are the tables that it was asked for and that it does not prove absent.
     pub(super) async fn end(
         &mut self,
         hidden: Option<BTreeSet<ShardId>>,
