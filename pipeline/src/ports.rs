@@ -190,9 +190,10 @@ pub trait RowSource: Send + Sync {
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
-    /// Returns the first row of each of these tables. Each is read at a position of its own between the chunk's two
-    /// watermarks: a table of which the chunk has no row is empty there. While one table is read, statements can change
-    /// the others. There is no next chunk. If one of the tables cannot be read, the fault may be of any of them.
+    /// Returns the first row of each of these tables, of which there is one at least. Each is read at a position of its
+    /// own between the chunk's two watermarks: a table of which the chunk has no row is empty there. While one table is
+    /// read, statements can change the others. There is no next chunk. If one of the tables cannot be read, the fault
+    /// may be of any of them.
     fn first_rows(
         &self,
         tables: &[TableIdentity<'static>],

@@ -73,6 +73,7 @@ impl RowSource for MemorySource {
     }
 
     async fn first_rows(&self, tables: &[TableIdentity<'static>], epoch: u16) -> Result<Chunk, Fault> {
+        assert!(!tables.is_empty(), "a lane asks for one table at least");
         let first = |all: &Rows| -> Vec<u64> { all.keys().take(1).copied().collect() };
         let mut parts = Vec::with_capacity(tables.len());
         for table in tables {

@@ -137,6 +137,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         };
         let tables = self.tables.iter().flatten().filter(is_next);
         let tables: Vec<TableIdentity<'static>> = tables.take(self.empty.next).cloned().collect();
+        // The table in turn may be an entry of `rereads` that waits: its own work comes first.
+        if tables.first().is_none_or(|first| first.shard != table.shard) {
+            return None;
+        }
         let shards = tables.iter().map(|table| table.shard).collect();
         self.changes = ChangedClaims::new(epoch, shards, progress.highest_change);
         self.empty.is_asking = true;
