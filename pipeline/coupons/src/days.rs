@@ -99,7 +99,7 @@ impl DayRun {
     /// Returns whether a reconciliation that ended then is young enough for a day.
     fn is_young(&self, day: Date, ended_at: Timestamp) -> bool {
         let starts_at = self.rules.at(day, self.rules.starts_at);
-        starts_at.is_some_and(|starts_at| ended_at + self.rules.reconciliation_age >= starts_at)
+        starts_at.is_some_and(|starts_at| starts_at.duration_since(ended_at) <= self.rules.reconciliation_age)
     }
 
     /// Returns the source tables that the last good reconciliation does not prove, while the day leaves their users

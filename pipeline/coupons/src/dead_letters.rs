@@ -37,7 +37,7 @@ pub fn requeue(
     let RowState::Failed(outcome) = row.state else { return Err(LeftAlone::NoDeadLetter) };
     row.state = match outcome {
         FailedOutcome::NothingGiven => RowState::Refused(Reason::OtherDay),
-        FailedOutcome::Unknown { first_called_at } if now < first_called_at + memory => {
+        FailedOutcome::Unknown { first_called_at } if now.duration_since(first_called_at) < memory => {
             RowState::Issued { first_called_at }
         }
         FailedOutcome::Unknown { .. } => return Err(LeftAlone::NeedsDecision),

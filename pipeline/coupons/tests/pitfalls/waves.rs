@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use anabranch_coupons::days::rely;
 use anabranch_coupons::ports::Reconciled;
 use anabranch_coupons::records::{DayReconciliation, DayRun, LedgerTokens, RunLedger, Unique, WAVES};
+use jiff::SignedDuration;
 use jiff::civil::{Date, date};
 
 use crate::user::{at, begun, programme};
@@ -32,6 +33,13 @@ fn midnight_waits_for_a_young_reconciliation_until_a_set_time_and_then_follows_t
             assert_eq!(waits_on, !goes_on, "{rule}");
         }
     }
+}
+
+#[test]
+fn an_age_beyond_the_last_year_of_the_calendar_is_kept_by_every_reconciliation() {
+    let mut run = run("");
+    run.rules.reconciliation_age = SignedDuration::MAX;
+    assert!(run.is_due(DAY, at("2027-05-04T00:00:00Z"), Some(at("1970-01-01T00:00:00Z"))));
 }
 
 #[test]
