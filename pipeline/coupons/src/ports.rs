@@ -96,7 +96,7 @@ pub trait Ledger: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<(Timestamp, Vec<MemberState>), Fault>> + Send;
 
-    /// Returns a page of the dead letters of a programme, in the order of their keys.
+    /// Returns a page of the dead letters of a programme ([`LedgerRow::is_letter`]), in the order of their keys.
     fn dead_letters(
         &self,
         programme: &Arc<str>,
