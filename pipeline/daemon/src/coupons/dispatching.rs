@@ -32,8 +32,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 const PAUSE_FACTOR: u32 = 9;
 /// Time that a pass waits for queued messages, at most: it publishes again the messages that the ledger lacks.
 const QUEUE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Dead letters that are counted, at most.
-const LETTERS_MAX: usize = 10_000;
 
 /// Returns the name of the task that dispatches a programme.
 pub fn dispatcher_task(programme: &str) -> String {
@@ -147,7 +145,7 @@ pub async fn pass(
         }
     }
     if passed.fault.is_none() || reach_newest(wiring, programme, &days).await? {
-        store_day_view(wiring, dispatcher, programme, &days).await?;
+        store_day_view(wiring, dispatcher, programme, &days, passed.letters).await?;
     }
     passed.fault.map_or(Ok(days), Err)
 }
@@ -164,6 +162,7 @@ async fn store_day_view(
     dispatcher: &DayDispatcher,
     programme: &Programme,
     days: &[DayPass],
+    letters: Option<u64>,
 ) -> Result<(), Fault> {
     let (log, now) = (wiring.log().await?, Process.now());
     let mut view = match days.last() {
@@ -176,8 +175,10 @@ async fn store_day_view(
             closed_view(dispatcher, programme, DayView { seen_at: now.as_second(), ..view }).await?
         }
     };
-    view.dead_letters =
-        dispatcher.ledger.dead_letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
+    view.dead_letters = match letters {
+        Some(letters) => letters,
+        None => day_view::read(log, &programme.name).await?.dead_letters,
+    };
     if let Err(fault) = day_view::store_newest(log, &programme.name, view).await {
         tracing::debug!(%fault, "the view of the coupon day could not be updated");
     }
