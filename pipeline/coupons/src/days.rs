@@ -210,9 +210,10 @@ pub fn rely(ledger: &mut RunLedger, day: Date, reconciled: Option<&Reconciled>) 
         .map(|reconciled| DayReconciliation { id: reconciled.id.clone(), ended_at: reconciled.ended_at });
 }
 
-/// Adds a user that a restored ledger's row names to the cohort of the day.
+/// Adds a user that a restored ledger's row names to the cohort of the day. A closed run keeps the cohort that its last
+/// report counts.
 pub fn join(ledger: &mut RunLedger, member: Member) {
-    let Some(run) = ledger.run.as_mut() else { return };
+    let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return };
     if !ledger.present.contains(&member) {
         run.count += 1;
         run.sum = run.sum.wrapping_add(hash(member));

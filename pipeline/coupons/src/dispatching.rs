@@ -58,6 +58,8 @@ pub struct DayPassed {
 #[derive(Debug)]
 pub struct Passed {
     pub days: Vec<DayPassed>,
+    /// The first day that is still open.
+    pub oldest_open: Option<Date>,
     /// Dead letters that wait for a person; `None` if they could not be read.
     pub letters: Option<u64>,
     pub fault: Option<Fault>,
@@ -140,13 +142,15 @@ where
             return Err(restored::fault());
         }
         let days = begin_days(&self.ledger, &self.process, programme).await?;
-        let mut passed = Passed { days: Vec::new(), letters: None, fault: None };
-        for day in days {
+        let mut passed = Passed { days: Vec::new(), oldest_open: None, letters: None, fault: None };
+        for day in days.iter().copied() {
             let run = RunKey { programme: programme.name.clone(), day };
             if let Err(fault) = self.day(&run, reports, &mut passed.days).await {
                 passed.fault.get_or_insert(fault);
             }
         }
+        let is_closed = |day: &Date| passed.days.iter().any(|passed| passed.day == *day && passed.is_closed);
+        passed.oldest_open = days.into_iter().find(|day| !is_closed(day));
         let now = self.process.now();
         match resend(&self.ledger, &self.queue, &programme.name, now).await {
             Ok(waiting) => passed.letters = Some(waiting),
