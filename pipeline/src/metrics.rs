@@ -289,7 +289,7 @@ metrics! {
     COUPON_LETTERS = "anabranch_coupon_dead_letters", Gauge, PROGRAMME,
         "Dead letters of all days of the programme: each waits for a person.";
     COUPON_CARRIED = "anabranch_coupon_carried_total", Counter, &["programme", "outcome"],
-        "Users of messages that granters have carried. The outcome is done, or later: the message comes again.";
+        "Users of messages that granters have carried. The outcome is done, or later: another message follows.";
     COUPON_HELD = "anabranch_coupon_held", Gauge, &[],
         "1 while coupons of this process leave the servers to lanes of birthday tables that lag (`coupon_system.lane_lag_ms`); else 0.";
     COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],

@@ -23,7 +23,7 @@ pub const TRIES_MAX: u32 = 3;
 pub enum MessageEnd {
     /// Nothing is left to do for the candidate.
     Done,
-    /// The message comes again later.
+    /// The candidate waits: the message comes again, or a later pass publishes the member again.
     Later,
 }
 
