@@ -230,26 +230,41 @@ impl Workers {
         }
     }
 
-    /// Waits until these messages may be carried; returns their turn and whether lanes lag.
-    async fn turn(&self, messages: &[Message]) -> (Turn<'_>, bool) {
+    /// Waits until these messages may be carried; returns their turn and whether lanes lag. An error is the time for
+    /// which they go back to the queue.
+    async fn turn(&self, messages: &[Message]) -> Result<(Turn<'_>, bool), Duration> {
         // A batch that waits for the rate takes no turn of others.
-        for message in messages {
-            self.rates.keep(message).await;
+        match self.keep_rate(messages).await {
+            Some(wait) => Err(wait),
+            None => Ok(self.pace.turn(|| self.granter.cohort.are_lanes_late()).await),
         }
-        self.pace.turn(|| self.granter.cohort.are_lanes_late()).await
     }
 
-    /// Returns the messages of a run unless they would wait long for its programme's rate while other programmes have
-    /// messages behind them: those go back to the queue, each time for longer.
-    async fn unless_rate_holds_up(&self, deliveries: Vec<CouponDelivery>) -> Option<Vec<CouponDelivery>> {
-        let programme = deliveries.first().map(|delivery| delivery.message.run.programme.clone())?;
-        let wait = self.rates.holds_up_others(&programme).filter(|wait| *wait > PATIENCE);
-        let Some(wait) = wait else { return Some(deliveries) };
-        for delivery in deliveries {
-            let times = u32::try_from(delivery.deliveries).unwrap_or(u32::MAX).max(1);
-            delivery.later(wait.saturating_mul(times).min(PUT_BACK_MAX)).await;
+    /// Waits until the rate of a programme allows messages of one run. Returns the time that they have to wait if they
+    /// would hold up the messages of other programmes for long.
+    async fn keep_rate(&self, messages: &[Message]) -> Option<Duration> {
+        let programme = &messages.first()?.run.programme;
+        let wait = self.rates.holds_up_others(programme);
+        if wait.is_some_and(|wait| wait > PATIENCE) {
+            return wait;
         }
-        None
+        let mut kept = 0;
+        let keep = async {
+            for message in messages {
+                self.rates.keep(message).await;
+                kept += message.members.len();
+            }
+        };
+        if wait.is_none() {
+            keep.await;
+            return None;
+        }
+        // Workers of other parts may have come first.
+        if timeout(PATIENCE, keep).await.is_ok() {
+            return None;
+        }
+        self.rates.give_back(programme, kept);
+        self.rates.holds_up_others(programme)
     }
 
     /// Gives back the rate of users for whom the coupon system was not called.
@@ -261,19 +276,19 @@ impl Workers {
 
     /// Carries messages of one run together, and ends each; `None` if they come again. Columns follow later.
     async fn deliver(&self, deliveries: Vec<CouponDelivery>) -> Result<Option<MessagesCarried>, Fault> {
-        let Some(deliveries) = self.unless_rate_holds_up(deliveries).await else { return Ok(None) };
         let messages: Vec<Message> = deliveries.iter().map(|delivery| delivery.message.clone()).collect();
         let mut notes = Notes::new();
         let turn = tokio::select! {
             biased;
-            () = self.ending.cancelled() => None,
-            turn = notes.during(Box::pin(self.turn(&messages)), || note(from_ref(&deliveries))) => Some(turn),
+            () = self.ending.cancelled() => Err(Duration::ZERO),
+            turn = notes.during(Box::pin(self.turn(&messages)), || note(from_ref(&deliveries))) => turn,
         };
-        let Some((_turn, are_lanes_late)) = turn else {
-            for delivery in deliveries {
-                delivery.later(Duration::ZERO).await;
+        let (_turn, are_lanes_late) = match turn {
+            Ok(turn) => turn,
+            Err(wait) => {
+                put_back(deliveries, wait).await;
+                return Ok(None);
             }
-            return Ok(None);
         };
         let began = Instant::now();
         let carry = Box::pin(self.granter.carry(&messages));
@@ -306,6 +321,14 @@ impl Workers {
                 if is_lasting || fault.code() == Code::CouponLedgerRestored { Err(fault) } else { Ok(None) }
             }
         }
+    }
+}
+
+/// Puts messages back that were not carried, each time for longer.
+async fn put_back(deliveries: Vec<CouponDelivery>, wait: Duration) {
+    for delivery in deliveries {
+        let times = u32::try_from(delivery.deliveries).unwrap_or(u32::MAX).max(1);
+        delivery.later(wait.saturating_mul(times).min(PUT_BACK_MAX)).await;
     }
 }
 
