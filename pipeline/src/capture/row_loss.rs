@@ -29,7 +29,7 @@ pub struct EntityRows {
     pub before: Option<(String, u64)>,
     /// Rows that were counted now.
     pub counted: u64,
-    /// Rows of the tables that were not counted, by the server's estimates.
+    /// Rows of the tables that were not counted, by the server's estimates; 0 = all were counted.
     pub estimated: u64,
 }
 

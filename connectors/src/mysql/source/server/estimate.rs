@@ -58,6 +58,8 @@ impl MysqlSource {
         let until = Instant::now() + COUNTS;
         let mut found = BTreeMap::<Entity, (u64, u64)>::new();
         for (table, estimate) in tables {
+            // A table without statistics may have rows: the sum of estimates says that it was not counted.
+            let estimate = estimate.max(1);
             let (counted, estimated) = found.entry(table.entity).or_default();
             let Some(open) = session.as_mut().filter(|_| Instant::now() < until) else {
                 *estimated += estimate;
