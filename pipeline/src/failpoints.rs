@@ -106,6 +106,9 @@ pub const TAKING_IN: &[&str] = &[
     "coupons-after-take-in",
 ];
 
+/// Points that the command `dispatch letters requeue` reaches, before and after it publishes a letter.
+pub const REQUEUEING: &[&str] = &["coupons-before-requeued", "coupons-after-requeued"];
+
 /// Points that a daemon reaches when it stops in order.
 pub const STOPPING: &[&str] = &["lease-before-release", "lease-after-release"];
 

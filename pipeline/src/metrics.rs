@@ -278,6 +278,8 @@ metrics! {
         "Time from the beginning of the newest coupon day until the wave was frozen.";
     COUPON_OPEN_BEFORE = "anabranch_coupon_open_days", Gauge, PROGRAMME,
         "Coupon days before the newest one that are not closed.";
+    COUPON_OLDEST_OPEN = "anabranch_coupon_oldest_open_timestamp_seconds", Gauge, PROGRAMME,
+        "When the oldest coupon day that is not closed began, since the Unix epoch; absent = every day is closed.";
     COUPON_MEMBERS = "anabranch_coupon_members", Gauge, &["programme", "outcome"],
         "Members of the newest coupon day by outcome: granted, already_granted, refused, failed, in_flight, missed. Their sum is the cohort.";
     COUPON_REFUSED = "anabranch_coupon_refused_members", Gauge, &["programme", "reason"],
@@ -287,7 +289,7 @@ metrics! {
     COUPON_LETTERS = "anabranch_coupon_dead_letters", Gauge, PROGRAMME,
         "Dead letters of all days of the programme: each waits for a person.";
     COUPON_CARRIED = "anabranch_coupon_carried_total", Counter, &["programme", "outcome"],
-        "Users of messages that granters have carried. The outcome is done, or later: the message comes again.";
+        "Users of messages that granters have carried. The outcome is done, or later: another message follows.";
     COUPON_HELD = "anabranch_coupon_held", Gauge, &[],
         "1 while coupons of this process leave the servers to lanes of birthday tables that lag (`coupon_system.lane_lag_ms`); else 0.";
     COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],

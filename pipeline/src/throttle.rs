@@ -55,6 +55,11 @@ impl Throttle {
         self.rows += rows as f64;
     }
 
+    /// Takes further rows, which need not be in the bucket: the next part waits until they would have been.
+    pub fn borrow_rows(&mut self, rows: usize) {
+        self.rows -= rows as f64;
+    }
+
     fn rows_of_part(&self, rate: NonZeroU64) -> f64 {
         (rate.get() as f64 * self.part.as_secs_f64()).clamp(1.0, self.most.get() as f64)
     }
@@ -88,6 +93,16 @@ impl SharedThrottle {
     /// Returns rows to the bucket that were taken but not found.
     pub fn give_back(&self, rows: usize) {
         self.lock().give_back(rows);
+    }
+
+    /// Takes further rows, which need not be in the bucket: the next part waits until they would have been.
+    pub fn borrow_rows(&self, rows: usize) {
+        self.lock().borrow_rows(rows);
+    }
+
+    /// Returns the time until a part is ready.
+    pub fn ready_in(&self) -> Duration {
+        self.lock().ready_at().saturating_duration_since(Instant::now())
     }
 
     fn lock(&self) -> MutexGuard<'_, Throttle> {

@@ -1,6 +1,7 @@
 //! The coupon system of the simulation: it forgets keys, and its books keep every coupon.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use anabranch_connectors::memory::CouponKeys;
 use anabranch_coupons::records::{CouponKey, DayRun, Member, RunKey, Unique};
@@ -39,6 +40,8 @@ pub struct CouponBooks {
     pub unavailable_until: Timestamp,
     /// Until then it answers every request with 429.
     pub busy_until: Timestamp,
+    /// The pause that an answer of 429 asks for, where it names one.
+    pub retry_after: Option<Duration>,
     /// Users whose presence in a call makes it fail with 500, and nothing is done.
     pub failing: BTreeSet<u64>,
     /// The last issue of each row.
@@ -68,6 +71,7 @@ impl CouponBooks {
             down_until: Timestamp::UNIX_EPOCH,
             unavailable_until: Timestamp::UNIX_EPOCH,
             busy_until: Timestamp::UNIX_EPOCH,
+            retry_after: None,
             failing: BTreeSet::new(),
             issued: BTreeMap::new(),
             issued_since_restore: BTreeSet::new(),

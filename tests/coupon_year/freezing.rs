@@ -249,3 +249,25 @@ async fn a_day_with_a_fault_holds_no_other_up_and_the_other_is_handed_on() {
     let days: Vec<_> = passed.days.iter().map(|day| (day.day, day.report.eligible)).collect();
     assert_eq!(days, [(today, 3)]);
 }
+
+#[tokio::test]
+async fn a_noon_whose_reading_fails_leaves_midnights_members_swept_and_its_fault_is_handed_on() {
+    let programme = programme_with("noon_at = '00:00:01'\n");
+    let (ledger, key) = begun_with(programme.clone()).await;
+    // Midnight reads the users of each table, and then its end.
+    let tables = stored(&ledger, &key).await.birthdays(key.day).len();
+    let cohort = Tables { users: 3, ..Tables::new(&ledger, &key, Some(2 * tables + 1)) };
+    let queue = FullQueue(AtomicUsize::new(0));
+    let dispatcher = Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet };
+    let passed = dispatcher.pass(&programme, &Quiet).await.unwrap();
+    assert_eq!(passed.fault.map(|fault| fault.code()), Some(Code::TargetUnreachable));
+    let days: Vec<_> = passed.days.iter().map(|day| (day.frozen, day.report.missed, day.is_closed)).collect();
+    assert_eq!(days, [(1, 3, false)], "midnight's members are counted, and the day waits for noon");
+    assert_eq!(dispatcher.queue.0.load(Ordering::Relaxed), 1, "midnight's members are published");
+    assert_eq!(stored(&dispatcher.ledger, &key).await.frozen, 1);
+
+    // The next pass can read the tables.
+    let passed = dispatcher.pass(&programme, &Quiet).await.unwrap();
+    assert!(passed.fault.is_none());
+    assert_eq!(passed.days.first().map(|day| (day.frozen, day.report.eligible)), Some((2, 3)));
+}

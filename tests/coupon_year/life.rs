@@ -394,16 +394,11 @@ impl Life {
     }
 }
 
-/// The operator handles a dead letter, and queues again a message that was sent by hand.
+/// The operator handles a dead letter. The message about every third user is lost, and a pass sends it again.
 fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
     let row = world.database.rows[key].clone();
     let run = RunKey { programme: key.programme.clone(), day: row.day };
-    let RowState::Failed(outcome) = row.state else {
-        if row.by_hand && !matches!(row.state, RowState::Settled) {
-            world.queue.push((world.now, Message::of(dead_letters::candidate_of(key, &row))));
-        }
-        return;
-    };
+    let RowState::Failed(outcome) = row.state else { return };
     world.books.letters.insert((key.clone(), row.day));
     if world.now < row.changed_at + wait.max(minutes(60)) {
         return;
@@ -421,7 +416,9 @@ fn letter(world: &mut World, key: &CouponKey, wait: SignedDuration) {
     let sent = twins::with_users(world, &run, &[user], |ledger| {
         ledger.users.get_mut(&user).map(|ledger| dead_letters::requeue(ledger, key, KEY_MEMORY))
     });
-    if let Some(Ok(candidate)) = sent {
+    if let Some(Ok(candidate)) = sent
+        && !user.is_multiple_of(3)
+    {
         world.queue.push((now, Message::of(candidate)));
     }
 }

@@ -1,5 +1,7 @@
 //! Outages of a coupon day, each by its name, at each step of a dispatcher or a granter.
 
+use std::time::Duration;
+
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{ATTEMPT_TIMEOUT, FailedOutcome, RowState};
 use anabranch_coupons::reserving::TRIES_MAX;
@@ -47,6 +49,38 @@ fn expect_delay_without_tries(refuse_until: impl FnOnce(&mut CouponBooks, Timest
     script.work_until(14);
     script.expect_everybody_once("after noon");
     assert!(script.life.world().database.rows.values().all(|row| row.tries == 0));
+}
+
+#[test]
+fn a_pause_of_a_second_that_the_coupon_system_asks_for_delays_coupons_by_a_second() {
+    let mut script = Script::new();
+    script.pass().unwrap();
+    let second = SignedDuration::from_secs(1);
+    let mut world = script.life.world();
+    (world.books.busy_until, world.books.retry_after) = (world.now + second, Some(Duration::from_secs(1)));
+    drop(world);
+    script.grant().unwrap();
+    assert!(script.given().is_empty() && !script.life.world().queue.is_empty(), "the message comes again");
+    script.wait(second);
+    script.grant().unwrap();
+    script.expect_everybody_once("after the pause");
+}
+
+#[test]
+fn a_user_whose_source_is_down_keeps_no_message_in_the_queue_and_gets_the_coupon_after_it() {
+    let mut script = Script::new();
+    let unreadable = script.users[0];
+    script.life.world().unreadable.insert(unreadable);
+    script.pass().unwrap();
+    script.grant().unwrap();
+    let others: Vec<_> = script.users[1..].iter().map(|user| (*user, script.day)).collect();
+    assert_eq!(script.given(), others);
+    assert!(script.life.world().queue.is_empty(), "the sweep publishes the user again");
+    script.work_until(1);
+    assert_eq!(script.given(), others);
+    script.life.world().unreadable.clear();
+    script.work_until(2);
+    script.expect_everybody_once("when the source is up again");
 }
 
 #[test]

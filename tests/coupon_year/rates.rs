@@ -1,5 +1,6 @@
 //! The rate of a programme among the granters of several processes, on virtual time.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use anabranch_pipeline::error::Code;
 use anabranch_schemas::celebration::Calendar;
 use jiff::civil::date;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 /// Users a second, and users of a message.
 const RATE: u64 = 100;
@@ -21,8 +22,12 @@ const USERS: u64 = 20;
 const COUNTED: Duration = Duration::from_secs(60);
 
 fn programme() -> Programme {
+    with_rate("birthday", RATE)
+}
+
+fn with_rate(name: &str, rate: u64) -> Programme {
     let text = format!(
-        "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\nrate_per_second = {RATE}\n"
+        "name = '{name}'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\nrate_per_second = {rate}\n"
     );
     Programme::parse_all(&[text.parse().expect("TOML")]).expect("a programme").remove(0)
 }
@@ -88,6 +93,34 @@ async fn a_granter_that_is_tried_again_takes_no_part_in_between_and_remembers_th
     tried.leave(&registers).await.unwrap();
     let other = GranterCount::new("other").report(&registers).await.unwrap();
     assert_eq!(other.get(), 1, "one that cannot grant takes no part");
+}
+
+#[tokio::test(start_paused = true)]
+async fn users_without_a_call_leave_the_rate_to_others() {
+    let (rates, message) = (Rates::new(&[programme()], NonZeroUsize::MIN), message());
+    let began = Instant::now();
+    // A hundred users are called for, each beside 19 whose source is down.
+    for _ in 0..100 {
+        rates.keep(&message).await;
+        rates.give_back(&message.run.programme, message.members.len() - 1);
+    }
+    assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(rates.holds_up_others(&message.run.programme).is_none(), "there is no other programme");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_programme_holds_up_no_fast_one() {
+    let rates = Rates::new(&[with_rate("birthday", 10), with_rate("cinema", 10_000)], NonZeroUsize::MIN);
+    let (slow, began) = (message(), Instant::now());
+    let run = RunKey { programme: "cinema".into(), ..slow.run.clone() };
+    let fast = Message { run, ..slow.clone() };
+    for message in [&slow, &fast, &fast] {
+        rates.keep(message).await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(1));
+    let waits = [&slow, &fast].map(|message| rates.holds_up_others(&message.run.programme));
+    assert!(waits[0] > Some(Duration::from_secs(1)), "it goes back to the queue: {waits:?}");
+    assert!(waits[1] < Some(Duration::from_millis(200)), "{waits:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_coupons::issuing::Chain;
-use anabranch_coupons::ports::{Ledger, Register};
-use anabranch_coupons::records::{Unique, WAVES};
-use anabranch_coupons::restored::compare;
+use anabranch_coupons::ports::{Ledger, Register, Uniques};
+use anabranch_coupons::records::{Candidate, LAST_WORD, Member, RowState, RunKey, Unique, WAVES};
+use anabranch_coupons::restored::{GivenCoupon, compare, take_in};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_schemas::celebration::Calendar;
+use jiff::civil::{Date, date};
 
 use crate::life::Actor;
 use crate::script::{Script, dispatcher, granter};
@@ -75,7 +77,7 @@ fn a_statement_that_was_taken_in_lets_the_day_go_on_and_nobody_gets_a_second_cou
         script.work_until(30);
         script.expect_everybody_once("after the statement");
         if has_ended {
-            assert!(steps > script.users.len(), "the ledger is written for each user");
+            assert!(steps > 4, "rows, register and tokens are written in turn");
             return;
         }
     }
@@ -243,4 +245,47 @@ async fn a_register_that_moves_while_it_is_compared_says_nothing_about_the_ledge
         let (found, ..) = compare(&ledger, &Moving(AtomicUsize::new(0), reads)).await.unwrap();
         assert_eq!(found, expected);
     }
+}
+
+/// A register that takes every token, and the process of the command.
+struct Willing;
+
+impl Register for Willing {
+    async fn read(&self) -> Result<Unique, Fault> {
+        Ok(Unique(4))
+    }
+
+    async fn swap(&self, _: Unique, _: Unique) -> Result<bool, Fault> {
+        Ok(true)
+    }
+}
+
+impl Uniques for Willing {
+    fn fresh(&self) -> Unique {
+        Unique(5)
+    }
+}
+
+#[tokio::test]
+async fn a_statement_of_several_days_and_of_full_parts_is_settled_whole() {
+    let given = |day: Date, user: u64| GivenCoupon {
+        candidate: Candidate {
+            run: RunKey { programme: "birthday".into(), day },
+            member: Member { user, calendar: Calendar::Solar },
+            wave: LAST_WORD,
+        },
+        coupon: "cake".into(),
+    };
+    // Each of the sixteen parts of a day has more coupons than one transaction settles.
+    let of_day = |day: Date, first: u64| (first..first + 1_700).map(move |user| given(day, user));
+    let statement: Vec<GivenCoupon> =
+        of_day(date(2027, 5, 4), 0).chain(of_day(date(2027, 5, 5), 1_700)).collect();
+    let ledger = MemoryLedger::new(Unique(1));
+    take_in(&ledger, &Willing, &Willing, &statement).await.unwrap();
+    for GivenCoupon { candidate: Candidate { run, member, .. }, .. } in &statement {
+        let found = ledger.read_users(run, &[member.user]).await.unwrap();
+        let rows: Vec<_> = found.users[&member.user].rows.values().map(|row| (row.state, row.day)).collect();
+        assert_eq!(rows, [(RowState::Settled, run.day)], "{member:?}");
+    }
+    assert_eq!(ledger.tokens().await.unwrap().latest, Unique(5));
 }

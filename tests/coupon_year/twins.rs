@@ -267,7 +267,8 @@ impl SourceRows for Process {
         let mut answers = Vec::new();
         for (user, also) in users {
             let has_luck = world.random.random_bool(0.995) || world.is_scripted;
-            let is_read = has_luck && world.now >= world.sources_down_until;
+            let is_read =
+                has_luck && world.now >= world.sources_down_until && !world.unreadable.contains(user);
             answers.push(is_read.then(|| source_rows(&world, *user, also)));
         }
         Ok(answers)
@@ -368,6 +369,11 @@ impl CouponSystem for Process {
         let answers = answers(&mut self.lock(), *opened_at, coupons);
         turn().await;
         Ok(answers)
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        let world = self.lock();
+        world.books.retry_after.filter(|_| world.now < world.books.busy_until)
     }
 
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {

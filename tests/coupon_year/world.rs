@@ -113,6 +113,8 @@ pub struct World {
     pub database_down_until: Timestamp,
     /// No source table can be read by key until then.
     pub sources_down_until: Timestamp,
+    /// Users whose source table cannot be read.
+    pub unreadable: BTreeSet<u64>,
     pub copies: Vec<(Timestamp, Database)>,
     pub restored_at: Option<Timestamp>,
     pub register: Unique,
@@ -161,6 +163,7 @@ impl World {
             database,
             database_down_until: now,
             sources_down_until: now,
+            unreadable: BTreeSet::new(),
             copies: Vec::new(),
             restored_at: None,
             register: first,

@@ -1,9 +1,10 @@
 //! Coupon days with one request for each user: everybody gets one coupon, and a dead letter that a person drops is
-//! refused, so its day is closed without that coupon.
+//! refused, so its day is closed without that coupon. A letter that a person sends again reaches a granter.
 
 use std::collections::BTreeSet;
 
 use anabranch_demo::Faults;
+use anabranch_pipeline::failpoints;
 use anabranch_tests::{Daemon, Plan, until};
 use serde_json::json;
 
@@ -42,17 +43,7 @@ async fn a_dead_letter_that_a_person_drops_is_refused_and_the_day_is_closed_with
     let (day, _lanes) = frozen_day().await;
     let user = day.members().first().unwrap().to_string();
     let key = format!("birthday/solar:{}/{user}", day.day.year());
-    let faults = Faults { rejected_keys: vec![key.clone()], ..Faults::default() };
-    day.client().set_faults(&faults).await.unwrap();
-    let _granter = day.installation.run_with(&["--role", "granter"], &[]);
-    let others = day.members().len() - 1;
-    until("the user has a dead letter after three tries, and each other one a coupon", async || {
-        day.age_attempts().await;
-        day.run_day().await.expect_success();
-        let shown = day.shown().await;
-        shown["granted"] == others && shown["failed"] == 1
-    })
-    .await;
+    let _granter = granter_with_a_letter(&day, &key).await;
 
     let listed = day.dispatch(&["letters", "list", "--json"]).await.expect_success().json_lines();
     let [letter] = listed.as_slice() else { panic!("{listed:?}") };
@@ -65,12 +56,7 @@ async fn a_dead_letter_that_a_person_drops_is_refused_and_the_day_is_closed_with
     assert!(left.stdout.is_empty(), "{left:?}");
 
     // The catch-up comes after a reconciliation, and asks for no coupon of the user.
-    day.installation.command(&["reconcile", "--now"]).await.expect_success();
-    until("the run is closed", async || {
-        day.run_day().await.expect_success();
-        day.shown().await["is_closed"] == true
-    })
-    .await;
+    close(&day).await;
     expect_dropped(&day, &user).await;
     expect_nobody_joins_a_closed_day(&day).await;
     let others: BTreeSet<u64> =
@@ -78,6 +64,61 @@ async fn a_dead_letter_that_a_person_drops_is_refused_and_the_day_is_closed_with
     let gifts = day.client().gifts().await.unwrap();
     let given: BTreeSet<u64> = gifts.iter().map(|gift| gift.user.parse().unwrap()).collect();
     assert_eq!((given, gifts.len()), (others.clone(), others.len()), "each other user has one coupon");
+}
+
+/// A granter of a day whose user of this key has a dead letter after three tries, and each other one a coupon.
+async fn granter_with_a_letter(day: &CouponDay, key: &str) -> Daemon {
+    let faults = Faults { rejected_keys: vec![key.to_owned()], ..Faults::default() };
+    day.client().set_faults(&faults).await.unwrap();
+    let granter = day.installation.run_with(&["--role", "granter"], &[]);
+    let others = day.members().len() - 1;
+    until("the user has a dead letter, and each other one a coupon", async || {
+        day.age_attempts().await;
+        day.run_day().await.expect_success();
+        let shown = day.shown().await;
+        shown["granted"] == others && shown["failed"] == 1
+    })
+    .await;
+    granter
+}
+
+/// Reconciles, so that the catch-up can be frozen, and passes until the day is closed.
+async fn close(day: &CouponDay) {
+    day.installation.command(&["reconcile", "--now"]).await.expect_success();
+    until("the run is closed", async || {
+        day.run_day().await.expect_success();
+        day.shown().await["is_closed"] == true
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_letter_that_is_sent_again_for_a_closed_day_gives_its_coupon_though_its_message_is_lost() {
+    let (day, _lanes) = frozen_day().await;
+    let user = day.members().first().unwrap().to_string();
+    let key = format!("birthday/solar:{}/{user}", day.day.year());
+    let _granter = granter_with_a_letter(&day, &key).await;
+    close(&day).await;
+    day.client().set_faults(&Faults::default()).await.unwrap();
+
+    // The command ends after it changed the ledger, and publishes nothing. A second one would send the letter once
+    // more, and so does a pass.
+    day.kill_at(&["dispatch", "letters", "requeue", &key], failpoints::REQUEUEING[0]).await;
+    let listed = day.dispatch(&["letters", "list", "--json"]).await.expect_success().json_lines();
+    let [letter] = listed.as_slice() else { panic!("{listed:?}") };
+    assert_eq!((&letter["key"], &letter["outcome"]), (&json!(key), &json!("sent_again")), "{letter}");
+    let again = day.dispatch(&["letters", "requeue", &key, "--dry-run"]).await.expect_success();
+    assert!(again.stdout.contains("would be sent again"), "{again:?}");
+    until("the user has the coupon", async || {
+        day.run_day().await.expect_success();
+        day.client().gifts().await.unwrap().len() == day.members().len()
+    })
+    .await;
+    until("the letter is decided", async || {
+        day.dispatch(&["letters", "list"]).await.expect_success().stdout.is_empty()
+    })
+    .await;
+    day.expect_everybody_once().await;
 }
 
 /// Expects that status, report and explanation of the closed day say that a person dropped the user's coupon.

@@ -112,7 +112,7 @@ pub async fn read_again(turn: Turn<'static>) {
 
 /// The server lists no table of a database whose grant is missing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_table_that_a_lost_grant_hides_from_a_refresh_is_read_once_the_grant_is_back() {
+async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once_the_grant_is_back() {
     let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let daemon = installation.run();
     insert(&installation, "source-a", TABLE, 1).await;
@@ -120,19 +120,34 @@ async fn a_table_that_a_lost_grant_hides_from_a_refresh_is_read_once_the_grant_i
     until_derived(&installation, 1).await;
     until_derived(&installation, 2).await;
     daemon.until_loaded(&["source-a"]).await;
-    let unlogged = format!("SET SESSION sql_log_bin = 0; DELETE FROM {TABLE} WHERE user_id = 1");
-    installation.execute("source-a", unlogged).await;
 
     let account = "'anabranch_capture'@'127.0.0.1'";
     let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
     let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
-    installation.execute("source-a", format!("{}; {}", grant("user\\_01"), revoke("user\\_%"))).await;
-    let refresh = ["refresh", "--projection", "birthday", "--source", "source-a"];
-    installation.command(&refresh).await.expect_success();
+    let (hide, show) = (
+        format!("{}; {}", grant("user\\_01"), revoke("user\\_%")),
+        format!("{}; {}", grant("user\\_%"), revoke("user\\_01")),
+    );
     let owed = async || daemon.metric("anabranch_refresh_rereads", &[]).await;
+    // A repair of a key in the table.
+    installation.execute("source-a", &hide).await;
+    let refresh = ["refresh", "--projection", "birthday", "--source", "source-a"];
+    let repair = [&refresh[..], &["--table", TABLE, "--key", "1"]].concat();
+    installation.command(&repair).await.expect_success();
+    until("a lane owes the table of the repair", async || owed().await > 0.0).await;
+    assert_ne!(installation.derived(1).await, [], "the repair removed nothing");
+    installation.execute("source-a", &show).await;
+    until("no lane owes a table", async || owed().await == 0.0).await;
+    assert_ne!(installation.derived(1).await, []);
+
+    // A refresh of all tables.
+    let unlogged = format!("SET SESSION sql_log_bin = 0; DELETE FROM {TABLE} WHERE user_id = 1");
+    installation.execute("source-a", unlogged).await;
+    installation.execute("source-a", &hide).await;
+    installation.command(&refresh).await.expect_success();
     until("a lane owes the hidden table", async || owed().await > 0.0).await;
     assert_ne!(installation.derived(1).await, [], "its rows stay as they are");
-    installation.execute("source-a", format!("{}; {}", grant("user\\_%"), revoke("user\\_01"))).await;
+    installation.execute("source-a", &show).await;
     until("no lane owes a table", async || owed().await == 0.0).await;
     assert_eq!(installation.derived(1).await, []);
     installation.expect_equal().await;

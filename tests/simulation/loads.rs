@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,8 +33,14 @@ use crate::script;
 struct StaleSource {
     source: MemorySource,
     old: Mutex<Option<Chunk>>,
-    /// A missing grant hides every table.
+    /// A missing grant hides the first table.
     is_hidden: AtomicBool,
+}
+
+impl StaleSource {
+    fn hides(&self, table: &TableIdentity<'_>) -> bool {
+        self.is_hidden.load(Ordering::Relaxed) && *table == script::table(0)
+    }
 }
 
 impl SourceConnector for StaleSource {
@@ -71,10 +78,9 @@ impl SourceConnector for StaleSource {
 
 impl RowSource for StaleSource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
-        match self.is_hidden.load(Ordering::Relaxed) {
-            true => Ok(Vec::new()),
-            false => self.source.tables().await,
-        }
+        let mut tables = self.source.tables().await?;
+        tables.retain(|table| !self.hides(table));
+        Ok(tables)
     }
 
     fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
@@ -137,7 +143,7 @@ impl RowSource for StaleSource {
     }
 
     async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], epoch: u16) -> Result<Chunk, Fault> {
-        if self.is_hidden.load(Ordering::Relaxed) {
+        if keys.iter().any(|(table, _)| self.hides(table)) {
             return Err(Fault::new(Code::SourceGrantMissing, "a table", "the account may not read it"));
         }
         self.source.rows(keys, epoch).await
@@ -145,9 +151,13 @@ impl RowSource for StaleSource {
 }
 
 fn insert(user: u64) -> Group {
+    insert_into(script::table(0), user)
+}
+
+fn insert_into(table: TableIdentity<'static>, user: u64) -> Group {
     let day = Value::Date { year: 1990, month: 1, day: 3 };
     let after = Some(vec![Value::UInt(user), day]);
-    Group::Rows(vec![vec![ScriptedRow { table: script::table(0), before: None, after }]])
+    Group::Rows(vec![vec![ScriptedRow { table, before: None, after }]])
 }
 
 async fn append(log: &MemoryLog, envelope: Envelope) {
@@ -314,4 +324,45 @@ async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_ba
     OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
     assert_eq!(users(&target), [Cell::UInt(1)]);
+}
+
+/// A repair takes a table for one without rows only if the source proves the table absent.
+#[tokio::test(start_paused = true)]
+async fn a_repair_removes_no_rows_of_a_table_that_lost_its_grant_meanwhile() {
+    let (log, source) = twins();
+    let [hidden, listed, absent] = [0, 1, 2].map(script::table);
+    source.commit(insert(1));
+    source.commit(insert_into(listed.clone(), 2));
+    let begun = end(&source).await;
+    let (id, target) = (one_lane::id("source-0"), one_lane::target());
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let [hidden, listed, absent] = [hidden, listed, absent].map(|table| table.shard);
+    let keys = [hidden, listed, absent].map(|shard| (shard, [1, 2, 9].map(Cell::UInt).to_vec()));
+    let repair = Some(Refresh::new(Scope::Keys(keys.into())));
+    let mut flush = Flush::new(Progress { refresh: repair, ..progress_at(begun.clone()) });
+    for shard in [hidden, listed, absent] {
+        // No table has these rows.
+        let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
+        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
+    }
+    store.commit(&flush).await.unwrap();
+    let Located { position, resume, server } = begun;
+    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let hiding = StaleSource { source, old: Mutex::new(None), is_hidden: AtomicBool::new(true) };
+    let rows = || -> BTreeSet<(ShardId, Cell)> {
+        target.rows().into_keys().map(|(_, shard, key)| (shard, key[0].clone())).collect()
+    };
+    let through = async {
+        sleep(WAIT_MAX).await;
+        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
+        let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
+        assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![hidden]));
+        let left = BTreeSet::from([(hidden, Cell::UInt(9)), (listed, Cell::UInt(2))]);
+        assert_eq!(rows(), left, "its claims stay");
+        hiding.is_hidden.store(false, Ordering::Relaxed);
+        sleep(WAIT_MAX).await;
+    };
+    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
+    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
+    assert_eq!(rows(), BTreeSet::from([(hidden, Cell::UInt(1)), (listed, Cell::UInt(2))]));
 }

@@ -145,6 +145,10 @@ impl CouponSystem for HttpCouponSystem {
         Ok(answers)
     }
 
+    fn pause(&self) -> Option<Duration> {
+        self.refusal().as_ref().map(|(_, until)| until.saturating_duration_since(Instant::now()))
+    }
+
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         let mut known = Vec::with_capacity(keys.len());
         for some in keys.chunks(REQUEST_KEYS_MAX) {

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anabranch_coupons::ports::{Answer, CouponSystem};
 use anabranch_coupons::records::CouponKey;
@@ -188,6 +189,10 @@ impl CouponSystem for MemoryCouponSystem {
         coupons: &[(CouponKey, Arc<str>)],
     ) -> Result<Vec<Answer>, Fault> {
         Ok(lock(&self.0).answers(*opened_at, coupons))
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        None
     }
 
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {

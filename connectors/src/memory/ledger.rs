@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{
     CouponKey, DayRun, LedgerRow, LedgerTokens, Member, MemberState, ProgrammeLedger, RefusedDay, RowChange,
-    RowState, RunKey, RunLedger, Unique, UserLedger, UsersLedger,
+    RunKey, RunLedger, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::Fault;
@@ -210,7 +210,8 @@ impl LedgerState {
         all.into_iter().filter_map(member_state).collect()
     }
 
-    /// Returns at most `limit` dead letters of a programme after a key: failed rows, about which a person decides.
+    /// Returns at most `limit` dead letters of a programme after a key: failed rows, about which a person decides, and
+    /// those that a person sent again.
     pub fn dead_letters(
         &self,
         programme: &Arc<str>,
@@ -218,7 +219,7 @@ impl LedgerState {
         limit: usize,
     ) -> Vec<(CouponKey, LedgerRow)> {
         let is_letter = |(key, row): &(&CouponKey, &LedgerRow)| {
-            key.programme == *programme && matches!(row.state, RowState::Failed(_)) && Some(*key) > after
+            key.programme == *programme && row.is_letter() && Some(*key) > after
         };
         let rows = self.rows.iter().filter(is_letter).take(limit);
         rows.map(|(key, row)| (key.clone(), row.clone())).collect()

@@ -32,8 +32,9 @@ const MAX_MESSAGES: i64 = 50_000;
 const MAX_BYTES: i64 = 128 * 1024 * 1024;
 /// A message that no granter ends is delivered again after this time, which exceeds a call and its transactions.
 pub const ACK_WAIT: Duration = Duration::from_secs(120);
-/// Messages of a part that granters hold at once; messages that wait for their pause count too.
-const ACK_PENDING_MAX: i64 = 1_000;
+/// Messages of a part that granters hold at once. Messages that wait for their pause count too, so any number of them
+/// may wait: those of a slow programme keep none of the others back.
+const ACK_PENDING_MAX: i64 = MAX_MESSAGES;
 /// Messages that are published and not yet acknowledged, at most.
 const IN_FLIGHT_MAX: usize = 256;
 /// Messages that a granter gets at once, at most.

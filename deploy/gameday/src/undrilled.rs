@@ -11,7 +11,7 @@ const DAY_OF_TWO: &str = "it needs a coupon day, and `end_to_end: \
     users_of_a_table_that_no_reconciliation_compares_wait_or_are_missed_and_are_caught_up_once` makes the state";
 
 /// Each alert without a drill, and the reason. Between back-ticks stand a folder of `tests/` and one of its tests.
-const REASONS: [(&str, &str); 17] = [
+const REASONS: [(&str, &str); 18] = [
     (
         "AnabranchLagUnknown",
         "every lane must lose its lag at once while a daemon answers, and no fault of one server does that",
@@ -55,6 +55,7 @@ const REASONS: [(&str, &str); 17] = [
     ("AnabranchCouponDayLate", DAY_OF_TWO),
     ("AnabranchCouponsMissed", DAY_OF_TWO),
     ("AnabranchCouponLetters", DAY),
+    ("AnabranchCouponDayOpen", "a coupon day must stay open for three days, and no drill lasts as long"),
     ("AnabranchCouponSystemAway", DAY),
     ("AnabranchCouponLedgerRestored", DAY),
     (

@@ -1,8 +1,9 @@
 //! The breaker in front of the coupon system, one for all workers of a process.
 //!
 //! It opens after consecutive failures without an answer about any user between them, and whenever the system asks for
-//! a pause. While it is open no worker begins a call. Calls that were under way when it opened do not prolong the
-//! pause, whatever their outcome.
+//! a pause. A pause is as long as the system asks for; if the system names no time, each pause is twice as long as the
+//! one before. While the breaker is open no worker begins a call. Calls that were under way when it opened do not
+//! prolong the pause, whatever their outcome.
 //!
 //! It also decides whose failure an error is. Errors in a row about three users are the system's, and no try counts.
 //! Errors about fewer users are their own, however many there are: so the last user of a day whose calls
@@ -10,6 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -42,6 +44,12 @@ impl Breaker {
         self.state().open_until.is_some_and(|until| now < until)
     }
 
+    /// Returns how long calls have to wait; `None` while they need not.
+    pub fn open_for(&self, now: Timestamp) -> Option<Duration> {
+        let until = self.state().open_until.filter(|until| now < *until)?;
+        Duration::try_from(until.duration_since(now)).ok()
+    }
+
     /// Records that the system answered about a user.
     pub fn answered(&self) {
         *self.state() = State::default();
@@ -58,14 +66,15 @@ impl Breaker {
             }
         }
         if state.failures >= FAILURES_MAX {
-            state.pause(now);
+            state.pause(now, None);
         }
         state.users.len() >= USERS_MAX
     }
 
-    /// Records that the system asks for a pause, or has nothing to give.
-    pub fn paused(&self, now: Timestamp) {
-        self.state().pause(now);
+    /// Records that the system asks for a pause, has nothing to give or cannot be reached. `asked` is the length of the
+    /// pause, if the system named one.
+    pub fn paused(&self, now: Timestamp, asked: Option<Duration>) {
+        self.state().pause(now, asked.and_then(|asked| SignedDuration::try_from(asked).ok()));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -74,13 +83,16 @@ impl Breaker {
 }
 
 impl State {
-    fn pause(&mut self, now: Timestamp) {
+    fn pause(&mut self, now: Timestamp, asked: Option<SignedDuration>) {
         if self.open_until.is_some_and(|until| now < until) {
             return;
         }
-        let factor = 1 << self.pauses.min(4);
-        self.pauses = self.pauses.saturating_add(1);
-        self.open_until = Some(now + (PAUSE_FIRST * factor).min(PAUSE_LAST));
+        let pause = asked.unwrap_or_else(|| {
+            let factor = 1 << self.pauses.min(4);
+            self.pauses = self.pauses.saturating_add(1);
+            (PAUSE_FIRST * factor).min(PAUSE_LAST)
+        });
+        self.open_until = Some(now + pause);
     }
 }
 
@@ -113,13 +125,13 @@ mod tests {
     #[test]
     fn each_pause_is_longer_up_to_the_last() {
         let (breaker, mut now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
-        breaker.paused(now);
+        breaker.paused(now, None);
         now += PAUSE_FIRST;
-        breaker.paused(now);
+        breaker.paused(now, None);
         assert!(breaker.is_open(now + PAUSE_FIRST));
         for _ in 0..40 {
             now += PAUSE_LAST;
-            breaker.paused(now);
+            breaker.paused(now, None);
         }
         assert!(breaker.is_open(now) && !breaker.is_open(now + PAUSE_LAST));
     }
@@ -129,7 +141,19 @@ mod tests {
         let (breaker, now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
         let own = (0..8).filter(|user| !breaker.failed(now, [*user])).count();
         assert_eq!(own, 2, "the others count for no user");
-        breaker.paused(now);
+        breaker.paused(now, None);
         assert!(!breaker.is_open(now + PAUSE_FIRST));
+    }
+    #[test]
+    fn a_pause_that_the_system_asks_for_is_as_long_as_it_asks() {
+        let (breaker, mut now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
+        for _ in 0..5 {
+            breaker.paused(now, Some(Duration::from_secs(1)));
+            assert_eq!(breaker.open_for(now), Some(Duration::from_secs(1)));
+            now += SignedDuration::from_secs(1);
+            assert!(!breaker.is_open(now) && breaker.open_for(now).is_none());
+        }
+        breaker.paused(now, None);
+        assert!(!breaker.is_open(now + PAUSE_FIRST), "pauses that were asked for make no other one longer");
     }
 }

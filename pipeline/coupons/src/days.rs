@@ -99,7 +99,7 @@ impl DayRun {
     /// Returns whether a reconciliation that ended then is young enough for a day.
     fn is_young(&self, day: Date, ended_at: Timestamp) -> bool {
         let starts_at = self.rules.at(day, self.rules.starts_at);
-        starts_at.is_some_and(|starts_at| ended_at + self.rules.reconciliation_age >= starts_at)
+        starts_at.is_some_and(|starts_at| starts_at.duration_since(ended_at) <= self.rules.reconciliation_age)
     }
 
     /// Returns the source tables that the last good reconciliation does not prove, while the day leaves their users
@@ -210,9 +210,10 @@ pub fn rely(ledger: &mut RunLedger, day: Date, reconciled: Option<&Reconciled>) 
         .map(|reconciled| DayReconciliation { id: reconciled.id.clone(), ended_at: reconciled.ended_at });
 }
 
-/// Adds a user that a restored ledger's row names to the cohort of the day.
+/// Adds a user that a restored ledger's row names to the cohort of the day. A closed run keeps the cohort that its last
+/// report counts.
 pub fn join(ledger: &mut RunLedger, member: Member) {
-    let Some(run) = ledger.run.as_mut() else { return };
+    let Some(run) = ledger.run.as_mut().filter(|run| !run.is_closed) else { return };
     if !ledger.present.contains(&member) {
         run.count += 1;
         run.sum = run.sum.wrapping_add(hash(member));

@@ -26,7 +26,8 @@ pub enum LeftAlone {
     NeedsDecision,
 }
 
-/// Sends a dead letter again. One of unknown outcome asks for its key first, so it goes back to the state of a call.
+/// Sends a dead letter again. One of unknown outcome asks for its key first, so it goes back to the state of a call. A
+/// letter that was sent again before stays as it is, because its message may have been lost.
 pub fn requeue(
     ledger: &mut UserLedger,
     key: &CouponKey,
@@ -34,10 +35,13 @@ pub fn requeue(
 ) -> Result<Candidate, LeftAlone> {
     let now = ledger.now;
     let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoDeadLetter)?;
+    if row.is_sent_again() {
+        return Ok(candidate_of(key, row));
+    }
     let RowState::Failed(outcome) = row.state else { return Err(LeftAlone::NoDeadLetter) };
     row.state = match outcome {
         FailedOutcome::NothingGiven => RowState::Refused(Reason::OtherDay),
-        FailedOutcome::Unknown { first_called_at } if now < first_called_at + memory => {
+        FailedOutcome::Unknown { first_called_at } if now.duration_since(first_called_at) < memory => {
             RowState::Issued { first_called_at }
         }
         FailedOutcome::Unknown { .. } => return Err(LeftAlone::NeedsDecision),
@@ -70,7 +74,7 @@ pub fn end(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Resu
     if decision == Decision::NotGiven
         && let Some(row) = ledger.rows.get_mut(&key.occurrence)
     {
-        row.state = RowState::Refused(Reason::Dropped);
+        (row.state, row.by_hand) = (RowState::Refused(Reason::Dropped), false);
         let refused = RefusedDay { wave: LAST_WORD, reason: Reason::Dropped };
         ledger.refusals.insert((row.day, row.calendar), refused);
     }

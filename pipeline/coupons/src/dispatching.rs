@@ -25,6 +25,7 @@ use crate::records::{
     part,
 };
 use crate::report::Report;
+use crate::resending::resend;
 use crate::restored;
 
 /// Members that a sweep reads at once.
@@ -53,10 +54,14 @@ pub struct DayPassed {
     pub is_closed: bool,
 }
 
-/// The findings of a pass: the days that it handled, and the first fault of another day.
+/// The findings of a pass: the days that it swept, or found to wait, and the first fault of any day.
 #[derive(Debug)]
 pub struct Passed {
     pub days: Vec<DayPassed>,
+    /// The first day that is still open.
+    pub oldest_open: Option<Date>,
+    /// Dead letters that wait for a person; `None` if they could not be read.
+    pub letters: Option<u64>,
     pub fault: Option<Fault>,
 }
 
@@ -137,41 +142,65 @@ where
             return Err(restored::fault());
         }
         let days = begin_days(&self.ledger, &self.process, programme).await?;
-        let mut passed = Passed { days: Vec::new(), fault: None };
-        for day in days {
+        let mut passed = Passed { days: Vec::new(), oldest_open: None, letters: None, fault: None };
+        for day in days.iter().copied() {
             let run = RunKey { programme: programme.name.clone(), day };
-            match self.day(&run, reports).await {
-                Ok(day) => passed.days.extend(day),
-                Err(fault) => passed.fault = passed.fault.or(Some(fault)),
+            if let Err(fault) = self.day(&run, reports, &mut passed.days).await {
+                passed.fault.get_or_insert(fault);
             }
+        }
+        let is_closed = |day: &Date| passed.days.iter().any(|passed| passed.day == *day && passed.is_closed);
+        passed.oldest_open = days.into_iter().find(|day| !is_closed(day));
+        let now = self.process.now();
+        match resend(&self.ledger, &self.queue, &programme.name, now).await {
+            Ok(waiting) => passed.letters = Some(waiting),
+            Err(fault) => passed.fault = passed.fault.or(Some(fault)),
         }
         Ok(passed)
     }
 
-    async fn day(&self, key: &RunKey, reports: &impl DayReports) -> Result<Option<DayPassed>, Fault> {
+    /// Freezes the waves of a day that are due, sweeps it, and adds the findings to `days`.
+    ///
+    /// When a later wave cannot be frozen, the members of the earlier ones are swept all the same, and then the fault
+    /// is returned. Such a sweep closes no day, because a wave is missing.
+    async fn day(
+        &self,
+        key: &RunKey,
+        reports: &impl DayReports,
+        days: &mut Vec<DayPassed>,
+    ) -> Result<(), Fault> {
         let mut has_frozen = false;
         loop {
             let reconciled = self.cohort.reconciled().await?;
             let reconciled_at = reconciled.as_ref().map(|reconciled| reconciled.ended_at);
             let (now, run) = self.ledger.with_run(key, &[], |l| (l.now, l.run.clone())).await?;
-            let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(None) };
-            let is_due = run.is_due(key.day, now, reconciled_at);
-            if is_due && self.freeze(key, run.frozen, reconciled.as_ref()).await? {
-                has_frozen = true;
-                continue;
+            let Some(run) = run.filter(|run| !run.is_closed) else { return Ok(()) };
+            let mut unfrozen = Ok(());
+            if run.is_due(key.day, now, reconciled_at) {
+                match self.freeze(key, run.frozen, reconciled.as_ref()).await {
+                    Ok(true) => {
+                        has_frozen = true;
+                        continue;
+                    }
+                    Ok(false) => {}
+                    Err(fault) if run.frozen > 0 => unfrozen = Err(fault),
+                    Err(fault) => return Err(fault),
+                }
             }
             if run.frozen == 0 {
                 // There is nothing to sweep. The day is shown all the same.
                 let is_waiting = run.waits_for_reconciliation(key.day, now, reconciled_at);
                 let report = Report::default();
-                return Ok(Some(DayPassed { day: key.day, frozen: 0, is_waiting, report, is_closed: false }));
+                days.push(DayPassed { day: key.day, frozen: 0, is_waiting, report, is_closed: false });
+                return Ok(());
             }
             let sweep = self.process.fresh();
             let Some(run) = self.ledger.with_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
-                return Ok(None);
+                return unfrozen;
             };
             let unproven = run.unproven_tables(key.day, now, reconciled.as_ref());
-            return self.sweep(key, &run, has_frozen, unproven, reports).await.map(Some);
+            let swept = self.sweep(key, &run, has_frozen, unproven, reports).await;
+            return unfrozen.and(swept.map(|day| days.push(day)));
         }
     }
 
@@ -245,12 +274,9 @@ where
             let (now, page) = self.ledger.member_states(key, after, SWEEP_ROWS).await?;
             let Some(last) = page.last() else { break };
             after = Some(last.member);
+            self.join_strangers(key, &page).await?;
             for member_state in &page {
                 report.add(member_state, key.day);
-                if !member_state.is_member {
-                    let offered = [(member_state.member, Vec::new())];
-                    self.ledger.with_run(key, &offered, |l| join(l, member_state.member)).await?;
-                }
                 let need = need(member_state, key.day, run.frozen, now);
                 open += u64::from(need != MemberNeed::Nothing);
                 if need != MemberNeed::Message {
@@ -277,6 +303,18 @@ where
         let is_closed = self.finish(key, run, open == 0, &mut report, reports).await?;
         tracing::debug!(day = %key.day, has_frozen, open, has_room, is_closed, "the day was swept");
         Ok(DayPassed { day: key.day, frozen: run.frozen, is_waiting: false, report, is_closed })
+    }
+
+    /// Adds the users of a page who have a row of the day and are no members, because the ledger was restored.
+    async fn join_strangers(&self, key: &RunKey, page: &[MemberState]) -> Result<(), Fault> {
+        let strangers = page.iter().filter(|member_state| !member_state.is_member);
+        let offered: Vec<(Member, Vec<ShardId>)> =
+            strangers.map(|stranger| (stranger.member, Vec::new())).collect();
+        if offered.is_empty() {
+            return Ok(());
+        }
+        let join_all = |l: &mut RunLedger| offered.iter().for_each(|(member, _)| join(l, *member));
+        self.ledger.with_run(key, &offered, join_all).await
     }
 
     /// Stores the report that is due, and then closes the run if the sweep found every member done and a second reading

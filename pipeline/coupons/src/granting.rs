@@ -48,8 +48,12 @@ pub struct MessagesCarried {
     pub granted: usize,
     /// Members for whom nothing else is left to do: granted before, refused, or a dead letter.
     pub done: usize,
-    /// Members for whom a message must come again.
+    /// Members for whom something is left to do.
     pub later: Vec<Member>,
+    /// Those of `later` whom any attempt may take at once, so that their message comes again.
+    released: Vec<Member>,
+    /// Members for whom the coupon system was called.
+    pub called: usize,
     /// Users whose columns in birthday tables do not follow yet: see [`Granter::follow`].
     column_updates: Vec<ColumnUpdate>,
 }
@@ -63,8 +67,11 @@ struct ColumnUpdate {
 
 impl MessagesCarried {
     /// Returns how one of the messages ends as a whole.
+    ///
+    /// It ends though members wait for a young attempt or for their source: a pass of the dispatcher publishes them
+    /// again once their rows are old.
     pub fn of(&self, message: &Message) -> MessageEnd {
-        let is_later = message.members.iter().any(|member| self.later.contains(member));
+        let is_later = message.members.iter().any(|member| self.released.contains(member));
         if is_later { MessageEnd::Later } else { MessageEnd::Done }
     }
 
@@ -108,6 +115,7 @@ where
         let Some(Message { run, .. }) = messages.first() else { return Ok(ends) };
         if self.breaker.is_open(self.process.now()) {
             ends.later = messages.iter().flat_map(|message| message.members.iter().copied()).collect();
+            ends.released.clone_from(&ends.later);
             return Ok(ends);
         }
         let candidates = messages.iter().flat_map(Message::candidates).collect();
@@ -150,7 +158,7 @@ where
     /// Opens a connection; a failure counts as one of the system.
     async fn connect(&self) -> Result<C::Connection, Fault> {
         let connection = self.coupons.connect().await;
-        connection.inspect_err(|_| self.breaker.paused(self.process.now()))
+        connection.inspect_err(|_| self.breaker.paused(self.process.now(), self.coupons.pause()))
     }
 
     /// Takes the rows of candidates. Rows that the ledger lacks are decided from the read and written when they are
@@ -263,6 +271,7 @@ where
         let coupons: Vec<_> =
             batch.iter().map(|(held, _)| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
         failpoints::reach("coupons-before-call").await;
+        ends.called += coupons.len();
         let answers = self.coupons.call(connection, &coupons).await?;
         failpoints::reach("coupons-before-settle").await;
         // A key without an answer has an unknown outcome.
@@ -300,6 +309,9 @@ where
             if *answer == Answer::Given {
                 given.push((held.candidate.clone(), held.taken.clone()));
             } else {
+                if answer.has_done_nothing_yet() {
+                    ends.released.push(held.candidate.member);
+                }
                 ends.end(held.candidate.member, carried);
             }
         }
@@ -351,7 +363,7 @@ where
             self.breaker.failed(now, []);
         }
         if has(&[Answer::Busy, Answer::PoolEmpty]) {
-            self.breaker.paused(now);
+            self.breaker.paused(now, self.coupons.pause());
         }
         are_own
     }

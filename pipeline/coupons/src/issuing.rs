@@ -4,8 +4,8 @@ use jiff::civil::Date;
 
 use crate::ports::{Answer, SourceRow};
 use crate::records::{
-    Candidate, CouponKey, FailedOutcome, LedgerRow, LedgerTokens, Reason, RowState, Unique, UserLedger,
-    UsersLedger,
+    ATTEMPT_TIMEOUT, Candidate, CouponKey, FailedOutcome, LedgerRow, LedgerTokens, Reason, RowState, Unique,
+    UserLedger, UsersLedger,
 };
 use crate::reserving::{MessageEnd, TRIES_MAX, TakenRow, judge, judged, own, refuse, reserve_new, unread};
 
@@ -161,7 +161,9 @@ pub fn answered(ledger: &mut UserLedger, taken: &TakenRow, answer: Answer, count
         return MessageEnd::Done;
     }
     if outcome == FailedOutcome::NothingGiven {
-        (row.state, row.changed_at) = (RowState::Reserved, now);
+        // An attempt that was asked to come later is over: the row is old at once, and the next attempt takes it.
+        let changed_at = if answer.has_done_nothing_yet() { now - ATTEMPT_TIMEOUT } else { now };
+        (row.state, row.changed_at) = (RowState::Reserved, changed_at);
     }
     MessageEnd::Later
 }

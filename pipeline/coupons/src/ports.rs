@@ -96,7 +96,7 @@ pub trait Ledger: Send + Sync {
         limit: usize,
     ) -> impl Future<Output = Result<(Timestamp, Vec<MemberState>), Fault>> + Send;
 
-    /// Returns a page of the dead letters of a programme, in the order of their keys.
+    /// Returns a page of the dead letters of a programme ([`LedgerRow::is_letter`]), in the order of their keys.
     fn dead_letters(
         &self,
         programme: &Arc<str>,
@@ -221,6 +221,14 @@ pub enum Answer {
     ConnectionExpired,
 }
 
+impl Answer {
+    /// Returns whether nothing was done and the answer says nothing about the user, so that another call may follow
+    /// after the pause.
+    pub fn has_done_nothing_yet(self) -> bool {
+        matches!(self, Self::Busy | Self::PoolEmpty | Self::ConnectionExpired)
+    }
+}
+
 /// The system that gives out coupons. It remembers keys for a set time.
 pub trait CouponSystem: Send + Sync {
     /// A connection; the other side closes it before [`crate::records::ATTEMPT_TIMEOUT`] is over.
@@ -237,6 +245,9 @@ pub trait CouponSystem: Send + Sync {
         connection: &Self::Connection,
         coupons: &[(CouponKey, Arc<str>)],
     ) -> impl Future<Output = Result<Vec<Answer>, Fault>> + Send;
+
+    /// Returns the rest of the pause that the system asked for last; `None` if it named no time.
+    fn pause(&self) -> Option<Duration>;
 
     /// Returns for each key, in order, whether the system knows it, so that the coupon was given.
     fn knows(&self, keys: &[CouponKey]) -> impl Future<Output = Result<Vec<bool>, Fault>> + Send;

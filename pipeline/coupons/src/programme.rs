@@ -26,6 +26,8 @@ const PAGE_ROWS: u32 = 1_000;
 const RATE_PER_SECOND: u32 = 10_000;
 /// Age of a reconciliation, at most: one each night, and two hours of delay.
 const RECONCILIATION_AGE_HOURS: u32 = 26;
+/// A reconciliation that is older than a year says nothing about a day.
+const RECONCILIATION_AGE_HOURS_MAX: u32 = 8_760;
 /// A gap above two years would refuse coupons that every rule grants.
 const GAP_DAYS_MAX: u32 = 731;
 /// A longer cool-off would refuse a whole occurrence.
@@ -80,6 +82,14 @@ struct RawProgramme {
 }
 
 impl RawProgramme {
+    /// Reports an age that a file may not have. A run that an earlier release began may have it, and stays readable.
+    fn check_age(&self, add_problem: &mut impl FnMut(String, &str)) {
+        if self.reconciliation_age_hours > RECONCILIATION_AGE_HOURS_MAX {
+            let found = format!("`reconciliation_age_hours` is {}", self.reconciliation_age_hours);
+            add_problem(found, "at most 8760, which is a year");
+        }
+    }
+
     /// Reports values that make no sense in themselves.
     fn check(&self, add_problem: &mut impl FnMut(String, &str)) {
         let is_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -203,7 +213,7 @@ pub struct Programme {
     pub leap_day: LeapDayRule,
     /// Days between two celebrated days, at least.
     pub gap_days: u32,
-    /// Days after a change of the birthday in the source row without a coupon; 0 is off.
+    /// Days after a change of the birthday in the source row without a coupon; 0 is off, whatever time the row has.
     pub cool_off_days: u32,
     /// Birthdays that forms fill in for people.
     pub placeholder_dates: Vec<Date>,
@@ -221,7 +231,7 @@ impl Programme {
     pub fn parse_all(tables: &[toml::Table]) -> Result<Vec<Self>, Vec<Fault>> {
         let (mut programmes, mut faults) = (Vec::new(), Vec::new());
         for (number, table) in (1..).zip(tables) {
-            match Self::parse(number, table) {
+            match Self::parse(number, table, true) {
                 Ok(programme) => programmes.push(programme),
                 Err(found) => faults.extend(found),
             }
@@ -238,7 +248,7 @@ impl Programme {
         if faults.is_empty() { Ok(programmes) } else { Err(faults) }
     }
 
-    fn parse(number: usize, table: &toml::Table) -> Result<Self, Vec<Fault>> {
+    fn parse(number: usize, table: &toml::Table, is_configured: bool) -> Result<Self, Vec<Fault>> {
         let raw: RawProgramme = table.clone().try_into().map_err(|error| {
             let name = table.get("name").and_then(toml::Value::as_str);
             let subject =
@@ -251,6 +261,9 @@ impl Programme {
             faults.push(invalid(subject.clone(), found).needs(needed));
         };
         raw.check(&mut add_problem);
+        if is_configured {
+            raw.check_age(&mut add_problem);
+        }
         let rate_per_second = NonZeroU32::new(raw.rate_per_second);
         let page_rows = NonZeroU32::new(raw.page_rows);
         for (key, is_zero) in [
@@ -334,7 +347,7 @@ impl Programme {
         let table: toml::Table = text.parse().map_err(|error| {
             invalid("programme of a run".to_owned(), "its text cannot be read").caused_by(error)
         })?;
-        Self::parse(1, &table).map_err(|mut faults| faults.swap_remove(0))
+        Self::parse(1, &table, false).map_err(|mut faults| faults.swap_remove(0))
     }
 
     /// Returns the instant of a local time: the moment after the leap where the clock leaves it out, the first where it
@@ -384,6 +397,7 @@ mod tests {
             ("", "page_rows = 0", "`page_rows` is 0"),
             ("", "rate_per_second = 0", "`rate_per_second` is 0"),
             ("", "reconciliation_age_hours = 0", "`reconciliation_age_hours` is 0"),
+            ("", "reconciliation_age_hours = 8761", "`reconciliation_age_hours` is 8761"),
             ("", "colour = 'red'", "unknown field `colour`"),
             ("", "calendars = []", "`calendars` is empty"),
             ("", "calendars = ['solar', 'solar']", "names one twice"),
@@ -414,6 +428,14 @@ mod tests {
             let version = programme.version().unwrap();
             assert_eq!((version.to_string().len(), version.to_string().parse()), (8, Ok(version)));
         }
+    }
+
+    #[test]
+    fn a_run_whose_age_of_a_reconciliation_was_never_bounded_is_still_read() {
+        let longest = parse(&[with("", "reconciliation_age_hours = 8760\n")]).unwrap().remove(0);
+        let stored = longest.to_text().unwrap().replace("= 8760", "= 4294967295");
+        let read = Programme::from_text(&stored).unwrap();
+        assert_eq!(read.reconciliation_age, SignedDuration::from_hours(u32::MAX.into()));
     }
 
     #[test]

@@ -126,16 +126,33 @@ impl Rates {
         self.granters.store(granters.get(), Ordering::Relaxed);
     }
 
-    /// Waits until this granter's part of the programme's rate allows the users of a message.
-    ///
-    /// The bucket fills at the rate of all granters, so each user takes as much of it as there are granters.
+    /// Waits until this granter's part of the programme's rate allows the users of a message. Users whom the bucket
+    /// lacks are borrowed from it, so the next message waits for them.
     pub async fn keep(&self, message: &Message) {
         let Some(rate) = self.by_programme.get(&message.run.programme) else { return };
-        let mut left = message.members.len().saturating_mul(self.granters.load(Ordering::Relaxed));
-        while left > 0 {
-            let taken = rate.take().await.get();
-            rate.give_back(taken.saturating_sub(left));
-            left = left.saturating_sub(taken);
+        let wanted = self.part_of(message.members.len());
+        let taken = rate.take().await.get();
+        rate.give_back(taken.saturating_sub(wanted));
+        rate.borrow_rows(wanted.saturating_sub(taken));
+    }
+
+    /// Gives back the part of users for whom no call was made after all.
+    pub fn give_back(&self, programme: &str, users: usize) {
+        if let Some(rate) = self.by_programme.get(programme) {
+            rate.give_back(self.part_of(users));
         }
+    }
+
+    /// Returns how long a message of a programme would wait while messages of other programmes can go on; `None` if
+    /// there is no other programme.
+    pub fn holds_up_others(&self, programme: &str) -> Option<Duration> {
+        let rate = self.by_programme.get(programme).filter(|_| self.by_programme.len() > 1)?;
+        Some(rate.ready_in())
+    }
+
+    /// Returns what so many users take. The bucket fills at the rate of all granters, so each user takes as much of it
+    /// as there are granters.
+    fn part_of(&self, users: usize) -> usize {
+        users.saturating_mul(self.granters.load(Ordering::Relaxed))
     }
 }

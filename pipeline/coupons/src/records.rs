@@ -201,6 +201,16 @@ impl LedgerRow {
         self.state == RowState::Refused(Reason::SourceUnreadable)
     }
 
+    /// Returns whether a person sent the row again, and nobody has decided about it since.
+    pub fn is_sent_again(&self) -> bool {
+        self.by_hand && (self.is_held() || self.state == RowState::Refused(Reason::OtherDay))
+    }
+
+    /// Returns whether the row is listed among the dead letters: it waits for a person, or was sent again by one.
+    pub fn is_letter(&self) -> bool {
+        matches!(self.state, RowState::Failed(_)) || self.is_sent_again()
+    }
+
     /// Returns whether the attempt may still call.
     pub fn is_young(&self, now: Timestamp) -> bool {
         now < self.changed_at + ATTEMPT_TIMEOUT

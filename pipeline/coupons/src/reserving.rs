@@ -23,7 +23,7 @@ pub const TRIES_MAX: u32 = 3;
 pub enum MessageEnd {
     /// Nothing is left to do for the candidate.
     Done,
-    /// The message comes again later.
+    /// The candidate waits: the message comes again, or a later pass publishes the member again.
     Later,
 }
 
@@ -224,7 +224,7 @@ pub fn denied(ledger: &mut UserLedger, taken: &TakenRow, memory: SignedDuration)
     let row = own(ledger, taken.key.occurrence, taken.attempt, true).ok_or(MessageEnd::Later)?;
     let RowState::Issued { first_called_at } = row.state else { return Err(MessageEnd::Later) };
     row.changed_at = now;
-    if now >= first_called_at + memory {
+    if now.duration_since(first_called_at) >= memory {
         // A system that has forgotten the key cannot deny it, so a person decides.
         row.state = RowState::Failed(FailedOutcome::Unknown { first_called_at });
         return Err(MessageEnd::Done);
@@ -264,7 +264,9 @@ pub fn judge(rows: &[SourceRow], taken: &TakenRow, calendar: Calendar, now: Time
     }
     let cool_off = SignedDuration::from_hours(24 * i64::from(taken.run.rules.cool_off_days));
     let changed_at = rows.iter().filter_map(|row| row.changed_at).max();
-    if changed_at.is_some_and(|changed_at| now.duration_since(changed_at) < cool_off) {
+    // A time ahead of the ledger's clock counts as a change of this moment, but only while there is a cool-off.
+    let is_late = |changed_at| !cool_off.is_zero() && now.duration_since(changed_at) < cool_off;
+    if changed_at.is_some_and(is_late) {
         return DueState::NotDue(Reason::ChangedLately);
     }
     DueState::Due

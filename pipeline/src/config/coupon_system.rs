@@ -12,6 +12,8 @@ use super::{Config, Problems, ProjectionConfig, ProjectionKind, TargetStore};
 
 /// Payment systems promise to remember idempotency keys for a day.
 const KEY_MEMORY_HOURS: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
+/// No call is asked for again after a year, because its occurrence is over.
+const KEY_MEMORY_HOURS_MAX: u32 = 8_760;
 /// A call of 100 users takes some ten milliseconds, so eight of them are thousands of users a second.
 const CALLS_IN_FLIGHT: NonZeroUsize = NonZeroUsize::new(8).expect("not zero");
 /// More workers would wait for the rows of the ledger.
@@ -87,7 +89,9 @@ impl CouponSystem {
         };
         let timeout = self.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
         let calls_in_flight = self.calls_in_flight.unwrap_or(CALLS_IN_FLIGHT);
+        let hours = self.key_memory_hours.unwrap_or(KEY_MEMORY_HOURS);
         for (key, found, most) in [
+            ("key_memory_hours", hours.get() as usize, KEY_MEMORY_HOURS_MAX as usize),
             ("timeout_seconds", timeout.get() as usize, TIMEOUT_SECONDS_MAX as usize),
             ("calls_in_flight", calls_in_flight.get(), CALLS_IN_FLIGHT_MAX),
         ] {
@@ -95,7 +99,6 @@ impl CouponSystem {
                 problems.add(&format!("coupon_system.{key}"), found.to_string(), &format!("at most {most}"));
             }
         }
-        let hours = self.key_memory_hours.unwrap_or(KEY_MEMORY_HOURS);
         Some(CouponSystemConfig {
             url: self.url,
             ca_file,

@@ -251,6 +251,11 @@ fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
             "timeout_seconds = 301\ntoken =",
             "coupon_system.timeout_seconds: 301; needed: at most 300",
         ),
+        (
+            "token =",
+            "key_memory_hours = 8761\ntoken =",
+            "coupon_system.key_memory_hours: 8761; needed: at most 8760",
+        ),
         ("token =", "calls_in_flight = 65\ntoken =", "coupon_system.calls_in_flight: 65; needed: at most 64"),
         ("token =", "projections = [\"serials\"]\ntoken =", "coupon_system.projections: `serials`"),
         ("token =", "projections = []\ntoken =", "coupon_system.projections: none"),

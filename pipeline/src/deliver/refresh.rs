@@ -8,7 +8,8 @@
 //! rows when it began has nothing to sweep.
 //!
 //! A refresh of single keys reads their rows; afterwards only the claims of these rows remain, whatever version other
-//! claims of the keys had. A key that changed after the watermark is read again. A condition finds keys in parts.
+//! claims of the keys had. A key that changed after the watermark is read again. A condition finds keys in parts. Keys
+//! of a table that the source may hide stay as they are: the table waits to be read again.
 //!
 //! Tables of which rows changed in a way that row events do not show wait among the *rereads* of the refresh, each with
 //! the position from which on it is to be read. They go before the tables whose turn it is. `comparison.rs` compares
@@ -234,7 +235,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
 
     /// Returns the next phase of the refresh.
     fn next(&mut self, refresh: &Refresh, progress: &Progress) -> Phase<'a> {
-        let source = self.source;
+        let (source, entity) = (self.source, self.entity);
         if let Some(tables) = &self.tables {
             let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
             self.meters.left(left + refresh.rereads.len());
@@ -261,7 +262,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     }
                     Some(Needed::Chunk(after, at)) => (table, after, at),
                     Some(Needed::Rows(keys)) => {
-                        return Phase::Reading(rows_of(source, vec![table], keys, epoch).boxed());
+                        return Phase::Reading(rows_of(source, entity, vec![table], keys, epoch).boxed());
                     }
                     Some(Needed::Stored(_)) => return Phase::Waiting(Step::Stored),
                 }
@@ -269,7 +270,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Work::Keys(keys) => {
                 self.changes = ChangedClaims::new(epoch, keys.keys().copied().collect(), floor);
                 let tables = self.tables.clone().unwrap_or_default();
-                return Phase::Reading(rows_of(source, tables, keys, epoch).boxed());
+                return Phase::Reading(rows_of(source, entity, tables, keys, epoch).boxed());
             }
             Work::List => return Phase::Listing(source.tables().boxed()),
             Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
@@ -293,7 +294,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let (table, after, server) = (&table, after.as_ref(), &server);
             shared.chunk(source, ChunkRequest { table, after, rows, epoch, floor, since, server }).await
         };
-        Phase::Reading(chunk.map_ok(|chunk| Read { found_at: chunk.low, chunk, keys: None }).boxed())
+        Phase::Reading(chunk.map_ok(Read::of_chunk).boxed())
     }
 
     /// Notes a flush that is about to be committed: an older chunk must not overwrite the claims that it changes.
@@ -370,10 +371,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     if let Some(rest) = rest {
                         self.phase = Phase::Waiting(Step::Chunk(read, Some(Box::new(rest))));
                     } else {
-                        self.note_end(refresh, &read);
-                        let shard = *self.changes.shards.first().expect("a chunk was read of something");
-                        flush.progress.refresh =
-                            Some(refresh.after_chunk(shard, &read.chunk, self.is_reread));
+                        flush.progress.refresh = Some(self.after_read(refresh, &read, progress));
                     }
                 }
             },
@@ -404,6 +402,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.repeated = 0;
         self.meters.rows.increment(read.chunk.rows);
         self.empty.note_chunk(refresh, read);
+    }
+
+    /// Returns the refresh after a chunk whose last part is about to be written.
+    fn after_read(&mut self, refresh: &Refresh, read: &Read, progress: &Progress) -> Refresh {
+        self.note_end(refresh, read);
+        let shard = *self.changes.shards.first().expect("a chunk was read of something");
+        let after = refresh.after_chunk(shard, &read.chunk, self.is_reread);
+        self.owe_hidden(after, &read.hidden, progress)
     }
 
     /// Has a chunk read again, after a pause.

@@ -118,6 +118,7 @@ pub mod outbox;
 pub mod registers;
 mod relations;
 pub mod rows;
+mod sent_again;
 pub mod sequence;
 mod shard_rows;
 pub mod source;

@@ -140,6 +140,11 @@ impl Ledger for MySqlLedger {
     }
 
     async fn replace_rows(&self, run: &RunKey, rows: &[RowChange]) -> Result<bool, Fault> {
+        if rows.iter().any(|change| change.before.is_letter() != change.after.is_letter()) {
+            // The list of letters changes as well, and a transaction that reads the rows writes both.
+            let users: Vec<u64> = rows.iter().map(|change| change.user).collect();
+            return self.with_rows(run, &users, |ledger| users::replace(ledger, rows)).await;
+        }
         self.change(&users::replacements(&self.tables, run, rows), rows.len() as u64).await
     }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anabranch_coupons::records::{
-    LedgerRow, LedgerTokens, RefusedDay, RowChange, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
+    LedgerRow, LedgerTokens, RefusedDay, RowChange, RunKey, Unique, UserLedger, UsersLedger, part,
 };
 use anabranch_pipeline::error::Fault;
 use anabranch_schemas::celebration::Occurrence;
@@ -235,8 +235,8 @@ impl<'a> PartChanges<'a> {
                     self.changed.entry(changed).or_default().push(user);
                 }
             }
-            let is_letter = matches!(row.state, RowState::Failed(_));
-            let was_letter = known.is_some_and(|row| matches!(row.state, RowState::Failed(_)));
+            let is_letter = row.is_letter();
+            let was_letter = known.is_some_and(LedgerRow::is_letter);
             if is_letter != was_letter {
                 separate(&mut self.letters);
                 self.letters
@@ -346,6 +346,18 @@ pub(super) fn replacements(tables: &Tables, run: &RunKey, rows: &[RowChange]) ->
     statements.collect::<Vec<_>>().join("; ")
 }
 
+/// Changes the rows in the ledger that was read if each stands as its `before`; returns whether it did.
+pub(super) fn replace(ledger: &mut UsersLedger, rows: &[RowChange]) -> bool {
+    let row_of = |change: &RowChange| ledger.users.get(&change.user)?.rows.get(&change.occurrence);
+    let stand = rows.iter().all(|change| row_of(change) == Some(&change.before));
+    for change in rows.iter().filter(|_| stand) {
+        if let Some(user) = ledger.users.get_mut(&change.user) {
+            user.rows.insert(change.occurrence, change.after.clone());
+        }
+    }
+    stand
+}
+
 /// Returns the statement that replaces the tokens; it fails when the last token is not the expected one.
 pub(super) fn replace_tokens(tables: &Tables, expected: LedgerTokens, tokens: LedgerTokens) -> String {
     let before = tokens.before.map_or("NULL".to_owned(), |before| number_literal(before.0));
@@ -375,6 +387,7 @@ fn list<'u>(users: impl IntoIterator<Item = &'u u64>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_coupons::records::RowState;
     use anabranch_schemas::celebration::Calendar;
 
     use super::*;

@@ -244,6 +244,15 @@ fn a_placeholder_date_and_a_change_within_the_cool_off_give_nothing() {
         |days: i64| SourceRow { changed_at: Some(now - SignedDuration::from_hours(24 * days)), ..born(1990) };
     assert_eq!(judge(&[changed(19)], &taken, SOLAR, now), DueState::NotDue(Reason::ChangedLately));
     assert_eq!(judge(&[changed(20)], &taken, SOLAR, now), DueState::Due);
+    assert_eq!(judge(&[changed(-1)], &taken, SOLAR, now), DueState::NotDue(Reason::ChangedLately));
+    let mut without = User::new("");
+    let candidate = without.day(date(2027, 1, 1), SOLAR);
+    let taken = without.reserve(&candidate).unwrap();
+    assert_eq!(
+        judge(&[changed(-1)], &taken, SOLAR, now),
+        DueState::Due,
+        "no cool-off, whatever the column says"
+    );
 }
 
 #[test]

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_coupons::days::rely;
+use anabranch_coupons::days::{join, rely};
 use anabranch_coupons::ports::Reconciled;
-use anabranch_coupons::records::{DayReconciliation, DayRun, LedgerTokens, RunLedger, Unique, WAVES};
+use anabranch_coupons::records::{DayReconciliation, DayRun, LedgerTokens, Member, RunLedger, Unique, WAVES};
+use anabranch_schemas::celebration::Calendar;
+use jiff::SignedDuration;
 use jiff::civil::{Date, date};
 
 use crate::user::{at, begun, programme};
@@ -35,6 +37,13 @@ fn midnight_waits_for_a_young_reconciliation_until_a_set_time_and_then_follows_t
 }
 
 #[test]
+fn an_age_beyond_the_last_year_of_the_calendar_is_kept_by_every_reconciliation() {
+    let mut run = run("");
+    run.rules.reconciliation_age = SignedDuration::MAX;
+    assert!(run.is_due(DAY, at("2027-05-04T00:00:00Z"), Some(at("1970-01-01T00:00:00Z"))));
+}
+
+#[test]
 fn noon_waits_for_no_reconciliation_and_the_catch_up_for_one_that_saw_the_whole_day() {
     let frozen = |frozen| DayRun { frozen, ..run("") };
     let noon = ["2027-05-04T11:59:59Z", "2027-05-04T12:00:00Z"].map(at);
@@ -44,6 +53,23 @@ fn noon_waits_for_no_reconciliation_and_the_catch_up_for_one_that_saw_the_whole_
     assert_eq!(ended.map(|reconciled_at| frozen(2).is_due(DAY, later, reconciled_at)), [false, false, true]);
     assert!(!frozen(WAVES).is_due(DAY, later, Some(later)), "there is no further wave");
     assert!(!frozen(1).waits_for_reconciliation(DAY, later, None), "midnight is frozen");
+}
+
+#[test]
+fn a_user_joins_the_cohort_of_an_open_day_and_none_joins_a_closed_one() {
+    let member = Member { user: 7, calendar: Calendar::Solar };
+    for is_closed in [false, true] {
+        let mut ledger = RunLedger {
+            now: at("2027-05-06T00:00:00Z"),
+            run: Some(DayRun { is_closed, ..run("") }),
+            tokens: LedgerTokens { latest: Unique(1), before: None },
+            present: BTreeSet::new(),
+            added: Vec::new(),
+        };
+        join(&mut ledger, member);
+        let joined = u64::from(!is_closed);
+        assert_eq!((ledger.run.unwrap().count, ledger.added.len() as u64), (joined, joined));
+    }
 }
 
 #[test]

@@ -77,6 +77,19 @@ fn a_letter_of_unknown_outcome_that_is_sent_again_asks_for_its_key_before_it_cal
 }
 
 #[test]
+fn a_memory_beyond_the_last_year_of_the_calendar_forgets_no_key() {
+    let mut user = User::new("");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let taken = user.reserve(&candidate).unwrap();
+    assert_eq!(user.issue(&candidate, &taken), Ok(()));
+    assert_eq!(answered(&mut user.ledger, &taken, Answer::Mismatch, true), MessageEnd::Done);
+    user.ledger.now += ATTEMPT_TIMEOUT;
+    let sent = requeue(&mut user.ledger, &taken.key, SignedDuration::MAX).unwrap();
+    let again = user.reserve(&sent).unwrap();
+    assert_eq!(denied(&mut user.ledger, &again, SignedDuration::MAX), Ok(()));
+}
+
+#[test]
 fn a_letter_that_a_person_ends_has_its_coupon_or_is_refused_in_every_later_wave() {
     for (decision, expected) in
         [(Decision::Given, RowState::Settled), (Decision::NotGiven, RowState::Refused(Reason::Dropped))]

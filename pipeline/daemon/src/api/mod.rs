@@ -261,6 +261,9 @@ async fn openapi() -> impl IntoResponse {
 
 async fn metrics(State(Shared(shown)): State<Shared>) -> impl IntoResponse {
     gauge!(names::HTTP_IN_FLIGHT).set(shown.guard.in_flight() as f64);
+    if let Some(flux) = &shown.context.flux {
+        flux.show_used();
+    }
     let text = shown.context.metrics.scrape(&shown.context.observatory);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text)
 }

@@ -82,7 +82,7 @@ struct BeginAnewView<'a> {
     projections: BTreeMap<&'a str, usize>,
     /// Targets that did not answer: their lanes begin anew when they are back.
     away: Vec<String>,
-    /// Rows of the source before and now, by entity; none for a repeated request.
+    /// Rows of the source before and now, by entity; none for a repeated request, and none if their count failed.
     rows: Vec<RowsView<'a>>,
 }
 

@@ -10,13 +10,14 @@ use anabranch_pipeline::error::Fault;
 use jiff::SignedDuration;
 
 use super::cohort::DayTables;
+use super::copies::QueueWithoutCopies;
 use super::lane_lag::LaneLag;
 use super::process::Process;
 use super::register::LedgerRegister;
-use crate::wiring::{CouponCaller, CouponLedger, CouponQueue, CouponSources, Wiring};
+use crate::wiring::{CouponCaller, CouponLedger, CouponSources, Wiring};
 
 /// A dispatcher on the real servers.
-pub type DayDispatcher = Dispatcher<CouponLedger, DayTables, CouponQueue, LedgerRegister, Process>;
+pub type DayDispatcher = Dispatcher<CouponLedger, DayTables, QueueWithoutCopies, LedgerRegister, Process>;
 /// A granter on the real servers.
 pub type DayGranter = Granter<CouponLedger, CouponSources, CouponCaller, DayTables, LedgerRegister, Process>;
 
@@ -30,7 +31,7 @@ pub async fn dispatcher(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayDispat
     Ok(Dispatcher {
         ledger: wiring.coupon_ledger().await?,
         cohort: cohort(wiring, lane_lag)?,
-        queue: wiring.work_queue().await?,
+        queue: QueueWithoutCopies::new(wiring.work_queue().await?, &super::programmes(wiring.config())?),
         register: LedgerRegister(wiring.clone()),
         process: Process,
     })

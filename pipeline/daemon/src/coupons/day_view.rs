@@ -54,6 +54,9 @@ pub struct DayView {
     pub dead_letters: u64,
     /// Earlier days that are not closed yet.
     pub open_before: u64,
+    /// Start of the oldest day that is not closed, seconds since the Unix epoch; `None` = every day is closed.
+    #[serde(default)]
+    pub oldest_open_at: Option<i64>,
     /// Time at which the dispatcher saw the day, seconds since the Unix epoch.
     pub seen_at: i64,
 }
@@ -82,6 +85,7 @@ impl DayView {
             held: report.held,
             dead_letters: 0,
             open_before,
+            oldest_open_at: None,
             seen_at: now.as_second(),
         }
     }

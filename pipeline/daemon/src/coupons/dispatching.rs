@@ -32,8 +32,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 const PAUSE_FACTOR: u32 = 9;
 /// Time that a pass waits for queued messages, at most: it publishes again the messages that the ledger lacks.
 const QUEUE_WAIT_MAX: Duration = Duration::from_secs(60);
-/// Dead letters that are counted, at most.
-const LETTERS_MAX: usize = 10_000;
 
 /// Returns the name of the task that dispatches a programme.
 pub fn dispatcher_task(programme: &str) -> String {
@@ -147,7 +145,8 @@ pub async fn pass(
         }
     }
     if passed.fault.is_none() || reach_newest(wiring, programme, &days).await? {
-        store_day_view(wiring, dispatcher, programme, &days).await?;
+        let open = (passed.oldest_open, passed.letters);
+        store_day_view(wiring, dispatcher, programme, &days, open).await?;
     }
     passed.fault.map_or(Ok(days), Err)
 }
@@ -158,12 +157,13 @@ async fn reach_newest(wiring: &Wiring, programme: &Programme, days: &[DayPass]) 
     Ok(days.last().is_some_and(|last| shown.day <= Some(last.day.to_string())))
 }
 
-/// Stores the newest day for `status`, metrics and the page.
+/// Stores the newest day for `status`, metrics and the page, with the oldest open day and the number of dead letters.
 async fn store_day_view(
     wiring: &Wiring,
     dispatcher: &DayDispatcher,
     programme: &Programme,
     days: &[DayPass],
+    (oldest_open, letters): (Option<Date>, Option<u64>),
 ) -> Result<(), Fault> {
     let (log, now) = (wiring.log().await?, Process.now());
     let mut view = match days.last() {
@@ -173,11 +173,16 @@ async fn store_day_view(
         }
         None => {
             let view = day_view::read(log, &programme.name).await?;
-            closed_view(dispatcher, programme, DayView { seen_at: now.as_second(), ..view }).await?
+            let view = DayView { seen_at: now.as_second(), open_before: 0, ..view };
+            closed_view(dispatcher, programme, view).await?
         }
     };
-    view.dead_letters =
-        dispatcher.ledger.dead_letters(&programme.name, None, LETTERS_MAX).await?.len() as u64;
+    let begins = |day| programme.at(day, programme.starts_at);
+    view.oldest_open_at = oldest_open.and_then(begins).map(Timestamp::as_second);
+    view.dead_letters = match letters {
+        Some(letters) => letters,
+        None => day_view::read(log, &programme.name).await?.dead_letters,
+    };
     if let Err(fault) = day_view::store_newest(log, &programme.name, view).await {
         tracing::debug!(%fault, "the view of the coupon day could not be updated");
     }

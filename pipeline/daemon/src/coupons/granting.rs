@@ -5,7 +5,7 @@
 //! taken to its end also when the task ends, because an attempt that is cut off waits half an hour. Messages of few
 //! users are carried together, and columns of birthday tables are written during the next messages. While lanes lag,
 //! one batch at a time is carried (`lane_lag.rs`). The granters of all processes share the rate of a programme. They
-//! hold their messages while they wait for it (`holding.rs`).
+//! hold their messages while they wait for it (`holding.rs`), or put them back while other programmes have messages.
 
 use std::future::ready;
 use std::num::NonZeroUsize;
@@ -40,8 +40,16 @@ use crate::wiring::{CouponDelivery, CouponQueuePart, CouponSources, Wiring};
 pub const GRANTER_TASK: &str = "granter";
 /// Members that a part has at hand, about: a second batch is there when the first is through.
 const MEMBERS_AT_HAND: usize = 2 * MEMBERS_MAX;
-/// Time after which a message comes again when not all of its members could be carried.
+/// Time after which messages come again that could not be carried.
 const LATER: Duration = Duration::from_secs(30);
+/// Time after which a message comes again that the coupon system put off. Workers wait for the end of the pause.
+const RELEASED: Duration = Duration::from_secs(1);
+/// Pauses of the coupon system that workers wait for; a longer one ends the task.
+const SHORT_PAUSE: Duration = Duration::from_secs(10);
+/// A message that would wait longer for its programme's rate goes back, so that those of other programmes go on.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Time for which such a message goes back, at most.
+const PUT_BACK_MAX: Duration = Duration::from_secs(60);
 /// Messages in a row whose faults end the task: so many failures are not due to the users of the messages.
 const FAULTS_MAX: u32 = 8;
 /// Time that the end of the task waits for the register of granters, at most.
@@ -175,7 +183,7 @@ impl Workers {
     ) -> Result<(), Fault> {
         let mut at_hand = MEMBERS_AT_HAND / MEMBERS_MAX;
         while !self.ending.is_cancelled() {
-            self.require_closed_breaker()?;
+            self.wait_for_breaker().await?;
             let deliveries = tokio::select! {
                 () = self.ending.cancelled() => break,
                 deliveries = part.next(at_hand) => deliveries?,
@@ -197,6 +205,17 @@ impl Workers {
         Ok(())
     }
 
+    /// Waits for the end of a short pause; a long one is a fault.
+    async fn wait_for_breaker(&self) -> Result<(), Fault> {
+        while let Some(pause) = self.breaker.open_for(Process.now()).filter(|pause| *pause <= SHORT_PAUSE) {
+            tokio::select! {
+                () = self.ending.cancelled() => return Ok(()),
+                () = sleep(pause) => {}
+            }
+        }
+        self.require_closed_breaker()
+    }
+
     /// Returns a fault while the breaker is open: the task is then tried again, and `status` shows the fault.
     fn require_closed_breaker(&self) -> Result<(), Fault> {
         let is_open = self.breaker.is_open(Process.now());
@@ -211,13 +230,48 @@ impl Workers {
         }
     }
 
-    /// Waits until these messages may be carried; returns their turn and whether lanes lag.
-    async fn turn(&self, messages: &[Message]) -> (Turn<'_>, bool) {
+    /// Waits until these messages may be carried; returns their turn and whether lanes lag. An error is the time for
+    /// which they go back to the queue.
+    async fn turn(&self, messages: &[Message]) -> Result<(Turn<'_>, bool), Duration> {
         // A batch that waits for the rate takes no turn of others.
-        for message in messages {
-            self.rates.keep(message).await;
+        match self.keep_rate(messages).await {
+            Some(wait) => Err(wait),
+            None => Ok(self.pace.turn(|| self.granter.cohort.are_lanes_late()).await),
         }
-        self.pace.turn(|| self.granter.cohort.are_lanes_late()).await
+    }
+
+    /// Waits until the rate of a programme allows messages of one run. Returns the time that they have to wait if they
+    /// would hold up the messages of other programmes for long.
+    async fn keep_rate(&self, messages: &[Message]) -> Option<Duration> {
+        let programme = &messages.first()?.run.programme;
+        let wait = self.rates.holds_up_others(programme);
+        if wait.is_some_and(|wait| wait > PATIENCE) {
+            return wait;
+        }
+        let mut kept = 0;
+        let keep = async {
+            for message in messages {
+                self.rates.keep(message).await;
+                kept += message.members.len();
+            }
+        };
+        if wait.is_none() {
+            keep.await;
+            return None;
+        }
+        // Workers of other parts may have come first.
+        if timeout(PATIENCE, keep).await.is_ok() {
+            return None;
+        }
+        self.rates.give_back(programme, kept);
+        self.rates.holds_up_others(programme)
+    }
+
+    /// Gives back the rate of users for whom the coupon system was not called.
+    fn give_back(&self, messages: &[Message], carried: &MessagesCarried) {
+        let Some(message) = messages.first() else { return };
+        let users: usize = messages.iter().map(|message| message.members.len()).sum();
+        self.rates.give_back(&message.run.programme, users.saturating_sub(carried.called));
     }
 
     /// Carries messages of one run together, and ends each; `None` if they come again. Columns follow later.
@@ -226,14 +280,15 @@ impl Workers {
         let mut notes = Notes::new();
         let turn = tokio::select! {
             biased;
-            () = self.ending.cancelled() => None,
-            turn = notes.during(Box::pin(self.turn(&messages)), || note(from_ref(&deliveries))) => Some(turn),
+            () = self.ending.cancelled() => Err(Duration::ZERO),
+            turn = notes.during(Box::pin(self.turn(&messages)), || note(from_ref(&deliveries))) => turn,
         };
-        let Some((_turn, are_lanes_late)) = turn else {
-            for delivery in deliveries {
-                delivery.later(Duration::ZERO).await;
+        let (_turn, are_lanes_late) = match turn {
+            Ok(turn) => turn,
+            Err(wait) => {
+                put_back(deliveries, wait).await;
+                return Ok(None);
             }
-            return Ok(None);
         };
         let began = Instant::now();
         let carry = Box::pin(self.granter.carry(&messages));
@@ -244,20 +299,14 @@ impl Workers {
                 self.faults_in_a_row.store(0, Ordering::Relaxed);
                 self.handle.well();
                 count(&messages, carried);
+                self.give_back(&messages, carried);
             }
             Err(fault) => {
                 counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
                 tracing::debug!(%fault, "messages of the work queue will be delivered again");
             }
         }
-        for delivery in deliveries {
-            let is_done = carried.as_ref().is_ok_and(|ends| ends.of(&delivery.message) == MessageEnd::Done);
-            if is_done {
-                delivery.acknowledge().await;
-            } else {
-                delivery.later(LATER).await;
-            }
-        }
+        end(deliveries, carried.as_ref().ok()).await;
         if are_lanes_late {
             // No other batch begins meanwhile. The end of the task does not wait for the pause.
             tokio::select! {
@@ -271,6 +320,25 @@ impl Workers {
                 let is_lasting = self.faults_in_a_row.fetch_add(1, Ordering::Relaxed) + 1 >= FAULTS_MAX;
                 if is_lasting || fault.code() == Code::CouponLedgerRestored { Err(fault) } else { Ok(None) }
             }
+        }
+    }
+}
+
+/// Puts messages back that were not carried, each time for longer.
+async fn put_back(deliveries: Vec<CouponDelivery>, wait: Duration) {
+    for delivery in deliveries {
+        let times = u32::try_from(delivery.deliveries).unwrap_or(u32::MAX).max(1);
+        delivery.later(wait.saturating_mul(times).min(PUT_BACK_MAX)).await;
+    }
+}
+
+/// Ends messages that were carried together, or has them come again: all of them after a fault.
+async fn end(deliveries: Vec<CouponDelivery>, carried: Option<&MessagesCarried>) {
+    for delivery in deliveries {
+        match carried {
+            Some(ends) if ends.of(&delivery.message) == MessageEnd::Done => delivery.acknowledge().await,
+            Some(_) => delivery.later(RELEASED).await,
+            None => delivery.later(LATER).await,
         }
     }
 }

@@ -3,12 +3,13 @@
 //! `assembly.rs` puts them together. `dispatching.rs` is the task of a dispatcher, `granting.rs` that of a granter.
 //! `cohort.rs` adds barrier and last good reconciliation to the birthday tables. `lane_lag.rs` says when a day leaves
 //! the servers to the lanes, `lane_verdict.rs` shares that among all tasks of a process, and `pace.rs` says how many
-//! batches are carried then. `holding.rs` holds messages while they wait. `register.rs` holds the ledger's token,
-//! `day_view.rs` holds the newest day for display, `days.rs` begins days by hand, and `reports.rs` signs reports of
-//! days.
+//! batches are carried then. `holding.rs` holds messages while they wait, and `copies.rs` keeps copies of them out of
+//! the queue. `register.rs` holds the ledger's token, `day_view.rs` holds the newest day for display, `days.rs` begins
+//! days by hand, and `reports.rs` signs reports of days.
 
 mod assembly;
 mod cohort;
+mod copies;
 mod day_view;
 mod days;
 mod dispatching;

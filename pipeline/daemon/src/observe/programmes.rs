@@ -92,6 +92,12 @@ impl Observatory {
             shown.metric(metric);
             days.iter().for_each(|(name, day)| shown.sample(&[("programme", name)], value(day)));
         }
+        shown.metric(names::COUPON_OLDEST_OPEN);
+        for (name, day) in &days {
+            if let Some(at) = day.oldest_open_at {
+                shown.sample(&[("programme", name)], at as f64);
+            }
+        }
         shown.metric(names::COUPON_FREEZE_DELAY);
         for (name, day) in &days {
             for (wave, at) in WAVES.iter().zip(&day.frozen_at) {

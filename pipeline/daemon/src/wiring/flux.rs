@@ -76,6 +76,11 @@ impl FluxIdentifiers {
         raise(self.wiring.log().await?, self.issuer.sequence(), self.config.region, skipped).await
     }
 
+    /// Shows the share that the fullest counter has used today.
+    pub fn show_used(&self) {
+        self.issuer.show_used(self.today());
+    }
+
     fn today(&self) -> Date {
         let now =
             i64::try_from(wall_clock::now_ms()).ok().and_then(|now| Timestamp::from_millisecond(now).ok());

@@ -64,6 +64,11 @@ impl ChangedClaims {
         Changed { keys, tables }
     }
 
+    /// Whether the feed withdrew a table as a whole since noting began.
+    pub(super) fn was_withdrawn(&self, shard: ShardId) -> bool {
+        self.withdrawn.contains_key(&shard)
+    }
+
     pub(super) fn has_changed(&self, table: u32, shard: ShardId, key: &[Cell], low: Lsn) -> bool {
         self.withdrawn.get(&shard).is_some_and(|lsn| *lsn > low)
             || (!self.claims.is_empty())

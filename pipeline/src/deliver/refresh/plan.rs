@@ -301,7 +301,7 @@ mod tests {
             let chunk = Chunk { low, high: low, server, payload, rows: 0, next: None };
             let (progress, changes) = (&progress, &changes);
             let judged = Judged { refresh, progress, changes, source_column: 0, repeated: 0, is_compared };
-            judged.verdict(&Read { found_at: low, chunk, keys: None })
+            judged.verdict(&Read::of_chunk(chunk))
         };
         let waiting = Refresh::with_reread(None, shard, at(320));
         let again = Verdict::Again("the table changed without row events since");

@@ -1,13 +1,14 @@
 //! Reads rows of single keys for a refresh: keys that are named, or that a condition finds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
-use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::codec::{self, CodecError};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
+use super::unlisted::hidden_of;
 use crate::error::{Code, Fault};
 use crate::ports::RowSource;
 use crate::projections::key_of;
@@ -21,6 +22,15 @@ pub(super) struct Read {
     pub found_at: Lsn,
     /// Keys of the rows: afterwards only the claims of these rows remain. `None` = the read is not of single keys.
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
+    /// Tables of further keys that were not read, because the source may hide the tables.
+    pub hidden: BTreeSet<ShardId>,
+}
+
+impl Read {
+    /// Returns a read that is not of single keys.
+    pub(super) fn of_chunk(chunk: Chunk) -> Self {
+        Self { found_at: chunk.low, chunk, keys: None, hidden: BTreeSet::new() }
+    }
 }
 
 /// Reads a part of the rows that a condition finds, with all other rows of their keys.
@@ -47,7 +57,7 @@ pub(super) async fn rows_where<S: RowSource>(
         true => found,
         false => Chunk { next: found.next, ..source.rows(&[(table.clone(), keys.clone())], epoch).await? },
     };
-    Ok(Read { chunk, found_at, keys: Some([(table.shard, keys)].into()) })
+    Ok(Read { chunk, found_at, keys: Some([(table.shard, keys)].into()), hidden: BTreeSet::new() })
 }
 
 fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
@@ -55,11 +65,13 @@ fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
     Fault::new(Code::Internal, table, "a chunk cannot be read").caused_by(error)
 }
 
-/// Reads the rows of these keys. A missing table has none, at a watermark after which it still does not exist.
+/// Reads the rows of these keys. A table that is proved absent has none, at a watermark after which it still does not
+/// exist. Keys of a table that the source may hide are not read.
 pub(super) async fn rows_of<S: RowSource>(
     source: &S,
+    entity: Entity,
     mut tables: Vec<TableIdentity<'static>>,
-    keys: BTreeMap<ShardId, Vec<Cell>>,
+    mut keys: BTreeMap<ShardId, Vec<Cell>>,
     epoch: u16,
 ) -> Result<Read, Fault> {
     loop {
@@ -80,7 +92,10 @@ pub(super) async fn rows_of<S: RowSource>(
             tables = source.tables().await?;
         }
         if tables.iter().all(|table| is_known(table.shard) || !keys.contains_key(&table.shard)) {
-            return Ok(Read { found_at: chunk.low, chunk, keys: Some(keys) });
+            let unlisted = keys.keys().copied().filter(|shard| !is_known(*shard)).collect();
+            let hidden = hidden_of(source, entity, &unlisted, epoch).await?;
+            keys.retain(|shard, _| !hidden.contains(shard));
+            return Ok(Read { found_at: chunk.low, chunk, keys: Some(keys), hidden });
         }
     }
 }

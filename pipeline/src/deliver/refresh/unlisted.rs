@@ -1,4 +1,4 @@
-//! Tables that the source does not list at the end of a refresh of all tables: one with claims waits to be read again.
+//! Tables that the source does not list: at the end of a refresh of all tables, and in a repair of keys.
 //!
 //! A lost grant hides a table. The refresh cannot read it, and its derived rows may be stale. So the lane asks the
 //! store which tables with likely names have claims and are not listed, and asks the source for each of them by its
@@ -9,10 +9,14 @@
 //! - A table whose withdrawal is owed, or that was withdrawn while the source was asked, has nothing to be read.
 //! - A lane that had no rows when it began has no such claims.
 //! - A store of documents cannot say of which tables it has claims, so a hidden table is not noticed there.
+//!
+//! A repair of keys asks for its own unlisted tables in the same way, in any store. A table that is proved absent has
+//! no rows of these keys. Any other one becomes an entry, and the repair leaves its claims as they are.
 
 use std::collections::BTreeSet;
 
-use anabranch_schemas::change::TableIdentity;
+use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use futures::FutureExt;
 
@@ -60,6 +64,31 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.changes = ChangedClaims::default();
         flush.progress.refresh = owed.after_scope();
         Ok(Some(flush))
+    }
+
+    /// Returns the refresh after a chunk, with an entry for each of the tables that the source may hide.
+    pub(super) fn owe_hidden(
+        &mut self,
+        after: Refresh,
+        hidden: &BTreeSet<ShardId>,
+        progress: &Progress,
+    ) -> Refresh {
+        // The feed may have withdrawn or retired some meanwhile: nothing of them waits to be read.
+        let is_gone = |shard: ShardId| {
+            self.retired.contains(&shard)
+                || self.changes.was_withdrawn(shard)
+                || progress.withdrawals.contains(shard)
+        };
+        let hidden: BTreeSet<ShardId> = hidden.iter().copied().filter(|shard| !is_gone(*shard)).collect();
+        if hidden.is_empty() {
+            return after;
+        }
+        tracing::warn!(
+            lane = %self.id, tables = hidden.len(),
+            "the source hides tables with keys to repair: the lane reads these tables again once it lists them"
+        );
+        self.changes = ChangedClaims::default();
+        after_repair(&after, &hidden, progress.position)
     }
 
     /// Returns the phase in which the source is asked for unlisted tables with claims; `None` if there are none.
@@ -124,6 +153,31 @@ fn owes(mut refresh: Refresh, progress: &Progress, hidden: &BTreeSet<ShardId>) -
     refresh
 }
 
+/// Returns the refresh that follows a repair of keys, with an entry for each of these tables.
+fn after_repair(repair: &Refresh, hidden: &BTreeSet<ShardId>, at: Lsn) -> Refresh {
+    let first = repair.after_scope().unwrap_or_else(|| Refresh::new(Scope::Rereads));
+    hidden.iter().fold(first, |owed, shard| Refresh::with_reread(Some(owed), *shard, at))
+}
+
+/// Returns those of these unlisted tables that the source does not prove absent. A table without a usual name cannot be
+/// asked for, and counts as absent.
+pub(super) async fn hidden_of<S: RowSource>(
+    source: &S,
+    entity: Entity,
+    unlisted: &BTreeSet<ShardId>,
+    epoch: u16,
+) -> Result<BTreeSet<ShardId>, Fault> {
+    let mut asked = Vec::new();
+    if !unlisted.is_empty() {
+        source.visit_likely_tables(entity, &mut |table| {
+            if unlisted.contains(&table.shard) {
+                asked.push(table.clone().into_owned());
+            }
+        });
+    }
+    hidden(source, asked, epoch).await
+}
+
 /// Returns those of the tables that the source does not prove absent.
 async fn hidden<S: RowSource>(
     source: &S,
@@ -144,9 +198,8 @@ async fn hidden<S: RowSource>(
 
 #[cfg(test)]
 mod tests {
-    use anabranch_schemas::lsn::Lsn;
-
     use super::*;
+    use crate::records::Cell;
 
     #[test]
     fn more_hidden_tables_than_a_progress_row_lists_cause_no_reading_of_all() {
@@ -155,5 +208,20 @@ mod tests {
         let owed = owes(Refresh::with_every_table(None), &progress, &hidden);
         assert_eq!(owed.rereads.len(), 1_000);
         assert_eq!(owed.after_scope().map(|left| left.scope), Some(Scope::Rereads));
+    }
+
+    #[test]
+    fn a_repair_of_keys_in_hidden_tables_ends_and_the_lane_owes_these_tables() {
+        let shard = |number| ShardId::from_u64(number).expect("it is small");
+        let keys = [7, 8, 9].map(|number| (shard(number), vec![Cell::UInt(1)]));
+        let repair = Refresh { done: Some(shard(9)), ..Refresh::new(Scope::Keys(keys.into())) };
+        let owed = |refresh: &Refresh| after_repair(refresh, &[shard(7), shard(9)].into(), Lsn::MAX);
+        let both = Refresh::with_reread(None, shard(7), Lsn::MAX);
+        let both = Refresh::with_reread(Some(both), shard(9), Lsn::MAX);
+        assert_eq!(owed(&repair), both);
+        let earlier = Refresh::with_reread(Some(repair.clone()), shard(5), Lsn::MAX);
+        assert_eq!(owed(&earlier), Refresh::with_reread(Some(both.clone()), shard(5), Lsn::MAX));
+        let every = Refresh { rereads: both.rereads, ..Refresh::with_every_table(None) };
+        assert_eq!(owed(&Refresh { every_waits: true, ..repair }), every);
     }
 }

@@ -101,6 +101,12 @@ impl<S: Sequence> FluxIssuer<S> {
         self.settings
     }
 
+    /// Shows the share that the fullest counter has used on this day. A process that gives out nothing more calls it
+    /// for the gauge: no order shows that a day is over.
+    pub fn show_used(&self, today: Date) {
+        self.used.refresh(today);
+    }
+
     /// Returns the new identifiers of an order.
     pub async fn issue(
         &self,

@@ -1,7 +1,8 @@
 //! The share that the fullest counter of a process has used: one gauge for all counters of today and later.
 //!
 //! A process knows a counter as far as it leased numbers of it. An alert reads the gauge before a counter is used up.
-//! So a lease of another counter does not lower the gauge, and a day that is over does not keep it high.
+//! So a lease of another counter does not lower the gauge, and a day that is over does not keep it high: each scrape of
+//! an idle process shows the counters that are left.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -27,6 +27,7 @@ impl MysqlSource {
         }
         let databases: Vec<String> = databases.into_iter().map(literal).collect();
         let mut session = Session::open(&self.address).await?;
+        session.ask_for_present_statistics().await?;
         let sql = format!(
             "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA IN ({})",
             databases.join(", ")
@@ -48,40 +49,48 @@ impl MysqlSource {
     }
 
     /// Returns two numbers for each entity of which the source has tables: rows that were counted, and those of the
-    /// other tables by the server's statistics. Tables are counted as long as there is time, the smallest first.
+    /// other tables by the server's statistics. Tables are counted as long as there is time, the smallest first, also
+    /// after one whose count failed.
     pub async fn counted_rows(&self) -> Result<BTreeMap<Entity, (u64, u64)>, Fault> {
         let mut tables = self.estimated_rows().await?;
         tables.sort_by_key(|(_, rows)| *rows);
-        let mut session = Session::open(&self.address).await?;
+        let mut session = Some(Session::open(&self.address).await?);
         let until = Instant::now() + COUNTS;
-        let (mut found, mut is_counting) = (BTreeMap::<Entity, (u64, u64)>::new(), true);
+        let mut found = BTreeMap::<Entity, (u64, u64)>::new();
         for (table, estimate) in tables {
+            // A table without statistics may have rows: the sum of estimates says that it was not counted.
+            let estimate = estimate.max(1);
             let (counted, estimated) = found.entry(table.entity).or_default();
-            is_counting &= Instant::now() < until;
-            if is_counting {
-                match count(&mut session, &table).await {
-                    Ok(rows) => {
-                        *counted += rows;
-                        continue;
-                    }
-                    // It was dropped meanwhile.
-                    Err(fault) if fault.code() == Code::SourceTableMissing => continue,
-                    Err(fault) => {
-                        tracing::warn!(
-                            database = %table.database, table = %table.table, %fault,
-                            "the rows are not counted: this table and larger ones count by estimates"
-                        );
-                        is_counting = false;
-                    }
+            let Some(open) = session.as_mut().filter(|_| Instant::now() < until) else {
+                *estimated += estimate;
+                continue;
+            };
+            let rows = count(open, &table).await;
+            match rows {
+                Ok(rows) => *counted += rows,
+                // It was dropped meanwhile.
+                Err(fault) if fault.code() == Code::SourceTableMissing => {}
+                Err(fault) => {
+                    tracing::warn!(
+                        database = %table.database, table = %table.table, %fault,
+                        "the rows are not counted: this table counts by its estimate"
+                    );
+                    *estimated += estimate;
+                    // The query may not have ended, so this connection is dropped.
+                    session = self.opened_again().await;
                 }
             }
-            *estimated += estimate;
         }
-        // A connection whose query did not end is dropped.
-        if is_counting {
+        if let Some(session) = session {
             session.close().await;
         }
         Ok(found)
+    }
+
+    /// Returns a new session; `None` if the server does not give one.
+    async fn opened_again(&self) -> Option<Session> {
+        let warn = |fault: &Fault| tracing::warn!(%fault, "the other tables count by estimates");
+        Session::open(&self.address).await.inspect_err(warn).ok()
     }
 }
 

@@ -168,6 +168,15 @@ impl Session {
         self.text(written_gtids(self.version.flavor)).await
     }
 
+    /// Has MySQL answer with the present sizes of tables; by default its answer may be a day old. MariaDB stores no
+    /// answers.
+    pub async fn ask_for_present_statistics(&mut self) -> Result<(), Fault> {
+        if self.version.flavor == Flavor::MySql {
+            self.rows("SET SESSION information_schema_stats_expiry = 0".to_owned()).await?;
+        }
+        Ok(())
+    }
+
     /// Whether table names are stored, and compared, in lower case.
     pub async fn has_lower_case_names(&mut self) -> Result<bool, Fault> {
         Ok(self.text("SELECT CAST(@@lower_case_table_names AS CHAR)").await? != "0")

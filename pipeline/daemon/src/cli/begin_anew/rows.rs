@@ -8,6 +8,10 @@ use serde::Serialize;
 use crate::reconciliations::proven_rows;
 use crate::wiring::Wiring;
 
+/// The step that follows the remedy of a fault that kept rows from being counted.
+const UNCOUNTED: &str = "repeat the command; if the server is known to have all rows, add `--open-gate`, which goes on \
+                         without their numbers";
+
 /// The rows of one entity.
 #[derive(Debug, Serialize)]
 pub(super) struct RowsView<'a> {
@@ -18,6 +22,8 @@ pub(super) struct RowsView<'a> {
     /// Rows that were counted now, and those of larger tables by the server's estimates.
     counted: u64,
     estimated: u64,
+    /// Whether the entity's tables leave by a retention rule: then the drift gate does not judge them.
+    retained: bool,
 }
 
 impl<'a> RowsView<'a> {
@@ -29,6 +35,7 @@ impl<'a> RowsView<'a> {
             reconciliation: before.map(|(id, _)| id.as_str()),
             counted: rows.counted,
             estimated: rows.estimated,
+            retained: rows.is_retained,
         }
     }
 
@@ -37,34 +44,46 @@ impl<'a> RowsView<'a> {
             0 => format!("{} now", self.counted),
             estimated => format!("{} and about {estimated} more now", self.counted),
         };
-        match (self.before, self.reconciliation) {
-            (Some(before), Some(id)) => {
-                format!("  rows of {}: {now}, {before} at reconciliation {id}", self.entity)
-            }
-            _ => format!("  rows of {}: {now}; no reconciliation counted those of before", self.entity),
-        }
+        let before = match (self.before, self.reconciliation) {
+            (Some(before), Some(id)) => format!(", {before} at reconciliation {id}"),
+            _ => "; no reconciliation counted those of before".to_owned(),
+        };
+        let retained = if self.retained { "; a retention rule may have removed some" } else { "" };
+        format!("  rows of {}: {now}{before}{retained}", self.entity)
     }
 }
 
-/// Counts the rows of now, and reads those of before. Where the history cannot be read, a request that `needs_none` has
-/// no rows of before.
-pub(super) async fn read(wiring: &Wiring, source: &str, needs_none: bool) -> Result<Vec<EntityRows>, Fault> {
+/// Counts the rows of now, and reads those of before. Where the gate is open, a history that cannot be read leaves out
+/// the rows of before, and a failed count leaves out all.
+pub(super) async fn read(
+    wiring: &Wiring,
+    source: &str,
+    is_gate_open: bool,
+) -> Result<Vec<EntityRows>, Fault> {
     let mut before = match again(|| proven_rows(wiring, source)).await {
         Ok(before) => before,
-        Err(fault) if needs_none => {
+        Err(fault) if is_gate_open => {
             tracing::warn!(%fault, "the reports of reconciliations cannot be read");
             Default::default()
         }
-        Err(fault) => return Err(fault),
+        Err(fault) => return Err(fault.then(UNCOUNTED)),
     };
     let connector = wiring.source(source)?;
-    let mut now = again(|| connector.counted_rows()).await?;
+    let mut now = match again(|| connector.counted_rows()).await {
+        Ok(now) => now,
+        Err(fault) if is_gate_open => {
+            tracing::warn!(%fault, "the rows of the source cannot be counted");
+            return Ok(Vec::new());
+        }
+        Err(fault) => return Err(fault.then(UNCOUNTED)),
+    };
     let mut entities = wiring.source_config(source)?.entities.clone();
     entities.sort_unstable();
     entities.dedup();
     let rows = entities.into_iter().map(|entity| {
         let (counted, estimated) = now.remove(&entity).unwrap_or_default();
-        EntityRows { entity, before: before.remove(&entity), counted, estimated }
+        let is_retained = wiring.config().retains(entity);
+        EntityRows { entity, is_retained, before: before.remove(&entity), counted, estimated }
     });
     Ok(rows.collect())
 }
@@ -78,7 +97,7 @@ mod tests {
     #[test]
     fn both_numbers_are_shown() {
         let before = Some(("r-1".to_owned(), 40));
-        let rows = EntityRows { entity: Entity::User, before, counted: 30, estimated: 0 };
+        let rows = EntityRows { entity: Entity::User, is_retained: false, before, counted: 30, estimated: 0 };
         assert_eq!(RowsView::of(&rows).text(), "  rows of user: 30 now, 40 at reconciliation r-1");
         let unknown = EntityRows { before: None, estimated: 7, ..rows };
         let shown = RowsView::of(&unknown).text();
@@ -86,5 +105,7 @@ mod tests {
             shown,
             "  rows of user: 30 and about 7 more now; no reconciliation counted those of before"
         );
+        let shown = RowsView::of(&EntityRows { is_retained: true, ..unknown }).text();
+        assert!(shown.ends_with("of before; a retention rule may have removed some"), "{shown}");
     }
 }

@@ -1,8 +1,7 @@
 //! `dispatch letters`: coupons that could not be granted, and the decisions of an operator about them.
 //!
-//! A letter is named by the key of its coupon, `programme/occurrence/user`. `requeue` sends it again, `drop` ends it.
-
-use std::sync::Arc;
+//! A letter is named by the key of its coupon, `programme/occurrence/user`. `requeue` sends it again, `drop` ends it. A
+//! letter that was sent again stays in the list until a granter has decided about it.
 
 use anabranch_coupons::dead_letters::{self, Decision, LeftAlone};
 use anabranch_coupons::ports::{Ledger, WorkQueue};
@@ -11,8 +10,11 @@ use anabranch_coupons::records::{
     CouponKey, FailedOutcome, LedgerRow, Message, RowState, RunKey, UserLedger, UsersLedger,
 };
 use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::failpoints;
+use anabranch_schemas::celebration::Occurrence;
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::SignedDuration;
+use jiff::civil::date;
 use serde::Serialize;
 
 use super::refused;
@@ -23,8 +25,6 @@ use crate::wiring::{CouponLedger, Wiring};
 
 /// Letters of one query, at most.
 const PAGE: usize = 1_000;
-/// Letters that one command reads, at most.
-const LETTERS_MAX: usize = 100_000;
 
 /// Show, send again or end coupons that could not be granted
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ struct LetterView {
     key: String,
     day: String,
     coupon: String,
-    /// `nothing_given` or `unknown`.
+    /// `nothing_given`, `unknown` or `sent_again`.
     outcome: &'static str,
     first_called_at: Option<String>,
     tries: u32,
@@ -93,6 +93,7 @@ impl LetterView {
             RowState::Failed(FailedOutcome::Unknown { first_called_at }) => {
                 ("unknown", Some(first_called_at.to_string()))
             }
+            _ if row.is_sent_again() => ("sent_again", None),
             _ => ("nothing_given", None),
         };
         Self {
@@ -109,6 +110,7 @@ impl LetterView {
     fn text(&self) -> String {
         let outcome = match &self.first_called_at {
             Some(at) => format!("unknown since the call at {at}"),
+            None if self.outcome == "sent_again" => "sent again, and not decided yet".to_owned(),
             None => "nothing was given".to_owned(),
         };
         format!("{}  {}  {}: {outcome}, {} tries", self.key, self.day, self.coupon, self.tries)
@@ -120,27 +122,98 @@ pub(super) fn text(key: &CouponKey) -> String {
     format!("{}/{}/{}", key.programme, key.occurrence, key.user)
 }
 
+/// The letters of a command, page by page.
+struct LetterPages<'a> {
+    ledger: &'a CouponLedger,
+    /// Letters that were named by their keys.
+    named: Vec<Letter>,
+    /// Programmes whose letters are read, and the last letter that was read of the first one.
+    programmes: &'a [Programme],
+    after: Option<CouponKey>,
+}
+
+type Letter = (CouponKey, LedgerRow);
+
+impl<'a> LetterPages<'a> {
+    fn all(ledger: &'a CouponLedger, programmes: &'a [Programme]) -> Self {
+        Self { ledger, named: Vec::new(), programmes, after: None }
+    }
+
+    /// Reads the letters of these keys. Refuses a key that names no letter, before anything is done.
+    async fn of_keys(
+        ledger: &'a CouponLedger,
+        programmes: &[Programme],
+        keys: &[String],
+    ) -> Result<Self, Fault> {
+        let mut named: Vec<Letter> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let letter = read(ledger, programmes, key).await?.ok_or_else(|| {
+                refused(format!("letter {key}"), "there is none")
+                    .needs("a key as `dispatch letters list` shows it")
+            })?;
+            if !named.contains(&letter) {
+                named.push(letter);
+            }
+        }
+        Ok(Self { ledger, named, programmes: &[], after: None })
+    }
+
+    /// Returns the next letters; none after the last ones.
+    async fn next_page(&mut self) -> Result<Vec<Letter>, Fault> {
+        if !self.named.is_empty() {
+            return Ok(std::mem::take(&mut self.named));
+        }
+        while let Some((programme, others)) = self.programmes.split_first() {
+            let page = self.ledger.dead_letters(&programme.name, self.after.as_ref(), PAGE).await?;
+            if let Some((last, _)) = page.last() {
+                self.after = Some(last.clone());
+                return Ok(page);
+            }
+            (self.programmes, self.after) = (others, None);
+        }
+        Ok(Vec::new())
+    }
+}
+
+/// Reads the letter of a key; `None` if there is none.
+async fn read(ledger: &CouponLedger, programmes: &[Programme], named: &str) -> Result<Option<Letter>, Fault> {
+    let parts: Vec<&str> = named.split('/').collect();
+    let [programme, occurrence, user] = parts.as_slice() else { return Ok(None) };
+    let programme = programmes.iter().find(|known| *known.name == **programme);
+    let (occurrence, user) = (occurrence.parse::<Occurrence>(), user.parse::<u64>());
+    let (Some(programme), Ok(occurrence), Ok(user)) = (programme, occurrence, user) else { return Ok(None) };
+    let key = CouponKey { user, programme: programme.name.clone(), occurrence };
+    // The rows of a user are the same whichever day is read with them.
+    let run = RunKey { programme: programme.name.clone(), day: date(2000, 1, 1) };
+    let mut read = ledger.read_users(&run, &[user]).await?;
+    let row = read.users.get_mut(&user).and_then(|user| user.rows.remove(&occurrence));
+    Ok(row.filter(LedgerRow::is_letter).map(|row| (key, row)))
+}
+
 pub(super) async fn run(
     wiring: &Wiring,
     programmes: &[Programme],
     arguments: &Arguments,
 ) -> Result<Exit, Fault> {
     let ledger = wiring.coupon_ledger().await?;
-    let mut all = Vec::new();
-    for programme in programmes {
-        all.extend(letters(&ledger, &programme.name).await?);
-    }
     match &arguments.command {
         Command::List { json } => {
-            for (key, row) in &all {
-                let view = LetterView::of(key, row);
-                _ = output::line(&if *json { output::json(&view) } else { view.text() });
+            let mut pages = LetterPages::all(&ledger, programmes);
+            loop {
+                let page = pages.next_page().await?;
+                if page.is_empty() {
+                    return Ok(Exit::Success);
+                }
+                for (key, row) in &page {
+                    let view = LetterView::of(key, row);
+                    _ = output::line(&if *json { output::json(&view) } else { view.text() });
+                }
             }
-            Ok(Exit::Success)
         }
         Command::Requeue(chosen) => {
             let command = chosen.add_to(CommandText::of("dispatch letters requeue"));
-            let work = requeue(wiring, &ledger, chosen.of(all)?, chosen.dry_run);
+            let pages = chosen.of(&ledger, programmes).await?;
+            let work = requeue(wiring, pages, chosen.dry_run);
             with_record(wiring, chosen, command, work).await
         }
         Command::Drop { chosen, outcome } => {
@@ -150,7 +223,8 @@ pub(super) async fn run(
             };
             let command = chosen.add_to(CommandText::of("dispatch letters drop"));
             let command = command.option("--outcome", Some(said));
-            let work = end(&ledger, chosen.of(all)?, *outcome, chosen.dry_run);
+            let pages = chosen.of(&ledger, programmes).await?;
+            let work = end(pages, chosen.all, *outcome, chosen.dry_run);
             with_record(wiring, chosen, command, work).await
         }
     }
@@ -179,64 +253,56 @@ impl LetterSelection {
         text.counted("", self.keys.len(), "key").flag("--all", self.all)
     }
 
-    /// Returns the chosen letters; refuses a key that names no letter before anything is done.
-    fn of(&self, all: Vec<(CouponKey, LedgerRow)>) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
-        if self.all {
-            return Ok(all);
+    /// Returns the chosen letters. Refuses a key that names no letter, before anything is done.
+    async fn of<'a>(
+        &self,
+        ledger: &'a CouponLedger,
+        programmes: &'a [Programme],
+    ) -> Result<LetterPages<'a>, Fault> {
+        match self.all {
+            true => Ok(LetterPages::all(ledger, programmes)),
+            false => LetterPages::of_keys(ledger, programmes, &self.keys).await,
         }
-        if let Some(unknown) = self.keys.iter().find(|named| all.iter().all(|(key, _)| text(key) != **named))
-        {
-            return Err(refused(format!("letter {unknown}"), "there is none")
-                .needs("a key as `dispatch letters list` shows it"));
-        }
-        Ok(all.into_iter().filter(|(key, _)| self.keys.contains(&text(key))).collect())
     }
 }
 
-async fn letters(ledger: &CouponLedger, programme: &Arc<str>) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
-    let mut all: Vec<(CouponKey, LedgerRow)> = Vec::new();
-    loop {
-        let page = ledger.dead_letters(programme, all.last().map(|(key, _)| key), PAGE).await?;
-        if page.is_empty() || all.len() >= LETTERS_MAX {
-            return Ok(all);
-        }
-        all.extend(page);
-    }
-}
-
-async fn requeue(
-    wiring: &Wiring,
-    ledger: &CouponLedger,
-    chosen: Vec<(CouponKey, LedgerRow)>,
-    is_rehearsal: bool,
-) -> Result<Exit, Fault> {
+async fn requeue(wiring: &Wiring, mut pages: LetterPages<'_>, is_rehearsal: bool) -> Result<Exit, Fault> {
     let memory = wiring.coupon_system()?.key_memory;
     let memory = SignedDuration::try_from(memory).unwrap_or(SignedDuration::MAX);
     let queue = wiring.work_queue().await?;
     let mut exit = Exit::Success;
-    for (key, row) in chosen {
-        if is_rehearsal {
-            _ = output::line(&format!("{} would be sent again", text(&key)));
-            continue;
+    loop {
+        let page = pages.next_page().await?;
+        if page.is_empty() {
+            return Ok(exit);
         }
-        let sent = of_user(ledger, &key, &row, |user| dead_letters::requeue(user, &key, memory)).await?;
-        match sent {
-            Ok(candidate) => {
-                queue.publish(&[Message::of(candidate)]).await?;
-                _ = output::line(&format!("{} is sent again", text(&key)));
+        for (key, row) in page {
+            if is_rehearsal {
+                _ = output::line(&format!("{} would be sent again", text(&key)));
+                continue;
             }
-            Err(why) => {
-                exit = Exit::Definite;
-                _ = output::line(&left_alone(&key, why));
+            let requeue = |user: &mut UserLedger| dead_letters::requeue(user, &key, memory);
+            match of_user(pages.ledger, &key, &row, requeue).await? {
+                Ok(candidate) => {
+                    // If this message is lost, the next pass of a dispatcher publishes the letter again.
+                    failpoints::reach("coupons-before-requeued").await;
+                    queue.publish(&[Message::of(candidate)]).await?;
+                    failpoints::reach("coupons-after-requeued").await;
+                    _ = output::line(&format!("{} is sent again", text(&key)));
+                }
+                Err(why) => {
+                    exit = Exit::Definite;
+                    _ = output::line(&left_alone(&key, why));
+                }
             }
         }
     }
-    Ok(exit)
 }
 
+/// Ends letters. Of all letters, those that were sent again are left to the granters.
 async fn end(
-    ledger: &CouponLedger,
-    chosen: Vec<(CouponKey, LedgerRow)>,
+    mut pages: LetterPages<'_>,
+    are_all: bool,
     outcome: FoundOutcome,
     is_rehearsal: bool,
 ) -> Result<Exit, Fault> {
@@ -245,20 +311,26 @@ async fn end(
         FoundOutcome::NotGiven => (Decision::NotGiven, "as not given"),
     };
     let mut exit = Exit::Success;
-    for (key, row) in chosen {
-        if is_rehearsal {
-            _ = output::line(&format!("{} would end {said}", text(&key)));
-            continue;
+    loop {
+        let page = pages.next_page().await?;
+        if page.is_empty() {
+            return Ok(exit);
         }
-        match of_user(ledger, &key, &row, |user| dead_letters::end(user, &key, decision)).await? {
-            Ok(()) => _ = output::line(&format!("{} ends {said}", text(&key))),
-            Err(why) => {
-                exit = Exit::Definite;
-                _ = output::line(&left_alone(&key, why));
+        for (key, row) in page.into_iter().filter(|(_, row)| !(are_all && row.is_sent_again())) {
+            if is_rehearsal {
+                _ = output::line(&format!("{} would end {said}", text(&key)));
+                continue;
+            }
+            let end = |user: &mut UserLedger| dead_letters::end(user, &key, decision);
+            match of_user(pages.ledger, &key, &row, end).await? {
+                Ok(()) => _ = output::line(&format!("{} ends {said}", text(&key))),
+                Err(why) => {
+                    exit = Exit::Definite;
+                    _ = output::line(&left_alone(&key, why));
+                }
             }
         }
     }
-    Ok(exit)
 }
 
 /// Decides about one user's letter.
@@ -278,7 +350,7 @@ async fn of_user<T: Send>(
 
 fn left_alone(key: &CouponKey, why: LeftAlone) -> String {
     let why = match why {
-        LeftAlone::NoDeadLetter => "it is not a dead letter any more",
+        LeftAlone::NoDeadLetter => "it was sent again, or is not a dead letter any more",
         LeftAlone::NeedsDecision => {
             "the coupon system has forgotten its key, so a person must find out whether the coupon was given: \
              dispatch letters drop --outcome given|not-given"

@@ -130,3 +130,19 @@ fn the_gauge_is_the_share_of_the_fullest_counter_of_today_and_later_whichever_wa
     let late = FluxOrder { count: 5_000, ..recharge(FULL, Some(TODAY)) };
     assert_eq!(share_after(late, TOMORROW), 0.00001, "a lease for the day before");
 }
+
+#[test]
+fn a_process_that_gives_out_nothing_more_shows_no_counter_of_a_day_that_is_over() {
+    let (gauge, registers) = (UsedGauge::default(), KeptRegisters::default());
+    let settings = FluxSettings { region: Region::Singapore, system: SYSTEM };
+    let issuer = FluxIssuer::new(Counters::default(), settings);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let order = recharge(FULL, None);
+    with_local_recorder(&gauge, || runtime.block_on(issuer.issue(&registers, &order, TODAY))).unwrap();
+    let share_on = |today: Date| {
+        with_local_recorder(&gauge, || issuer.show_used(today));
+        gauge.share()
+    };
+    assert_eq!(share_on(TODAY), 0.95001);
+    assert_eq!(share_on(TOMORROW), 0.0);
+}
