@@ -47,7 +47,7 @@ const RELEASED: Duration = Duration::from_secs(1);
 /// Pauses of the coupon system that workers wait for; a longer one ends the task.
 const SHORT_PAUSE: Duration = Duration::from_secs(10);
 /// A message that would wait longer for its programme's rate goes back, so that those of other programmes go on.
-const PATIENCE: Duration = Duration::from_secs(1);
+const RATE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Time for which such a message goes back, at most.
 const PUT_BACK_MAX: Duration = Duration::from_secs(60);
 /// Messages in a row whose faults end the task: so many failures are not due to the users of the messages.
@@ -245,7 +245,7 @@ impl Workers {
     async fn keep_rate(&self, messages: &[Message]) -> Option<Duration> {
         let programme = &messages.first()?.run.programme;
         let wait = self.rates.holds_up_others(programme);
-        if wait.is_some_and(|wait| wait > PATIENCE) {
+        if wait.is_some_and(|wait| wait > RATE_WAIT_MAX) {
             return wait;
         }
         let mut kept = 0;
@@ -260,7 +260,7 @@ impl Workers {
             return None;
         }
         // Workers of other parts may have come first.
-        if timeout(PATIENCE, keep).await.is_ok() {
+        if timeout(RATE_WAIT_MAX, keep).await.is_ok() {
             return None;
         }
         self.rates.give_back(programme, kept);
