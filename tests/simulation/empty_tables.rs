@@ -15,6 +15,7 @@ use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::sleep;
 
+use crate::loads::StaleSource;
 use crate::one_lane::{self, OneLane, WAIT_MAX, append_changes, end, progress_at, project, twins};
 use crate::script;
 
@@ -129,4 +130,39 @@ async fn a_table_that_was_empty_is_read_again_with_all_others() {
         })
         .await;
     assert_eq!(ground.rows(), [derived(7, 1), derived(last, 5)].into());
+}
+
+/// The table is the last one, so no other table is left whose first row the lane could ask for.
+#[tokio::test(start_paused = true)]
+async fn an_unreadable_table_that_waits_leaves_its_turn_behind_empty_tables() {
+    let ground = Ground::start().await;
+    let last = (0..TABLES).max_by_key(|number| table(*number).shard).unwrap();
+    let (shard, mut progress) = (table(last).shard, ground.progress());
+    progress.revision += 1;
+    progress.refresh = Some(Refresh::with_reread(progress.refresh, shard, progress.position));
+    let mut flush = Flush::new(progress);
+    // The source lost a row unseen.
+    flush.push(Mutation {
+        table: 0,
+        shard,
+        key: [Cell::UInt(9)].into(),
+        lsn: Lsn::from_u64(1).unwrap(),
+        action: MutationAction::Upsert([].into()),
+    });
+    ground.store().commit(&flush).await.unwrap();
+    let source = StaleSource::new(ground.source.clone());
+    *source.unreadable.lock().unwrap() = Some(shard);
+    let through = async {
+        sleep(WAIT_MAX).await;
+        let refresh = ground.progress().refresh.unwrap();
+        let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
+        assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![shard]), "all others are read");
+        assert_eq!(ground.rows(), [derived(7, 1), derived(last, 9)].into(), "its claims stay");
+        *source.unreadable.lock().unwrap() = None;
+        sleep(WAIT_MAX).await;
+    };
+    let lane = OneLane::new(&ground.id, &ground.log, &source);
+    lane.run(&mut ground.store(), project, through).await.unwrap();
+    assert_eq!(ground.progress().refresh, None, "it is through");
+    assert_eq!(ground.rows(), [derived(7, 1)].into());
 }

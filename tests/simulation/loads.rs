@@ -30,14 +30,22 @@ use crate::one_lane::{self, OneLane, WAIT_MAX, append_changes, end, progress_at,
 use crate::script;
 
 /// A source whose first chunk is an older one, as a snapshot is while a commit waits for an acknowledgement.
-struct StaleSource {
+pub struct StaleSource {
     source: MemorySource,
     old: Mutex<Option<Chunk>>,
     /// A missing grant hides the first table.
     is_hidden: AtomicBool,
+    /// A table that the source lists and of which it returns no chunk.
+    pub unreadable: Mutex<Option<ShardId>>,
 }
 
 impl StaleSource {
+    /// A source of which everything can be read.
+    pub fn new(source: MemorySource) -> Self {
+        let (old, is_hidden, unreadable) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
+        Self { source, old, is_hidden, unreadable }
+    }
+
     fn hides(&self, table: &TableIdentity<'_>) -> bool {
         self.is_hidden.load(Ordering::Relaxed) && *table == script::table(0)
     }
@@ -106,6 +114,9 @@ impl RowSource for StaleSource {
         rows: NonZeroUsize,
         epoch: u16,
     ) -> Result<Chunk, Fault> {
+        if *self.unreadable.lock().unwrap() == Some(table.shard) {
+            return Err(Fault::new(Code::SourceGrantMissing, "a table", "the account may not read a column"));
+        }
         let old = self.old.lock().unwrap().take();
         match old {
             Some(old) => Ok(old),
@@ -178,7 +189,7 @@ async fn refreshed(
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
     let progress = Progress { refresh: Some(Refresh::new(scope)), ..progress_at(begun) };
     store.commit(&Flush::new(progress)).await.unwrap();
-    let behind = StaleSource { source, old: Mutex::new(Some(old)), is_hidden: AtomicBool::new(false) };
+    let behind = StaleSource { old: Mutex::new(Some(old)), ..StaleSource::new(source) };
     let through = async {
         beside(&target).await;
         sleep(WAIT_MAX).await;
@@ -311,7 +322,7 @@ async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_ba
     store.commit(&flush).await.unwrap();
     let Located { position, resume, server } = begun;
     append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
-    let hiding = StaleSource { source, old: Mutex::new(None), is_hidden: AtomicBool::new(true) };
+    let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
     let through = async {
         sleep(WAIT_MAX).await;
         let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
@@ -348,7 +359,7 @@ async fn a_repair_removes_no_rows_of_a_table_that_lost_its_grant_meanwhile() {
     store.commit(&flush).await.unwrap();
     let Located { position, resume, server } = begun;
     append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
-    let hiding = StaleSource { source, old: Mutex::new(None), is_hidden: AtomicBool::new(true) };
+    let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
     let rows = || -> BTreeSet<(ShardId, Cell)> {
         target.rows().into_keys().map(|(_, shard, key)| (shard, key[0].clone())).collect()
     };
