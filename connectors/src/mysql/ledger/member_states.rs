@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use anabranch_coupons::records::{CouponKey, LedgerRow, Member, MemberState, RefusedDay, RunKey, part};
+use anabranch_coupons::records::{
+    CouponKey, LedgerRow, Member, MemberState, PARTS, RefusedDay, RunKey, part,
+};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
@@ -125,7 +127,9 @@ pub(super) fn member_states(run: &RunKey, page: &Page, sets: Vec<Vec<Row>>) -> O
     page.iter().map(member_state).collect()
 }
 
-/// Selects the next open letters: joins them with the ledger tables of all parts, one of which has the row.
+/// Selects the next open letters: joins those of each part with the part's ledger table.
+///
+/// The user of the last letter of a full page ends the scan of each part.
 pub(super) fn read_letters(
     tables: &Tables,
     programme: &Arc<str>,
@@ -143,20 +147,23 @@ pub(super) fn read_letters(
         )
     });
     let columns = LEDGER_COLUMNS.map(|column| format!("l.`{column}`")).join(",");
-    let parts: Vec<String> = tables
-        .ledger
-        .iter()
-        .map(|ledger| {
-            format!(
-                "(SELECT {columns} FROM {} AS k JOIN {ledger} AS l ON l.`user_id` = k.`user_id` \
-                 AND l.`programme` = k.`programme` AND l.`occurrence` = k.`occurrence` \
-                 WHERE k.`programme` = {programme} AND k.`is_open` = 1{after} \
-                 ORDER BY k.`user_id`, k.`occurrence` LIKE 'lunar%', k.`occurrence` LIMIT {limit})",
-                tables.letters
-            )
-        })
-        .collect();
-    parts.join(" UNION ALL ")
+    let is_next = format!("k.`programme` = {programme} AND k.`is_open` = 1{after}");
+    let last = format!(
+        "IFNULL((SELECT k.`user_id` FROM {} AS k WHERE {is_next} ORDER BY k.`user_id` LIMIT {}, 1), {})",
+        tables.letters,
+        limit.saturating_sub(1),
+        u64::MAX
+    );
+    let of_part = |(part, ledger): (usize, &String)| {
+        format!(
+            "(SELECT {columns} FROM {} AS k JOIN {ledger} AS l ON l.`user_id` = k.`user_id` \
+             AND l.`programme` = k.`programme` AND l.`occurrence` = k.`occurrence` \
+             WHERE {is_next} AND k.`user_id` <= {last} AND k.`user_id` % {PARTS} = {part} \
+             ORDER BY k.`user_id`, k.`occurrence` LIKE 'lunar%', k.`occurrence` LIMIT {limit})",
+            tables.letters
+        )
+    };
+    tables.ledger.iter().enumerate().map(of_part).collect::<Vec<_>>().join(" UNION ALL ")
 }
 
 pub(super) fn dead_letters(

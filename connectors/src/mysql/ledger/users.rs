@@ -237,7 +237,9 @@ impl<'a> PartChanges<'a> {
             }
             let is_letter = row.is_letter();
             let was_letter = known.is_some_and(LedgerRow::is_letter);
-            if is_letter != was_letter {
+            // An older version closed the entry of a letter that was sent again, so each change of state opens it anew.
+            let has_moved = known.is_some_and(|known| known.state != row.state);
+            if is_letter != was_letter || (is_letter && has_moved) {
                 separate(&mut self.letters);
                 self.letters
                     .push_str(&format!("({programme},{user},'{occurrence}',{})", u8::from(is_letter)));
@@ -387,14 +389,15 @@ fn list<'u>(users: impl IntoIterator<Item = &'u u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use anabranch_coupons::records::RowState;
+    use anabranch_coupons::records::{FailedOutcome, Reason, RowState};
     use anabranch_schemas::celebration::Calendar;
 
     use super::*;
 
-    #[test]
-    fn groups_of_new_rows_are_inserted_in_the_order_of_their_least_users() {
-        let row = |tries| LedgerRow {
+    const OCCURRENCE: Occurrence = Occurrence { calendar: Calendar::Solar, year: 2027 };
+
+    fn row(tries: u32) -> LedgerRow {
+        LedgerRow {
             state: RowState::Settled,
             day: jiff::civil::date(2027, 5, 4),
             calendar: Calendar::Solar,
@@ -405,9 +408,39 @@ mod tests {
             version: None,
             by_hand: false,
             absent_since: None,
+        }
+    }
+
+    #[test]
+    fn a_letter_that_an_older_version_sent_again_is_listed_once_more_when_its_state_changes() {
+        let user = |state| UserLedger {
+            now: jiff::Timestamp::UNIX_EPOCH,
+            run: None,
+            claims: BTreeMap::new(),
+            rows: BTreeMap::from([(OCCURRENCE, LedgerRow { state, by_hand: true, ..row(0) })]),
+            refusals: BTreeMap::new(),
         };
+        let [sent, failed, settled] = [
+            RowState::Refused(Reason::OtherDay),
+            RowState::Failed(FailedOutcome::NothingGiven),
+            RowState::Settled,
+        ]
+        .map(user);
+        for (before, after, expected) in [
+            (&sent, &failed, "('birthday',7,'solar:2027',1)"),
+            (&sent, &settled, "('birthday',7,'solar:2027',0)"),
+            (&sent, &sent, ""),
+        ] {
+            let mut changes = PartChanges::default();
+            changes.add(7, before, after, "'birthday'");
+            assert_eq!(changes.letters, expected);
+        }
+    }
+
+    #[test]
+    fn groups_of_new_rows_are_inserted_in_the_order_of_their_least_users() {
         let (one, other, many, last) = (row(1), row(2), row(3), row(4));
-        let occurrence = Occurrence { calendar: Calendar::Solar, year: 2027 };
+        let occurrence = OCCURRENCE;
         let mut changes = PartChanges::default();
         changes.add_new(11, occurrence, &one);
         changes.add_new(12, occurrence, &other);
