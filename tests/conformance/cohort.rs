@@ -181,6 +181,7 @@ async fn the_days_tables_and_the_source_rows_of_their_users_are_read() {
     the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(&stack).await;
     source_rows_are_read_by_key_where_claims_name_their_tables(&stack).await;
     users_of_other_sources_are_read_while_a_source_does_not_answer(&stack).await;
+    users_of_a_table_that_is_dropped_after_it_was_listed_are_read_from_the_others(&stack).await;
 }
 
 async fn the_days_tables_are_read_by_pages_of_users_and_follow_the_ledger_in_both_layouts(
@@ -444,4 +445,18 @@ async fn users_of_other_sources_are_read_while_a_source_does_not_answer(stack: &
     // A slow machine may need longer for the restart than a source is left alone.
     assert!(at_once == [true, false] || silent.elapsed() > Duration::from_secs(29), "{at_once:?}");
     until("a later read asks again", async || read(&users).await.0 == [true, true]).await;
+}
+
+async fn users_of_a_table_that_is_dropped_after_it_was_listed_are_read_from_the_others(stack: &Arc<Stack>) {
+    let ground = Ground { stack: Arc::clone(stack), layout: "by_day", databases: 2 };
+    let rows = MysqlSourceRows::new(&ground.config(), ground.cohort());
+    let users = [(1, vec![shard(0), shard(2)]), (5, vec![shard(2)])];
+    let read = async || {
+        let found = rows.read_rows(&users).await.unwrap();
+        found.into_iter().map(|rows| rows.map(|rows| rows.len())).collect::<Vec<_>>()
+    };
+    assert_eq!(read().await, [Some(1), Some(1)]);
+    ground.admin("source-a").await.query_drop("DROP TABLE user_00.user_002").await.unwrap();
+    assert_eq!(read().await, [None, None], "nobody has listed the tables since");
+    assert_eq!(read().await, [Some(1), Some(0)], "a birthday table still claims the dropped one for user 5");
 }

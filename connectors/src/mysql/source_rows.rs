@@ -37,6 +37,8 @@ use super::source::MysqlSource;
 
 /// Tables in one read.
 const READING_TABLES: usize = 100;
+/// Tables of one source for which one read waits in vain, at most: a lock that lasts delays it by minutes.
+const LOCKED_TABLES_MAX: usize = 2;
 /// Indexes of a user's fields in [`Entity::fields`]; the configuration may leave the last two out.
 const BIRTHDAY: usize = 1;
 const LUNAR_BIRTHDAY: usize = 2;
@@ -157,23 +159,29 @@ impl MysqlSourceRows {
         while !are_known() && listings.next().await.is_some() {}
     }
 
-    /// Reads one source. A failure concerns its own table only, unless the source as a whole does not answer.
+    /// Reads one source. A failure concerns its own table only, unless the source as a whole does not answer. A table
+    /// that is missing is unread once, until its source is listed again.
     async fn read_source(&self, source: &ListedSource, keys: &[TableKeys]) -> RowsRead {
-        let mut found = RowsRead::default();
+        let (mut found, mut locked) = (RowsRead::default(), 0);
         let mut queries: Vec<&[TableKeys]> = keys.chunks(READING_TABLES).collect();
         while let Some(query) = queries.pop() {
-            let read = match source.rows(query).await {
+            let read = if locked < LOCKED_TABLES_MAX { source.rows(query).await } else { Ok(None) };
+            let read = match read {
                 Ok(Some(chunk)) => self.collect(&chunk, &mut found.rows).map_err(Some),
-                // The fault was logged when the source did not answer.
+                // The cause is in the log already.
                 Ok(None) => Err(None),
                 Err(fault) => Err(Some(fault)),
             };
             let Err(fault) = read else { continue };
-            if query.len() > 1 && fault.as_ref().is_some_and(|fault| fault.class() != Class::Transient) {
+            if query.len() > 1 && fault.is_some() {
                 queries.extend(query.chunks(1));
                 continue;
             }
             if let Some(fault) = fault {
+                if fault.code() == Code::SourceTableMissing {
+                    query.iter().for_each(|(table, _)| source.forget(table.shard));
+                }
+                locked += usize::from(fault.class() == Class::Transient);
                 tracing::warn!(%fault, tables = query.len(), "source rows of users cannot be read");
             }
             found.unreadable.extend(query.iter().map(|(table, _)| table.shard));

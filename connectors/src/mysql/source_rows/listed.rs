@@ -2,7 +2,8 @@
 //!
 //! Each source is listed on its own, so one that does not answer leaves the tables of the others known. Readers wait
 //! for such a source once and not in each batch: until [`PAUSE`] is over its tables count as unread at once. Then one
-//! reader asks again, and the others still go on without it.
+//! reader asks again, and the others still go on without it. A table that a read finds missing is forgotten, and its
+//! source is listed again, because the table may have been dropped since.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,13 @@ impl State {
     fn is_listing_due(&self, now: Instant) -> bool {
         let is_young = self.listed_at.is_some_and(|at| now.duration_since(at) < LIST_AGE_MIN);
         !is_young && self.list_again_at.is_none_or(|at| at <= now)
+    }
+
+    /// Forgets a table; the source then lacks a listing. Another reader may have forgotten it, and have listed since.
+    fn forget(&mut self, shard: ShardId) {
+        if Arc::make_mut(&mut self.tables).remove(&shard).is_some() {
+            self.listed_at = None;
+        }
     }
 
     /// Whether a reader may ask the source. After the pause the first one may, and its read decides for the others.
@@ -106,7 +114,13 @@ impl ListedSource {
         }
     }
 
-    /// Reads rows by key. Returns `None` at once if the source did not answer a short while ago.
+    /// Forgets a table that the source does not have any more: its shard is then unknown, and is listed again.
+    pub(super) fn forget(&self, shard: ShardId) {
+        self.state().forget(shard);
+    }
+
+    /// Reads rows by key. Returns `None` if the source does not answer, and at once if it did not a short while ago.
+    /// After a fault the source answers, so one of the tables is the cause.
     pub(super) async fn rows(&self, keys: &[TableKeys]) -> Result<Option<Chunk>, Fault> {
         if !self.state().may_read(Instant::now()) {
             return Ok(None);
@@ -117,10 +131,12 @@ impl ListedSource {
                 let probe = self.source.rows(&[], FIRST_EPOCH).await;
                 if probe.is_err_and(|fault| fault.class() == Class::Transient) {
                     self.state().read_again_at = Some(Instant::now() + PAUSE);
-                    return Err(fault);
+                    tracing::warn!(%fault, "a source does not answer, so its users are unread for a while");
+                    return Ok(None);
                 }
-                // An idle connection may have been closed meanwhile, so a transient fault is retried once.
-                self.source.rows(keys, FIRST_EPOCH).await
+                // An idle connection may have been closed meanwhile, so a transient fault is retried once: by the
+                // caller where it reads the tables one by one.
+                if keys.len() > 1 { Err(fault) } else { self.source.rows(keys, FIRST_EPOCH).await }
             }
             read => read,
         };
@@ -155,6 +171,26 @@ mod tests {
         ] {
             assert_eq!(state.is_listing_due(begun + Duration::from_secs(seconds)), is_due, "{seconds} s");
         }
+    }
+
+    #[test]
+    fn a_table_that_is_missing_makes_a_listing_due_once() {
+        let table = |number: u32| {
+            let name = format!("user_{number:03}");
+            let shard = ShardId::of("source-a", "user_00", &name, 0);
+            let (database, table) = ("user_00".into(), name.into());
+            (shard, TableIdentity { entity: Entity::User, shard, database, table })
+        };
+        let tables: SourceTables = [table(0), table(1)].into();
+        let now = Instant::now();
+        let mut state = State { tables: Arc::new(tables), listed_at: Some(now), ..State::default() };
+        let (missing, other) = (table(0).0, table(1).0);
+        state.forget(missing);
+        assert!(!state.tables.contains_key(&missing) && state.tables.contains_key(&other));
+        assert!(state.is_listing_due(now), "the listing is young, and is not true any more");
+        state.listed_at = Some(now);
+        state.forget(missing);
+        assert!(!state.is_listing_due(now), "the table was forgotten before the listing");
     }
 
     #[test]
