@@ -22,6 +22,8 @@ pub enum Decision {
 pub enum LeftAlone {
     /// The row is no dead letter.
     NoDeadLetter,
+    /// A granter works on the row, or its call may have given the coupon.
+    UnderWay,
     /// The coupon system has forgotten the key: a decision is needed, not a retry.
     NeedsDecision,
 }
@@ -54,10 +56,18 @@ pub fn requeue(
     Ok(candidate)
 }
 
-/// Records a person's finding about a dead letter.
+/// Records a person's finding about a dead letter. A letter that was sent again may be one that no granter can decide,
+/// so a person decides it too, unless a call may be under way.
 pub fn decide(ledger: &mut UserLedger, key: &CouponKey, decision: Decision) -> Result<(), LeftAlone> {
+    let now = ledger.now;
     let row = ledger.rows.get_mut(&key.occurrence).ok_or(LeftAlone::NoDeadLetter)?;
-    let RowState::Failed(_) = row.state else { return Err(LeftAlone::NoDeadLetter) };
+    if !row.is_letter() {
+        return Err(LeftAlone::NoDeadLetter);
+    }
+    let is_issued = matches!(row.state, RowState::Issued { .. });
+    if is_issued || (row.is_held() && row.is_young(now)) {
+        return Err(LeftAlone::UnderWay);
+    }
     match decision {
         Decision::NotGiven => row.state = RowState::Failed(FailedOutcome::NothingGiven),
         Decision::Given => {

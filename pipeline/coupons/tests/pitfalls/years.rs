@@ -109,6 +109,34 @@ fn a_letter_that_a_person_ends_has_its_coupon_or_is_refused_in_every_later_wave(
 }
 
 #[test]
+fn a_letter_that_was_sent_again_is_ended_unless_its_call_may_be_under_way() {
+    let mut user = User::new("");
+    let candidate = user.day(date(2027, 5, 4), SOLAR);
+    let key = user.reserve(&candidate).unwrap().key;
+    user.ledger.rows.get_mut(&key.occurrence).unwrap().state = RowState::Failed(FailedOutcome::NothingGiven);
+    let sent = requeue(&mut user.ledger, &key, MEMORY).unwrap();
+    let mut unread = user.ledger.clone();
+    assert_eq!(end(&mut unread, &key, Decision::NotGiven), Ok(()), "no granter has read it");
+    assert_eq!(unread.rows[&key.occurrence].state, RowState::Refused(Reason::Dropped));
+    assert!(!unread.rows[&key.occurrence].is_letter());
+
+    let taken = user.reserve(&sent).unwrap();
+    assert_eq!(end(&mut user.ledger, &key, Decision::NotGiven), Err(LeftAlone::UnderWay), "it is young");
+    let mut issued = user.ledger.clone();
+    let first_called_at = issued.now;
+    issued.rows.get_mut(&key.occurrence).unwrap().state = RowState::Issued { first_called_at };
+    for ledger in [&mut issued, &mut user.ledger] {
+        ledger.now += ATTEMPT_TIMEOUT;
+    }
+    for decision in [Decision::Given, Decision::NotGiven] {
+        assert_eq!(end(&mut issued, &key, decision), Err(LeftAlone::UnderWay), "it may have been given");
+    }
+    assert_eq!(end(&mut user.ledger, &key, Decision::NotGiven), Ok(()));
+    assert!(user.issue(&sent, &taken).is_err(), "the attempt that slept gives nothing");
+    assert!(matches!(user.reserve(&sent), Err(MessageEnd::Done)));
+}
+
+#[test]
 fn a_row_has_the_version_of_the_programme_that_reserved_it_and_the_report_counts_by_it() {
     let version = |user: &User| user.ledger.rows.values().next().unwrap().version;
     let (first, other) = (programme("").version(), programme("gap_days = 200\n").version());

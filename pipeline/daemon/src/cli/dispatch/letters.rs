@@ -1,15 +1,16 @@
 //! `dispatch letters`: coupons that could not be granted, and the decisions of an operator about them.
 //!
 //! A letter is named by the key of its coupon, `programme/occurrence/user`. `requeue` sends it again, `drop` ends it. A
-//! letter that was sent again stays in the list until a granter has decided about it.
+//! letter that was sent again stays in the list until a granter has decided about it, or a person has dropped it by its
+//! key.
 
 use anabranch_coupons::dead_letters::{self, Decision, LeftAlone};
 use anabranch_coupons::ports::{Ledger, WorkQueue};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    CouponKey, FailedOutcome, LedgerRow, Message, RowState, RunKey, UserLedger, UsersLedger,
+    Candidate, CouponKey, FailedOutcome, LedgerRow, Message, RowState, RunKey, UserLedger, UsersLedger,
 };
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::celebration::Occurrence;
 use clap::{Args, Subcommand, ValueEnum};
@@ -21,7 +22,7 @@ use super::refused;
 use crate::exit::Exit;
 use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
-use crate::wiring::{CouponLedger, Wiring};
+use crate::wiring::{CouponLedger, CouponQueue, Wiring};
 
 /// Letters of one query, at most.
 const PAGE: usize = 1_000;
@@ -270,7 +271,7 @@ async fn requeue(wiring: &Wiring, mut pages: LetterPages<'_>, is_rehearsal: bool
     let memory = wiring.coupon_system()?.key_memory;
     let memory = SignedDuration::try_from(memory).unwrap_or(SignedDuration::MAX);
     let queue = wiring.work_queue().await?;
-    let mut exit = Exit::Success;
+    let (mut exit, mut has_room) = (Exit::Success, true);
     loop {
         let page = pages.next_page().await?;
         if page.is_empty() {
@@ -284,11 +285,12 @@ async fn requeue(wiring: &Wiring, mut pages: LetterPages<'_>, is_rehearsal: bool
             let requeue = |user: &mut UserLedger| dead_letters::requeue(user, &key, memory);
             match of_user(pages.ledger, &key, &row, requeue).await? {
                 Ok(candidate) => {
-                    // If this message is lost, the next pass of a dispatcher publishes the letter again.
+                    // If this message is lost, a later pass of a dispatcher publishes the letter again.
                     failpoints::reach("coupons-before-requeued").await;
-                    queue.publish(&[Message::of(candidate)]).await?;
+                    has_room = has_room && publish(&queue, candidate).await?;
                     failpoints::reach("coupons-after-requeued").await;
-                    _ = output::line(&format!("{} is sent again", text(&key)));
+                    let by = if has_room { "" } else { " by a later pass of the dispatcher" };
+                    _ = output::line(&format!("{} is sent again{by}", text(&key)));
                 }
                 Err(why) => {
                     exit = Exit::Definite;
@@ -299,7 +301,19 @@ async fn requeue(wiring: &Wiring, mut pages: LetterPages<'_>, is_rehearsal: bool
     }
 }
 
-/// Ends letters. Of all letters, those that were sent again are left to the granters.
+/// Publishes a letter; returns whether the queue had room. The rows of the other letters change all the same.
+async fn publish(queue: &CouponQueue, candidate: Candidate) -> Result<bool, Fault> {
+    match queue.publish(&[Message::of(candidate)]).await {
+        Ok(()) => Ok(true),
+        Err(fault) if fault.code() == Code::LogFull => {
+            tracing::warn!(%fault, "a later pass of the dispatcher publishes this letter and the others");
+            Ok(false)
+        }
+        Err(fault) => Err(fault),
+    }
+}
+
+/// Ends letters. With `--all`, those that were sent again are left to the granters.
 async fn end(
     mut pages: LetterPages<'_>,
     are_all: bool,
@@ -350,7 +364,11 @@ async fn of_user<T: Send>(
 
 fn left_alone(key: &CouponKey, why: LeftAlone) -> String {
     let why = match why {
-        LeftAlone::NoDeadLetter => "it was sent again, or is not a dead letter any more",
+        LeftAlone::NoDeadLetter => "it is not a dead letter any more",
+        LeftAlone::UnderWay => {
+            "it was sent again, and a granter works on it or its call may have given the coupon: repeat the command \
+             after half an hour, or wait until a granter has decided"
+        }
         LeftAlone::NeedsDecision => {
             "the coupon system has forgotten its key, so a person must find out whether the coupon was given: \
              dispatch letters drop --outcome given|not-given"
