@@ -19,7 +19,7 @@ use super::messages::{Answers, Known, SingleAnswer, text};
 
 /// Longest pause, whatever the other side asks for.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// Pause after a 429 that names none.
+/// Pause after a 429 that names none or a shorter one.
 const PAUSE_DEFAULT: Duration = Duration::from_secs(1);
 
 /// A request that was refused as a whole: nothing was done.
@@ -61,7 +61,7 @@ fn refusal(response: &Response) -> Option<Refusal> {
         StatusCode::TOO_MANY_REQUESTS => {
             let seconds =
                 response.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            let pause = seconds.map_or(PAUSE_DEFAULT, Duration::from_secs).min(PAUSE_MAX);
+            let pause = seconds.map_or(PAUSE_DEFAULT, Duration::from_secs).clamp(PAUSE_DEFAULT, PAUSE_MAX);
             Some(Refusal::Busy { pause })
         }
         // A gateway may answer this while the system behind it works on.
@@ -161,5 +161,27 @@ fn of_outcome(text: &str) -> Answer {
         "busy" => Answer::Busy,
         "pool_empty" => Answer::PoolEmpty,
         _ => Answer::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use hyper::header::{HeaderMap, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_pause_has_a_second_at_least_and_five_minutes_at_most() {
+        let asked = [(None, 1), (Some("0"), 1), (Some("7"), 7), (Some("9000"), 300), (Some("soon"), 1)];
+        for (retry_after, seconds) in asked {
+            let mut headers = HeaderMap::new();
+            if let Some(text) = retry_after {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static(text));
+            }
+            let response = Response { status: StatusCode::TOO_MANY_REQUESTS, headers, body: Bytes::new() };
+            let pause = refusal(&response).and_then(Refusal::pause);
+            assert_eq!(pause, Some(Duration::from_secs(seconds)), "{retry_after:?}");
+        }
     }
 }

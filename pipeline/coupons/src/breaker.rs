@@ -1,9 +1,10 @@
 //! The breaker in front of the coupon system, one for all workers of a process.
 //!
 //! It opens after consecutive failures without an answer about any user between them, and whenever the system asks for
-//! a pause. A pause is as long as the system asks for; if the system names no time, each pause is twice as long as the
-//! one before. While the breaker is open no worker begins a call. Calls that were under way when it opened do not
-//! prolong the pause, whatever their outcome.
+//! a pause. A pause is as long as the system asks for, whatever calls are answered meanwhile; of two such pauses the
+//! later end counts. If the system names no time, each pause is twice as long as the one before, and an answer ends it.
+//! While the breaker is open no worker begins a call. Calls that were under way when it opened prolong a pause only if
+//! the system asks for a longer one.
 //!
 //! It also decides whose failure an error is. Errors in a row about three users are the system's, and no try counts.
 //! Errors about fewer users are their own, however many there are: so the last user of a day whose calls
@@ -35,24 +36,28 @@ struct State {
     /// Users with errors since the last answer about a user, up to [`USERS_MAX`].
     users: BTreeSet<u64>,
     pauses: u32,
-    open_until: Option<Timestamp>,
+    /// End of the last pause for which the system named no time.
+    own_until: Option<Timestamp>,
+    /// End of the pause that the system asked for.
+    asked_until: Option<Timestamp>,
 }
 
 impl Breaker {
     /// Returns whether calls have to wait.
     pub fn is_open(&self, now: Timestamp) -> bool {
-        self.state().open_until.is_some_and(|until| now < until)
+        self.state().open_until().is_some_and(|until| now < until)
     }
 
     /// Returns how long calls have to wait; `None` while they need not.
     pub fn open_for(&self, now: Timestamp) -> Option<Duration> {
-        let until = self.state().open_until.filter(|until| now < *until)?;
+        let until = self.state().open_until().filter(|until| now < *until)?;
         Duration::try_from(until.duration_since(now)).ok()
     }
 
-    /// Records that the system answered about a user.
+    /// Records that the system answered about a user. A pause that it asked for goes on.
     pub fn answered(&self) {
-        *self.state() = State::default();
+        let mut state = self.state();
+        *state = State { asked_until: state.asked_until, ..State::default() };
     }
 
     /// Records that a call failed, for some users with an error about them alone; returns whether such an error is the
@@ -83,16 +88,21 @@ impl Breaker {
 }
 
 impl State {
+    fn open_until(&self) -> Option<Timestamp> {
+        self.own_until.max(self.asked_until)
+    }
+
     fn pause(&mut self, now: Timestamp, asked: Option<SignedDuration>) {
-        if self.open_until.is_some_and(|until| now < until) {
+        if let Some(asked) = asked {
+            self.asked_until = self.asked_until.max(Some(now + asked));
             return;
         }
-        let pause = asked.unwrap_or_else(|| {
-            let factor = 1 << self.pauses.min(4);
-            self.pauses = self.pauses.saturating_add(1);
-            (PAUSE_FIRST * factor).min(PAUSE_LAST)
-        });
-        self.open_until = Some(now + pause);
+        if self.open_until().is_some_and(|until| now < until) {
+            return;
+        }
+        let factor = 1 << self.pauses.min(4);
+        self.pauses = self.pauses.saturating_add(1);
+        self.own_until = Some(now + (PAUSE_FIRST * factor).min(PAUSE_LAST));
     }
 }
 
@@ -144,6 +154,28 @@ mod tests {
         breaker.paused(now, None);
         assert!(!breaker.is_open(now + PAUSE_FIRST));
     }
+
+    #[test]
+    fn an_answer_to_a_call_that_was_under_way_ends_no_pause_that_the_system_asked_for() {
+        let (breaker, now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
+        let pause = Duration::from_secs(300);
+        breaker.paused(now, Some(pause));
+        breaker.answered();
+        assert_eq!(breaker.open_for(now), Some(pause));
+        breaker.paused(now, Some(Duration::from_secs(1)));
+        assert_eq!(breaker.open_for(now), Some(pause), "of two pauses the later end counts");
+        breaker.paused(now, Some(2 * pause));
+        assert_eq!(breaker.open_for(now), Some(2 * pause));
+    }
+
+    #[test]
+    fn a_pause_that_the_system_asks_for_may_be_longer_than_one_that_it_did_not_ask_for() {
+        let (breaker, now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
+        breaker.paused(now, None);
+        breaker.paused(now, Some(Duration::from_secs(300)));
+        assert_eq!(breaker.open_for(now), Some(Duration::from_secs(300)));
+    }
+
     #[test]
     fn a_pause_that_the_system_asks_for_is_as_long_as_it_asks() {
         let (breaker, mut now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
