@@ -10,14 +10,15 @@ use anabranch_pipeline::error::Fault;
 use jiff::SignedDuration;
 
 use super::cohort::DayTables;
-use super::copies::QueueWithoutCopies;
+use super::copies::{PublishedRounds, QueueWithoutCopies};
 use super::lane_lag::LaneLag;
 use super::process::Process;
 use super::register::LedgerRegister;
-use crate::wiring::{CouponCaller, CouponLedger, CouponSources, Wiring};
+use crate::wiring::{CouponCaller, CouponLedger, CouponQueue, CouponSources, Wiring};
 
 /// A dispatcher on the real servers.
-pub type DayDispatcher = Dispatcher<CouponLedger, DayTables, QueueWithoutCopies, LedgerRegister, Process>;
+pub type DayDispatcher =
+    Dispatcher<CouponLedger, DayTables, QueueWithoutCopies<CouponQueue>, LedgerRegister, Process>;
 /// A granter on the real servers.
 pub type DayGranter = Granter<CouponLedger, CouponSources, CouponCaller, DayTables, LedgerRegister, Process>;
 
@@ -26,12 +27,16 @@ pub fn cohort(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayTables, Fault> {
     DayTables::new(wiring, lane_lag.clone())
 }
 
-/// Returns the dispatcher of this configuration. `lane_lag` is the one of its process.
-pub async fn dispatcher(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayDispatcher, Fault> {
+/// Returns the dispatcher of this configuration. `lane_lag` is the one of its process, `published` that of its task.
+pub async fn dispatcher(
+    wiring: &Wiring,
+    lane_lag: &LaneLag,
+    published: &PublishedRounds,
+) -> Result<DayDispatcher, Fault> {
     Ok(Dispatcher {
         ledger: wiring.coupon_ledger().await?,
         cohort: cohort(wiring, lane_lag)?,
-        queue: QueueWithoutCopies::new(wiring.work_queue().await?, &super::programmes(wiring.config())?),
+        queue: QueueWithoutCopies::new(wiring.work_queue().await?, published),
         register: LedgerRegister(wiring.clone()),
         process: Process,
     })

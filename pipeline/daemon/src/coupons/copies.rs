@@ -3,7 +3,8 @@
 //!
 //! All programmes share the queue. A slow one would otherwise fill it with copies, since a sweep finds its members
 //! without a coupon again and again. A queue that is worked off, or that was removed, ends the wait. A new wave and a
-//! message that a person sent do not wait. Only the dispatcher's process remembers, so another one publishes once more.
+//! message that a person sent do not wait. The dispatcher of a programme remembers also while its task is tried again.
+//! Another process does not know, and publishes once more.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,12 +18,19 @@ use tokio::time::Instant;
 
 use crate::wiring::CouponQueue;
 
+/// Messages that are published at once. If the queue has no room for the last of them, all of them come again.
+const PUBLISHED_AT_ONCE: usize = 16;
+
 /// The work queue as a dispatcher publishes into it.
 #[derive(Debug)]
-pub struct QueueWithoutCopies {
-    queue: CouponQueue,
-    rounds: Mutex<Rounds>,
+pub struct QueueWithoutCopies<Q> {
+    queue: Q,
+    published: PublishedRounds,
 }
+
+/// The memory of a dispatcher, which outlives the attempts of its task. Clones share it.
+#[derive(Debug, Clone)]
+pub struct PublishedRounds(Arc<Mutex<Rounds>>);
 
 /// The messages of each run that granters should not have carried yet.
 #[derive(Debug)]
@@ -41,35 +49,51 @@ struct Round {
     last: BTreeMap<u64, Member>,
 }
 
-impl QueueWithoutCopies {
-    pub fn new(queue: CouponQueue, programmes: &[Programme]) -> Self {
-        Self { queue, rounds: Mutex::new(Rounds::new(programmes)) }
+impl PublishedRounds {
+    pub fn new(programmes: &[Programme]) -> Self {
+        Self(Arc::new(Mutex::new(Rounds::new(programmes))))
     }
 
+    fn lock(&self) -> MutexGuard<'_, Rounds> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the messages that are no copies.
+    fn wanted(&self, messages: &[Message]) -> Vec<Message> {
+        let (rounds, now) = (self.lock(), Instant::now());
+        messages.iter().filter(|message| !rounds.has(message, now)).cloned().collect()
+    }
+
+    fn add(&self, messages: &[Message]) {
+        let (mut rounds, now) = (self.lock(), Instant::now());
+        for message in messages {
+            rounds.published(message, now);
+        }
+    }
+}
+
+impl<Q> QueueWithoutCopies<Q> {
+    pub fn new(queue: Q, published: &PublishedRounds) -> Self {
+        Self { queue, published: published.clone() }
+    }
+}
+
+impl QueueWithoutCopies<CouponQueue> {
     /// Returns the number of messages that wait or that granters hold. Without any, no message is a copy.
     pub async fn pending(&self) -> Result<u64, Fault> {
         let pending = self.queue.pending().await?;
         if pending == 0 {
-            self.rounds().by_run.clear();
+            self.published.lock().by_run.clear();
         }
         Ok(pending)
     }
-
-    fn rounds(&self) -> MutexGuard<'_, Rounds> {
-        self.rounds.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-impl WorkQueue for QueueWithoutCopies {
+impl<Q: WorkQueue> WorkQueue for QueueWithoutCopies<Q> {
     async fn publish(&self, messages: &[Message]) -> Result<(), Fault> {
-        let wanted: Vec<Message> = {
-            let (rounds, now) = (self.rounds(), Instant::now());
-            messages.iter().filter(|message| !rounds.has(message, now)).cloned().collect()
-        };
-        self.queue.publish(&wanted).await?;
-        let (mut rounds, now) = (self.rounds(), Instant::now());
-        for message in &wanted {
-            rounds.published(message, now);
+        for some in self.published.wanted(messages).chunks(PUBLISHED_AT_ONCE) {
+            self.queue.publish(some).await?;
+            self.published.add(some);
         }
         Ok(())
     }
@@ -113,6 +137,7 @@ impl Rounds {
 #[cfg(test)]
 mod tests {
     use anabranch_coupons::records::PARTS;
+    use anabranch_pipeline::error::Code;
     use anabranch_schemas::celebration::Calendar;
     use jiff::civil::date;
 
@@ -128,6 +153,41 @@ mod tests {
     fn rounds() -> Rounds {
         let rates = HashMap::from([(Arc::from("slow"), 1), (Arc::from("fast"), 10_000)]);
         Rounds { rates, by_run: BTreeMap::new() }
+    }
+
+    /// A queue that has room for some messages.
+    struct NarrowQueue {
+        room: usize,
+        held: Mutex<Vec<Message>>,
+    }
+
+    impl WorkQueue for NarrowQueue {
+        async fn publish(&self, messages: &[Message]) -> Result<(), Fault> {
+            let mut held = self.held.lock().unwrap();
+            for message in messages {
+                if held.len() == self.room {
+                    return Err(Fault::new(Code::LogFull, "work queue", "it has no room"));
+                }
+                held.push(message.clone());
+            }
+            Ok(())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dispatcher_that_is_tried_again_publishes_only_messages_that_a_full_queue_refused() {
+        let published = PublishedRounds(Arc::new(Mutex::new(rounds())));
+        let messages: Vec<Message> = (0..40).map(|number| message("slow", 1, 10 * number)).collect();
+        let mut found = Vec::new();
+        for room in [PUBLISHED_AT_ONCE + 4, 100, 100] {
+            // Each attempt of the task connects to the queue anew.
+            let queue = QueueWithoutCopies::new(NarrowQueue { room, held: Mutex::default() }, &published);
+            let is_full = queue.publish(&messages).await.is_err();
+            let held = queue.queue.held.into_inner().unwrap();
+            found.push((is_full, held.len(), held.last() == messages.last()));
+        }
+        let stored = PUBLISHED_AT_ONCE + 4;
+        assert_eq!(found, [(true, stored, false), (false, 40 - PUBLISHED_AT_ONCE, true), (false, 0, false)]);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! A lease only saves work: passes of several processes, late ones too, do no harm.
 
+use std::slice::from_ref;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anabranch_coupons::dispatching::{DayPassed, count};
@@ -20,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Process;
 use super::assembly::{self, DayDispatcher};
+use super::copies::PublishedRounds;
 use super::day_view::{self, DayView};
 use super::lane_lag::LaneLag;
 use super::reports::ReportChain;
@@ -30,6 +33,8 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// Length of a pause in times of its pass: a pass over a large cohort takes long, and granters need the ledger.
 const PAUSE_FACTOR: u32 = 9;
+/// Pause after a pass that had a fault, at most: it may have taken long because a server did not answer.
+const FAULT_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Time that a pass waits for queued messages, at most: it publishes again the messages that the ledger lacks.
 const QUEUE_WAIT_MAX: Duration = Duration::from_secs(60);
 
@@ -42,31 +47,74 @@ pub fn dispatcher_task(programme: &str) -> String {
 pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
         let (wiring, lane_lag, name) = (wiring.clone(), lane_lag.clone(), dispatcher_task(&programme.name));
+        let kept = Kept { published: PublishedRounds::new(from_ref(&programme)), next_pass: Arc::default() };
         supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
             let (wiring, lane_lag, programme) = (wiring.clone(), lane_lag.clone(), programme.clone());
-            async move { dispatch((&wiring, &lane_lag), &programme, &handle, &cancel).await }
+            let kept = kept.clone();
+            async move { dispatch((&wiring, &lane_lag), (&programme, &kept), &handle, &cancel).await }
         });
     }
 }
 
+/// State that outlives an attempt of the task. Without it each attempt would publish every lacking member again, and
+/// read the whole ledger without a pause.
+#[derive(Clone)]
+struct Kept {
+    published: PublishedRounds,
+    /// Time of the pass that follows a pass with a fault.
+    next_pass: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Kept {
+    /// Records that a pass which took this long had a fault.
+    fn failed(&self, programme: &Programme, pass_took: Duration) {
+        let pause = pause_after_fault(programme, pass_took, Process.now());
+        *self.next_pass.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + pause);
+    }
+
+    /// Waits for the end of the pause after a pass with a fault.
+    async fn pause(&self, dispatcher: &DayDispatcher) {
+        let next_pass = self.next_pass.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(at) = next_pass {
+            tokio::time::sleep_until(at).await;
+            // A queue that is worked off needs its messages again.
+            _ = dispatcher.queue.pending().await;
+        }
+    }
+}
+
+/// Returns the pause after a pass that had a fault: until the next time of the programme at most.
+fn pause_after_fault(programme: &Programme, pass_took: Duration, now: Timestamp) -> Duration {
+    let pause = (pass_took * PAUSE_FACTOR).clamp(PAUSE_MIN, FAULT_PAUSE_MAX);
+    let begins = next_time(programme, now);
+    let begins = begins.and_then(|begins| Duration::try_from(begins.duration_since(now)).ok());
+    begins.map_or(pause, |begins| begins.min(pause))
+}
+
 async fn dispatch(
     (wiring, lane_lag): (&Wiring, &LaneLag),
-    programme: &Programme,
+    (programme, kept): (&Programme, &Kept),
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let log = wiring.log().await?;
     let work = async |passed: watch::Sender<Lsn>| {
         handle.waits_for("the ledger of coupons");
-        let dispatcher = assembly::dispatcher(wiring, lane_lag).await?;
+        let dispatcher = assembly::dispatcher(wiring, lane_lag, &kept.published).await?;
         let reports = ReportChain::new(wiring);
+        handle.waits_for("the end of the pause after a pass with a fault");
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            () = kept.pause(&dispatcher) => {}
+        }
+        handle.waits_for("the ledger of coupons");
         loop {
             let began = Instant::now();
             let pass = tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
                 pass = pass(wiring, &dispatcher, programme, &reports) => pass,
             };
-            let days = pass?;
+            let days = pass.inspect_err(|_| kept.failed(programme, began.elapsed()))?;
             passed.send_modify(|_| {});
             handle.well();
             let waiting = days.iter().find(|day| day.is_waiting);
@@ -203,4 +251,23 @@ async fn closed_view(
     }
     let found = count(ledger, &key).await?;
     Ok(found.map_or(view, |(run, report)| DayView::of(day, &run, &report, 0, Process.now())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pass_with_a_fault_is_followed_by_a_pause_until_the_next_time_of_the_programme_at_most() {
+        let text = "name = 'birthday'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'feb28'\n";
+        let programme = Programme::parse_all(&[text.parse().unwrap()]).unwrap().remove(0);
+        let pause = |took, now: &str| {
+            let pause = pause_after_fault(&programme, Duration::from_secs(took), now.parse().unwrap());
+            pause.as_secs()
+        };
+        assert_eq!(pause(0, "2027-05-03T15:07:00Z"), 2);
+        assert_eq!(pause(3, "2027-05-03T15:07:00Z"), 27);
+        assert_eq!(pause(1_800, "2027-05-03T15:07:00Z"), 60);
+        assert_eq!(pause(1_800, "2027-05-03T11:59:40Z"), 20, "noon is on time");
+    }
 }

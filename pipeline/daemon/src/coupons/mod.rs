@@ -29,6 +29,7 @@ use anabranch_schemas::change::Entity;
 
 pub use self::assembly::{cohort, dispatcher};
 pub use self::cohort::DayTables;
+pub use self::copies::PublishedRounds;
 pub use self::day_view::{DayView, read as newest_day};
 pub use self::days::{CouponDays, no_run};
 pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};

@@ -117,7 +117,8 @@ async fn run_day(
     programmes: &[Programme],
     of_day: &OfDay,
 ) -> Result<Vec<ProgrammeDay>, Fault> {
-    let dispatcher = coupons::dispatcher(wiring, &coupons::LaneLag::new(wiring)?).await?;
+    let published = coupons::PublishedRounds::new(programmes);
+    let dispatcher = coupons::dispatcher(wiring, &coupons::LaneLag::new(wiring)?, &published).await?;
     let reports = coupons::ReportChain::new(wiring);
     let mut shown = Vec::new();
     for programme in programmes {
