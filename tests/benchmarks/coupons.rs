@@ -253,6 +253,7 @@ async fn frozen(day: &Day<'_, '_>, name: &str) -> Measured {
         queue: NoQueue,
         register: day.outside.clone(),
         process: day.outside.clone(),
+        resends: Arc::default(),
     };
     let meter = Meter::start(&[day.site.pid(TARGET)]);
     let passed = dispatcher.pass(&programme(name), &NoQueue).await.expect("the servers answer");
@@ -335,8 +336,10 @@ async fn granted(
     let granters = (0..GRANTERS).map(async |_| {
         let mut before = MessagesCarried::default();
         while let Some(messages) = at_hand.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let (carried, ()) = tokio::join!(granter.carry(messages), granter.follow(&before));
-            before = carried.expect("every server answers");
+            let mut ends = MessagesCarried::default();
+            let (carried, ()) = tokio::join!(granter.carry(messages, &mut ends), granter.follow(&before));
+            carried.expect("every server answers");
+            before = ends;
             given.fetch_add(before.granted, Ordering::Relaxed);
         }
         granter.follow(&before).await;

@@ -38,6 +38,8 @@ pub struct CouponBooks {
     pub down_until: Timestamp,
     /// Until then it accepts connections and answers every request with 503.
     pub unavailable_until: Timestamp,
+    /// Until then it accepts connections and closes them.
+    pub closing_until: Timestamp,
     /// Until then it answers every request with 429.
     pub busy_until: Timestamp,
     /// The pause that an answer of 429 asks for, where it names one.
@@ -70,6 +72,7 @@ impl CouponBooks {
             keys: CouponKeys::new(if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 }),
             down_until: Timestamp::UNIX_EPOCH,
             unavailable_until: Timestamp::UNIX_EPOCH,
+            closing_until: Timestamp::UNIX_EPOCH,
             busy_until: Timestamp::UNIX_EPOCH,
             retry_after: None,
             failing: BTreeSet::new(),
@@ -94,7 +97,7 @@ impl CouponBooks {
 
     /// The time until which it answers no question about keys.
     pub fn silent_until(&self) -> Timestamp {
-        self.down_until.max(self.unavailable_until).max(self.busy_until)
+        self.down_until.max(self.unavailable_until).max(self.closing_until).max(self.busy_until)
     }
 
     pub fn gave(&self, key: &CouponKey) -> bool {

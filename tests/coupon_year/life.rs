@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dead_letters::{self, Decision};
 use anabranch_coupons::dispatching::Dispatcher;
-use anabranch_coupons::granting::{Granter, join};
+use anabranch_coupons::granting::{Granter, MessagesCarried, join};
 use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
 use anabranch_coupons::reserving::MessageEnd;
@@ -32,7 +32,7 @@ pub struct Actor {
 /// A world and the processes in it.
 pub struct Life {
     world: Arc<Mutex<World>>,
-    breaker: Arc<Breaker>,
+    pub breaker: Arc<Breaker>,
     issuers: Arc<Issuers>,
     actors: Vec<Actor>,
     asleep: Vec<Actor>,
@@ -195,7 +195,8 @@ impl Life {
                 issuers,
                 key_memory: KEY_MEMORY,
             };
-            let ends = granter.carry(&carried).await?;
+            let mut ends = MessagesCarried::default();
+            granter.carry(&carried, &mut ends).await?;
             granter.follow(&ends).await;
             let is_done = carried.iter().all(|message| ends.of(message) == MessageEnd::Done);
             Ok(if is_done { MessageEnd::Done } else { MessageEnd::Later })

@@ -67,6 +67,27 @@ fn a_pause_of_a_second_that_the_coupon_system_asks_for_delays_coupons_by_a_secon
 }
 
 #[test]
+fn a_balancer_that_closes_every_connection_opens_the_breaker_after_three_calls() {
+    let mut script = Script::new();
+    script.pass().unwrap();
+    let closing_until = script.life.world().now + minutes(10);
+    script.life.world().books.closing_until = closing_until;
+    for calls in 1..=3 {
+        script.grant().unwrap();
+        assert!(
+            script.given().is_empty() && !script.life.world().queue.is_empty(),
+            "the message comes again"
+        );
+        let now = script.life.world().now;
+        assert_eq!(script.life.breaker.is_open(now), calls == 3, "after {calls} calls");
+        script.wait(SignedDuration::from_secs(1));
+    }
+    script.wait(minutes(15));
+    script.grant().unwrap();
+    script.expect_everybody_once("when a server is behind the balancer again");
+}
+
+#[test]
 fn a_user_whose_source_is_down_keeps_no_message_in_the_queue_and_gets_the_coupon_after_it() {
     let mut script = Script::new();
     let unreadable = script.users[0];

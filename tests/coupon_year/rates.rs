@@ -101,11 +101,32 @@ async fn users_without_a_call_leave_the_rate_to_others() {
     let began = Instant::now();
     // A hundred users are called for, each beside 19 whose source is down.
     for _ in 0..100 {
-        rates.keep(&message).await;
-        rates.give_back(&message.run.programme, message.members.len() - 1);
+        let kept = rates.keep(&message).await;
+        rates.give_back(&message.run.programme, kept, 1);
     }
     assert!(began.elapsed() <= Duration::from_secs(2), "{:?}", began.elapsed());
     assert!(rates.holds_up_others(&message.run.programme).is_none(), "there is no other programme");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_gives_back_what_it_took_though_granters_came_or_left_since() {
+    for (before, after) in [(1, 10), (10, 1)] {
+        let [before, after] = [before, after].map(|granters| NonZeroUsize::new(granters).unwrap());
+        let (rates, message, began) = (Rates::new(&[programme()], before), message(), Instant::now());
+        for _ in 0..20 {
+            rates.share(before);
+            let kept = rates.keep(&message).await;
+            rates.share(after);
+            rates.give_back(&message.run.programme, kept, 0);
+        }
+        assert!(began.elapsed() <= Duration::from_secs(1), "nobody was called: {:?}", began.elapsed());
+        rates.share(NonZeroUsize::MIN);
+        let began = Instant::now();
+        for _ in 0..20 {
+            rates.keep(&message).await;
+        }
+        assert!(began.elapsed() >= Duration::from_secs(3), "20 users take 0.2 s: {:?}", began.elapsed());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -391,7 +391,7 @@ fn answers(world: &mut World, opened_at: Timestamp, coupons: &[(CouponKey, Arc<s
     let all = |answer: Answer| vec![answer; coupons.len()];
     let is_alone = coupons.len() == 1;
     let (now, books) = (world.now, &world.books);
-    if now > opened_at + CONNECTION_LIVES {
+    if now > opened_at + CONNECTION_LIVES || now < books.closing_until {
         return all(Answer::ConnectionExpired);
     }
     if now < books.unavailable_until {

@@ -106,26 +106,24 @@ where
     R: Register,
     U: Clock + Uniques,
 {
-    /// Carries messages as far as they go. After a fault all of them come again, like members that are late.
+    /// Carries messages as far as they go, and adds up their ends. After a fault all of them come again, like members
+    /// that are late, and `ends` has the coupons and calls before it.
     ///
     /// All messages are of one run and one part, as [`join`] puts them together. The columns are left to
     /// [`Granter::follow`], which may run beside the next messages.
-    pub async fn carry(&self, messages: &[Message]) -> Result<MessagesCarried, Fault> {
-        let mut ends = MessagesCarried::default();
-        let Some(Message { run, .. }) = messages.first() else { return Ok(ends) };
+    pub async fn carry(&self, messages: &[Message], ends: &mut MessagesCarried) -> Result<(), Fault> {
+        let Some(Message { run, .. }) = messages.first() else { return Ok(()) };
         if self.breaker.is_open(self.process.now()) {
             ends.later = messages.iter().flat_map(|message| message.members.iter().copied()).collect();
             ends.released.clone_from(&ends.later);
-            return Ok(ends);
+            return Ok(());
         }
         let candidates = messages.iter().flat_map(Message::candidates).collect();
-        match self.carry_members(run, candidates, &mut ends).await {
-            Ok(()) => Ok(ends),
-            Err(fault) => {
-                self.follow(&ends).await;
-                Err(fault)
-            }
+        let carried = self.carry_members(run, candidates, ends).await;
+        if carried.is_err() {
+            self.follow(ends).await;
         }
+        carried
     }
 
     async fn carry_members(
@@ -271,6 +269,7 @@ where
         let coupons: Vec<_> =
             batch.iter().map(|(held, _)| (held.taken.key.clone(), held.taken.coupon.clone())).collect();
         failpoints::reach("coupons-before-call").await;
+        let is_first = ends.called == 0;
         ends.called += coupons.len();
         let answers = self.coupons.call(connection, &coupons).await?;
         failpoints::reach("coupons-before-settle").await;
@@ -278,7 +277,7 @@ where
         let answers = answers.into_iter().chain(std::iter::repeat(Answer::Unknown));
         let (batch, rows): (Vec<HeldRow>, Vec<LedgerRow>) = batch.into_iter().unzip();
         let answers: Vec<(HeldRow, Answer)> = batch.into_iter().zip(answers).collect();
-        let are_own = self.weigh(&answers);
+        let are_own = self.weigh(&answers, is_first);
         if self.settle_all(run, &answers, &rows).await? {
             failpoints::reach("coupons-after-settle").await;
             let given = answers.into_iter().map(|(held, _)| (held.candidate, held.taken));
@@ -337,7 +336,8 @@ where
     }
 
     /// Reports the answers to the breaker, in their order; returns for each whether it is an error of its user's own.
-    fn weigh(&self, answers: &[(HeldRow, Answer)]) -> Vec<bool> {
+    /// `is_first` says whether they are those of the first call over their connection.
+    fn weigh(&self, answers: &[(HeldRow, Answer)], is_first: bool) -> Vec<bool> {
         let now = self.process.now();
         let has = |wanted: &[Answer]| answers.iter().any(|(_, answer)| wanted.contains(answer));
         let is_error = |(_, answer): &(HeldRow, Answer)| *answer == Answer::Error;
@@ -360,6 +360,11 @@ where
         // A batch without an answer says nothing about any one of its users: each is called for alone next time.
         if has(&[Answer::Unknown]) && !answers.iter().any(|answer| is_error(answer) || is_about_user(answer))
         {
+            self.breaker.failed(now, []);
+        }
+        // A balancer without a server behind it accepts connections and closes them. Later calls over a connection that
+        // was closed say nothing new.
+        if is_first && answers.iter().all(|(_, answer)| *answer == Answer::ConnectionExpired) {
             self.breaker.failed(now, []);
         }
         if has(&[Answer::Busy, Answer::PoolEmpty]) {

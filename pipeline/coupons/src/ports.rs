@@ -217,7 +217,7 @@ pub enum Answer {
     Error,
     /// There was no answer about this user, so the outcome is open.
     Unknown,
-    /// The connection had grown old and was closed, so the caller sent nothing.
+    /// The connection was closed or had grown old, so the caller sent nothing.
     ConnectionExpired,
 }
 

@@ -100,6 +100,22 @@ fn text(numbers: &BTreeMap<String, u64>) -> String {
     numbers.iter().map(|(name, number)| format!("{name}={number}")).collect::<Vec<_>>().join(" ")
 }
 
+/// The part of a programme's rate that the users of messages keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KeptRate {
+    users: usize,
+    /// Tokens of the bucket that they hold, by the granters at work when they came.
+    tokens: usize,
+}
+
+impl KeptRate {
+    /// Adds the part of another message of the same programme.
+    pub fn add(&mut self, other: Self) {
+        self.users += other.users;
+        self.tokens += other.tokens;
+    }
+}
+
 /// The rates of all programmes, as the granter of one process keeps its part of them.
 #[derive(Debug)]
 pub struct Rates {
@@ -128,18 +144,21 @@ impl Rates {
 
     /// Waits until this granter's part of the programme's rate allows the users of a message. Users whom the bucket
     /// lacks are borrowed from it, so the next message waits for them.
-    pub async fn keep(&self, message: &Message) {
-        let Some(rate) = self.by_programme.get(&message.run.programme) else { return };
-        let wanted = self.part_of(message.members.len());
+    pub async fn keep(&self, message: &Message) -> KeptRate {
+        let Some(rate) = self.by_programme.get(&message.run.programme) else { return KeptRate::default() };
         let taken = rate.take().await.get();
-        rate.give_back(taken.saturating_sub(wanted));
-        rate.borrow_rows(wanted.saturating_sub(taken));
+        let users = message.members.len();
+        let tokens = self.part_of(users);
+        rate.give_back(taken.saturating_sub(tokens));
+        rate.borrow_rows(tokens.saturating_sub(taken));
+        KeptRate { users, tokens }
     }
 
-    /// Gives back the part of users for whom no call was made after all.
-    pub fn give_back(&self, programme: &str, users: usize) {
+    /// Gives back the part of users for whom no call was made after all, though the number of granters changed since.
+    pub fn give_back(&self, programme: &str, kept: KeptRate, called: usize) {
         if let Some(rate) = self.by_programme.get(programme) {
-            rate.give_back(self.part_of(users));
+            let uncalled = kept.users.saturating_sub(called);
+            rate.give_back(kept.tokens.saturating_mul(uncalled) / kept.users.max(1));
         }
     }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::granting::{MessagesCarried, join};
 use anabranch_coupons::ports::{Clock, Uniques};
-use anabranch_coupons::rates::{GranterCount, REPORT_EVERY, Rates};
+use anabranch_coupons::rates::{GranterCount, KeptRate, REPORT_EVERY, Rates};
 use anabranch_coupons::records::{MEMBERS_MAX, Message, PARTS};
 use anabranch_coupons::reserving::MessageEnd;
 use anabranch_pipeline::error::{Code, Fault};
@@ -230,48 +230,39 @@ impl Workers {
         }
     }
 
-    /// Waits until these messages may be carried; returns their turn and whether lanes lag. An error is the time for
-    /// which they go back to the queue.
-    async fn turn(&self, messages: &[Message]) -> Result<(Turn<'_>, bool), Duration> {
+    /// Waits until these messages may be carried; returns their turn, whether lanes lag, and the rate that they keep.
+    /// An error is the time for which they go back to the queue.
+    async fn turn(&self, messages: &[Message]) -> Result<(Turn<'_>, bool, KeptRate), Duration> {
         // A batch that waits for the rate takes no turn of others.
-        match self.keep_rate(messages).await {
-            Some(wait) => Err(wait),
-            None => Ok(self.pace.turn(|| self.granter.cohort.are_lanes_late()).await),
-        }
+        let kept = self.keep_rate(messages).await?;
+        let (turn, are_lanes_late) = self.pace.turn(|| self.granter.cohort.are_lanes_late()).await;
+        Ok((turn, are_lanes_late, kept))
     }
 
-    /// Waits until the rate of a programme allows messages of one run. Returns the time that they have to wait if they
-    /// would hold up the messages of other programmes for long.
-    async fn keep_rate(&self, messages: &[Message]) -> Option<Duration> {
-        let programme = &messages.first()?.run.programme;
-        let wait = self.rates.holds_up_others(programme);
-        if wait.is_some_and(|wait| wait > RATE_WAIT_MAX) {
-            return wait;
+    /// Waits until the rate of a programme allows messages of one run. An error is the time that they have to wait if
+    /// they would hold up the messages of other programmes for long.
+    async fn keep_rate(&self, messages: &[Message]) -> Result<KeptRate, Duration> {
+        let mut kept = KeptRate::default();
+        let Some(Message { run, .. }) = messages.first() else { return Ok(kept) };
+        let wait = self.rates.holds_up_others(&run.programme);
+        if let Some(wait) = wait.filter(|wait| *wait > RATE_WAIT_MAX) {
+            return Err(wait);
         }
-        let mut kept = 0;
         let keep = async {
             for message in messages {
-                self.rates.keep(message).await;
-                kept += message.members.len();
+                kept.add(self.rates.keep(message).await);
             }
         };
         if wait.is_none() {
             keep.await;
-            return None;
+            return Ok(kept);
         }
         // Workers of other parts may have come first.
         if timeout(RATE_WAIT_MAX, keep).await.is_ok() {
-            return None;
+            return Ok(kept);
         }
-        self.rates.give_back(programme, kept);
-        self.rates.holds_up_others(programme)
-    }
-
-    /// Gives back the rate of users for whom the coupon system was not called.
-    fn give_back(&self, messages: &[Message], carried: &MessagesCarried) {
-        let Some(message) = messages.first() else { return };
-        let users: usize = messages.iter().map(|message| message.members.len()).sum();
-        self.rates.give_back(&message.run.programme, users.saturating_sub(carried.called));
+        self.rates.give_back(&run.programme, kept, 0);
+        Err(self.rates.holds_up_others(&run.programme).unwrap_or_default())
     }
 
     /// Carries messages of one run together, and ends each; `None` if they come again. Columns follow later.
@@ -283,23 +274,26 @@ impl Workers {
             () = self.ending.cancelled() => Err(Duration::ZERO),
             turn = notes.during(Box::pin(self.turn(&messages)), || note(from_ref(&deliveries))) => turn,
         };
-        let (_turn, are_lanes_late) = match turn {
+        let (_turn, are_lanes_late, kept) = match turn {
             Ok(turn) => turn,
             Err(wait) => {
                 put_back(deliveries, wait).await;
                 return Ok(None);
             }
         };
-        let began = Instant::now();
-        let carry = Box::pin(self.granter.carry(&messages));
+        let (began, mut ends) = (Instant::now(), MessagesCarried::default());
+        let carry = Box::pin(self.granter.carry(&messages, &mut ends));
         let carried = notes.during(carry, || note(from_ref(&deliveries))).await;
-        let took = began.elapsed();
+        let (took, called) = (began.elapsed(), ends.called);
+        if let Some(message) = messages.first() {
+            self.rates.give_back(&message.run.programme, kept, called);
+        }
+        let carried = carried.map(|()| ends);
         match &carried {
             Ok(carried) => {
                 self.faults_in_a_row.store(0, Ordering::Relaxed);
                 self.handle.well();
                 count(&messages, carried);
-                self.give_back(&messages, carried);
             }
             Err(fault) => {
                 counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
