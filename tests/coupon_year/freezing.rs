@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is tests")]
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -133,6 +134,14 @@ async fn stored(ledger: &MemoryLedger, key: &RunKey) -> DayRun {
     ledger.with_run(key, &[], |l| l.run.clone()).await.unwrap().unwrap()
 }
 
+fn dispatcher<Q>(
+    ledger: MemoryLedger,
+    cohort: Tables,
+    queue: Q,
+) -> Dispatcher<MemoryLedger, Tables, Q, Quiet, Quiet> {
+    Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet, resends: Arc::default() }
+}
+
 fn programme() -> Programme {
     programme_with("")
 }
@@ -202,7 +211,7 @@ async fn a_sweep_makes_way_for_lanes_after_each_full_page() {
     for (users, ways) in [(USERS, USERS / SWEEP_ROWS), (SWEEP_ROWS - 1, 0)] {
         let (ledger, key) = begun().await;
         let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
-        let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+        let dispatcher = dispatcher(ledger, cohort, Quiet);
         let passed = dispatcher.pass(&programme(), &Quiet).await.unwrap();
         assert_eq!(passed.days.first().map(|day| day.report.eligible), Some(users));
         assert_eq!(dispatcher.cohort.ways_made.load(Ordering::Relaxed), ways, "of {users} users");
@@ -215,7 +224,7 @@ async fn a_sweep_that_fills_the_queue_publishes_no_more_and_counts_to_the_end() 
     let users = 3 * SWEEP_ROWS;
     let cohort = Tables { users, ..Tables::new(&ledger, &key, None) };
     let queue = FullQueue(AtomicUsize::new(0));
-    let dispatcher = Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet };
+    let dispatcher = dispatcher(ledger, cohort, queue);
     let passed = dispatcher.pass(&programme(), &Quiet).await.unwrap();
     let counts = passed.days.first().map(|day| (day.report.eligible, day.report.missed));
     assert_eq!(counts, Some((users, users)));
@@ -227,7 +236,7 @@ async fn a_day_that_waits_for_a_reconciliation_is_passed_as_one_that_waits_and_f
     let careful = programme_with("without_reconciliation = 'stop'\n");
     let (ledger, key) = begun_with(careful.clone()).await;
     let cohort = Tables::new(&ledger, &key, None);
-    let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+    let dispatcher = dispatcher(ledger, cohort, Quiet);
     let passed = dispatcher.pass(&careful, &Quiet).await.unwrap();
     let day = passed.days.first().map(|day| (day.day, day.is_waiting, day.frozen, day.is_closed));
     assert_eq!(day, Some((key.day, true, 0, false)));
@@ -243,7 +252,7 @@ async fn a_day_with_a_fault_holds_no_other_up_and_the_other_is_handed_on() {
     let key = RunKey { programme: programme.name.clone(), day: today };
     // The first page is one of yesterday.
     let cohort = Tables { users: 3, ..Tables::new(&ledger, &key, Some(1)) };
-    let dispatcher = Dispatcher { ledger, cohort, queue: Quiet, register: Quiet, process: Quiet };
+    let dispatcher = dispatcher(ledger, cohort, Quiet);
     let passed = dispatcher.pass(&programme, &Quiet).await.unwrap();
     assert_eq!(passed.fault.map(|fault| fault.code()), Some(Code::TargetUnreachable));
     let days: Vec<_> = passed.days.iter().map(|day| (day.day, day.report.eligible)).collect();
@@ -258,7 +267,7 @@ async fn a_noon_whose_reading_fails_leaves_midnights_members_swept_and_its_fault
     let tables = stored(&ledger, &key).await.birthdays(key.day).len();
     let cohort = Tables { users: 3, ..Tables::new(&ledger, &key, Some(2 * tables + 1)) };
     let queue = FullQueue(AtomicUsize::new(0));
-    let dispatcher = Dispatcher { ledger, cohort, queue, register: Quiet, process: Quiet };
+    let dispatcher = dispatcher(ledger, cohort, queue);
     let passed = dispatcher.pass(&programme, &Quiet).await.unwrap();
     assert_eq!(passed.fault.map(|fault| fault.code()), Some(Code::TargetUnreachable));
     let days: Vec<_> = passed.days.iter().map(|day| (day.frozen, day.report.missed, day.is_closed)).collect();

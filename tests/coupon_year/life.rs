@@ -173,6 +173,7 @@ impl Life {
                 queue: process.clone(),
                 register: process.clone(),
                 process: process.clone(),
+                resends: Arc::default(),
             };
             dispatcher.pass(&programme, &process).await?.fault.map_or(Ok(MessageEnd::Done), Err)
         };

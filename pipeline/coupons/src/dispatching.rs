@@ -4,6 +4,7 @@
 //! goes on with its run.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
@@ -25,7 +26,7 @@ use crate::records::{
     part,
 };
 use crate::report::Report;
-use crate::resending::resend;
+use crate::resending::{Resends, resend};
 use crate::restored;
 
 /// Members that a sweep reads at once.
@@ -40,6 +41,8 @@ pub struct Dispatcher<L, B, Q, R, U> {
     pub register: R,
     /// The clock and the unique numbers of this process.
     pub process: U,
+    /// The letters that this process published again.
+    pub resends: Arc<Resends>,
 }
 
 /// The findings of a pass about an open day.
@@ -152,7 +155,7 @@ where
         let is_closed = |day: &Date| passed.days.iter().any(|passed| passed.day == *day && passed.is_closed);
         passed.oldest_open = days.into_iter().find(|day| !is_closed(day));
         let now = self.process.now();
-        match resend(&self.ledger, &self.queue, &programme.name, now).await {
+        match resend(&self.ledger, &self.queue, &programme.name, now, &self.resends).await {
             Ok(waiting) => passed.letters = Some(waiting),
             Err(fault) => passed.fault = passed.fault.or(Some(fault)),
         }

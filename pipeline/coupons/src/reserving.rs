@@ -306,7 +306,7 @@ pub fn unread(ledger: &mut UserLedger, candidate: &Candidate, taken: &TakenRow) 
     let Some(row) = own(ledger, taken.key.occurrence, taken.attempt, false) else { return MessageEnd::Later };
     let rules = &taken.run.rules;
     let is_early = rules.at(candidate.run.day, rules.latest_at).is_some_and(|latest| now < latest);
-    // A letter that a person sent again stays reserved after the latest hour too: each pass publishes it again until a
+    // A letter that a person sent again stays reserved after the latest hour too: passes publish it again until a
     // granter can read its source rows. Once it was refused, no pass would publish it.
     if is_early || row.by_hand {
         return MessageEnd::Later;

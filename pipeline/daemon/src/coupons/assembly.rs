@@ -6,6 +6,7 @@ use anabranch_coupons::breaker::Breaker;
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::Granter;
 use anabranch_coupons::issuers::Issuers;
+use anabranch_coupons::resending::Resends;
 use anabranch_pipeline::error::Fault;
 use jiff::SignedDuration;
 
@@ -27,11 +28,13 @@ pub fn cohort(wiring: &Wiring, lane_lag: &LaneLag) -> Result<DayTables, Fault> {
     DayTables::new(wiring, lane_lag.clone())
 }
 
-/// Returns the dispatcher of this configuration. `lane_lag` is the one of its process, `published` that of its task.
+/// Returns the dispatcher of this configuration. `lane_lag` is the one of its process; `published` and `resends` are
+/// those of its task.
 pub async fn dispatcher(
     wiring: &Wiring,
     lane_lag: &LaneLag,
     published: &PublishedRounds,
+    resends: &Arc<Resends>,
 ) -> Result<DayDispatcher, Fault> {
     Ok(Dispatcher {
         ledger: wiring.coupon_ledger().await?,
@@ -39,6 +42,7 @@ pub async fn dispatcher(
         queue: QueueWithoutCopies::new(wiring.work_queue().await?, published),
         register: LedgerRegister(wiring.clone()),
         process: Process,
+        resends: resends.clone(),
     })
 }
 

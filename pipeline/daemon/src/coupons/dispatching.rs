@@ -11,6 +11,7 @@ use anabranch_coupons::ports::{Clock, Ledger};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{DayRun, RunKey};
 use anabranch_coupons::report::Report;
+use anabranch_coupons::resending::Resends;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
 use anabranch_schemas::lsn::Lsn;
@@ -47,7 +48,11 @@ pub fn dispatcher_task(programme: &str) -> String {
 pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
         let (wiring, lane_lag, name) = (wiring.clone(), lane_lag.clone(), dispatcher_task(&programme.name));
-        let kept = Kept { published: PublishedRounds::new(from_ref(&programme)), next_pass: Arc::default() };
+        let kept = Kept {
+            published: PublishedRounds::new(from_ref(&programme)),
+            resends: Arc::default(),
+            next_pass: Arc::default(),
+        };
         supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
             let (wiring, lane_lag, programme) = (wiring.clone(), lane_lag.clone(), programme.clone());
             let kept = kept.clone();
@@ -61,6 +66,7 @@ pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag:
 #[derive(Clone)]
 struct Kept {
     published: PublishedRounds,
+    resends: Arc<Resends>,
     /// Time of the pass that follows a pass with a fault.
     next_pass: Arc<Mutex<Option<Instant>>>,
 }
@@ -100,7 +106,7 @@ async fn dispatch(
     let log = wiring.log().await?;
     let work = async |passed: watch::Sender<Lsn>| {
         handle.waits_for("the ledger of coupons");
-        let dispatcher = assembly::dispatcher(wiring, lane_lag, &kept.published).await?;
+        let dispatcher = assembly::dispatcher(wiring, lane_lag, &kept.published, &kept.resends).await?;
         let reports = ReportChain::new(wiring);
         handle.waits_for("the end of the pause after a pass with a fault");
         tokio::select! {

@@ -11,6 +11,7 @@ mod plan;
 mod take_in;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anabranch_coupons::ports::Clock;
 use anabranch_coupons::programme::Programme;
@@ -118,7 +119,8 @@ async fn run_day(
     of_day: &OfDay,
 ) -> Result<Vec<ProgrammeDay>, Fault> {
     let published = coupons::PublishedRounds::new(programmes);
-    let dispatcher = coupons::dispatcher(wiring, &coupons::LaneLag::new(wiring)?, &published).await?;
+    let lane_lag = coupons::LaneLag::new(wiring)?;
+    let dispatcher = coupons::dispatcher(wiring, &lane_lag, &published, &Arc::default()).await?;
     let reports = coupons::ReportChain::new(wiring);
     let mut shown = Vec::new();
     for programme in programmes {
