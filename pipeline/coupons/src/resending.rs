@@ -1,7 +1,7 @@
-//! Letters that a person sent again are published again every half hour, until a granter has decided about them.
+//! Letters that a person sent again are published again, until a granter has decided about them.
 //!
 //! A message may be lost, and a closed run has no sweep. So a pass reads these rows from the ledger. While granters do
-//! not work, each publication adds a copy of each letter to the queue, so a process remembers when it last did so.
+//! not work, each publication adds a copy to the queue, so a process publishes a letter once in half an hour.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,51 +19,35 @@ use crate::records::{
 /// Letters that are read at once.
 const PAGE: usize = 1_000;
 
-/// The present round of each programme. Only the process remembers, so another one publishes once more.
+/// The letters that this process published in the last half hour: less than a hundred bytes each. Another process does
+/// not know them, and publishes once more.
 #[derive(Debug, Default)]
-pub struct Resends(Mutex<BTreeMap<Arc<str>, Round>>);
-
-/// One publication of all letters of a programme. If the queue is full, later passes go on with the round.
-#[derive(Debug, Clone)]
-struct Round {
-    begun_at: Instant,
-    /// The last letter that was read while the queue had room.
-    last: Option<CouponKey>,
-    has_ended: bool,
-}
+pub struct Resends(Mutex<BTreeMap<CouponKey, Instant>>);
 
 impl Resends {
-    /// Returns the round of a programme; a new one half an hour after one that has ended began.
-    fn round(&self, programme: &Arc<str>, now: Instant) -> Round {
-        let begun = || Round { begun_at: now, last: None, has_ended: false };
-        let known = self.rounds().get(programme).cloned();
-        let is_present = |round: &Round| {
-            !round.has_ended || now.duration_since(round.begun_at) < ATTEMPT_TIMEOUT.unsigned_abs()
-        };
-        known.filter(is_present).unwrap_or_else(begun)
+    /// Forgets letters that were published half an hour ago.
+    fn forget(&self, now: Instant) {
+        self.published().retain(|_, at| now.duration_since(*at) < ATTEMPT_TIMEOUT.unsigned_abs());
     }
 
-    fn keep(&self, programme: &Arc<str>, round: &Round) {
-        self.rounds().insert(programme.clone(), round.clone());
+    /// Removes the letters from a page that were published lately.
+    fn leave_out_copies(&self, page: &mut Vec<(CouponKey, LedgerRow)>) {
+        let published = self.published();
+        page.retain(|(key, _)| !published.contains_key(key));
     }
 
-    fn rounds(&self) -> MutexGuard<'_, BTreeMap<Arc<str>, Round>> {
+    fn add(&self, messages: &[Message], now: Instant) {
+        let keys = messages.iter().flat_map(Message::candidates).filter_map(|candidate| candidate.key());
+        self.published().extend(keys.map(|key| (key, now)));
+    }
+
+    fn published(&self) -> MutexGuard<'_, BTreeMap<CouponKey, Instant>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Round {
-    /// Returns the letters of a page that the round has not reached yet.
-    fn rest<'a>(&self, page: &'a [(CouponKey, LedgerRow)]) -> &'a [(CouponKey, LedgerRow)] {
-        if self.has_ended {
-            return &[];
-        }
-        &page[page.partition_point(|(key, _)| Some(key) <= self.last.as_ref())..]
-    }
-}
-
-/// Publishes the letters of a programme that were sent again and that no young attempt holds, once in half an hour.
-/// Returns how many letters wait for a person.
+/// Publishes the letters of a programme that were sent again and that no young attempt holds, each once in half an
+/// hour. Returns how many letters wait for a person.
 ///
 /// A clock that is wrong publishes a letter early or late, which does no harm.
 pub async fn resend<L: Ledger, Q: WorkQueue>(
@@ -73,25 +57,23 @@ pub async fn resend<L: Ledger, Q: WorkQueue>(
     now: Timestamp,
     resends: &Resends,
 ) -> Result<u64, Fault> {
-    let mut round = resends.round(programme, Instant::now());
+    resends.forget(Instant::now());
     let (mut waiting, mut has_room, mut after) = (0u64, true, None);
     loop {
-        let page = ledger.dead_letters(programme, after.as_ref(), PAGE).await?;
-        let Some((last, _)) = page.last() else { break };
+        let mut page = ledger.dead_letters(programme, after.as_ref(), PAGE).await?;
+        let Some((last, _)) = page.last() else { return Ok(waiting) };
         after = Some(last.clone());
         waiting += page.iter().filter(|(_, row)| matches!(row.state, RowState::Failed(_))).count() as u64;
-        if round.has_ended || !has_room {
+        if !has_room {
             continue;
         }
-        has_room = publish(queue, &messages(programme, round.rest(&page), now)).await?;
+        resends.leave_out_copies(&mut page);
+        let messages = messages(programme, &page, now);
+        has_room = publish(queue, &messages).await?;
         if has_room {
-            round.last = round.last.max(after.clone());
-            resends.keep(programme, &round);
+            resends.add(&messages, Instant::now());
         }
     }
-    round.has_ended |= has_room;
-    resends.keep(programme, &round);
-    Ok(waiting)
 }
 
 /// Publishes messages; returns whether the queue had room.
@@ -155,26 +137,26 @@ mod tests {
     }
 
     #[test]
-    fn a_process_publishes_the_letters_once_in_half_an_hour_and_goes_on_after_a_full_queue() {
+    fn a_process_publishes_each_letter_once_in_half_an_hour() {
         let programme: Arc<str> = Arc::from("birthday");
         let (resends, began) = (Resends::default(), Instant::now());
-        let sent = RowState::Refused(Reason::OtherDay);
-        let page = [1, 2, 3].map(|user| letter(user, sent, true, Timestamp::UNIX_EPOCH));
-        let rest = |later: Instant| {
-            let round = resends.round(&programme, later);
-            round.rest(&page).iter().map(|(key, _)| key.user).collect::<Vec<_>>()
-        };
-        assert_eq!(rest(began), [1, 2, 3], "the first pass of a process");
-
         let half_an_hour = began + ATTEMPT_TIMEOUT.unsigned_abs();
-        let full = Round { last: Some(page[1].0.clone()), ..resends.round(&programme, began) };
-        resends.keep(&programme, &full);
-        assert_eq!(rest(began), [3]);
-        assert_eq!(rest(half_an_hour), [3], "the other letters come before a new round");
-
-        resends.keep(&programme, &Round { has_ended: true, ..full });
-        assert!(rest(half_an_hour - std::time::Duration::from_secs(1)).is_empty());
-        assert_eq!(rest(half_an_hour), [1, 2, 3]);
+        let now = Timestamp::UNIX_EPOCH + ATTEMPT_TIMEOUT;
+        // An attempt holds the second letter in the first pass, and has died by the others.
+        let pass = |at: Instant, held_at: Timestamp| {
+            let sent = letter(1, RowState::Refused(Reason::OtherDay), true, now);
+            let mut page = vec![sent, letter(2, RowState::Reserved, true, held_at)];
+            resends.forget(at);
+            resends.leave_out_copies(&mut page);
+            let messages = messages(&programme, &page, now);
+            resends.add(&messages, at);
+            let members = messages.iter().flat_map(|message| &message.members);
+            members.map(|member| member.user).collect::<Vec<_>>()
+        };
+        assert_eq!(pass(began, now), [1]);
+        assert_eq!(pass(began, Timestamp::UNIX_EPOCH), [2], "it was not published yet");
+        assert!(pass(half_an_hour - std::time::Duration::from_secs(1), Timestamp::UNIX_EPOCH).is_empty());
+        assert_eq!(pass(half_an_hour, Timestamp::UNIX_EPOCH), [1, 2]);
     }
 
     #[test]
