@@ -178,6 +178,7 @@ fn is_armed(name: &str) -> bool {
             GRANTING,
             FOLLOWING,
             TAKING_IN,
+            REQUEUEING,
             STOPPING,
             MINTING,
             SEQUENCING,

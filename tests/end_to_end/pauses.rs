@@ -1,6 +1,7 @@
 //! Lanes that an operator pauses stop in every process and later continue where they stopped; all others run on.
 
 use anabranch_tests::{Daemon, Installation, Plan, until};
+use async_nats::jetstream::stream::Config;
 use serde_json::Value as Json;
 
 use crate::STANDARD;
@@ -77,7 +78,8 @@ async fn a_lane_that_was_paused_for_too_long_reads_its_tables_again_by_the_comma
 
     // The log and the binlogs lose the changes of the pause; the tables have their rows.
     let stream = format!("{}_source-a", installation.configuration.name);
-    let mut stream = installation.jetstream().await.get_stream(stream).await.unwrap();
+    let jetstream = installation.jetstream().await;
+    let mut stream = jetstream.get_stream(stream).await.unwrap();
     let before = stream.info().await.unwrap().state.last_sequence;
     installation.execute("source-a", format!("DELETE FROM {TABLE} WHERE user_id = 1")).await;
     insert(&installation, "source-a", TABLE, 3).await;
@@ -87,7 +89,10 @@ async fn a_lane_that_was_paused_for_too_long_reads_its_tables_again_by_the_comma
         stream.info().await.unwrap().state.last_sequence > before + 1
     })
     .await;
-    stream.purge().keep(1).await.unwrap();
+    let config = stream.cached_info().config.clone();
+    for max_messages in [1, config.max_messages] {
+        jetstream.update_stream(Config { max_messages, ..config.clone() }).await.unwrap();
+    }
 
     installation.command(&[&RESUME[..], &of_source].concat()).await.expect_success();
     let is_purged = |task: &Json| task["state"] == "retrying" && task["code"] == "binlog-purged";
