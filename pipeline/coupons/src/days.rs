@@ -284,7 +284,8 @@ pub fn is_held(member_state: &MemberState, unproven: &BTreeSet<ShardId>) -> bool
 /// Returns the work that is left for a member of a run, from the ledger alone.
 pub fn need(member_state: &MemberState, day: Date, frozen: u8, now: Timestamp) -> MemberNeed {
     let row = member_state.row.as_ref();
-    let is_held = row.is_some_and(|row| row.is_held());
+    // A refusal decides nothing about a row that a later message has taken, or could not decide.
+    let is_undecided = row.is_some_and(|row| row.is_held() || row.is_unread());
     let is_of_day = row.is_some_and(|row| row.day == day);
     let is_refused = member_state.refused.is_some_and(|refused| refused.wave >= frozen);
     let is_final = row.is_some_and(|row| match row.state {
@@ -292,9 +293,9 @@ pub fn need(member_state: &MemberState, day: Date, frozen: u8, now: Timestamp) -
         RowState::Failed(FailedOutcome::NothingGiven) => is_of_day,
         RowState::Reserved | RowState::Issued { .. } | RowState::Refused(_) => false,
     });
-    if is_final || is_refused && !(is_of_day && is_held) {
+    if is_final || is_refused && !(is_of_day && is_undecided) {
         MemberNeed::Nothing
-    } else if row.is_some_and(|row| (row.is_held() || row.is_unread()) && row.is_young(now)) {
+    } else if row.is_some_and(|row| is_undecided && row.is_young(now)) {
         MemberNeed::InFlight
     } else {
         MemberNeed::Message

@@ -19,8 +19,8 @@ use anabranch_coupons::issuing::{Chain, ChainMoved, HeldRow, answered, is_regist
 use anabranch_coupons::ports::{Answer, CohortRow, SourceRow};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
-    ATTEMPT_TIMEOUT, Candidate, FailedOutcome, LedgerTokens, MemberState, ProgrammeLedger, Reason, RowState,
-    RunKey, Unique, UserLedger, UsersLedger,
+    ATTEMPT_TIMEOUT, Candidate, FailedOutcome, LedgerTokens, MemberState, ProgrammeLedger, Reason,
+    RefusedDay, RowState, RunKey, Unique, UserLedger, UsersLedger,
 };
 use anabranch_coupons::report::Report;
 use anabranch_coupons::reserving::{
@@ -191,6 +191,11 @@ fn a_source_that_cannot_be_read_is_waited_for_until_the_latest_hour_and_looked_a
     };
     assert_eq!(need(&user, &taken, 3, at_latest), MemberNeed::InFlight);
     assert_eq!(need(&user, &taken, 3, at_latest + ATTEMPT_TIMEOUT), MemberNeed::Message);
+    // An earlier message was refused. A closed day would leave the row undecided for ever, and other days with it.
+    let refused = RefusedDay { wave: 3, reason: Reason::NotTheirBirthday };
+    user.ledger.refusals.insert((candidate.run.day, SOLAR), refused);
+    assert_eq!(need(&user, &taken, 3, at_latest + ATTEMPT_TIMEOUT), MemberNeed::Message);
+    user.ledger.refusals.clear();
 
     // Another day of the same year waits for it, since it may still be the right one.
     let other =
