@@ -241,7 +241,6 @@ fn counts<'t>(texts: impl Iterator<Item = &'t str>) -> BTreeMap<&'t str, u64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "minutes: 5,200 tables"]
 async fn all_5200_tables_of_both_sides_are_loaded_captured_audited_and_reconciled() {
     let installation = installation().await;
     let names = SOURCES.map(|(source, ..)| source);
