@@ -50,7 +50,7 @@ pub struct MessagesCarried {
     pub done: usize,
     /// Members for whom something is left to do.
     pub later: Vec<Member>,
-    /// Those of `later` whom any attempt may take at once, so that their message comes again.
+    /// The members of `later` that any attempt may take at once, so that their message comes again.
     released: Vec<Member>,
     /// Members for whom the coupon system was called.
     pub called: usize,
