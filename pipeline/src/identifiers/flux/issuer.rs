@@ -30,8 +30,10 @@ const RANGE_MIN: u32 = 1_000;
 /// Numbers of a range, at most: a thousandth of a counter. A million identifiers a second are ten leases a second.
 const RANGE_MAX: u32 = 100_000;
 /// A range that is used up before the first time is followed by a larger one, one that outlasts the second by a
-/// smaller.
-const RANGE_TIME: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// smaller. A lease costs two reads and a write of registers and a durable UPDATE, and an order waits for the lease of
+/// its counter: at 30,000 numbers a second, a first time of 1 s leaves 94 leases a second of 100 counters, and one of
+/// 10 s leaves 30.
+const RANGE_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 
 /// The parts that all identifiers of an installation share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
