@@ -44,7 +44,7 @@ const BUCKETS: [(&str, &[f64]); 6] = [
     (names::LOG_WAIT, &LOG_WAIT_SECONDS),
 ];
 /// Commit that the build names with `ANABRANCH_COMMIT`.
-const COMMIT: &str = match option_env!("ANABRANCH_COMMIT") {
+pub const COMMIT: &str = match option_env!("ANABRANCH_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };
