@@ -153,6 +153,8 @@ metrics! {
         "Time since the newest change of a target transaction was read until it is visible, of every source: from the moment at which the log stored its message (clock of the NATS server), or this process read it for a direct feed, to the commit in the target (clock of this process). The time from the commit in the source to the reading is not in it.";
     LANE_FLUSH_FILL = "anabranch_lane_flush_fill_ratio", Histogram, &["projection", "target"],
         "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is the limit.";
+    LANE_WAIT = "anabranch_lane_wait_seconds", Histogram, &["projection", "target"],
+        "Times for which a lane waited for a message of its feed, or for rows that a refresh reads; the rate of the sum, over the number of lanes, is the share of time in which neither the lane nor the target is the limit. The rate of the sum of anabranch_lane_flush_seconds is the share of the target.";
     LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
         "1 while the lane is fed from the binlog because the stream does not link.";
     LANE_PAUSED_LEFT = "anabranch_lane_paused_left_seconds", Gauge, LANE,
@@ -298,7 +300,7 @@ metrics! {
     TASK_STATE = "anabranch_task_state", Gauge, &["task"],
         "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it, 5 paused: until `anabranch resume`.";
     FAULTS = "anabranch_faults_total", Counter, &["task", "code"],
-        "Faults that ended an attempt of the task. The series of a code begins with its first fault.";
+        "Faults that ended an attempt of the task. The series of a code begins with its first fault; anabranch_retries_total has every code from 0.";
 
     LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
         "1 while this process holds the lease of the task, else 0.";
