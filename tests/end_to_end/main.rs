@@ -36,6 +36,7 @@ mod lunar;
 mod mariadb_11;
 mod metrics;
 mod mysql;
+mod older_daemon;
 mod online_schema_change;
 mod operations;
 mod operator;
