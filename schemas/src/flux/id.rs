@@ -326,6 +326,16 @@ impl FluxId {
     pub fn digits(&self) -> [u8; DIGITS] {
         self.0.digits()
     }
+
+    /// Returns the 31 digits as ASCII, given another identifier with its digits. If both differ in their sequence only,
+    /// as those of one lease do, the other digits are copied.
+    pub fn digits_beside(&self, (other, mut digits): (&Self, [u8; DIGITS])) -> [u8; DIGITS] {
+        if other.with_sequence(self.0.sequence) != Some(*self) {
+            return self.digits();
+        }
+        digits[SEQUENCE_AT..].copy_from_slice(&ascii(self.0.sequence));
+        digits
+    }
 }
 
 impl fmt::Display for FluxId {

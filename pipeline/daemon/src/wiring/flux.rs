@@ -21,7 +21,7 @@ use crate::wall_clock;
 #[derive(Clone)]
 pub struct FluxIdentifiers {
     wiring: Wiring,
-    config: FluxIdentifierConfig,
+    config: Arc<FluxIdentifierConfig>,
     issuer: Arc<FluxIssuer<FluxSequence>>,
 }
 
@@ -49,7 +49,7 @@ impl FluxIdentifiers {
         let years = wiring.config().flux.as_ref().and_then(|flux| flux.years);
         let issuer = FluxIssuer::new(FluxSequence::new(&config), settings).with_years(years);
         let issuer = Arc::new(adapt(issuer));
-        Some(Self { wiring: wiring.clone(), config, issuer })
+        Some(Self { wiring: wiring.clone(), config: Arc::new(config), issuer })
     }
 
     /// Returns the system code that identifiers have.
