@@ -450,3 +450,16 @@ fn a_client_without_a_token_learns_of_leases_and_not_of_their_holders() {
     observatory.leases_seen(&Err(Fault::new(Code::LogUnreachable, "log", "no answer")));
     assert!(observatory.status(&BTreeMap::new(), Instant::now()).leases.is_empty(), "an old holder is none");
 }
+
+#[test]
+fn known_pauses_stay_while_their_register_is_damaged() {
+    let observatory = world().observatory;
+    let damaged = || Err(Fault::new(Code::LogForeign, "register pauses", "its value is no list of pauses"));
+    observatory.pauses_seen(&damaged());
+    assert!(observatory.pauses().0.borrow().is_none(), "no lane begins before the pauses were read");
+    let one = r#"{"pauses":[{"projection":"birthday","source":null,"since_ms":7,"by":"a@b","reason":null}]}"#;
+    let one: Pauses = serde_json::from_str(one).unwrap();
+    observatory.pauses_seen(&Ok(one.clone()));
+    observatory.pauses_seen(&damaged());
+    assert_eq!(observatory.pauses().0.borrow().as_ref(), Some(&one));
+}
