@@ -7,6 +7,7 @@
 mod busiest;
 mod certificates;
 mod dependencies;
+mod drift;
 pub mod exposition;
 mod headroom;
 mod leases;
@@ -40,8 +41,10 @@ use metrics::gauge;
 use tokio::sync::watch;
 
 pub use self::busiest::BusiestView;
-pub use self::dependencies::Dependency;
 use self::dependencies::DependencyObservation;
+pub use self::dependencies::{CertificateView, Dependency};
+use self::drift::DriftObservation;
+pub use self::drift::DriftView;
 pub use self::leases::LeaseView;
 use self::programmes::ProgrammeObservation;
 pub use self::programmes::ProgrammeView;
@@ -158,6 +161,8 @@ struct Observations {
     caches: BTreeMap<String, CacheObservation>,
     /// Servers by kind and name.
     dependencies: BTreeMap<(Dependency, String), DependencyObservation>,
+    /// Drift by store and source.
+    drifts: BTreeMap<(String, String), DriftObservation>,
     /// Entity that each projection is derived of.
     entities: BTreeMap<String, Entity>,
     /// Search indexes by projection.
@@ -205,6 +210,7 @@ impl Observatory {
             lanes,
             caches,
             dependencies: BTreeMap::new(),
+            drifts: BTreeMap::new(),
             entities,
             searches,
             programmes: programmes.collect(),

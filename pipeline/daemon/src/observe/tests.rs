@@ -463,3 +463,26 @@ fn known_pauses_stay_while_their_register_is_damaged() {
     observatory.pauses_seen(&damaged());
     assert_eq!(observatory.pauses().0.borrow().as_ref(), Some(&one));
 }
+
+#[test]
+fn drift_is_shown_for_an_hour_after_the_last_wrong_row_and_a_certificate_with_its_end() {
+    let world = world();
+    let at_minute = |minute: u64| world.second(minute * 60);
+    for minute in [0, 30] {
+        world.observatory.drift_seen("birthday", "a", at_minute(minute));
+    }
+    let rows = |minute: u64| {
+        let drifts = world.observatory.status(&world.tasks, at_minute(minute)).drifts;
+        drifts.iter().map(|view| view.rows).collect::<Vec<u64>>()
+    };
+    assert_eq!(rows(89), [2]);
+    assert_eq!(rows(90), Vec::<u64>::new());
+    world.observatory.drift_seen("birthday", "a", at_minute(100));
+    assert_eq!(rows(100), [1], "it is counted anew");
+
+    world.observatory.certificate_seen(Dependency::Source, "a", Some(7));
+    world.observatory.certificate_seen(Dependency::Log, "log", None);
+    let certificates = world.view(0).certificates;
+    let (dependency, name) = ("source".to_owned(), "a".to_owned());
+    assert_eq!(certificates, [CertificateView { dependency, name, ends_at_ms: 7_000 }]);
+}
