@@ -77,8 +77,8 @@ pub fn describe() {
         if code.as_str().starts_with("cache-") {
             counter!(CACHE_FAULTS, "code" => code.as_str()).increment(0);
         }
-        // The alert on these two must see the first refusal as an increase.
-        if matches!(code, Code::FluxServerChanged | Code::FluxSequenceBehind) {
+        // The alert on these must see the first refusal as an increase.
+        if matches!(code, Code::FluxServerChanged | Code::FluxServerVolatile | Code::FluxSequenceBehind) {
             counter!(FLUX_REFUSALS, "code" => code.as_str()).increment(0);
         }
     }
@@ -197,7 +197,7 @@ metrics! {
     FLUX_LEASES = "anabranch_flux_leases_total", Counter, &[],
         "Ranges of numbers leased from the counters of payment documents.";
     FLUX_REFUSALS = "anabranch_flux_refusals_total", Counter, &["code"],
-        "Leases that a counter of payment documents refused; flux-server-changed and flux-sequence-behind wait for a person.";
+        "Leases that a counter of payment documents refused; flux-server-changed, flux-server-volatile and flux-sequence-behind wait for a person.";
     FLUX_USED = "anabranch_flux_counter_used_ratio", Gauge, &[],
         "Greatest share of a counter of today or later that this process leased; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
