@@ -151,10 +151,11 @@ export const underway = (history, paceOf) => history.underway.map((one) => {
 });
 
 function paceText(pace) {
-  if (pace.isHeld) return "It waits now: a source, a replica or a lane is too busy (backpressure).";
+  if (pace.isHeld) return "A reconciliation of this daemon waits: a source, a replica or a lane is too busy (backpressure).";
   if (pace.rowsPerSecond === null) return "Its rate is not known yet.";
   if (pace.rowsPerSecond === 0) {
-    return `No row was added to its figures for ${duration(pace.seconds)}: a part is being read, or it waits.`;
+    return `No row was added to its figures for ${duration(pace.seconds)}: ` +
+      "a part is being read, or it waits for busy servers. The log of the process that runs it says which.";
   }
   const left = pace.secondsLeft === null ? "" : `, about ${duration(pace.secondsLeft)} left of this store`;
   return `${count(pace.rowsPerSecond)} rows a second on both sides${left}.`;
