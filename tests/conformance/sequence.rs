@@ -120,10 +120,7 @@ async fn a_server_that_a_power_cut_sets_back_leases_no_number() {
         assert_eq!(lease().await, Err(LeaseRefusal::Volatile { setting: setting.clone() }));
         let faults = sequence.check().await;
         let [fault] = faults.as_slice() else { panic!("{faults:?}") };
-        assert!(
-            fault.code() == Code::FluxServerVolatile && fault.to_string().contains(&setting),
-            "{fault}"
-        );
+        assert!(fault.code() == Code::FluxServerVolatile && fault.to_string().contains(&setting), "{fault}");
         ground.site.sql(format!("SET GLOBAL {name} = 1")).await;
     }
     assert_eq!(lease().await, Ok(Lease { first: 10, count: 10 }), "a refusal uses no number");

@@ -297,7 +297,8 @@ pub(super) async fn accepted_server(
 pub(super) const RAISE: &str = "anabranch --config FILE flux sequence raise";
 
 /// Settings of a server whose answered commits survive a power cut.
-pub const DURABLE_SETTINGS: &str = "innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 if it writes a binlog";
+pub const DURABLE_SETTINGS: &str =
+    "innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 if it writes a binlog";
 /// The statement that sets them.
 pub const SET_DURABLE: &str =
     "SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL sync_binlog = 1, and both in its option file";
