@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::reconciliations::{reconcile, store};
 use crate::relations::{TOKEN, found, places, with_sites};
-use crate::retired::{assert_refused, insert, retired, until_rows};
+use crate::retired::{assert_refused, insert, retired, shown, until_rows};
 use crate::{STANDARD, payments};
 
 /// Tables of the database of the user partitions 00 to 09: five of them are by year.
@@ -89,12 +89,22 @@ const ADDED: [&str; 2] = ["composite_55_7_00", "atom_55_7_00"];
 const ADDED_RECHARGE: &str = "2027010511031001000557000000011";
 const ADDED_CLEARING: &str = "2027010511031101000557000000012";
 
+/// A recharge of 2018, its refunds of the same year, and a recharge that comes after them.
+const PAST_RECHARGE: &str = "2018010511031001000058000000013";
+const PAST_REFUNDS: [&str; 2] = ["2018021011031003099058000000014", "2018121011031003099058000000015"];
+const NEXT_RECHARGE: &str = "2018010611031001000058000000016";
+
 /// An installation with the tables of payment documents of both strategies beside the users.
 async fn installation() -> Installation<'static> {
+    installation_since("2027-01-01").await
+}
+
+async fn installation_since(cut_over: &str) -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     payments::create_tables(&installation, &TABLES).await;
     let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-    payments::set_up(&mut installation, &(with_sites(text) + SECTIONS)).await;
+    let sections = SECTIONS.replace("2027-01-01", cut_over);
+    payments::set_up(&mut installation, &(with_sites(text) + &sections)).await;
     installation
 }
 
@@ -268,6 +278,51 @@ async fn used_again(installation: &Installation<'_>) {
     }
     assert_eq!(retired(installation).await, (json!(3), json!(3)));
     assert_none_comes_round(installation, "2037-02-01", 9).await;
+}
+
+/// A year's table of refunds has no month: it is due sixteen months after its December. Its refunds outlive it, and
+/// stand beside those of the next table of that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_years_table_of_refunds_leaves_after_its_december_and_its_refunds_are_found_as_before() {
+    let installation = installation_since("2017-01-01").await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    insert(&installation, "composite_05_8_00", PAST_RECHARGE, None).await;
+    for refund in PAST_REFUNDS {
+        insert(&installation, "composite_05_8_99", refund, Some(PAST_RECHARGE)).await;
+    }
+    until_rows(&installation, 3).await;
+    assert_eq!(retired(&installation).await, (Json::Null, Json::Null));
+
+    let table = "flux_00_0.composite_05_8_99";
+    let check = async |today: &str| {
+        let check =
+            ["flux", "retention", "check", "--source", "source-a", "--tables", table, "--today", today];
+        installation.command(&check).await
+    };
+    assert_refused(&check("2020-03-31").await, &[table, "it is not due", "2018-12's table, 15 months old"]);
+    let statement = check("2020-04-01").await.expect_success().stdout;
+    let expected = "-- source source-a: flux_00_0.composite_05_8_99 of 2018-12, 2 rows; 2 index rows hold them\n\
+                    DROP TABLE `flux_00_0`.`composite_05_8_99`;\n";
+    assert_eq!(statement, expected);
+    installation.execute("source-a", statement).await;
+    insert(&installation, "composite_05_8_00", NEXT_RECHARGE, None).await;
+    until_rows(&installation, 4).await;
+    assert_eq!(retired(&installation).await, (json!(1), json!(2)));
+
+    installation.execute("source-a", flux_table("flux_00_0", "composite_05_8_99")).await;
+    insert(&installation, "composite_05_8_99", REFUND, Some(PAST_RECHARGE)).await;
+    until_rows(&installation, 5).await;
+    assert_eq!(retired(&installation).await, (json!(1), json!(2)));
+    for refund in [PAST_REFUNDS[0], PAST_REFUNDS[1], REFUND] {
+        let document = shown(&installation, refund).await;
+        let found = (&document["claims"][0]["table"], &document["above"][0]["id"], &document["odd"]);
+        assert_eq!(found, (&json!("composite_05_8_99"), &json!(PAST_RECHARGE), &json!([])), "{document}");
+    }
+    let recharge = shown(&installation, PAST_RECHARGE).await;
+    assert_eq!(recharge["relations"]["documents"].as_array().map(Vec::len), Some(3), "{recharge}");
+    daemon.until_ready().await;
 }
 
 /// A source grows by a database while the daemon runs. The documents of before stay where they are, and the ones of
