@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// One drill.
 #[derive(Debug)]
 pub struct Scenario {
@@ -57,8 +59,8 @@ pub enum Shown {
     Verdict(&'static str),
     /// A document is parked.
     DeadLetter,
-    /// Lanes are paused, and their tasks have ended their work.
-    Paused,
+    /// The status has this sign, and the page's sentence contains this text.
+    Sentence { sign: fn(&Value) -> bool, text: &'static str },
     /// A lane reads a table again, or waits until it can.
     Reading,
     /// Another daemon works on every task, and its page shows that.

@@ -14,6 +14,8 @@ use crate::scenario::{Action, Meaning, Scenario, Step};
 const KILLED_SHOWN: Duration = Duration::from_secs(5);
 /// Limit until it shows another fault: a lane may have to fail first, and an index is asked every ten seconds.
 const SHOWN: Duration = Duration::from_secs(90);
+/// Limit until it shows a wrong row: the last spot check comes ten minutes after a change.
+const SPOT_CHECK_SHOWN: Duration = Duration::from_secs(600 + 90);
 /// Lag above which the rules count a reader or a lane as late. Quick drills wait for it too.
 const LAG: Duration = Duration::from_secs(300);
 /// Five hours: less than the six before which the end of a binlog is an alert. The present file becomes one that the

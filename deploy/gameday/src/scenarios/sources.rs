@@ -2,6 +2,7 @@
 
 use super::{KILLED_SHOWN, RAISE_RETENTION, SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+use crate::site::shows_certificate_end;
 
 /// Takes the right to read one database of a source away: the grant is on a pattern of databases.
 const REVOKE: &str = r"
@@ -70,7 +71,10 @@ pub(super) static ALL: [Scenario; 6] = [
             labels: &[("dependency", "source"), ("name", "source-b")],
             condition: Condition::AtOnce,
         },
-        shown: Shown::Current("the certificate holds until tomorrow"),
+        shown: Shown::Sentence {
+            sign: shows_certificate_end,
+            text: "The certificate of source source-b ends in",
+        },
         shown_within: SHOWN,
         sections: &[Section {
             heading: "Servers and certificates",

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::{KILLED_SHOWN, SHOWN, leave, means};
+use super::{KILLED_SHOWN, SHOWN, SPOT_CHECK_SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+use crate::site::has_drift;
 
 /// Time for which a lane tries a search cluster that says that it is too busy, as one with a block does.
 const BUSY: Duration = Duration::from_secs(60);
@@ -112,8 +113,8 @@ pub(super) static ALL: [Scenario; 6] = [
             labels: &[("store", "birthday"), ("source", "source-a")],
             condition: Condition::AfterSpotCheck,
         },
-        shown: Shown::Current("the log names the key, and the next reconciliation shows the repair"),
-        shown_within: SHOWN,
+        shown: Shown::Sentence { sign: has_drift, text: "Spot checks found" },
+        shown_within: SPOT_CHECK_SHOWN,
         sections: &[Section {
             heading: "Between two nightly reconciliations",
             table: &[leave("increase(anabranch_spot_check_drift_total", "it is the rule's expression")],

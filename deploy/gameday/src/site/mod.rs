@@ -34,7 +34,9 @@ use tokio::time::Instant;
 use self::certificate::ShortCertificate;
 use self::daemon::Daemon;
 use self::state::{codes, disorder};
-pub use self::state::{has_every_task, has_paused, is_reading, parked};
+pub use self::state::{
+    has_drift, has_every_task, has_paused, is_reading, loses_changes, parked, shows_certificate_end,
+};
 use crate::error::{GamedayError, Result};
 use crate::prometheus::{Prometheus, Timing};
 use crate::scenario::{Meaning, Scenario};
