@@ -155,7 +155,7 @@ function paceText(pace) {
   if (pace.rowsPerSecond === null) return "Its rate is not known yet.";
   if (pace.rowsPerSecond === 0) {
     return `No row was added to its figures for ${duration(pace.seconds)}: ` +
-      "a part is being read, or it waits for busy servers. The log of the process that runs it says which.";
+      "a part is being read, or it waits for busy servers. The log of the process that runs it says when it pauses.";
   }
   const left = pace.secondsLeft === null ? "" : `, about ${duration(pace.secondsLeft)} left of this store`;
   return `${count(pace.rowsPerSecond)} rows a second on both sides${left}.`;

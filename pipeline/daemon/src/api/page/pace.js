@@ -6,7 +6,7 @@ import { ask } from "/page/stream.js";
 const MEASURED_MS = 120000;
 /**
  * Series of the daemon's metrics that is 1 while a reconciliation of its process waits for busy servers. No other
- * daemon knows it: the checkpoint is written after each part of a table, and a run that waits ends none.
+ * daemon knows it: a run writes its checkpoint after each unit of tables, and waiting reads keep a unit from its end.
  */
 const HELD = /^anabranch_reconcile_held 1$/m;
 
