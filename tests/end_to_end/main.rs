@@ -42,6 +42,7 @@ mod operations;
 mod operator;
 mod page;
 mod page_in_browser;
+mod page_parts;
 mod page_sentence;
 mod past;
 mod pauses;
