@@ -60,6 +60,9 @@ pub const CACHING: &[&str] = &[
 /// Points that a lane of documents reaches. The first one needs a shard that is withdrawn.
 pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
 
+/// Points that a dispatcher reaches in each pass, before and after it begins the days that have come.
+pub const BEGINNING: &[&str] = &["coupons-before-begin", "coupons-after-begin"];
+
 /// Points that a dispatcher reaches when it freezes a wave, in their order.
 pub const FREEZING: &[&str] = &[
     "coupons-before-take-over",
@@ -70,12 +73,19 @@ pub const FREEZING: &[&str] = &[
     "coupons-after-wave-end",
 ];
 
-/// Points that a dispatcher reaches after it has frozen noon, when it publishes members and stores a report.
-pub const DISPATCHING: &[&str] =
-    &["coupons-before-publish", "coupons-after-publish", "coupons-before-report", "coupons-after-report"];
+/// Points that a dispatcher reaches after it has frozen noon, when it sweeps, publishes members and stores a report.
+pub const DISPATCHING: &[&str] = &[
+    "coupons-before-sweep",
+    "coupons-after-sweep",
+    "coupons-before-publish",
+    "coupons-after-publish",
+    "coupons-before-report",
+    "coupons-after-report",
+];
 
-/// Points that a dispatcher reaches when it closes a day, after it has stored the last report.
-pub const CLOSING: &[&str] = &["coupons-before-close", "coupons-after-close"];
+/// Points that a dispatcher reaches when it closes a day. It stores the last report between the second and the third.
+pub const CLOSING: &[&str] =
+    &["coupons-before-confirm", "coupons-after-confirm", "coupons-before-close", "coupons-after-close"];
 
 /// Points that a granter reaches, in the order in which one message reaches them.
 pub const GRANTING: &[&str] = &[
@@ -150,6 +160,15 @@ pub const SETTING_UP: &[&str] = &[
     "setup-after-progress",
 ];
 
+/// Points that the command `begin-anew` reaches, in their order. The last one needs a daemon that runs the reader.
+pub const BEGINNING_ANEW: &[&str] = &[
+    "begin-anew-before-register",
+    "begin-anew-after-register",
+    "begin-anew-before-wake",
+    "begin-anew-reader-woken",
+    "begin-anew-before-lanes",
+];
+
 /// Points that the command `remove` reaches for a source, in their order. The last one needs `--with-log`.
 pub const REMOVING: &[&str] =
     &["remove-lanes-set-back", "remove-rows-removed", "remove-retired-removed", "remove-before-stream"];
@@ -172,6 +191,7 @@ fn is_armed(name: &str) -> bool {
             RECONCILING,
             CACHING,
             DOCUMENTING,
+            BEGINNING,
             FREEZING,
             DISPATCHING,
             CLOSING,
@@ -185,6 +205,7 @@ fn is_armed(name: &str) -> bool {
             RAISING,
             MEASURING,
             SETTING_UP,
+            BEGINNING_ANEW,
             REMOVING,
             OUTLIVED,
         ]

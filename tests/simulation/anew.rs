@@ -169,11 +169,13 @@ async fn a_restored_source_begins_anew_and_what_it_lost_is_swept() {
     assert_eq!(gap.beginning.position, head, "the place is the server's end");
     let registered = register(&stage).await;
     assert_eq!((registered.epoch, registered.beginning.as_ref().unwrap().number), (2, 1));
-    // The same request writes nothing again, even after it has taken effect.
+    // The same request writes nothing again, even after it has taken effect; another one does not while it waits.
     assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
+    assert!(ask(&stage, 0, "another", false).await.unwrap().is_repeated);
     assert_eq!(run(&stage).await, None);
     assert_eq!(users(&stage), [1, 2]);
     assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
+    assert!(refused(ask(&stage, 0, "another", false).await).contains("nothing stops its reader"));
     assert_eq!(register(&stage).await, registered);
     let lane = progress(&stage).await;
     assert_eq!((lane.beginning, lane.position.epoch(), lane.refresh), (1, 2, None));

@@ -4,7 +4,7 @@
 //! holds something unreadable. The only write here sets the register of the source. It holds an epoch above every known
 //! one, the next number, the id of the request, and the server with its end. Beside these it holds a record of who
 //! asked, when and why. The reader and the lanes do the rest by themselves, so a request that is cut off is done or
-//! not, and repeating it does no harm.
+//! not, and repeating it does no harm: a beginning that no reader has begun yet is not written again.
 //!
 //! The point is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
 //! a restore that wrote no binlog would have versions that no sweep reaches.
@@ -21,6 +21,7 @@ use tokio::time::{Instant, timeout};
 use super::epochs::Epochs;
 use super::open::{present, reached, resume_at};
 use crate::error::{Code, Fault};
+use crate::failpoints;
 use crate::ports::{
     BinlogPoint, BinlogStart, ChangeSource, Located, Log, PROBE_REPLICA_SLOT, Registers, RowSource,
     SourceConnector,
@@ -99,7 +100,16 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             let (beginning, read) = (beginning.clone(), read_before(end.as_ref(), read));
             return Ok(Gap { read, why: None, beginning, is_repeated: true });
         }
-        let why = self.obstacle(&epochs, entry, lanes).await?.to_string();
+        let waiting = waiting(&epochs, end.as_ref());
+        let why = match (self.obstacle(&epochs, entry, lanes).await, waiting) {
+            (Ok(fault), _) => fault.to_string(),
+            // An earlier request was cut off after its write: the reader that stopped has not learned of it.
+            (Err(fault), Some(beginning)) if fault.code() == Code::BeginAnewRefused => {
+                let read = read_before(end.as_ref(), read);
+                return Ok(Gap { read, why: None, beginning, is_repeated: true });
+            }
+            (Err(fault), _) => return Err(fault),
+        };
         if lanes.iter().any(|lane| lane.rows > 0) {
             self.require_rows().await?;
         }
@@ -115,7 +125,10 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         if !is_rehearsal {
             let reached = read.as_ref().map(|(position, _)| *position);
             let record = self.record(&why, reached, (beginning.position, &beginning.server));
-            epochs.begin(Timeline { server: located.server, ..latest }, beginning.clone(), record).await?;
+            let latest = Timeline { server: located.server, ..latest };
+            failpoints::reach("begin-anew-before-register").await;
+            epochs.begin(latest, beginning.clone(), record).await?;
+            failpoints::reach("begin-anew-after-register").await;
         }
         Ok(Gap { read, why: Some(why), beginning, is_repeated: false })
     }
@@ -276,6 +289,12 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
 pub(super) fn is_mended(code: Code) -> bool {
     matches!(code, Code::SourceServerChanged | Code::SourceDiverged | Code::BinlogGtidUnknown)
         || code.is_mended_by_reading()
+}
+
+/// Returns the registered beginning that the stream does not have yet.
+fn waiting<M: Registers>(epochs: &Epochs<'_, M>, end: Option<&Envelope>) -> Option<Beginning> {
+    let end = end?;
+    epochs.beginning().filter(|known| end.beginning < known.number).cloned()
 }
 
 fn resume_of(entry: &BinlogStart) -> ResumePoint {

@@ -28,6 +28,7 @@ use super::crossing::{Crossing, KnownCrossing};
 use super::epochs::Epochs;
 use super::open::{present, resume_at};
 use crate::error::{Class, Code, Fault};
+use crate::failpoints;
 use crate::ports::{
     ChangeSource, Log, LogEntry, LogMessage, LogReader, PROBE_REPLICA_SLOT, ReadFrom, Registers, RowSource,
     SourceConnector,
@@ -102,7 +103,9 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         let why = why.to_string();
         self.add_record(&mut crossing, &known, &why);
         if !is_rehearsal {
+            failpoints::reach("begin-anew-before-register").await;
             known.set(self.registers, &crossing).await?;
+            failpoints::reach("begin-anew-after-register").await;
         }
         Ok(Touched { crossing, why: Some(why), is_repeated: false })
     }
