@@ -50,7 +50,7 @@ impl Page {
     }
 
     /// Opens the page, and waits until an expression is true.
-    async fn open_until(browser: Browser, installation: &Installation<'_>, expression: &str) -> Self {
+    pub async fn open_until(browser: Browser, installation: &Installation<'_>, expression: &str) -> Self {
         let address = format!("http://127.0.0.1:{}/", installation.configuration.http_port);
         browser.open(&address).await.unwrap();
         let page = Self { browser };

@@ -9,10 +9,12 @@ use anabranch_demo::browser::Key;
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::reconcile::{ReconciliationReport, StoreReport, Verdict, VisibleTables, seal};
 use anabranch_pipeline::records::PastReconciliation;
-use anabranch_tests::{Daemon, Installation, Plan, browser, seed, until};
+use anabranch_tests::{Daemon, Installation, Plan, Search, browser, seed, until};
+use reqwest::Method;
 use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
+use crate::documents::{self, INDEX};
 use crate::faults::{insert, until_derived};
 use crate::page_in_browser::{OPERATORS_TOKEN, Page, installation, with_tokens};
 
@@ -300,5 +302,49 @@ async fn an_operator_restarts_a_reader_and_reconciles_after_a_dry_run_and_both_a
     page.until("text('#reports').includes('Proved equal: every row was read')").await;
     let done = format!("text('#operations tbody tr').includes('{RECONCILE}')");
     page.until(&format!("{done} && one('#operations tbody tr .badge').className.includes('good')")).await;
+    assert_eq!(page.console().await, Vec::<String>::new());
+}
+
+/// Plants a dead letter of the one document that there is, as a lane writes it.
+async fn park(installation: &Installation<'_>) {
+    let search = Search::of(installation.stack());
+    let (id, document) = search.documents(INDEX).await.into_iter().next().unwrap();
+    let letters = search.ask(Method::GET, "*-dead-letters/_settings", Json::Null).await;
+    let letters = letters.as_object().unwrap().keys().next().unwrap().clone();
+    let (index, lsn) = (format!("{INDEX}-v1"), document["lsn"].as_u64().unwrap());
+    let letter = json!({
+        "projection": "documents", "source": "source-a", "lane": document["lane"], "index": index, "document": id,
+        "lsn": lsn, "reason": "mapper_parsing_exception", "parked_at": 1,
+    });
+    let version = format!("version={lsn}&version_type=external_gte&refresh=true");
+    search.ask(Method::PUT, &format!("{letters}/_doc/{index}:{id}?{version}"), letter).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_retries_parked_documents_after_a_dry_run_and_none_is_left() {
+    const PARKED: &str = "text('#stores tbody td:nth-child(8)')";
+    let Some(browser) = browser().await else { return };
+    let mut installation = documents::with_documents().await;
+    let text = std::fs::read_to_string(installation.configuration_file()).unwrap();
+    let operators = format!("[http]\noperators = [{{ name = \"ann\", token = \"{OPERATORS_TOKEN}\" }}]\n");
+    installation.write_configuration_text(&text.replace("[http]\n", &operators));
+    let daemon = installation.run();
+    documents::add(&installation, 640, 641).await;
+    documents::equal(&installation, "one device").await;
+    park(&installation).await;
+    let page = Page::open_until(browser, &installation, &format!("{PARKED} === '1'")).await;
+    page.use_operators_token().await;
+
+    page.browser.click("#stores [data-action=retry-dead-letters]").await.unwrap();
+    page.until("one('[data-step=carry-out]') !== null").await;
+    let command = page.value("one('#dialog pre').textContent").await;
+    let command = command.as_str().unwrap();
+    assert!(command.starts_with("anabranch dead-letters retry"), "{command}");
+    assert!(recorded(&daemon, command).await.is_empty(), "a dry run changes nothing");
+    assert_eq!(page.value(PARKED).await, "1");
+    page.carry_out().await;
+    let row = |phase: &str| (phase.to_owned(), "ann".to_owned());
+    assert_eq!(recorded(&daemon, command).await, [row("begun"), row("done")]);
+    page.until(&format!("{PARKED} === '0' && one('[data-action=retry-dead-letters]') === null")).await;
     assert_eq!(page.console().await, Vec::<String>::new());
 }
