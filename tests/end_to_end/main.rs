@@ -26,6 +26,7 @@ mod flux_wrong_rows;
 mod flux_years;
 mod foreign_rows;
 mod grants;
+mod growth;
 mod health;
 mod init;
 mod large;
