@@ -10,7 +10,9 @@ use crate::site::has_drift;
 const BUSY: Duration = Duration::from_secs(60);
 const BUSY_SHOWN: Duration = Duration::from_secs(120);
 
-pub(super) static ALL: [Scenario; 6] = [
+const RECONCILE: &[&str] = &["reconcile", "--now"];
+
+pub(super) static ALL: [Scenario; 7] = [
     Scenario {
         name: "target-read-only",
         fault: "the target takes no writes",
@@ -118,6 +120,24 @@ pub(super) static ALL: [Scenario; 6] = [
         sections: &[Section {
             heading: "Between two nightly reconciliations",
             table: &[leave("increase(anabranch_spot_check_drift_total", "it is the rule's expression")],
+        }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "drift-again",
+        fault: "a row that a reconciliation repaired is deleted by hand once more",
+        inject: &[Action::Drift, Action::Command(RECONCILE), Action::DriftAgain, Action::Command(RECONCILE)],
+        alert: Expected::Alert {
+            name: "AnabranchDriftAgain",
+            labels: &[("store", "birthday")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Verdict("repaired"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "Alerts",
+            table: &[leave("Find the writer", "the drill deleted the row, and does not do so again")],
         }],
         words: &[],
         afterwards: &[],

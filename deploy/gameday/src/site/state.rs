@@ -90,6 +90,11 @@ pub fn is_reading(status: &Value) -> bool {
     list(status, "lanes").any(|view| !view["refreshed_rows"].is_null())
 }
 
+/// Returns whether the newest day of a coupon programme counts something under this name.
+pub fn counts_coupons(status: &Value, count: &str) -> bool {
+    list(status, "programmes").any(|view| view["day"][count].as_u64() > Some(0))
+}
+
 fn list<'v>(status: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
     status[name].as_array().into_iter().flatten()
 }
