@@ -139,6 +139,11 @@ pub enum Action {
     ShortCertificate(&'static str),
     /// Runs a command of the product, whatever its exit code is.
     Command(&'static [&'static str]),
+    /// Runs a command whose wall clock is so many seconds off the machine's, whatever its exit code is.
+    CommandAt {
+        seconds: i64,
+        arguments: &'static [&'static str],
+    },
     KillDaemon,
     /// Kills and starts the daemon so many times; Prometheus scrapes each process.
     RestartDaemon(u32),

@@ -6,7 +6,7 @@ pub fn reason(alert: &str) -> Option<&'static str> {
 }
 
 /// Each alert without a drill, and the reason. Between back-ticks stand a folder of `tests/` and one of its tests.
-const REASONS: [(&str, &str); 9] = [
+const REASONS: [(&str, &str); 8] = [
     (
         "AnabranchLaneReadsBinlog",
         "a lane of this size leaves the binlog within seconds, and `end_to_end: \
@@ -16,12 +16,6 @@ const REASONS: [(&str, &str); 9] = [
         "AnabranchRemovalOwed",
         "a target removes the rows of a table of this size within a second, and `simulation: \
          a_truncated_table_goes_in_parts_with_other_changes_in_between` makes the state",
-    ),
-    (
-        "AnabranchReconciliationMissing",
-        "it needs 26 hours without a reconciliation, and `end_to_end: \
-         a_reconciliation_by_hand_is_shown_by_every_daemon_and_before_the_first_one_its_age_can_be_alerted_on` \
-         reads the metric",
     ),
     (
         "AnabranchReconciliationWindowShort",

@@ -1,4 +1,4 @@
-//! Faults of stores: the target, the cache, the index, and rows that a person changed.
+//! Faults of stores: the target, the cache, the index, rows that a person changed, and the lack of a proof.
 
 use std::time::Duration;
 
@@ -10,9 +10,11 @@ use crate::site::has_drift;
 const BUSY: Duration = Duration::from_secs(60);
 const BUSY_SHOWN: Duration = Duration::from_secs(120);
 
+/// 27 hours ago.
+const LONG_AGO: i64 = -27 * 3600;
 const RECONCILE: &[&str] = &["reconcile", "--now"];
 
-pub(super) static ALL: [Scenario; 7] = [
+pub(super) static ALL: [Scenario; 8] = [
     Scenario {
         name: "target-read-only",
         fault: "the target takes no writes",
@@ -139,6 +141,22 @@ pub(super) static ALL: [Scenario; 7] = [
             heading: "Alerts",
             table: &[leave("Find the writer", "the drill deleted the row, and does not do so again")],
         }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "proof-missing",
+        fault: "the last reconciliation ended 27 hours ago",
+        // It ends by a clock that is behind.
+        inject: &[Action::CommandAt { seconds: LONG_AGO, arguments: RECONCILE }],
+        alert: Expected::Alert {
+            name: "AnabranchReconciliationMissing",
+            labels: &[],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Current("the page says that the last proof is too old"),
+        shown_within: SHOWN,
+        sections: &[Section { heading: "The nightly reconciliation", table: &[] }],
         words: &[],
         afterwards: &[],
     },

@@ -53,6 +53,7 @@ impl Site {
                 self.command(&self.with_file(arguments), "").await?;
                 Ok(())
             }
+            Action::CommandAt { seconds, arguments } => self.command_at(seconds, arguments).await,
             Action::KillDaemon => self.main.kill(),
             Action::RestartDaemon(times) => self.restart_daemon(times).await,
             Action::StartDaemon => self.start_daemon(&[]),
@@ -188,6 +189,14 @@ impl Site {
         self.start_daemon(&variables)?;
         self.clock = Some(clock);
         self.until_current(CURRENT_MAX).await
+    }
+
+    /// Runs a command with a clock of its own.
+    async fn command_at(&self, seconds: i64, arguments: &[&str]) -> Result<()> {
+        let (clock, variables) = blocking(|| self.stack.clock("gameday-command"))?;
+        clock.step_to(seconds)?;
+        self.command_with(&self.with_file(arguments), "", &variables).await?;
+        Ok(())
     }
 
     fn step_clock(&self, seconds: i64) -> Result<()> {

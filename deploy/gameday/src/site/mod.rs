@@ -235,10 +235,21 @@ impl Site {
 
     /// Runs `anabranch …` to its end, with a text at its standard input.
     pub async fn command(&self, arguments: &[String], input: &str) -> Result<Finished> {
+        self.command_with(arguments, input, &[]).await
+    }
+
+    /// Runs `anabranch …` as [`Site::command`] does, with further variables of the environment.
+    async fn command_with(
+        &self,
+        arguments: &[String],
+        input: &str,
+        environment: &[(String, String)],
+    ) -> Result<Finished> {
         let program = self.binary.display().to_string();
         let failed = |source| GamedayError::ProgramNotRun { program: program.clone(), source };
         let mut child = tokio::process::Command::new(&self.binary)
             .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
