@@ -16,7 +16,7 @@ use crate::reconciliations::{drift, reconcile, store};
 const USERS: u64 = 400;
 const FIRST_USER: u64 = 1 << 40;
 /// The last of the ten databases. It stands from the beginning, since a source without a table is refused.
-const STANDING: &str = "user_09";
+const LAST_DATABASE: &str = "user_09";
 
 /// The second projection of birthdays, with twice as many databases.
 const WIDE: &str = r#"
@@ -83,7 +83,7 @@ async fn users_move_to_five_more_databases_under_load_and_no_row_differs() {
     let first = Topology::users(vec![grown.sources[0].clone()], rule);
     for table in grown.tables_of(1) {
         let database = table.database_name();
-        if database != STANDING {
+        if database != LAST_DATABASE {
             installation.execute("source-b", format!("DROP DATABASE `{database}`")).await;
         }
     }
