@@ -161,23 +161,60 @@ fn a_granter_that_slept_inserts_no_row_into_a_day_that_was_closed_within_the_hal
 fn no_pass_closes_a_day_whose_restored_ledger_lacks_what_the_pass_read() {
     let mut closed = 0;
     for copied_at in 0.. {
-        let Some((steps, is_closed)) = last_pass(copied_at, None) else { break };
+        let Some((steps, is_closed)) = last_pass(copied_at, None, false) else { break };
         closed += usize::from(is_closed);
         for restored_at in copied_at..steps {
-            last_pass(copied_at, Some(restored_at));
+            last_pass(copied_at, Some(restored_at), false);
         }
     }
     assert!(closed > 2, "a pass that begins before the last coupons and reads after them closes the day");
 }
 
+#[test]
+fn two_passes_close_no_day_whose_restored_ledger_lacks_what_they_read() {
+    let mut closed = 0;
+    for copied_at in (0..).step_by(3) {
+        let Some((steps, is_closed)) = last_pass(copied_at, None, true) else { break };
+        closed += usize::from(is_closed);
+        for restored_at in (copied_at..steps).step_by(3) {
+            last_pass(copied_at, Some(restored_at), true);
+        }
+    }
+    assert!(closed > 0, "passes that overlap close the day");
+}
+
+#[test]
+fn a_pass_closes_the_day_though_another_pass_has_begun_meanwhile() {
+    for steps in 0.. {
+        let (mut script, granter) = issued_after_the_last_wave();
+        script.finish(granter).unwrap();
+        let mut pass = dispatcher(&mut script);
+        if (0..steps).any(|_| script.life.poll(&mut pass).is_some()) {
+            assert!(steps > 8, "a pass has more steps than {steps}");
+            return;
+        }
+        // A timer starts another pass, which is killed once it has begun its sweep.
+        let sweeps = |script: &Script| script.life.world().database.runs[&script.key()].sweeps.clone();
+        let (known, mut other) = (sweeps(&script), dispatcher(&mut script));
+        while sweeps(&script) == known && script.life.poll(&mut other).is_none() {}
+        drop(other);
+        script.finish(pass).unwrap();
+        let is_closed = script.life.world().database.runs[&script.key()].is_closed;
+        assert!(is_closed, "another pass began after {steps} steps");
+        script.expect_everybody_once("after two passes");
+    }
+}
+
 /// Lets a pass come upon the last coupons of a day: they are issued before it begins, and settled after `copied_at`
-/// steps of it. After `restored_at` steps the ledger is restored to the copy from before they were settled.
+/// steps of it. After `restored_at` steps the ledger is restored to the copy from before they were settled. Another pass
+/// may take each step before it.
 ///
 /// Returns the steps of the pass and whether it closed the day; `None` if it has fewer steps.
-fn last_pass(copied_at: usize, restored_at: Option<usize>) -> Option<(usize, bool)> {
+fn last_pass(copied_at: usize, restored_at: Option<usize>, has_other: bool) -> Option<(usize, bool)> {
     let (mut script, granter) = issued_after_the_last_wave();
     let mut pass = dispatcher(&mut script);
-    if (0..copied_at).any(|_| script.life.poll(&mut pass).is_some()) {
+    let mut other = has_other.then(|| dispatcher(&mut script));
+    if (0..copied_at).any(|_| step(&mut script, &mut pass, &mut other)) {
         return None;
     }
     let copy = script.life.world().database.clone();
@@ -188,7 +225,7 @@ fn last_pass(copied_at: usize, restored_at: Option<usize>) -> Option<(usize, boo
             restore(&script, copy.clone());
         }
         steps += 1;
-        if script.life.poll(&mut pass).is_some() {
+        if step(&mut script, &mut pass, &mut other) {
             break;
         }
     }
@@ -200,6 +237,14 @@ fn last_pass(copied_at: usize, restored_at: Option<usize>) -> Option<(usize, boo
     script.expect_everybody_once("after the restore");
     assert!(is_closed(&script));
     Some((steps, has_closed))
+}
+
+/// Lets the other pass take a step and then this one; returns whether this one has ended.
+fn step(script: &mut Script, pass: &mut Actor, other: &mut Option<Actor>) -> bool {
+    if other.as_mut().is_some_and(|other| script.life.poll(other).is_some()) {
+        *other = None;
+    }
+    script.life.poll(pass).is_some()
 }
 
 /// Returns a day after its last wave, with a granter that has issued every coupon and has not called.

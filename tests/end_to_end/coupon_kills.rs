@@ -69,9 +69,9 @@ async fn frozen(day: &CouponDay) -> u64 {
     target.first::<u64>("read the run", sql).await.unwrap().unwrap()
 }
 
-/// The first pass begins the run, and no later one freezes more than midnight. The ledger is copied before any coupon.
+/// The second pass begins the run, and no later one freezes more than midnight. The ledger is copied before any coupon.
 async fn midnight(day: &CouponDay) {
-    kill_passes(day, &failpoints::FREEZING[..1]).await;
+    kill_passes(day, failpoints::BEGINNING).await;
     move_noon(day, NOON, LATER).await;
     kill_passes(day, freezing()).await;
     assert_eq!(frozen(day).await, 0);

@@ -43,6 +43,16 @@ impl Cells {
         }
     }
 
+    /// Reads the numbers of the last sweeps. The column of the newest one comes before that of the earlier ones, which
+    /// is NULL in a run from before that column was there.
+    pub(super) fn sweeps(&mut self) -> Option<Vec<Unique>> {
+        let newest = self.number()?;
+        let earlier = self.bytes()?.unwrap_or_default();
+        let (numbers, rest) = earlier.as_chunks::<16>();
+        let earlier = numbers.iter().map(|number| Unique(u128::from_be_bytes(*number)));
+        rest.is_empty().then(|| earlier.chain([Unique(newest)]).collect())
+    }
+
     pub(super) fn calendar(&mut self) -> Option<Calendar> {
         match self.parsed::<u8>()? {
             0 => Some(Calendar::Solar),
