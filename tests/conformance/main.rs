@@ -48,6 +48,7 @@ mod store_search;
 mod store_search_find;
 mod store_search_upkeep;
 mod store_setup;
+mod switch_over;
 mod watched;
 mod wire;
 mod work_queue;
