@@ -248,7 +248,7 @@ fn zone() -> (String, Date) {
     (name, now.to_zoned(zone).date())
 }
 
-/// Configures the programme of a number: every setting at its default, but those that begin it at once.
+/// Configures the programme of a number: every setting at its default, but the rate and those that begin it at once.
 fn write_configuration(site: &mut Site<'_>, number: u32, zone: &str, witness: &Witness) {
     let text = site.installation.configuration_text();
     let coupons = format!(
