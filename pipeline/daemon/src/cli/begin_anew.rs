@@ -27,9 +27,9 @@ use self::rows::RowsView;
 use self::view::{RequestView, Verbs, print, state_before};
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
-use crate::observe::{lanes, reader_task};
 use crate::operations::{Actor, CommandText, recorded};
-use crate::wiring::{Log, Source, Wiring};
+use crate::task_names::reader_task;
+use crate::wiring::{Log, Source, Wiring, lanes};
 use crate::{operator, restarts, wall_clock};
 
 /// Time within which a running reader restarts and sends its first message.

@@ -20,11 +20,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
-use crate::api::uuids::UuidOrders;
 use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
-use crate::observe::{Observatory, lanes, poll, recent};
+use crate::observe::{Observatory, poll, recent};
 use crate::operations::Actions;
 use crate::reconciliations::{OnDrift, ReconciliationBook};
 use crate::relations::Relations;
@@ -32,7 +31,8 @@ use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
 use crate::telemetry::Telemetry;
-use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring};
+use crate::uuid_orders::UuidOrders;
+use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring, lanes};
 use crate::{coupons, output, reconciliations, restarts, retention, sharing, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C

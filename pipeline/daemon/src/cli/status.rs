@@ -18,9 +18,10 @@ use crate::coupons::DayView;
 use crate::exit::Exit;
 use crate::observe::{
     CacheView, LaneView, LeaseView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView,
-    cache_task, lane_task, poll, reader_task,
+    poll,
 };
 use crate::output::{self, Reader};
+use crate::task_names::{cache_task, lane_task, reader_task};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 

@@ -30,7 +30,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
-use anabranch_pipeline::projections::{Assignments, Projection};
+use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{LaneId, Progress, Scope};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -51,13 +51,10 @@ pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
 use self::recent::Recent;
 pub use self::state_changes::StateChange;
-pub use self::view::{
-    CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
-    reader_task, sweep_task,
-};
+pub use self::view::{CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView};
 use crate::coupons;
 use crate::pauses::{KnownPauses, Pauses};
-use crate::wiring::{BinlogKept, Overview, StreamState};
+use crate::wiring::{BinlogKept, Overview, StreamState, lanes};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
@@ -484,12 +481,6 @@ impl LaneObservation {
                 source.position.is_some() && (own.epoch > stream.epoch || own.contradicts(&stream))
             })
     }
-}
-
-/// Returns every lane of a configuration.
-pub fn lanes(config: &Config) -> Vec<LaneId> {
-    let of_target = |name: &String| Assignments::of(config, name).lane_ids();
-    config.targets.iter().flat_map(|target| of_target(&target.name)).collect()
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::envelope::Envelope;
 
 use super::exposition::Exposition;
-use super::view::{lane_task, reader_task};
 use super::*;
+use crate::task_names::{lane_task, reader_task};
 use crate::wiring::LeaseHolder;
 
 const CONFIG: &str = r#"

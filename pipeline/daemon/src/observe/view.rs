@@ -17,6 +17,7 @@ use super::{
     Observatory, ProgrammeView, SearchObservation, SourceObservation, TableSize,
 };
 use crate::pauses::Pause;
+use crate::task_names::{cache_task, lane_task, reader_task};
 
 /// Lag up to which a thing is ready even without visible progress: a position that moves only by position messages
 /// stays the same for a while.
@@ -176,26 +177,6 @@ pub struct Reason {
 /// Returns the name of a source among other things.
 pub fn source_thing(source: &str) -> String {
     format!("source/{source}")
-}
-
-/// Returns the name of the task that captures a source.
-pub fn reader_task(source: &str) -> String {
-    format!("reader/{source}")
-}
-
-/// Returns the name of the task that keeps a cache right.
-pub fn cache_task(cache: &str) -> String {
-    format!("cache/{cache}")
-}
-
-/// Returns the name of the task that removes old tombstones of a document projection.
-pub fn sweep_task(projection: &str) -> String {
-    format!("sweep/{projection}")
-}
-
-/// Returns the name of the task that runs a lane.
-pub fn lane_task(lane: impl std::fmt::Display) -> String {
-    format!("lane/{lane}")
 }
 
 impl Observatory {
