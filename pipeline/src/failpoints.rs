@@ -93,10 +93,14 @@ pub const GRANTING: &[&str] = &[
     "coupons-after-reserve",
     "coupons-before-issue",
     "coupons-after-issue",
+    "coupons-after-swap",
     "coupons-before-call",
     "coupons-before-settle",
     "coupons-after-settle",
 ];
+
+/// Points that a granter reaches, in their order, when it takes over users whose earlier call has no known outcome.
+pub const LEARNING: &[&str] = &["coupons-before-ask", "coupons-after-ask", "coupons-after-learned"];
 
 /// Points before and after columns of birthday tables follow the ledger. A granter reaches the first two, when it has
 /// given coupons. A dispatcher that has frozen a wave reaches the others, when the day has coupons.
@@ -196,6 +200,7 @@ fn is_armed(name: &str) -> bool {
             DISPATCHING,
             CLOSING,
             GRANTING,
+            LEARNING,
             FOLLOWING,
             TAKING_IN,
             REQUEUEING,

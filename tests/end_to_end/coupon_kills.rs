@@ -1,8 +1,10 @@
 //! A coupon day whose processes are killed at each step of its three waves, beside the columns that follow the ledger,
-//! and while a statement is taken in. The witness then has one coupon for each user.
+//! and while a statement is taken in, and one whose granters are killed while they learn the outcomes of earlier calls.
+//! The witness then has one coupon for each user.
 
 use std::collections::BTreeSet;
 
+use anabranch_demo::Faults;
 use anabranch_pipeline::failpoints;
 use anabranch_tests::{Plan, until};
 
@@ -34,6 +36,37 @@ async fn a_coupon_day_is_killed_at_each_step_of_its_waves_columns_and_statement(
     catch_up(&day).await;
     granter_killed_after_columns(&day).await;
     closed(&day).await;
+    assert!(lanes.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn granters_are_killed_at_each_step_of_learning_what_earlier_calls_gave() {
+    let mut day = CouponDay::begin(STANDARD.turn().await, &Plan::small(), "").await;
+    let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
+    day.installation.drained().await;
+    day.use_another_http_port();
+    day.run_day().await.expect_success();
+    // Coupons are given, and the answers are lost.
+    let faults = Faults { lost_after: 1.0, ..Faults::default() };
+    day.client().set_faults(&faults).await.unwrap();
+    let mut granter = day.installation.run_with(&["--role", "granter"], &[]);
+    until("a coupon is given", async || !day.client().gifts().await.unwrap().is_empty()).await;
+    granter.kill();
+    day.client().set_faults(&Faults::default()).await.unwrap();
+
+    for failpoint in failpoints::LEARNING {
+        day.age_attempts().await;
+        day.run_day().await.expect_success();
+        day.kill_at(&["run", "--role", "granter"], failpoint).await;
+    }
+    let _granter = day.installation.run_with(&["--role", "granter"], &[]);
+    until("everybody has a coupon", async || {
+        day.age_attempts().await;
+        day.run_day().await.expect_success();
+        day.shown().await["granted"] == day.members().len()
+    })
+    .await;
+    day.expect_everybody_once().await;
     assert!(lanes.is_running());
 }
 

@@ -12,6 +12,7 @@ mod check;
 mod commands;
 mod coupon_calls;
 mod coupon_faults;
+mod coupon_frozen;
 mod coupon_kills;
 mod coupon_lag;
 mod coupon_sources;
