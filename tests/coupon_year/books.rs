@@ -19,6 +19,7 @@ pub struct BookEntry {
     pub run: RunKey,
     pub member: Member,
     pub coupon: String,
+    pub given_at: Timestamp,
 }
 
 /// An issue of a row, with the run that the ledger had then, or before it was restored. A restored ledger may begin the

@@ -9,9 +9,9 @@ use anabranch_coupons::dead_letters::{self, Decision};
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, MessagesCarried, join};
 use anabranch_coupons::issuers::Issuers;
-use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
+use anabranch_coupons::records::{CouponKey, FailedOutcome, Message, RowState, RunKey};
 use anabranch_coupons::reserving::MessageEnd;
-use anabranch_coupons::restored::{GivenCoupon, take_in};
+use anabranch_coupons::restored::{Gift, GivenCoupon, take_in};
 use anabranch_pipeline::error::{Code, Fault};
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
@@ -207,11 +207,15 @@ impl Life {
 
     /// A command that takes in the coupon system's whole statement.
     pub fn taker(&self) -> Actor {
-        let given = |entry: &BookEntry| GivenCoupon {
-            candidate: Candidate { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
-            coupon: entry.coupon.clone().into(),
+        let world = self.world();
+        let given = |entry: &BookEntry| {
+            let BookEntry { key, coupon, given_at, .. } = entry.clone();
+            // As in a real statement, there is no day.
+            GivenCoupon::of(Gift { key, coupon: coupon.into(), given_at }, &world.programmes)
         };
-        let statement: Vec<GivenCoupon> = self.world().books.books.iter().map(given).collect();
+        let statement: Vec<GivenCoupon> =
+            world.books.books.iter().map(|entry| given(entry).expect("a day of its year")).collect();
+        drop(world);
         let process = self.process(SignedDuration::ZERO);
         let work =
             async move { take_in(&process, &process, &process, &statement).await.map(|()| MessageEnd::Done) };

@@ -2,16 +2,21 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is tests")]
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_coupons::issuing::Chain;
 use anabranch_coupons::ports::{Ledger, Register, Uniques};
-use anabranch_coupons::records::{Candidate, LAST_WORD, Member, RowState, RunKey, Unique, WAVES};
-use anabranch_coupons::restored::{GivenCoupon, compare, take_in};
+use anabranch_coupons::records::{
+    CouponKey, LedgerRow, Member, Reason, RefusedDay, RowState, RunKey, Unique, WAVES,
+};
+use anabranch_coupons::restored::{Gift, GivenCoupon, compare, take_in};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_schemas::celebration::Calendar;
+use anabranch_schemas::celebration::{Calendar, Occurrence};
+use jiff::Timestamp;
 use jiff::civil::{Date, date};
+use jiff::tz::TimeZone;
 
 use crate::life::Actor;
 use crate::script::{Script, dispatcher, granter};
@@ -311,26 +316,102 @@ impl Uniques for Willing {
     }
 }
 
+fn given_on(day: Date, user: u64) -> GivenCoupon {
+    let occurrence = Occurrence::of(Calendar::Solar, day).unwrap();
+    let key = CouponKey { user, programme: "birthday".into(), occurrence };
+    let given_at = day.to_zoned(TimeZone::UTC).unwrap().timestamp() + minutes(600);
+    GivenCoupon::of(Gift { key, coupon: "cake".into(), given_at }, &[]).unwrap()
+}
+
+/// The row of a user in a ledger with no other year.
+async fn row_of(ledger: &MemoryLedger, user: u64) -> LedgerRow {
+    let any = RunKey { programme: "birthday".into(), day: date(2027, 1, 1) };
+    let found = ledger.read_users(&any, &[user]).await.unwrap();
+    let mut rows = found.users[&user].rows.values();
+    let row = rows.next().unwrap().clone();
+    assert!(rows.next().is_none(), "user {user}");
+    row
+}
+
 #[tokio::test]
 async fn a_statement_of_several_days_and_of_full_parts_is_settled_whole() {
-    let given = |day: Date, user: u64| GivenCoupon {
-        candidate: Candidate {
-            run: RunKey { programme: "birthday".into(), day },
-            member: Member { user, calendar: Calendar::Solar },
-            wave: LAST_WORD,
-        },
-        coupon: "cake".into(),
-    };
     // Each of the sixteen parts of a day has more coupons than one transaction settles.
-    let of_day = |day: Date, first: u64| (first..first + 1_700).map(move |user| given(day, user));
-    let statement: Vec<GivenCoupon> =
-        of_day(date(2027, 5, 4), 0).chain(of_day(date(2027, 5, 5), 1_700)).collect();
+    let days = [(date(2027, 5, 4), 0..1_700), (date(2027, 5, 5), 1_700..3_400)];
+    let given = |(day, users): (Date, Range<u64>)| users.map(move |user| given_on(day, user));
+    let statement: Vec<GivenCoupon> = days.clone().into_iter().flat_map(given).collect();
     let ledger = MemoryLedger::new(Unique(1));
     take_in(&ledger, &Willing, &Willing, &statement).await.unwrap();
-    for GivenCoupon { candidate: Candidate { run, member, .. }, .. } in &statement {
-        let found = ledger.read_users(run, &[member.user]).await.unwrap();
-        let rows: Vec<_> = found.users[&member.user].rows.values().map(|row| (row.state, row.day)).collect();
-        assert_eq!(rows, [(RowState::Settled, run.day)], "{member:?}");
+    for (day, users) in days {
+        for user in users {
+            let row = row_of(&ledger, user).await;
+            assert_eq!((row.state, row.day), (RowState::Settled, day), "user {user}");
+        }
     }
     assert_eq!(ledger.tokens().await.unwrap().latest, Unique(5));
+}
+
+/// A row of a copy, as a granter left it.
+fn copied_row(state: RowState, day: Date) -> LedgerRow {
+    LedgerRow {
+        state,
+        day,
+        calendar: Calendar::Solar,
+        attempt: Unique(7),
+        changed_at: day.to_zoned(TimeZone::UTC).unwrap().timestamp(),
+        tries: 1,
+        coupon: "pie".into(),
+        version: None,
+        by_hand: false,
+        absent_since: None,
+    }
+}
+
+#[tokio::test]
+async fn a_coupon_of_a_statement_counts_for_the_day_of_its_row_or_of_its_cohort_and_only_then_for_its_date() {
+    let mut script = Script::new();
+    script.pass().unwrap();
+    let run = script.life.world().database.runs[&script.key()].clone();
+    let key = |day| RunKey { programme: "birthday".into(), day };
+    let (before, day, given) = (date(2027, 5, 3), date(2027, 5, 4), date(2027, 5, 6));
+    let refused = RowState::Refused(Reason::NotTheirBirthday);
+    let rows = [
+        (1, copied_row(RowState::Settled, before)),
+        (2, copied_row(RowState::Issued { first_called_at: Timestamp::UNIX_EPOCH }, before)),
+        (3, copied_row(refused, day)),
+    ];
+    let ledger = MemoryLedger::new(Unique(1));
+    let mut copy = ledger.copy();
+    copy.runs.insert(key(day), run);
+    // Users 1 to 4 are members, and the day has refused the third one.
+    let member = |user| (Member { user, calendar: Calendar::Solar }, Vec::new());
+    copy.members.insert(key(day), (1..=4).map(member).collect());
+    for (user, row) in rows.clone() {
+        copy.rows.insert(given_on(before, user).key, row);
+    }
+    let refusal = RefusedDay { wave: 1, reason: Reason::NotTheirBirthday };
+    copy.refusals.insert(("birthday".into(), 3, day, Calendar::Solar), refusal);
+    ledger.restore(copy);
+
+    let statement: Vec<GivenCoupon> = (1..=5).map(|user| given_on(given, user)).collect();
+    for _ in 0..2 {
+        take_in(&ledger, &Willing, &Willing, &statement).await.unwrap();
+        assert_eq!(row_of(&ledger, 1).await, rows[0].1, "the copy has the coupon already");
+        for (user, expected, coupon) in
+            [(2, before, "pie"), (3, given, "cake"), (4, day, "cake"), (5, given, "cake")]
+        {
+            let row = row_of(&ledger, user).await;
+            assert_eq!((row.state, row.day, &*row.coupon), (RowState::Settled, expected, coupon), "{user}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_statement_settles_coupons_of_programmes_that_the_file_lacks_by_now() {
+    let mut of_another = given_on(date(2027, 5, 4), 8);
+    of_another.key.programme = "removed".into();
+    let ledger = MemoryLedger::new(Unique(1));
+    take_in(&ledger, &Willing, &Willing, &[given_on(date(2027, 5, 4), 8), of_another.clone()]).await.unwrap();
+    let rows = ledger.copy().rows;
+    assert_eq!(rows[&of_another.key].state, RowState::Settled);
+    assert_eq!(rows.len(), 2);
 }
