@@ -211,8 +211,8 @@ fn a_pass_closes_the_day_though_another_pass_has_begun_meanwhile() {
 }
 
 /// Lets a pass come upon the last coupons of a day: they are issued before it begins, and settled after `copied_at`
-/// steps of it. After `restored_at` steps the ledger is restored to the copy from before they were settled. Another pass
-/// may take each step before it.
+/// steps of it. After `restored_at` steps the ledger is restored to the copy from before they were settled. Another
+/// pass may take each step before it.
 ///
 /// Returns the steps of the pass and whether it closed the day; `None` if it has fewer steps.
 fn last_pass(copied_at: usize, restored_at: Option<usize>, has_other: bool) -> Option<(usize, bool)> {
