@@ -151,7 +151,8 @@ async fn tables_of_an_earlier_version_get_their_columns(site: &StoreSite, ledger
     let database = format!("`{}_coupons`", site.control());
     let drop_them = format!(
         "ALTER TABLE {database}.coupon_ledger_03 DROP COLUMN `version`; \
-         ALTER TABLE {database}.coupon_run DROP COLUMN `sweeps`"
+         ALTER TABLE {database}.coupon_run DROP COLUMN `sweeps`; \
+         ALTER TABLE {database}.coupon_token DROP COLUMN `issued_at`"
     );
 
     site.sql(drop_them.clone()).await;
@@ -167,7 +168,7 @@ async fn tables_of_an_earlier_version_get_their_columns(site: &StoreSite, ledger
 
     site.sql(drop_them).await;
     site.sql(format!("GRANT ALTER, INSERT ON {database}.* TO 'anabranch_setup'@'127.0.0.1'")).await;
-    assert_eq!(setup(&target, Unique(99)).await.unwrap().columns, 2);
+    assert_eq!(setup(&target, Unique(99)).await.unwrap().columns, 3);
     assert!(check(&target).await.is_empty());
     let swept = ledger.with_run(&run, &[], |l| begin_sweep(l, Unique(9))).await.unwrap().unwrap();
     assert_eq!(swept.run.sweeps, [Unique(7), Unique(9)], "the column `sweep` kept the newest number");

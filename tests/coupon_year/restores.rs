@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_coupons::issuing::Chain;
-use anabranch_coupons::ports::{Ledger, Register, Uniques};
+use anabranch_coupons::ports::{Gift, Ledger, Register, Uniques};
 use anabranch_coupons::records::{
     CouponKey, LedgerRow, Member, Reason, RefusedDay, RowState, RunKey, Unique, WAVES,
 };
-use anabranch_coupons::restored::{Gift, GivenCoupon, compare, take_in};
+use anabranch_coupons::restored::{GivenCoupon, compare, take_in};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::{Calendar, Occurrence};
 use jiff::Timestamp;
@@ -86,6 +86,70 @@ fn a_statement_that_was_taken_in_lets_the_day_go_on_and_nobody_gets_a_second_cou
             return;
         }
     }
+}
+
+/// Returns a day as [`restored`] does, with a copy from after an issue that gave nothing.
+fn restored_with_an_issue() -> (Script, Database) {
+    let mut script = Script::new();
+    let up_again = script.life.world().now + minutes(50);
+    script.life.world().books.unavailable_until = up_again;
+    let mut issuer = granter(&mut script);
+    while script.life.world().database.issued_at.is_none() {
+        assert!(script.life.poll(&mut issuer).is_none(), "it ended before it issued");
+    }
+    let copy = script.life.world().database.clone();
+    _ = script.finish(issuer);
+    script.work_until(4);
+    script.expect_everybody_once("before the restore");
+    restore(&script, copy.clone());
+    script.work_until(28);
+    (script, copy)
+}
+
+#[test]
+fn a_coupon_system_that_is_asked_for_its_statement_needs_no_person() {
+    for (is_killed, steps) in (0..).flat_map(|steps| [(true, steps), (false, steps)]) {
+        let (mut script, copy) = restored_with_an_issue();
+        let mut asker = script.life.asker();
+        let has_ended = (0..steps).any(|_| script.life.poll(&mut asker).is_some());
+        if !has_ended {
+            assert_eq!(chain(&script), Chain::Restored, "after {steps} steps");
+            let has_mended = !is_killed && {
+                // The process sleeps while the ledger is restored once more.
+                restore(&script, copy);
+                script.finish(asker).is_ok()
+            };
+            if !has_mended {
+                assert_eq!(chain(&script), Chain::Restored, "after {steps} steps and its end");
+                let asker = script.life.asker();
+                script.finish(asker).unwrap();
+            }
+        }
+        assert_eq!(chain(&script), Chain::Level);
+        script.work_until(33);
+        script.expect_everybody_once("after the statement");
+        if has_ended {
+            assert!(steps > 6, "marker, pages, rows, register and tokens come in turn");
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_person_decides_where_the_coupon_system_has_no_statement_or_the_copy_no_time() {
+    let (mut script, _) = restored_with_an_issue();
+    script.life.world().books.has_statement = false;
+    let asker = script.life.asker();
+    assert_eq!(code(script.finish(asker)), Code::CouponLedgerRestored);
+    script.life.world().books.has_statement = true;
+    script.life.world().database.issued_at = None;
+    let asker = script.life.asker();
+    assert_eq!(code(script.finish(asker)), Code::CouponLedgerRestored);
+    assert_eq!(chain(&script), Chain::Restored);
+    assert_eq!(script.given().len(), script.users.len(), "nobody has a second coupon");
+    let taker = script.life.taker();
+    script.finish(taker).unwrap();
+    assert_eq!(chain(&script), Chain::Level);
 }
 
 #[test]
@@ -288,7 +352,7 @@ impl Register for Moving {
 #[tokio::test]
 async fn a_register_that_moves_while_it_is_compared_says_nothing_about_the_ledger() {
     let ledger = MemoryLedger::new(Unique(1));
-    ledger.begin_tokens(Unique(9)).await.unwrap();
+    assert!(ledger.begin_tokens(Unique(1), Unique(9)).await.unwrap());
     for (reads, expected) in
         [(vec![4, 9], None), (vec![9], Some(Chain::Level)), (vec![4], Some(Chain::Restored))]
     {

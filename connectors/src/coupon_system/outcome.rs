@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_coupons::ports::Answer;
+use anabranch_coupons::ports::{Answer, GiftPage};
 use anabranch_coupons::records::CouponKey;
 use anabranch_pipeline::error::{Code, Fault};
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
 
 use super::connection::Response;
-use super::messages::{Answers, Known, SingleAnswer, text};
+use super::messages::{Answers, Known, Page, PageGift, SingleAnswer, text};
 
 /// Longest pause, whatever the other side asks for.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
@@ -151,6 +151,33 @@ pub(super) fn of_query(
     let answers = keys.iter().map(|key| known.get(&text(key)).copied());
     let answers = answers.collect::<Option<Vec<bool>>>();
     answers.map(Ok).ok_or_else(|| odd("its answer to the query for keys lacks a key of the query".to_owned()))
+}
+
+/// Returns a page of the statement; `None` if the system has no statement.
+pub(super) fn of_given(
+    response: &Response,
+    after: u64,
+    subject: &str,
+) -> Result<Result<Option<GiftPage>, Refusal>, Fault> {
+    let status = response.status;
+    if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+        return Ok(Ok(None));
+    }
+    if let Some(refusal) = refusal(response) {
+        return Ok(Err(refusal));
+    }
+    let odd = |found: String| super::unreachable(subject, &found);
+    if status != StatusCode::OK {
+        return Err(odd(format!("it answered {} to the request for its statement", status.as_u16())));
+    }
+    let page: Option<Page> = serde_json::from_slice(&response.body).ok();
+    let is_next =
+        |page: &Page| page.after.is_none_or(|of| of == after) && page.next.is_none_or(|next| next > after);
+    let page = page.filter(is_next).and_then(|page| {
+        let gifts = page.gifts.into_iter().map(PageGift::gift).collect::<Option<Vec<_>>>()?;
+        Some(GiftPage { gifts, next: page.next })
+    });
+    page.map(|page| Ok(Some(page))).ok_or_else(|| odd("a page of its statement is not whole".to_owned()))
 }
 
 fn of_outcome(text: &str) -> Answer {

@@ -7,26 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::celebration::Occurrence;
-use jiff::Timestamp;
+use jiff::SignedDuration;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 
 use crate::issuing::Chain;
-use crate::ports::{Ledger, Register, Uniques};
+use crate::ports::{CouponSystem, Gift, Ledger, Register, Uniques};
 use crate::programme::Programme;
 use crate::records::{
     Candidate, CouponKey, FailedOutcome, LAST_WORD, LedgerRow, LedgerTokens, MEMBERS_MAX, Member, Reason,
     RefusedDay, RowState, RunKey, Unique, UserLedger, UsersLedger, part,
 };
 use crate::reserving::settle;
-
-/// A coupon on a page of the coupon system's statement.
-#[derive(Debug, Clone)]
-pub struct Gift {
-    pub key: CouponKey,
-    pub coupon: Arc<str>,
-    pub given_at: Timestamp,
-}
 
 /// A coupon that the coupon system reports as given. The statement does not say for which day.
 #[derive(Debug, Clone)]
@@ -242,7 +234,57 @@ impl<L: Ledger> Settlement<'_, L> {
     }
 }
 
-/// Settles every coupon of a complete statement, eight parts at once, and then begins a new chain of tokens.
+/// A restored ledger that is being mended.
+struct Mend {
+    /// The register before the statement was asked for: after that no granter may have called.
+    register: Unique,
+    /// The last token of the ledger: a copy that is restored meanwhile lacks it.
+    marker: Unique,
+}
+
+/// Writes a marker into the ledger. Its tokens differ from the register all the same, so nothing is granted.
+async fn begin_mend<L: Ledger, R: Register, U: Uniques>(
+    ledger: &L,
+    register: &R,
+    process: &U,
+) -> Result<Mend, Fault> {
+    failpoints::reach("coupons-before-take-in").await;
+    let register = register.read().await?;
+    let (latest, marker) = (ledger.tokens().await?.latest, process.fresh());
+    match ledger.begin_tokens(latest, marker).await? {
+        true => Ok(Mend { register, marker }),
+        false => Err(moved()),
+    }
+}
+
+fn moved() -> Fault {
+    fault().caused_by("another process issued or mended meanwhile, or the ledger was restored once more")
+}
+
+/// Settles a statement, eight parts at once, and then begins a new chain of tokens behind the marker.
+async fn end_mend<L: Ledger, R: Register, U: Uniques>(
+    (ledger, register, process): (&L, &R, &U),
+    mend: Mend,
+    statement: &[GivenCoupon],
+) -> Result<(), Fault> {
+    let (next, without_run) = (AtomicUsize::new(0), Mutex::default());
+    let all = Settlement { ledger, parts: parts(statement), next, without_run };
+    tokio::try_join!(all.run(), all.run(), all.run(), all.run(), all.run(), all.run(), all.run(), all.run())?;
+    let token = process.fresh();
+    failpoints::reach("coupons-before-register").await;
+    if !register.swap(mend.register, token).await? {
+        return Err(moved());
+    }
+    failpoints::reach("coupons-after-register").await;
+    // The ledger gets the token last: until then its tokens differ from the register, and nothing is granted.
+    if !ledger.begin_tokens(mend.marker, token).await? {
+        return Err(moved());
+    }
+    failpoints::reach("coupons-after-take-in").await;
+    Ok(())
+}
+
+/// Settles every coupon of a complete statement that a person has, and then begins a new chain of tokens.
 ///
 /// The statement reaches back to before the copy was made. The caller has waited until connections of that time are
 /// closed, so no call of theirs arrives any more. Running it again after a crash does the same.
@@ -252,19 +294,39 @@ pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     process: &U,
     statement: &[GivenCoupon],
 ) -> Result<(), Fault> {
-    failpoints::reach("coupons-before-take-in").await;
-    let (next, without_run) = (AtomicUsize::new(0), Mutex::default());
-    let all = Settlement { ledger, parts: parts(statement), next, without_run };
-    tokio::try_join!(all.run(), all.run(), all.run(), all.run(), all.run(), all.run(), all.run(), all.run())?;
-    let token = process.fresh();
-    let known = register.read().await?;
-    failpoints::reach("coupons-before-register").await;
-    if !register.swap(known, token).await? {
-        return Err(fault());
+    let mend = begin_mend(ledger, register, process).await?;
+    end_mend((ledger, register, process), mend, statement).await
+}
+
+/// Difference between the clocks of the ledger's server and of the coupon system, at most.
+const CLOCKS_DIFFER_MAX: SignedDuration = SignedDuration::from_hours(24);
+
+/// Does as [`take_in`] with a statement that it asks the coupon system for; returns the number of its coupons.
+///
+/// The restored copy has the time of its last issue, and lacks later ones. A copy without that time, or a coupon system
+/// without a statement, needs a person.
+pub async fn ask_and_take_in<L: Ledger, R: Register, U: Uniques, C: CouponSystem>(
+    ledger: &L,
+    register: &R,
+    process: &U,
+    (system, programmes): (&C, &[Programme]),
+) -> Result<usize, Fault> {
+    let mend = begin_mend(ledger, register, process).await?;
+    let issued_at = ledger.issued_at().await?;
+    let issued_at =
+        issued_at.ok_or_else(|| fault().caused_by("the copy lacks the time of its last issue"))?;
+    let (mut statement, mut position) = (Vec::new(), Some(0));
+    while let Some(first) = position {
+        let page = system.statement(issued_at - CLOCKS_DIFFER_MAX, first).await?;
+        let page = page.ok_or_else(|| fault().caused_by("the coupon system has no statement"))?;
+        for gift in page.gifts {
+            let given = GivenCoupon::of(gift, programmes);
+            statement.push(given.ok_or_else(|| {
+                fault().caused_by("the coupon system's statement has a coupon of another year than its time")
+            })?);
+        }
+        position = page.next;
     }
-    failpoints::reach("coupons-after-register").await;
-    // The ledger gets the token last: until then its tokens differ from the register, and nothing is granted.
-    ledger.begin_tokens(token).await?;
-    failpoints::reach("coupons-after-take-in").await;
-    Ok(())
+    end_mend((ledger, register, process), mend, &statement).await?;
+    Ok(statement.len())
 }

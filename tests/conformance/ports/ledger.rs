@@ -454,6 +454,7 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
     let ledger = ground.ledger();
     let run = frozen(&ledger, hundred()).await;
     assert_eq!(ledger.tokens().await.unwrap(), LedgerTokens { latest: FIRST, before: None });
+    assert_eq!(ledger.issued_at().await.unwrap(), None);
     let issuers = (0..6u128).map(|issuer| {
         let (ledger, run) = (ledger.clone(), run.clone());
         tokio::spawn(async move {
@@ -485,6 +486,12 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
         let rows = ledger.with_users(&run, &[*user], |l| l.users[user].rows.clone()).await.unwrap();
         assert_eq!(rows.values().map(|row| row.tries).collect::<Vec<_>>(), [5]);
     }
-    ledger.begin_tokens(Unique(5)).await.unwrap();
+    let latest = ledger.tokens().await.unwrap().latest;
+    let issued_at = ledger.issued_at().await.unwrap();
+    assert!(issued_at.is_some(), "an issue has its time");
+    assert!(!ledger.begin_tokens(FIRST, Unique(5)).await.unwrap(), "another token is the last one");
+    assert_eq!(ledger.tokens().await.unwrap().latest, latest);
+    assert!(ledger.begin_tokens(latest, Unique(5)).await.unwrap());
+    assert_eq!(ledger.issued_at().await.unwrap(), issued_at, "a new chain is no issue");
     assert_eq!(ledger.tokens().await.unwrap(), LedgerTokens { latest: Unique(5), before: None });
 }

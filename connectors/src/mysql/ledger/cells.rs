@@ -26,7 +26,7 @@ impl Cells {
         self.optional_moment()?
     }
 
-    fn optional_moment(&mut self) -> Option<Option<Timestamp>> {
+    pub(super) fn optional_moment(&mut self) -> Option<Option<Timestamp>> {
         let moment: Option<DateTime> = self.optional()?;
         let zoned: Option<Zoned> = moment.map(|moment| moment.to_zoned(TimeZone::UTC)).transpose().ok()?;
         Some(zoned.map(|zoned| zoned.timestamp()))

@@ -9,16 +9,17 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anabranch_coupons::ports::Gift;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::CouponKey;
-use anabranch_coupons::restored::{self, Gift, GivenCoupon};
+use anabranch_coupons::restored::{self, GivenCoupon};
 use anabranch_pipeline::error::Fault;
 use clap::Args;
 use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::refused;
-use crate::coupons::{LedgerRegister, Process};
+use crate::coupons::{self, LedgerRegister, Process};
 use crate::exit::Exit;
 use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
@@ -27,11 +28,11 @@ use crate::wiring::Wiring;
 /// Files of the statement.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Pages of the coupon system's statement, from before the copy was made up to now
-    #[arg(required = true)]
+    /// Pages of the coupon system's statement, from before the copy was made up to now. Without a file the command
+    /// asks the coupon system for them
     files: Vec<PathBuf>,
     /// Say what would be settled, and change nothing
-    #[arg(long)]
+    #[arg(long, requires = "files")]
     dry_run: bool,
 }
 
@@ -60,6 +61,11 @@ pub(super) async fn run(
     programmes: &[Programme],
     arguments: &Arguments,
 ) -> Result<Exit, Fault> {
+    if arguments.files.is_empty() {
+        let coupons = coupons::mend(wiring, programmes, &Actor::of_command(), "dispatch take-in").await?;
+        _ = output::line(&format!("{coupons} coupons were settled; the ledger begins anew"));
+        return Ok(Exit::Success);
+    }
     let mut pages = Vec::new();
     for file in &arguments.files {
         pages.push((file, page(file)?));
