@@ -22,8 +22,10 @@ use crate::observe::Observatory;
 use crate::observe::exposition::Exposition;
 use crate::wiring::{PoolName, PoolUse, pool_uses};
 
-/// Buckets from a lone change or an answer out of memory to a flush of 20,000 rows on a busy server.
-const SECONDS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
+/// Buckets from a lone change or an answer out of memory to an operator's request, or a flush on a server that stands
+/// still.
+pub const SECONDS: [f64; 16] =
+    [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
 /// Time between two folds of histograms, which keep raw samples: without folds they grow when no scrape comes.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
