@@ -1,6 +1,7 @@
 //! Named points before and after each durable step, at which a test stops a task to kill or freeze the process.
 //!
-//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it. Then the task that reaches it
+//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it, and `ANABRANCH_FAILPOINT_ALLOWED`
+//! is `in-tests-only`. Without the second variable the daemon warns and goes on. The task that reaches an armed point
 //! writes `failpoint <name>` to standard error and waits until the process is killed or gets SIGCONT. A process that
 //! was frozen there and wakes later takes its next step although other processes took over its work. After that the
 //! point stops no task.
@@ -12,6 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Variable with the name of the point to stop at.
+pub const VARIABLE: &str = "ANABRANCH_FAILPOINT";
+/// Variable without which the first one has no effect: nobody sets both by accident.
+pub const PERMISSION: &str = "ANABRANCH_FAILPOINT_ALLOWED";
+/// The value of [`PERMISSION`] that allows it.
+pub const PERMITTED: &str = "in-tests-only";
 
 /// Points that a working daemon reaches, in the order in which one batch reaches them.
 pub const WORKING: &[&str] = &[
@@ -218,8 +226,18 @@ fn is_armed(name: &str) -> bool {
         .contains(&name),
         "{name} is not listed"
     );
-    let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());
+    let armed = ARMED
+        .get_or_init(|| allowed(std::env::var(VARIABLE).ok(), std::env::var(PERMISSION).ok().as_deref()));
     armed.as_deref() == Some(name) && !PASSED.load(Ordering::Relaxed)
+}
+
+/// Returns the point to stop at, if the permission stands beside its name.
+fn allowed(name: Option<String>, permission: Option<&str>) -> Option<String> {
+    if name.is_some() && permission != Some(PERMITTED) {
+        tracing::warn!("{VARIABLE} is ignored: it is for tests, which set {PERMISSION} too");
+        return None;
+    }
+    name
 }
 
 static PASSED: AtomicBool = AtomicBool::new(false);
@@ -253,4 +271,19 @@ async fn stop(name: &'static str) {
         Err(_) => std::future::pending().await,
     }
     PASSED.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_without_the_permission_of_tests_stops_nothing() {
+        let point = || Some("lane-before-commit".to_owned());
+        assert_eq!(allowed(point(), Some(PERMITTED)), point());
+        for permission in [None, Some(""), Some("1"), Some("lane-before-commit")] {
+            assert_eq!(allowed(point(), permission), None, "{permission:?}");
+        }
+        assert_eq!(allowed(None, Some(PERMITTED)), None);
+    }
 }
