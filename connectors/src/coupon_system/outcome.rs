@@ -199,6 +199,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_page_of_the_statement_that_is_not_whole_is_refused_and_a_system_without_statements_is_none() {
+        let of = |status, body: &'static str| {
+            let response =
+                Response { status, headers: HeaderMap::new(), body: Bytes::from_static(body.as_bytes()) };
+            of_given(&response, 200, "coupons").map(|page| page.ok().map(|page| page.map(|page| page.next)))
+        };
+        let ok = StatusCode::OK;
+        assert_eq!(of(ok, r#"{"gifts": [], "next": null}"#).unwrap(), Some(Some(None)));
+        assert_eq!(of(ok, r#"{"gifts": [], "after": 200, "next": 400}"#).unwrap(), Some(Some(Some(400))));
+        assert_eq!(of(StatusCode::NOT_FOUND, "").unwrap(), Some(None));
+        assert_eq!(of(StatusCode::FORBIDDEN, "").unwrap(), None, "a refusal");
+        let gift = r#"{"gifts": [{"user": "x", "programme": "p", "occurrence": "solar:2027", "coupon": "c",
+                       "given_at_ms": 1}], "next": null}"#;
+        let odd = [
+            r#"{"gifts": []}"#,
+            r#"{"gifts": [], "after": 0, "next": null}"#,
+            r#"{"gifts": [], "next": 200}"#,
+            gift,
+        ];
+        for body in odd {
+            assert_eq!(of(ok, body).unwrap_err().code(), Code::CouponSystemUnreachable, "{body}");
+        }
+        assert!(of(StatusCode::BAD_GATEWAY, "").is_err());
+    }
+
+    #[test]
     fn a_pause_has_a_second_at_least_and_five_minutes_at_most() {
         let asked = [(None, 1), (Some("0"), 1), (Some("7"), 7), (Some("9000"), 300), (Some("soon"), 1)];
         for (retry_after, seconds) in asked {
