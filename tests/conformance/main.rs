@@ -27,6 +27,7 @@ mod sequence;
 mod source;
 mod source_character_sets;
 mod source_columns;
+mod source_domains;
 mod source_fail_over;
 mod source_flow;
 mod source_flux;
