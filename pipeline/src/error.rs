@@ -215,6 +215,8 @@ codes! {
     FluxSequenceBehind = "flux-sequence-behind", Definite;
     /// The counters of identifiers lie on another server than the one that gave out numbers before.
     FluxServerChanged = "flux-server-changed", Definite;
+    /// The server of the counters answers before a commit is on its disk.
+    FluxServerVolatile = "flux-server-volatile", Definite;
     /// No further request key can be remembered before older ones have had their time.
     FluxKeysFull = "flux-keys-full", Transient;
     /// A table of payment documents must not be dropped now: it is not due, not retained, or the index lacks its rows.

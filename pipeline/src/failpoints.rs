@@ -1,6 +1,7 @@
 //! Named points before and after each durable step, at which a test stops a task to kill or freeze the process.
 //!
-//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it. Then the task that reaches it
+//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it, and `ANABRANCH_FAILPOINT_ALLOWED`
+//! is `in-tests-only`. Without the second variable the daemon warns and goes on. The task that reaches an armed point
 //! writes `failpoint <name>` to standard error and waits until the process is killed or gets SIGCONT. A process that
 //! was frozen there and wakes later takes its next step although other processes took over its work. After that the
 //! point stops no task.
@@ -12,6 +13,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use tokio::signal::unix::{SignalKind, signal};
+
+/// Variable with the name of the point to stop at.
+pub const VARIABLE: &str = "ANABRANCH_FAILPOINT";
+/// Variable without which the first one has no effect: nobody sets both by accident.
+pub const PERMISSION: &str = "ANABRANCH_FAILPOINT_ALLOWED";
+/// The value of [`PERMISSION`] that allows it.
+pub const PERMITTED: &str = "in-tests-only";
 
 /// Points that a working daemon reaches, in the order in which one batch reaches them.
 pub const WORKING: &[&str] = &[
@@ -60,6 +68,9 @@ pub const CACHING: &[&str] = &[
 /// Points that a lane of documents reaches. The first one needs a shard that is withdrawn.
 pub const DOCUMENTING: &[&str] = &["documents-withdrawal-sent", "documents-sent", "documents-progress-sent"];
 
+/// Points that a dispatcher reaches in each pass, before and after it begins the days that have come.
+pub const BEGINNING: &[&str] = &["coupons-before-begin", "coupons-after-begin"];
+
 /// Points that a dispatcher reaches when it freezes a wave, in their order.
 pub const FREEZING: &[&str] = &[
     "coupons-before-take-over",
@@ -70,12 +81,19 @@ pub const FREEZING: &[&str] = &[
     "coupons-after-wave-end",
 ];
 
-/// Points that a dispatcher reaches after it has frozen noon, when it publishes members and stores a report.
-pub const DISPATCHING: &[&str] =
-    &["coupons-before-publish", "coupons-after-publish", "coupons-before-report", "coupons-after-report"];
+/// Points that a dispatcher reaches after it has frozen noon, when it sweeps, publishes members and stores a report.
+pub const DISPATCHING: &[&str] = &[
+    "coupons-before-sweep",
+    "coupons-after-sweep",
+    "coupons-before-publish",
+    "coupons-after-publish",
+    "coupons-before-report",
+    "coupons-after-report",
+];
 
-/// Points that a dispatcher reaches when it closes a day, after it has stored the last report.
-pub const CLOSING: &[&str] = &["coupons-before-close", "coupons-after-close"];
+/// Points that a dispatcher reaches when it closes a day. It stores the last report between the second and the third.
+pub const CLOSING: &[&str] =
+    &["coupons-before-confirm", "coupons-after-confirm", "coupons-before-close", "coupons-after-close"];
 
 /// Points that a granter reaches, in the order in which one message reaches them.
 pub const GRANTING: &[&str] = &[
@@ -83,10 +101,14 @@ pub const GRANTING: &[&str] = &[
     "coupons-after-reserve",
     "coupons-before-issue",
     "coupons-after-issue",
+    "coupons-after-swap",
     "coupons-before-call",
     "coupons-before-settle",
     "coupons-after-settle",
 ];
+
+/// Points that a granter reaches, in their order, when it takes over users whose earlier call has no known outcome.
+pub const LEARNING: &[&str] = &["coupons-before-ask", "coupons-after-ask", "coupons-after-learned"];
 
 /// Points before and after columns of birthday tables follow the ledger. A granter reaches the first two, when it has
 /// given coupons. A dispatcher that has frozen a wave reaches the others, when the day has coupons.
@@ -150,6 +172,15 @@ pub const SETTING_UP: &[&str] = &[
     "setup-after-progress",
 ];
 
+/// Points that the command `begin-anew` reaches, in their order. The last one needs a daemon that runs the reader.
+pub const BEGINNING_ANEW: &[&str] = &[
+    "begin-anew-before-register",
+    "begin-anew-after-register",
+    "begin-anew-before-wake",
+    "begin-anew-reader-woken",
+    "begin-anew-before-lanes",
+];
+
 /// Points that the command `remove` reaches for a source, in their order. The last one needs `--with-log`.
 pub const REMOVING: &[&str] =
     &["remove-lanes-set-back", "remove-rows-removed", "remove-retired-removed", "remove-before-stream"];
@@ -172,10 +203,12 @@ fn is_armed(name: &str) -> bool {
             RECONCILING,
             CACHING,
             DOCUMENTING,
+            BEGINNING,
             FREEZING,
             DISPATCHING,
             CLOSING,
             GRANTING,
+            LEARNING,
             FOLLOWING,
             TAKING_IN,
             REQUEUEING,
@@ -185,6 +218,7 @@ fn is_armed(name: &str) -> bool {
             RAISING,
             MEASURING,
             SETTING_UP,
+            BEGINNING_ANEW,
             REMOVING,
             OUTLIVED,
         ]
@@ -192,8 +226,18 @@ fn is_armed(name: &str) -> bool {
         .contains(&name),
         "{name} is not listed"
     );
-    let armed = ARMED.get_or_init(|| std::env::var("ANABRANCH_FAILPOINT").ok());
+    let armed = ARMED
+        .get_or_init(|| allowed(std::env::var(VARIABLE).ok(), std::env::var(PERMISSION).ok().as_deref()));
     armed.as_deref() == Some(name) && !PASSED.load(Ordering::Relaxed)
+}
+
+/// Returns the point to stop at, if the permission stands beside its name.
+fn allowed(name: Option<String>, permission: Option<&str>) -> Option<String> {
+    if name.is_some() && permission != Some(PERMITTED) {
+        tracing::warn!("{VARIABLE} is ignored: it is for tests, which set {PERMISSION} too");
+        return None;
+    }
+    name
 }
 
 static PASSED: AtomicBool = AtomicBool::new(false);
@@ -227,4 +271,19 @@ async fn stop(name: &'static str) {
         Err(_) => std::future::pending().await,
     }
     PASSED.store(true, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_point_without_the_permission_of_tests_stops_nothing() {
+        let point = || Some("lane-before-commit".to_owned());
+        assert_eq!(allowed(point(), Some(PERMITTED)), point());
+        for permission in [None, Some(""), Some("1"), Some("lane-before-commit")] {
+            assert_eq!(allowed(point(), permission), None, "{permission:?}");
+        }
+        assert_eq!(allowed(None, Some(PERMITTED)), None);
+    }
 }

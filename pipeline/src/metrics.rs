@@ -77,8 +77,8 @@ pub fn describe() {
         if code.as_str().starts_with("cache-") {
             counter!(CACHE_FAULTS, "code" => code.as_str()).increment(0);
         }
-        // The alert on these two must see the first refusal as an increase.
-        if matches!(code, Code::FluxServerChanged | Code::FluxSequenceBehind) {
+        // The alert on these must see the first refusal as an increase.
+        if matches!(code, Code::FluxServerChanged | Code::FluxServerVolatile | Code::FluxSequenceBehind) {
             counter!(FLUX_REFUSALS, "code" => code.as_str()).increment(0);
         }
     }
@@ -153,6 +153,8 @@ metrics! {
         "Time since the newest change of a target transaction was read until it is visible, of every source: from the moment at which the log stored its message (clock of the NATS server), or this process read it for a direct feed, to the commit in the target (clock of this process). The time from the commit in the source to the reading is not in it.";
     LANE_FLUSH_FILL = "anabranch_lane_flush_fill_ratio", Histogram, &["projection", "target"],
         "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is the limit.";
+    LANE_WAIT = "anabranch_lane_wait_seconds", Histogram, &["projection", "target"],
+        "Times for which a lane waited for a message of its feed, or for rows that a refresh reads; the rate of the sum, over the number of lanes, is the share of time in which neither the lane nor the target is the limit. The rate of the sum of anabranch_lane_flush_seconds is the share of the target.";
     LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
         "1 while the lane is fed from the binlog because the stream does not link.";
     LANE_PAUSED_LEFT = "anabranch_lane_paused_left_seconds", Gauge, LANE,
@@ -195,7 +197,7 @@ metrics! {
     FLUX_LEASES = "anabranch_flux_leases_total", Counter, &[],
         "Ranges of numbers leased from the counters of payment documents.";
     FLUX_REFUSALS = "anabranch_flux_refusals_total", Counter, &["code"],
-        "Leases that a counter of payment documents refused; flux-server-changed and flux-sequence-behind wait for a person.";
+        "Leases that a counter of payment documents refused; flux-server-changed, flux-server-volatile and flux-sequence-behind wait for a person.";
     FLUX_USED = "anabranch_flux_counter_used_ratio", Gauge, &[],
         "Greatest share of a counter of today or later that this process leased; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
@@ -298,7 +300,7 @@ metrics! {
     TASK_STATE = "anabranch_task_state", Gauge, &["task"],
         "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it, 5 paused: until `anabranch resume`.";
     FAULTS = "anabranch_faults_total", Counter, &["task", "code"],
-        "Faults that ended an attempt of the task. The series of a code begins with its first fault.";
+        "Faults that ended an attempt of the task. The series of a code begins with its first fault; anabranch_retries_total has every code from 0.";
 
     LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
         "1 while this process holds the lease of the task, else 0.";

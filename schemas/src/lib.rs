@@ -4,28 +4,26 @@
 //!
 //! # Words
 //!
-//! One word has one meaning, in code, settings, metrics and documents.
+//! One word has one meaning, in code, settings, metrics and documents. `ARCHITECTURE.md` has the same list.
 //!
 //! - **source**: one MySQL or MariaDB server whose binlog is read, or whose tables are read again.
 //! - **entity**: the content of a captured table: users, devices with their codes, or payment documents.
-//! - **shard table**: one physical source table; its shard id is a hash of source, database, table and generation.
+//! - **shard table**: one physical source table; its *shard id* is a hash of source, database, table and generation.
 //! - **change**: one inserted, updated or deleted row, or the withdrawal of a whole shard table (TRUNCATE, DROP).
 //! - **group**: the unit that the binlog commits: a transaction or a single statement, with one GTID.
-//! - **reader**: the task that reads the binlog of one source and appends to its stream; one process at a time does
-//!   it.
-//! - **replica slot**: the number by which a source tells its binlog readers apart: 0 is the reader, each direct
-//!   feed has its own.
+//! - **reader**: the task that reads the binlog of one source and appends to its stream.
+//! - **replica slot**: the number by which a source tells its binlog readers apart: 0 is the reader, each direct feed
+//!   has its own.
 //! - **stream, message**: the JetStream stream of one source; a message holds a batch of changes and an envelope.
 //! - **position message**: a message without changes: it says how far the reader of a quiet source has read.
-//! - **position**: a place in a source's binlog as a number that only rises; the version of a derived row.
+//! - **position (`Lsn`)**: a place in a source's binlog as a rising number; the version of a derived row.
 //! - **epoch**: the part of a position that counts the servers that a source was read from.
 //! - **beginning**: the start of reading a source anew, with a number; transactions before it may be unknown.
+//! - **crossing**: where a stream goes on at a server that lacks what was read.
 //! - **resume point**: binlog file, offset and GTID set from which reading continues after a position.
-//! - **register**: a short text in the log's key-value bucket that every process reads and changes by compare-and-set:
-//!   epochs, machine numbers, the checkpoint of a reconciliation.
+//! - **register**: a short text in the log's key-value bucket, changed by compare-and-set: epochs, machine numbers.
 //! - **projection**: a pure function from a change to mutations of derived tables.
-//! - **derived row, claim**: a row of a store, and the statement (shard table, key) by which a source row claims
-//!   it.
+//! - **derived row, claim**: a row of a store, and the statement (shard table, key) by which a source row claims it.
 //! - **target**: one server with derived tables or indexes; its *control database* keeps progress.
 //! - **lane**: one (projection, target, source, lane number): it owns a share of the derived tables and writes them
 //!   alone.
@@ -35,28 +33,30 @@
 //! - **direct feed**: a lane's own reading of the binlog, for as long as the stream does not serve it.
 //! - **refresh**: a lane reads source tables again: all, one, or rows by key or condition.
 //! - **reread**: the log's record that rows of a shard table changed unseen, so each lane is to read the table again.
-//! - **chunk**: a part of a source table, read in one snapshot.
+//! - **retired table**: a source table that left by a retention rule; its derived rows up to that position stand.
+//! - **chunk**: a part of a table, read in one snapshot.
 //! - **cursor**: the place after a row, from which a scan goes on.
-//! - **low, high watermark**: two positions of a chunk: it holds every change up to the low one and none above the
-//!   high one.
-//! - **withdrawal, sweep**: the removal of all rows of a shard table; the removal of rows that a refresh did not
-//!   find.
-//! - **reconciliation**: one run that compares every derived row with its source, repairs differences and gives a
-//!   verdict.
+//! - **low, high watermark**: two positions of a chunk: it holds every change up to the low one and none above the high
+//!   one.
+//! - **withdrawal, sweep**: the removal, in parts, of all rows of a shard table; the removal of rows that a refresh did
+//!   not find.
+//! - **reconciliation**: a run that compares every derived row with its source, repairs and gives a verdict.
+//! - **repair**: a refresh of the single keys that a reconciliation found wrong.
+//! - **foreign row**: a derived row or document of a shard table that no source has.
 //! - **spot check**: the comparison of a few changed keys, some minutes after their change.
-//! - **drift gate**: the share of wrong rows above which a reconciliation repairs nothing without the word of a
-//!   person.
+//! - **drift gate**: the share of wrong rows above which a reconciliation repairs nothing without the word of a person.
 //! - **backpressure**: the pause of a reconciliation while a source, a replica or a lane is too busy.
 //! - **outbox, drain**: codes that a flush of mapping rows touched; the task that removes and fills their cache
 //!   entries.
 //! - **freshness key**: a key of the cache that expires: while it is there, the cache is no old copy of itself.
-//! - **dead letter**: a document that an index refuses; it is kept aside, and its lane goes on.
-//! - **lease**: the right to work on a task, for some seconds; it saves work and protects nothing.
+//! - **dead letter**: a document that an index refuses, or a coupon that could not be granted; work goes on.
+//! - **operation**: one change that a person has a command or the page make; two rows say who, when and what.
+//! - **lease**: the right to work on a task, for some seconds.
 //! - **programme**: one kind of birthday coupon, with its time zone, its calendars and its rules.
 //! - **occurrence**: the calendar year of a coupon, such as `solar:2027`.
 //! - **cohort, wave**: the members that celebrate a day, as frozen; one of its three freezes: midnight, noon, catch-up.
 //! - **ledger**: the permanent rows (user, programme, occurrence) that decide who gets a coupon.
-//! - **attempt**: one taking of a ledger row by a granter; its number is never used again.
+//! - **attempt**: one taking of a ledger row by a granter; its number is used once.
 
 pub mod beginning;
 pub mod birthday;

@@ -23,6 +23,8 @@ use crate::site::{DATABASES, SOURCE, Site, TABLES, TARGET};
 
 /// The hour of the programmes' zone in which a run begins, after midnight and long before noon.
 const HOUR: i64 = 1;
+/// Coupons a second of each programme, at most: no machine gives as many, so the rate limits neither side.
+const RATE: u32 = 1_000_000;
 /// The lowest number of users of other days.
 const OTHERS: u64 = 100_000_000;
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -246,12 +248,12 @@ fn zone() -> (String, Date) {
     (name, now.to_zoned(zone).date())
 }
 
-/// Configures the programme of a number: every setting at its default, but those that begin it at once.
+/// Configures the programme of a number: every setting at its default, but the rate and those that begin it at once.
 fn write_configuration(site: &mut Site<'_>, number: u32, zone: &str, witness: &Witness) {
     let text = site.installation.configuration_text();
     let coupons = format!(
         "\n[[programmes]]\nname = \"day-{number}\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
-         calendars = [\"solar\"]\nwaits_until = \"00:00\"\n\
+         calendars = [\"solar\"]\nwaits_until = \"00:00\"\nrate_per_second = {RATE}\n\
          [coupon_system]\nurl = \"http://{}\"\n",
         witness.address()
     );

@@ -21,8 +21,8 @@ use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, MessagesCarried};
 use anabranch_coupons::issuers::Issuers;
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, Ledger, Reconciled, Register, SourceRow,
-    SourceRows, Uniques, WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, GiftPage, Ledger, Reconciled, Register,
+    SourceRow, SourceRows, Uniques, WorkQueue,
 };
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{CouponKey, DayRun, MEMBERS_MAX, Member, Message, RunKey, Unique, part};
@@ -131,6 +131,10 @@ impl CouponSystem for Outside {
 
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         Ok(vec![false; keys.len()])
+    }
+
+    async fn statement(&self, _: Timestamp, _: u64) -> Result<Option<GiftPage>, Fault> {
+        Ok(None)
     }
 }
 

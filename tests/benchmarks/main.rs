@@ -75,8 +75,8 @@ struct Arguments {
     /// Minutes for which the live page is open while memory is measured, and as many without it
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=600))]
     minutes: u64,
-    /// Rows of the table that pt-online-schema-change alters
-    #[arg(long, default_value_t = 250_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
+    /// Rows of the table that online schema tools alter
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=100_000_000))]
     altered_rows: u64,
     /// Random numbers of the data and of the workload begin with it
     #[arg(long, default_value_t = 4)]
@@ -132,8 +132,8 @@ enum Figure {
     Beside,
     /// Lag of live changes beside DROP DATABASE of 5,000 tables by the rule, against the lag without, and memory
     Dropped,
-    /// Lag of live changes beside pt-online-schema-change of another table, against the lag without; rows that are
-    /// derived again
+    /// Lag of live changes beside pt-online-schema-change of another table, and beside gh-ost's statements, against the
+    /// lag without
     OnlineSchemaChange,
     /// Most memory of the daemon: catching up, and with one very large transaction
     Memory,

@@ -90,6 +90,20 @@ impl StoreSite {
         Self::on(Arc::new(stack.await.unwrap())).granted().await
     }
 
+    /// A place on two servers that no other test uses. The account has one password on both, as on a primary and the
+    /// replica that takes its address over.
+    pub async fn pair() -> Self {
+        let server =
+            |name: &str| TestDatabase::chosen().server(ServerSpec::mariadb_target(name)).without_fsync();
+        let options = Options::empty().with(server("target-a")).with(server("target-b"));
+        let stack = tokio::task::spawn_blocking(|| Stack::start(options).expect("two servers"));
+        let site = Self::on(Arc::new(stack.await.unwrap())).granted().await;
+        let password = site.stack.server("target-a").unwrap().password().to_owned();
+        let alter = format!("ALTER USER 'anabranch_apply'@'127.0.0.1' IDENTIFIED BY '{password}'");
+        site.admin_of("target-b").await.query_drop(alter).await.unwrap();
+        site
+    }
+
     fn on(stack: Arc<Stack>) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         Self {

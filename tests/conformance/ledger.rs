@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anabranch_connectors::mysql::ledger::{MySqlLedger, check, setup};
+use anabranch_coupons::days::begin_sweep;
 use anabranch_coupons::issuing::Chain;
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::records::{Candidate, Member, RowState};
@@ -21,7 +22,7 @@ use crate::derived::StoreSite;
 use crate::ports::ledger::{FIRST, Ground, Server, frozen, hundred};
 
 /// Settles a user's row of the day, in any state.
-fn give(l: &mut UsersLedger, candidate: &Candidate) {
+pub fn give(l: &mut UsersLedger, candidate: &Candidate) {
     let user = l.users.get_mut(&candidate.member.user).unwrap();
     let version = Some("0c0ffee1".parse().unwrap());
     settle(user, candidate, &candidate.key().unwrap(), &"cake".into(), version);
@@ -135,8 +136,8 @@ async fn a_connection_that_is_lost_before_the_commit_leaves_nothing_behind() {
     assert_eq!(Chain::of(ledger.tokens().await.unwrap(), Unique(2)), Chain::Restored);
 }
 
-/// The account of set-up may not alter tables, so set-up names the statement. With that right it adds the column.
-async fn a_table_of_an_earlier_version_gets_its_column(site: &StoreSite, ledger: &MySqlLedger) {
+/// The account of set-up may not alter tables, so set-up names the statements. With that right it adds the columns.
+async fn tables_of_an_earlier_version_get_their_columns(site: &StoreSite, ledger: &MySqlLedger) {
     let (target, users) = (site.target("target-a"), hundred());
     let run = frozen(ledger, users.clone()).await;
     let member = Member { user: users[0], calendar: Calendar::Solar };
@@ -148,9 +149,13 @@ async fn a_table_of_an_earlier_version_gets_its_column(site: &StoreSite, ledger:
     };
     assert!(version().await.is_some());
     let database = format!("`{}_coupons`", site.control());
-    let drop_it = format!("ALTER TABLE {database}.coupon_ledger_03 DROP COLUMN `version`");
+    let drop_them = format!(
+        "ALTER TABLE {database}.coupon_ledger_03 DROP COLUMN `version`; \
+         ALTER TABLE {database}.coupon_run DROP COLUMN `sweeps`; \
+         ALTER TABLE {database}.coupon_token DROP COLUMN `issued_at`"
+    );
 
-    site.sql(drop_it.clone()).await;
+    site.sql(drop_them.clone()).await;
     // Tasks try again until the column is there: set-up may run while daemons of the new version wait for it.
     let fault = MySqlLedger::open(&target, 1).await.unwrap_err();
     assert_eq!((fault.code(), fault.code().stops()), (Code::TargetTableMissing, false), "{fault}");
@@ -161,10 +166,12 @@ async fn a_table_of_an_earlier_version_gets_its_column(site: &StoreSite, ledger:
     assert!(check(&target).await.is_empty());
     assert_eq!(version().await, None, "the row stays, and its version is not known");
 
-    site.sql(drop_it).await;
+    site.sql(drop_them).await;
     site.sql(format!("GRANT ALTER, INSERT ON {database}.* TO 'anabranch_setup'@'127.0.0.1'")).await;
-    assert_eq!(setup(&target, Unique(99)).await.unwrap().columns, 1);
+    assert_eq!(setup(&target, Unique(99)).await.unwrap().columns, 3);
     assert!(check(&target).await.is_empty());
+    let swept = ledger.with_run(&run, &[], |l| begin_sweep(l, Unique(9))).await.unwrap().unwrap();
+    assert_eq!(swept.run.sweeps, [Unique(7), Unique(9)], "the column `sweep` kept the newest number");
     site.sql(format!("REVOKE ALTER, INSERT ON {database}.* FROM 'anabranch_setup'@'127.0.0.1'")).await;
 }
 
@@ -172,7 +179,7 @@ async fn a_table_of_an_earlier_version_gets_its_column(site: &StoreSite, ledger:
 async fn its_tables_are_made_once_and_checked_and_nobody_may_delete_from_them() {
     let Server { site, ledger } = Server::start().await;
     let target = site.target("target-a");
-    a_table_of_an_earlier_version_gets_its_column(&site, &ledger).await;
+    tables_of_an_earlier_version_get_their_columns(&site, &ledger).await;
     let again = setup(&target, Unique(99)).await.unwrap();
     assert_eq!((again.databases, again.tables, again.columns), (0, 0, 0));
     let database = format!("`{}_coupons`", site.control());

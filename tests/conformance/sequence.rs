@@ -5,7 +5,7 @@ use anabranch_connectors::mysql::sequence::MysqlSequence;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::Sequence;
-use anabranch_pipeline::records::{GivenOnce, LeaseRequest, Remembered, RequestKey};
+use anabranch_pipeline::records::{GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey};
 use anabranch_schemas::flux::counter::Ring;
 use anabranch_schemas::flux::id::{Region, Side};
 use mysql_async::prelude::Queryable;
@@ -101,6 +101,30 @@ async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_tw
         let lease = sequence.lease(&request).await.unwrap().unwrap();
         assert!((lease.first..lease.end()).all(|number| given.insert(number)), "{lease}");
     }
+}
+
+/// A lease is on the server's disk before its first number is given out: a server that does not wait for its disk is
+/// refused by name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_a_power_cut_sets_back_leases_no_number() {
+    let ground = Server::on(StoreSite::alone().await).await;
+    let sequence = ground.process();
+    let server = sequence.server().await.unwrap();
+    let counter = Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(server.today);
+    let request = LeaseRequest { counter, server: server.name, known: 0, least: 1, wanted: 10 };
+    let lease = async || sequence.lease(&request).await.unwrap();
+    assert_eq!(lease().await, Ok(Lease { first: 0, count: 10 }));
+    for (name, value) in [("innodb_flush_log_at_trx_commit", 2), ("sync_binlog", 0)] {
+        ground.site.sql(format!("SET GLOBAL {name} = {value}")).await;
+        let setting = format!("{name} = {value}");
+        assert_eq!(lease().await, Err(LeaseRefusal::Volatile { setting: setting.clone() }));
+        let faults = sequence.check().await;
+        let [fault] = faults.as_slice() else { panic!("{faults:?}") };
+        assert!(fault.code() == Code::FluxServerVolatile && fault.to_string().contains(&setting), "{fault}");
+        ground.site.sql(format!("SET GLOBAL {name} = 1")).await;
+    }
+    assert_eq!(lease().await, Ok(Lease { first: 10, count: 10 }), "a refusal uses no number");
+    assert!(sequence.check().await.is_empty());
 }
 
 /// The numbers of a key are leased before the key is stored, so a sweep that waits in vain refuses no key.

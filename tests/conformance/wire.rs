@@ -1,9 +1,10 @@
-//! A TCP connection between a reader and its server that can be slowed down or swallow everything.
+//! A TCP connection between a process and its server that can be slowed down, swallow everything, or lead to another
+//! server.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ const CAUGHT_UP_MAX: Duration = Duration::from_millis(500);
 /// Forwards connections to a port of this machine.
 pub struct Wire {
     port: u16,
+    server_port: Arc<AtomicU16>,
     connections: Arc<AtomicUsize>,
     swallows: Arc<AtomicBool>,
     pause_us: Arc<AtomicU64>,
@@ -23,13 +25,14 @@ pub struct Wire {
 
 impl Wire {
     pub fn to(server: &Server) -> Self {
-        let server_port = server.port();
+        let server_port = Arc::new(AtomicU16::new(server.port()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let (swallows, pause_us) = (Arc::<AtomicBool>::default(), Arc::<AtomicU64>::default());
         let connections = Arc::<AtomicUsize>::default();
         let wire = Self {
             port,
+            server_port: Arc::clone(&server_port),
             connections: Arc::clone(&connections),
             swallows: Arc::clone(&swallows),
             pause_us: Arc::clone(&pause_us),
@@ -37,8 +40,8 @@ impl Wire {
         // The threads end with their connections, and the last one with the process.
         thread::spawn(move || {
             for client in listener.incoming() {
-                let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", server_port)))
-                else {
+                let server = TcpStream::connect(("127.0.0.1", server_port.load(Ordering::Relaxed)));
+                let (Ok(client), Ok(server)) = (client, server) else {
                     continue;
                 };
                 connections.fetch_add(1, Ordering::Relaxed);
@@ -56,6 +59,11 @@ impl Wire {
     pub fn url(&self, server: &Server) -> ServerUrl {
         let url = server.url().replace(&format!(":{}", server.port()), &format!(":{}", self.port));
         ServerUrl::try_from(url).unwrap()
+    }
+
+    /// Leads all further connections to another server; those that are open stay.
+    pub fn lead_to(&self, server: &Server) {
+        self.server_port.store(server.port(), Ordering::Relaxed);
     }
 
     /// The number of connections that were made.

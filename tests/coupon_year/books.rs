@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anabranch_connectors::memory::CouponKeys;
+use anabranch_coupons::ports::{Gift, GiftPage};
 use anabranch_coupons::records::{CouponKey, DayRun, Member, RunKey, Unique};
 use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
@@ -12,6 +13,9 @@ use rand::rngs::StdRng;
 
 /// The time for which the coupon system remembers a key, as granters are configured to believe.
 pub const KEY_MEMORY: SignedDuration = SignedDuration::from_hours(24);
+/// Coupons that a page of the statement looks through.
+const PAGE: usize = 3;
+
 /// A coupon that was given.
 #[derive(Debug, Clone)]
 pub struct BookEntry {
@@ -19,6 +23,7 @@ pub struct BookEntry {
     pub run: RunKey,
     pub member: Member,
     pub coupon: String,
+    pub given_at: Timestamp,
 }
 
 /// An issue of a row, with the run that the ledger had then, or before it was restored. A restored ledger may begin the
@@ -35,6 +40,8 @@ pub struct Issue {
 pub struct CouponBooks {
     pub books: Vec<BookEntry>,
     pub keys: CouponKeys,
+    /// Whether it answers the request for its statement.
+    pub has_statement: bool,
     pub down_until: Timestamp,
     /// Until then it accepts connections and answers every request with 503.
     pub unavailable_until: Timestamp,
@@ -70,6 +77,7 @@ impl CouponBooks {
         Self {
             books: Vec::new(),
             keys: CouponKeys::new(if forgets { KEY_MEMORY } else { KEY_MEMORY * 100_000 }),
+            has_statement: true,
             down_until: Timestamp::UNIX_EPOCH,
             unavailable_until: Timestamp::UNIX_EPOCH,
             closing_until: Timestamp::UNIX_EPOCH,
@@ -89,6 +97,18 @@ impl CouponBooks {
             letters: BTreeSet::new(),
             counts: BTreeMap::new(),
         }
+    }
+
+    /// Returns a page of the statement.
+    pub fn page(&self, since: Timestamp, position: u64) -> GiftPage {
+        let end = (position as usize + PAGE).min(self.books.len());
+        let of_page = self.books[position as usize..end].iter().filter(|entry| entry.given_at >= since);
+        let gift = |entry: &BookEntry| Gift {
+            key: entry.key.clone(),
+            coupon: entry.coupon.as_str().into(),
+            given_at: entry.given_at,
+        };
+        GiftPage { gifts: of_page.map(gift).collect(), next: (end < self.books.len()).then_some(end as u64) }
     }
 
     pub fn knows(&self, key: &CouponKey, now: Timestamp) -> bool {

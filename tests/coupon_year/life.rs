@@ -9,9 +9,10 @@ use anabranch_coupons::dead_letters::{self, Decision};
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, MessagesCarried, join};
 use anabranch_coupons::issuers::Issuers;
-use anabranch_coupons::records::{Candidate, CouponKey, FailedOutcome, LAST_WORD, Message, RowState, RunKey};
+use anabranch_coupons::ports::Gift;
+use anabranch_coupons::records::{CouponKey, FailedOutcome, Message, RowState, RunKey};
 use anabranch_coupons::reserving::MessageEnd;
-use anabranch_coupons::restored::{GivenCoupon, take_in};
+use anabranch_coupons::restored::{GivenCoupon, ask_and_take_in, take_in};
 use anabranch_pipeline::error::{Code, Fault};
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use rand::RngExt;
@@ -207,14 +208,29 @@ impl Life {
 
     /// A command that takes in the coupon system's whole statement.
     pub fn taker(&self) -> Actor {
-        let given = |entry: &BookEntry| GivenCoupon {
-            candidate: Candidate { run: entry.run.clone(), member: entry.member, wave: LAST_WORD },
-            coupon: entry.coupon.clone().into(),
+        let world = self.world();
+        let given = |entry: &BookEntry| {
+            let BookEntry { key, coupon, given_at, .. } = entry.clone();
+            // As in a real statement, there is no day.
+            GivenCoupon::of(Gift { key, coupon: coupon.into(), given_at }, &world.programmes)
         };
-        let statement: Vec<GivenCoupon> = self.world().books.books.iter().map(given).collect();
+        let statement: Vec<GivenCoupon> =
+            world.books.books.iter().map(|entry| given(entry).expect("a day of its year")).collect();
+        drop(world);
         let process = self.process(SignedDuration::ZERO);
         let work =
             async move { take_in(&process, &process, &process, &statement).await.map(|()| MessageEnd::Done) };
+        Actor { work: Box::pin(work), messages: Vec::new() }
+    }
+
+    /// A process that asks the coupon system for its statement and takes it in.
+    pub fn asker(&self) -> Actor {
+        let programmes = self.world().programmes.clone();
+        let process = self.process(SignedDuration::ZERO);
+        let work = async move {
+            let asked = (&process, &programmes[..]);
+            ask_and_take_in(&process, &process, &process, asked).await.map(|_| MessageEnd::Done)
+        };
         Actor { work: Box::pin(work), messages: Vec::new() }
     }
 
@@ -375,7 +391,16 @@ impl Life {
         }
     }
 
-    /// The operator decides letters, by the books if no call can tell, and takes in a restored ledger's lost coupons.
+    fn ends_well(&mut self, mut actor: Actor) -> bool {
+        loop {
+            if let Some(end) = self.poll(&mut actor) {
+                return end.is_ok();
+            }
+        }
+    }
+
+    /// The operator decides letters, by the books if no call can tell. A dispatcher asks for a restored ledger's lost
+    /// coupons, and the operator takes them in where it is refused.
     fn person(&mut self) {
         let stopped_at = self.world().books.stopped_at;
         if let Some(stopped_at) = stopped_at {
@@ -384,8 +409,8 @@ impl Life {
             let is_quiet = world.now > since + minutes(60) && world.now >= world.database_down_until;
             drop(world);
             if is_quiet {
-                let mut actor = self.taker();
-                while self.poll(&mut actor).is_none() {}
+                let (asker, taker) = (self.asker(), self.taker());
+                _ = self.ends_well(asker) || self.ends_well(taker);
             }
         }
         let mut world = self.world();

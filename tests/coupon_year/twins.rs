@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::enter_message;
 use anabranch_coupons::ports::{
-    Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, Ledger, Reconciled, Register, SourceRow,
-    SourceRows, Uniques, WorkQueue,
+    Answer, Clock, CohortRow, CohortRows, CouponSystem, DayReports, GiftPage, Ledger, Reconciled, Register,
+    SourceRow, SourceRows, Uniques, WorkQueue,
 };
 use anabranch_coupons::records::{
     CouponKey, DayRun, LedgerRow, LedgerTokens, Member, MemberState, Message, ProgrammeLedger, RowChange,
@@ -212,13 +212,20 @@ impl Ledger for Process {
         self.transact(|world| world.database.tokens).await
     }
 
-    async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
+    async fn issued_at(&self) -> Result<Option<Timestamp>, Fault> {
+        self.transact(|world| world.database.issued_at).await
+    }
+
+    async fn begin_tokens(&self, expected: Unique, token: Unique) -> Result<bool, Fault> {
         self.transact(|world| {
-            world.database.tokens = LedgerTokens { latest: token, before: None };
-            world.database.chain.insert(token);
-            let called = world.books.called.clone();
-            world.database.chain.extend(called);
-            (world.books.is_lost, world.books.stopped_at) = (false, None);
+            let has_begun = world.database.begin_tokens(expected, token);
+            // A marker is in no register.
+            if has_begun && world.register == token {
+                let called = world.books.called.clone();
+                world.database.chain.extend(called.into_iter().chain([token]));
+                (world.books.is_lost, world.books.stopped_at) = (false, None);
+            }
+            has_begun
         })
         .await
     }
@@ -383,6 +390,15 @@ impl CouponSystem for Process {
             true => Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")),
             false => Ok(keys.iter().map(|key| world.books.knows(key, world.now)).collect()),
         }
+    }
+
+    async fn statement(&self, since: Timestamp, position: u64) -> Result<Option<GiftPage>, Fault> {
+        turn().await;
+        let world = self.lock();
+        if world.now < world.books.silent_until() {
+            return Err(Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer"));
+        }
+        Ok(world.books.has_statement.then(|| world.books.page(since, position)))
     }
 }
 

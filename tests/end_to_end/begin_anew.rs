@@ -1,9 +1,15 @@
 //! A source whose server was restored without its past stops by name, and begins anew by one command. The other source
 //! and rows that are still right stay untouched. A replica that lacks transactions is read on with their tables alone.
-//! A server that was restored in part begins anew on the word of a person only.
+//! A server that was restored in part begins anew on the word of a person only. A damaged binlog is left behind in the
+//! same way, and a command that is killed at any of its steps is repeated.
 
-use anabranch_demo::{FORGET_BINLOG, WorkloadOptions};
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+
+use anabranch_demo::{FORGET_BINLOG, SHOW_BINLOG_END, WorkloadOptions};
+use anabranch_pipeline::failpoints;
 use anabranch_tests::{Finished, Installation, Plan, blocking, seed, until};
+use mysql_async::Row;
 use serde_json::json;
 
 use crate::STANDARD;
@@ -258,4 +264,95 @@ async fn a_replica_that_lacks_transactions_is_read_on_and_only_their_tables_are_
     assert_eq!(lanes_begun(&installation, "source-a", 1).await, 0, "the source has not begun anew");
     daemon.until_ready().await;
     blocking(|| lagging.stop()).unwrap();
+}
+
+/// Flips a bit of the last bytes in the newest binlog of `source-a` that are this text: those of a rows event, as the
+/// statement's own text stands before it. The server does not check the event when it sends it.
+async fn damage(installation: &Installation<'_>, text: &str) {
+    let end = installation.admin("source-a").await.first::<Row>("find the newest", SHOW_BINLOG_END).await;
+    let file: String = end.unwrap().unwrap().get(0).unwrap();
+    let path = installation.server("source-a").folder().join("db").join(file);
+    let bytes = fs::read(&path).unwrap();
+    let at = bytes.windows(text.len()).rposition(|part| part == text.as_bytes()).expect("it was logged");
+    let binlog = OpenOptions::new().write(true).open(&path).unwrap();
+    binlog.write_all_at(&[bytes[at] ^ 0b10], at as u64).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_binlog_stops_its_source_until_it_begins_anew_behind_the_damage() {
+    const DAMAGED: &str = "the-name-that-is-damaged";
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
+    insert(&installation, "source-a", TABLE, 9_300_001).await;
+    until_derived(&installation, 9_300_001).await;
+    installation.drained().await;
+    daemon.kill();
+    let row = format!(
+        "INSERT INTO {TABLE} (user_id, user_name, birthday) VALUES (9300002, '{DAMAGED}', '1990-01-01')"
+    );
+    installation.execute("source-a", row).await;
+    damage(&installation, DAMAGED).await;
+    insert(&installation, "source-a", TABLE, 9_300_003).await;
+    installation.execute("source-a", format!("DELETE FROM {TABLE} WHERE user_id = 9300001")).await;
+    installation.free_leases().await;
+    let mut daemon = installation.run();
+    let is_stopped =
+        |source: &serde_json::Value| source["state"] == "stopped" && source["code"] == "binlog-event-corrupt";
+    daemon.until_view("sources", ("source", "source-a"), is_stopped).await;
+
+    let rehearsed = begin_anew(&installation, &["--dry-run"]).await.expect_success();
+    assert!(rehearsed.stdout.contains("[binlog-event-corrupt]"), "{rehearsed:?}");
+    begin_anew(&installation, &["--confirm", "source-a"]).await.expect_success();
+    until_derived(&installation, 9_300_002).await;
+    until_derived(&installation, 9_300_003).await;
+    until("what is gone is swept", async || installation.derived(9_300_001).await.is_empty()).await;
+    insert(&installation, "source-a", TABLE, 9_300_004).await;
+    until_derived(&installation, 9_300_004).await;
+    installation.expect_equal().await;
+    daemon.until_ready().await;
+    daemon.kill();
+    // The next test gets this server.
+    installation.execute("source-a", FORGET_BINLOG).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_killed_at_any_step_is_repeated_and_begins_anew_once() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    daemon.until_loaded(&["source-a"]).await;
+    for (number, name) in failpoints::BEGINNING_ANEW.iter().copied().enumerate() {
+        let [lost, present] = [1, 2].map(|row| 9_400_000 + 10 * number as u64 + row);
+        insert(&installation, "source-a", TABLE, lost).await;
+        until_derived(&installation, lost).await;
+        installation.drained().await;
+        daemon.kill();
+        let restore = format!(
+            "SET SESSION sql_log_bin = 0; DELETE FROM {TABLE} WHERE user_id = {lost}; \
+             INSERT INTO {TABLE} (user_id, user_name, birthday) VALUES ({present}, 'n', '1990-01-01'); \
+             {FORGET_BINLOG}"
+        );
+        installation.execute("source-a", restore).await;
+        installation.free_leases().await;
+        daemon = installation.run();
+        expect_stopped(&installation, &daemon, "source-server-changed", "source source-a").await;
+
+        let arguments = ["begin-anew", "--source", "source-a", "--confirm", "source-a", "--id", name];
+        let mut killed = installation.start(&arguments, &[("ANABRANCH_FAILPOINT", name)]);
+        killed.until_failpoint(name).await;
+        killed.kill();
+        // While a beginning waits for its reader, a request without the same id repeats it too.
+        let mut again = vec!["--confirm", "source-a", "--json"];
+        if name != "begin-anew-before-wake" {
+            again.extend(["--id", name]);
+        }
+        let repeated = begin_anew(&installation, &again).await.expect_success().json();
+        let is_written = name != "begin-anew-before-register";
+        assert_eq!(repeated["repeated"], is_written, "{name}: {repeated}");
+        assert_eq!(repeated["beginning"], number + 1, "{name}: {repeated}");
+        until_derived(&installation, present).await;
+        until("what is gone is swept", async || installation.derived(lost).await.is_empty()).await;
+        daemon.until_ready().await;
+    }
+    installation.expect_equal().await;
 }

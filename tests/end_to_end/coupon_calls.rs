@@ -97,13 +97,19 @@ async fn a_letter_that_is_sent_again_for_a_closed_day_gives_its_coupon_though_it
     let (day, _lanes) = frozen_day().await;
     let user = day.members().first().unwrap().to_string();
     let key = format!("birthday/solar:{}/{user}", day.day.year());
-    let _granter = granter_with_a_letter(&day, &key).await;
+    let granter = granter_with_a_letter(&day, &key).await;
     close(&day).await;
     day.client().set_faults(&Faults::default()).await.unwrap();
+    drop(granter);
 
-    // The command ends after it changed the ledger, and publishes nothing. A second one would send the letter once
-    // more, and so does a pass.
-    day.kill_at(&["dispatch", "letters", "requeue", &key], failpoints::REQUEUEING[0]).await;
+    // The first command ends after it changed the ledger, and publishes nothing. The second one sends the letter once
+    // more, ends after that, and its message is lost. A third one would send it again, and so does a pass.
+    for failpoint in failpoints::REQUEUEING {
+        day.kill_at(&["dispatch", "letters", "requeue", &key], failpoint).await;
+    }
+    let stream = format!("{}_coupons", day.installation.configuration.name);
+    day.installation.jetstream().await.get_stream(stream).await.unwrap().purge().await.unwrap();
+    let _granter = day.installation.run_with(&["--role", "granter"], &[]);
     let listed = day.dispatch(&["letters", "list", "--json"]).await.expect_success().json_lines();
     let [letter] = listed.as_slice() else { panic!("{listed:?}") };
     assert_eq!((&letter["key"], &letter["outcome"]), (&json!(key), &json!("sent_again")), "{letter}");

@@ -1,8 +1,10 @@
 //! A coupon day whose processes are killed at each step of its three waves, beside the columns that follow the ledger,
-//! and while a statement is taken in. The witness then has one coupon for each user.
+//! and while a statement is taken in, and one whose granters are killed while they learn the outcomes of earlier calls.
+//! The witness then has one coupon for each user.
 
 use std::collections::BTreeSet;
 
+use anabranch_demo::Faults;
 use anabranch_pipeline::failpoints;
 use anabranch_tests::{Plan, until};
 
@@ -34,6 +36,37 @@ async fn a_coupon_day_is_killed_at_each_step_of_its_waves_columns_and_statement(
     catch_up(&day).await;
     granter_killed_after_columns(&day).await;
     closed(&day).await;
+    assert!(lanes.is_running());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn granters_are_killed_at_each_step_of_learning_what_earlier_calls_gave() {
+    let mut day = CouponDay::begin(STANDARD.turn().await, &Plan::small(), "").await;
+    let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
+    day.installation.drained().await;
+    day.use_another_http_port();
+    day.run_day().await.expect_success();
+    // Coupons are given, and the answers are lost.
+    let faults = Faults { lost_after: 1.0, ..Faults::default() };
+    day.client().set_faults(&faults).await.unwrap();
+    let mut granter = day.installation.run_with(&["--role", "granter"], &[]);
+    until("a coupon is given", async || !day.client().gifts().await.unwrap().is_empty()).await;
+    granter.kill();
+    day.client().set_faults(&Faults::default()).await.unwrap();
+
+    for failpoint in failpoints::LEARNING {
+        day.age_attempts().await;
+        day.run_day().await.expect_success();
+        day.kill_at(&["run", "--role", "granter"], failpoint).await;
+    }
+    let _granter = day.installation.run_with(&["--role", "granter"], &[]);
+    until("everybody has a coupon", async || {
+        day.age_attempts().await;
+        day.run_day().await.expect_success();
+        day.shown().await["granted"] == day.members().len()
+    })
+    .await;
+    day.expect_everybody_once().await;
     assert!(lanes.is_running());
 }
 
@@ -69,9 +102,9 @@ async fn frozen(day: &CouponDay) -> u64 {
     target.first::<u64>("read the run", sql).await.unwrap().unwrap()
 }
 
-/// The first pass begins the run, and no later one freezes more than midnight. The ledger is copied before any coupon.
+/// The second pass begins the run, and no later one freezes more than midnight. The ledger is copied before any coupon.
 async fn midnight(day: &CouponDay) {
-    kill_passes(day, &failpoints::FREEZING[..1]).await;
+    kill_passes(day, failpoints::BEGINNING).await;
     move_noon(day, NOON, LATER).await;
     kill_passes(day, freezing()).await;
     assert_eq!(frozen(day).await, 0);
@@ -101,6 +134,9 @@ async fn granter_killed_before_columns(day: &CouponDay) {
 /// A restored ledger is refused until a statement is taken in to its end, and the command may be repeated.
 async fn statement(day: &CouponDay) {
     day.restore_ledger().await;
+    // The copy is from before the first issue, so nobody knows for what time to ask.
+    let asked = day.dispatch(&["take-in"]).await;
+    assert!(asked.exit_code == 1 && asked.stderr.contains("coupon-ledger-restored"), "{asked:?}");
     let page = day.write_statement().await;
     for failpoint in failpoints::TAKING_IN {
         let refused = day.run_day().await;
@@ -113,6 +149,13 @@ async fn statement(day: &CouponDay) {
     let taken = day.dispatch(&["take-in", &page]).await.expect_success();
     let settled = format!("{} coupons were settled", present(day).len());
     assert!(taken.stdout.contains(&settled), "{taken:?}");
+    // A copy that knows the time of an issue needs no file.
+    let issued = "UPDATE ledger_copy.coupon_token SET issued_at = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR";
+    day.installation.execute(day.target(), issued).await;
+    day.restore_ledger().await;
+    assert_eq!(day.run_day().await.exit_code, 1);
+    let asked = day.dispatch(&["take-in"]).await.expect_success();
+    assert!(asked.stdout.contains(&settled), "{asked:?}");
     let run = day.run_day().await.expect_success();
     assert!(run.stdout.contains(&format!("{} granted", present(day).len())), "{run:?}");
     assert_eq!(frozen(day).await, 1, "noon has not come");

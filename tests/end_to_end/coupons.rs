@@ -188,7 +188,7 @@ impl CouponDay {
     pub async fn write_statement(&self) -> String {
         let gifts = self.client().gifts().await.unwrap();
         let page = self.folder.path().join("page-1.json");
-        std::fs::write(&page, serde_json::json!({ "gifts": gifts }).to_string()).unwrap();
+        std::fs::write(&page, serde_json::json!({ "gifts": gifts, "next": null }).to_string()).unwrap();
         page.to_str().unwrap().to_owned()
     }
 
@@ -481,7 +481,10 @@ async fn restored_ledger_is_refused_and_taken_in(day: &CouponDay) {
     day.expect_everybody_once().await;
     drop(daemon);
 
-    let taken = day.dispatch(&["take-in", &day.write_statement().await]).await.expect_success();
+    let page = day.write_statement().await;
+    let refused = day.dispatch(&["take-in", &page, "--programme", "birthday"]).await;
+    assert!(refused.exit_code == 1 && refused.stderr.contains("dispatch-refused"), "{refused:?}");
+    let taken = day.dispatch(&["take-in", &page]).await.expect_success();
     assert!(taken.stdout.contains("50 coupons were settled"), "{taken:?}");
     let _granter = day.installation.run_with(&["--role", "granter"], &[]);
     until("the day is closed once more", async || {

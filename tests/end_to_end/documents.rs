@@ -244,7 +244,7 @@ async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
 }
 
 /// Changes a document by hand; returns its id.
-async fn damage(search: &Search) -> String {
+pub async fn damage(search: &Search) -> String {
     let stored = search.documents(INDEX).await;
     let is_kept = |document: &Json| document["table"] == "serial_code_00";
     let (id, document) = stored.into_iter().find(|(_, document)| is_kept(document)).unwrap();

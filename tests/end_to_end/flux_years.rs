@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 
 use crate::reconciliations::{reconcile, store};
 use crate::relations::{TOKEN, found, places, with_sites};
-use crate::retired::{assert_refused, insert, retired, until_rows};
+use crate::retired::{assert_refused, insert, retired, shown, until_rows};
 use crate::{STANDARD, payments};
 
 /// Tables of the database of the user partitions 00 to 09: five of them are by year.
@@ -84,17 +84,25 @@ const DOCUMENTS: [DocumentPlace; 6] = [
     (REFUND, "refund", Some(OLD_RECHARGE), Some(8), "composite_05_8_99"),
 ];
 
-/// Tables by year of the database of the user partitions 50 to 59, which is added later, and their documents.
-const ADDED: [&str; 2] = ["composite_55_7_00", "atom_55_7_00"];
-const ADDED_RECHARGE: &str = "2027010511031001000557000000011";
-const ADDED_CLEARING: &str = "2027010511031101000557000000012";
+/// Databases of the user partitions 50 to 99, which are added later, on both sides.
+const ADDED: std::ops::RangeInclusive<u8> = 5..=9;
+
+/// A recharge of 2018, its refunds of the same year, and a recharge that comes after them.
+const PAST_RECHARGE: &str = "2018010511031001000058000000013";
+const PAST_REFUNDS: [&str; 2] = ["2018021011031003099058000000014", "2018121011031003099058000000015"];
+const NEXT_RECHARGE: &str = "2018010611031001000058000000016";
 
 /// An installation with the tables of payment documents of both strategies beside the users.
 async fn installation() -> Installation<'static> {
+    installation_since("2027-01-01").await
+}
+
+async fn installation_since(cut_over: &str) -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     payments::create_tables(&installation, &TABLES).await;
     let text = installation.configuration_text_with_http(&format!("tokens = [\"{TOKEN}\"]"));
-    payments::set_up(&mut installation, &(with_sites(text) + SECTIONS)).await;
+    let sections = SECTIONS.replace("2027-01-01", cut_over);
+    payments::set_up(&mut installation, &(with_sites(text) + &sections)).await;
     installation
 }
 
@@ -270,10 +278,87 @@ async fn used_again(installation: &Installation<'_>) {
     assert_none_comes_round(installation, "2037-02-01", 9).await;
 }
 
-/// A source grows by a database while the daemon runs. The documents of before stay where they are, and the ones of
-/// other user partitions lie in the added database.
+/// A year's table of refunds has no month: it is due sixteen months after its December. Its refunds outlive it, and
+/// stand beside those of the next table of that name.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_database_is_added_beside_documents_of_before_and_the_audit_names_none_of_them() {
+async fn a_years_table_of_refunds_leaves_after_its_december_and_its_refunds_are_found_as_before() {
+    let installation = installation_since("2017-01-01").await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    insert(&installation, "composite_05_8_00", PAST_RECHARGE, None).await;
+    for refund in PAST_REFUNDS {
+        insert(&installation, "composite_05_8_99", refund, Some(PAST_RECHARGE)).await;
+    }
+    until_rows(&installation, 3).await;
+    assert_eq!(retired(&installation).await, (Json::Null, Json::Null));
+
+    let table = "flux_00_0.composite_05_8_99";
+    let check = async |today: &str| {
+        let check =
+            ["flux", "retention", "check", "--source", "source-a", "--tables", table, "--today", today];
+        installation.command(&check).await
+    };
+    assert_refused(&check("2020-03-31").await, &[table, "it is not due", "2018-12's table, 15 months old"]);
+    let statement = check("2020-04-01").await.expect_success().stdout;
+    let expected = "-- source source-a: flux_00_0.composite_05_8_99 of 2018-12, 2 rows; 2 index rows hold them\n\
+                    DROP TABLE `flux_00_0`.`composite_05_8_99`;\n";
+    assert_eq!(statement, expected);
+    installation.execute("source-a", statement).await;
+    insert(&installation, "composite_05_8_00", NEXT_RECHARGE, None).await;
+    until_rows(&installation, 4).await;
+    assert_eq!(retired(&installation).await, (json!(1), json!(2)));
+
+    installation.execute("source-a", flux_table("flux_00_0", "composite_05_8_99")).await;
+    insert(&installation, "composite_05_8_99", REFUND, Some(PAST_RECHARGE)).await;
+    until_rows(&installation, 5).await;
+    assert_eq!(retired(&installation).await, (json!(1), json!(2)));
+    for refund in [PAST_REFUNDS[0], PAST_REFUNDS[1], REFUND] {
+        let document = shown(&installation, refund).await;
+        let found = (&document["claims"][0]["table"], &document["above"][0]["id"], &document["odd"]);
+        assert_eq!(found, (&json!("composite_05_8_99"), &json!(PAST_RECHARGE), &json!([])), "{document}");
+    }
+    let recharge = shown(&installation, PAST_RECHARGE).await;
+    assert_eq!(recharge["relations"]["documents"].as_array().map(Vec::len), Some(3), "{recharge}");
+    daemon.until_ready().await;
+}
+
+/// A recharge with its clearing in the main database of a number, and a recharge in the fail-over database: source,
+/// level and identifier.
+fn added(database: u8) -> [(&'static str, &'static str, String); 3] {
+    let id = |level: u8, side: u8| {
+        format!("2027010511031{level}01{side}00{database}5700000{level}{side}1{database}")
+    };
+    [("source-a", "composite", id(0, 0)), ("source-a", "atom", id(1, 0)), ("source-b", "composite", id(0, 1))]
+}
+
+/// Adds databases with tables by year on both sources, and inserts their documents.
+async fn add_databases(installation: &Installation<'_>) {
+    for number in ADDED {
+        let database = format!("flux_00_{number}");
+        let tables = ["composite", "atom"]
+            .map(|level| flux_table(&database, &format!("{level}_{number}5_7_00")))
+            .join(";");
+        for source in ["source-a", "source-b"] {
+            let sql = format!("CREATE DATABASE IF NOT EXISTS {database}; {tables}");
+            installation.execute(source, sql).await;
+        }
+        let documents = added(number);
+        let recharge = &documents[0].2;
+        for (source, level, id) in &documents {
+            let parent = if *level == "atom" { format!("'{recharge}'") } else { "NULL".to_owned() };
+            let sql = format!(
+                "INSERT INTO {database}.{level}_{number}5_7_00 (id, parent_id) VALUES ('{id}', {parent})"
+            );
+            installation.execute(source, sql).await;
+        }
+    }
+}
+
+/// Sources grow from five databases to ten while the daemon runs. The documents of before stay where they are, and the
+/// ones of other user partitions lie in the added databases.
+#[tokio::test(flavor = "multi_thread")]
+async fn databases_are_added_beside_documents_of_before_and_the_audit_names_none_of_them() {
     let installation = installation().await;
     let daemon = installation.run();
     daemon.until_ready().await;
@@ -283,39 +368,34 @@ async fn a_database_is_added_beside_documents_of_before_and_the_audit_names_none
     }
     until_rows(&installation, 2).await;
 
-    let tables = ADDED.map(|table| flux_table("flux_00_5", table)).join(";");
-    let added = format!(
-        "CREATE DATABASE IF NOT EXISTS flux_00_5; {tables}; \
-         INSERT INTO flux_00_5.{} (id) VALUES ('{ADDED_RECHARGE}'); \
-         INSERT INTO flux_00_5.{} (id, parent_id) VALUES ('{ADDED_CLEARING}', '{ADDED_RECHARGE}')",
-        ADDED[0], ADDED[1]
-    );
-    installation.execute("source-a", added).await;
+    add_databases(&installation).await;
     let (_, _, parent, _, table) = DOCUMENTS[2];
     insert(&installation, table, CAPTURE, parent).await;
     until_rows(&installation, 3).await;
-    for (id, database, table) in [
-        (OLD_RECHARGE, "flux_00_0", "composite_05_11"),
-        (OLD_CLEARING, "flux_00_0", "atom_05_11"),
-        (CAPTURE, "flux_00_0", "composite_05_6_11"),
-        (ADDED_RECHARGE, "flux_00_5", "composite_55_7_00"),
-        (ADDED_CLEARING, "flux_00_5", "atom_55_7_00"),
-    ] {
+    let of_before =
+        [(OLD_RECHARGE, "composite_05_11"), (OLD_CLEARING, "atom_05_11"), (CAPTURE, "composite_05_6_11")]
+            .map(|(id, table)| ("source-a", id.to_owned(), "flux_00_0".to_owned(), table.to_owned()));
+    let of_added = ADDED.flat_map(|number| {
+        added(number).map(|(source, level, id)| {
+            (source, id, format!("flux_00_{number}"), format!("{level}_{number}5_7_00"))
+        })
+    });
+    for (source, id, database, table) in of_before.into_iter().chain(of_added) {
         let shown = until_some(&format!("the table of {id} is named"), async || {
-            let shown = installation.command(&["flux", "show", id, "--json"]).await.expect_success().json();
+            let shown = installation.command(&["flux", "show", &id, "--json"]).await.expect_success().json();
             shown["claims"][0]["table"].is_string().then_some(shown)
         })
         .await;
         let [claim] = shown["claims"].as_array().unwrap().as_slice() else { panic!("{shown}") };
         let found = (&claim["source"], &claim["database"], &claim["table"], &shown["odd"]);
-        assert_eq!(found, (&json!("source-a"), &json!(database), &json!(table), &json!([])), "{shown}");
+        assert_eq!(found, (&json!(source), &json!(database), &json!(table), &json!([])), "{shown}");
     }
     placed_after_growth(&installation).await;
 
     let (ended, report) = reconcile(&installation, &["--store", "relations"]).await;
     assert_eq!((ended.exit_code, &report["verdict"]), (0, &json!("clean")), "{report}");
     let placement = &store(&report, "relations")["placement"];
-    assert_eq!((&placement["rows"], &placement["undecided"]), (&json!(5), &json!(0)), "{placement}");
+    assert_eq!((&placement["rows"], &placement["undecided"]), (&json!(18), &json!(0)), "{placement}");
     assert_eq!((&placement["misplaced"], &placement["doubles"]), (&json!({}), &json!([])), "{placement}");
     assert!(placement["odd"].is_null() && placement["malformed"].is_null(), "{placement}");
 }

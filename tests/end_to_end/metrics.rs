@@ -79,6 +79,10 @@ async fn what_is_full_shows_in_its_own_series() {
         })
         .await;
     }
+    until("lanes have waited for messages", async || {
+        daemon.metric("anabranch_lane_wait_seconds_sum", &[]).await > 0.0
+    })
+    .await;
     // MariaDB has no commit times, and each of its flushes is counted here.
     until("flushes have a time since the reading", async || {
         daemon.metric("anabranch_lane_read_to_visible_seconds_sum", &[]).await > 0.0

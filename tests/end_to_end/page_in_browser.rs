@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::STANDARD;
 
 const TOKEN: &str = "token-of-an-application";
-const OPERATORS_TOKEN: &str = "token-of-ann-who-is-on-call";
+pub const OPERATORS_TOKEN: &str = "token-of-ann-who-is-on-call";
 const ALL_CURRENT: &str = "sentence() === 'All is current: 2 sources, 4 lanes'";
 const LANE: &str = "birthday/target/source-a/0";
 /// A reason that would run, or break the page, if it were taken for HTML.
@@ -24,28 +24,33 @@ const FUNCTIONS: &str = r"
 ";
 
 /// An installation with the tokens of an application and of an operator.
-async fn installation() -> Installation<'static> {
+pub async fn installation() -> Installation<'static> {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let with_tokens = installation.configuration_text_with_http(&format!(
-        "tokens = [\"{TOKEN}\"]\noperators = [{{ name = \"ann\", token = \"{OPERATORS_TOKEN}\" }}]"
-    ));
-    installation.write_configuration_text(&with_tokens);
+    let text = with_tokens(&installation);
+    installation.write_configuration_text(&text);
     installation
 }
 
+/// The text of the configuration file with both tokens.
+pub fn with_tokens(installation: &Installation<'_>) -> String {
+    installation.configuration_text_with_http(&format!(
+        "tokens = [\"{TOKEN}\"]\noperators = [{{ name = \"ann\", token = \"{OPERATORS_TOKEN}\" }}]"
+    ))
+}
+
 /// The page in a browser.
-struct Page {
-    browser: Browser,
+pub struct Page {
+    pub browser: Browser,
 }
 
 impl Page {
     /// Opens the page, and waits until all is current.
-    async fn open(browser: Browser, installation: &Installation<'_>) -> Self {
+    pub async fn open(browser: Browser, installation: &Installation<'_>) -> Self {
         Self::open_until(browser, installation, ALL_CURRENT).await
     }
 
     /// Opens the page, and waits until an expression is true.
-    async fn open_until(browser: Browser, installation: &Installation<'_>, expression: &str) -> Self {
+    pub async fn open_until(browser: Browser, installation: &Installation<'_>, expression: &str) -> Self {
         let address = format!("http://127.0.0.1:{}/", installation.configuration.http_port);
         browser.open(&address).await.unwrap();
         let page = Self { browser };
@@ -54,7 +59,7 @@ impl Page {
     }
 
     /// Waits until an expression is true.
-    async fn until(&self, expression: &str) {
+    pub async fn until(&self, expression: &str) {
         let function = format!("(() => {{ {FUNCTIONS} return {expression}; }})()");
         if self.browser.until(&function, WAIT_MAX).await.unwrap().is_none() {
             let text = self.value("document.body.innerText").await;
@@ -63,7 +68,7 @@ impl Page {
     }
 
     /// The present value of an expression.
-    async fn value(&self, expression: &str) -> Json {
+    pub async fn value(&self, expression: &str) -> Json {
         self.browser.script(&format!("{FUNCTIONS} return {expression};")).await.unwrap()
     }
 
@@ -79,21 +84,21 @@ impl Page {
     }
 
     /// Becomes a page of the operator.
-    async fn use_operators_token(&self) {
+    pub async fn use_operators_token(&self) {
         self.use_token(OPERATORS_TOKEN).await;
         self.until("document.body.classList.contains('operator')").await;
         self.until("one('[data-action=pause]') !== null").await;
     }
 
     /// Carries out what the open dialog shows, and closes it.
-    async fn carry_out(&self) {
+    pub async fn carry_out(&self) {
         self.browser.click("[data-step=carry-out]").await.unwrap();
         self.until("text('#dialog').includes('carried out')").await;
         self.browser.press(Key::Escape).await.unwrap();
         self.until("!one('#dialog').open").await;
     }
 
-    async fn console(&self) -> Vec<String> {
+    pub async fn console(&self) -> Vec<String> {
         self.browser.console().await.unwrap()
     }
 }

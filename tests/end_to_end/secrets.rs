@@ -61,7 +61,9 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
         shown.push(("a command", finished.stdout + &finished.stderr));
     }
     installation.command(&["reconcile", "--now"]).await;
-    shown.push(("the bundle", bundle(&installation).await));
+    let archive = bundle(&installation).await;
+    assert!(archive.contains("\"commit\"") && archive.contains("\"events\""), "{archive}");
+    shown.push(("the bundle", archive));
     shown.push(("metrics at the end", daemon.metrics().await));
     shown.push(("status over HTTP", daemon.status().await.unwrap().to_string()));
     shown.push(("readiness", daemon.readiness().await.unwrap().1));
@@ -89,9 +91,15 @@ pub async fn bundle(installation: &Installation<'_>) -> String {
     installation.command(&["bundle", file.to_str().unwrap()]).await.expect_success();
     let listed = std::process::Command::new("tar").arg("-tzf").arg(&file).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
-    for part in
-        ["about.json", "configuration.toml", "check.json", "status.json", "metrics.txt", "readiness.json"]
-    {
+    for part in [
+        "about.json",
+        "configuration.toml",
+        "check.json",
+        "status.json",
+        "metrics.txt",
+        "readiness.json",
+        "changes-of-state.json",
+    ] {
         assert!(listed.contains(part), "{part} is not in {listed}");
     }
     let read = std::process::Command::new("tar").arg("-xzOf").arg(&file).output().unwrap();

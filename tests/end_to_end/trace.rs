@@ -1,11 +1,13 @@
-//! One key followed from its source rows to every store: equal, missing, left over, behind a paused lane, gone.
+//! One key followed from its source rows to every store and document: equal, missing, left over, behind a paused lane,
+//! gone.
 
 use anabranch_stack::ServerSpec;
-use anabranch_tests::{Daemon, Ground, Installation, Plan, blocking, until, until_some};
+use anabranch_tests::{Daemon, Ground, Installation, Plan, Search, blocking, until, until_some};
 use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
 use crate::faults::{insert, is_derived, until_derived};
+use crate::{documents, relations};
 
 const APPLICATION: &str = "token-of-an-application";
 const OPERATOR: &str = "token-of-an-operator";
@@ -301,4 +303,71 @@ async fn a_device_is_followed_by_its_uuid_or_any_code_and_an_old_entry_of_the_ca
             "{key}: {gone}"
         );
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_device_is_followed_to_its_document_and_a_damaged_document_is_named() {
+    let installation = documents::with_documents().await;
+    let _daemon = installation.run();
+    documents::add(&installation, 640, 641).await;
+    documents::equal(&installation, "one device").await;
+    until_equal(&installation, "640").await;
+    let document = |answer: &Json| answer["documents"][0].clone();
+    let equal = traced(&installation, "640").await;
+    assert_eq!(equal["entity"], "serial_code", "{equal}");
+    assert_eq!(equal["documents"].as_array().map(Vec::len), Some(1), "{equal}");
+    let found = document(&equal);
+    assert_eq!((&found["projection"], &found["verdict"]), (&json!("documents"), &json!("equal")), "{found}");
+    assert!(found["position"].as_str().is_some_and(|position| position.starts_with("1:")), "{found}");
+    let id = found["id"].as_str().unwrap();
+    assert!(id.ends_with("-640"), "{found}");
+    let text = installation.command(&["trace", "640"]).await.expect_success().stdout;
+    assert!(text.contains("DOCUMENTS") && text.contains(&format!("documents {id}: equal, at 1:")), "{text}");
+
+    assert_eq!(documents::damage(&Search::of(installation.stack())).await, id);
+    let damaged = until_some("the damaged document is named", async || {
+        let answer = traced(&installation, "640").await;
+        (document(&answer)["verdict"] == "stale").then_some(answer)
+    })
+    .await;
+    assert_eq!(document(&damaged)["id"], id, "{damaged}");
+    assert!(!sentence(&damaged).starts_with("Equal: "), "{damaged}");
+    let table = "inventory_0.serial_code_00";
+    let refresh =
+        ["refresh", "--projection", "documents", "--source", "source-a", "--table", table, "--key", "640"];
+    installation.command(&refresh).await.expect_success();
+    until_equal(&installation, "640").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_payment_document_is_followed_to_the_index_of_relations() {
+    const TABLE_OF_DOCUMENT: &str = "composite_05_05";
+    let installation = relations::installation().await;
+    let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    let key = relations::id(relations::RECHARGE);
+    let table = format!("flux_00_0.{TABLE_OF_DOCUMENT}");
+    installation.execute("source-a", relations::insert(TABLE_OF_DOCUMENT, &key, None)).await;
+    until_equal(&installation, &key).await;
+    let found = traced(&installation, &key).await;
+    assert_eq!(
+        (&found["entity"], &found["last_change"]["kind"]),
+        (&json!("flux"), &json!("insert")),
+        "{found}"
+    );
+    let row = &found["source_rows"][0];
+    assert_eq!((&row["source"], &row["table"]), (&json!("source-a"), &json!(table)), "{found}");
+    let store = &found["stores"][0];
+    assert_eq!((&store["projection"], &store["verdict"]), (&json!("relations"), &json!("equal")), "{found}");
+    assert_eq!(store["rows"][0]["is_claimed"], true, "{found}");
+    let lanes = found["lanes"].as_array().unwrap();
+    let is_of_index = |lane: &Json| lane["lane"].as_str().unwrap().starts_with("relations/target/source-a/");
+    assert!(!lanes.is_empty() && lanes.iter().all(is_of_index), "{found}");
+    assert!(!daemon.log().contains(&key), "the key is in the log");
+
+    installation.execute("source-a", format!("DELETE FROM {table} WHERE id = '{key}'")).await;
+    until("nothing is left of the document", async || {
+        sentence(&traced(&installation, &key).await).starts_with("Equal: no source table has this key")
+    })
+    .await;
 }

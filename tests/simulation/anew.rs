@@ -169,11 +169,13 @@ async fn a_restored_source_begins_anew_and_what_it_lost_is_swept() {
     assert_eq!(gap.beginning.position, head, "the place is the server's end");
     let registered = register(&stage).await;
     assert_eq!((registered.epoch, registered.beginning.as_ref().unwrap().number), (2, 1));
-    // The same request writes nothing again, even after it has taken effect.
+    // The same request writes nothing again, even after it has taken effect; another one does not while it waits.
     assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
+    assert!(ask(&stage, 0, "another", false).await.unwrap().is_repeated);
     assert_eq!(run(&stage).await, None);
     assert_eq!(users(&stage), [1, 2]);
     assert!(ask(&stage, 0, "r", false).await.unwrap().is_repeated);
+    assert!(refused(ask(&stage, 0, "another", false).await).contains("nothing stops its reader"));
     assert_eq!(register(&stage).await, registered);
     let lane = progress(&stage).await;
     assert_eq!((lane.beginning, lane.position.epoch(), lane.refresh), (1, 2, None));
@@ -211,13 +213,15 @@ async fn a_lane_that_was_away_begins_anew_without_the_first_message_and_keeps_it
     assert_eq!(users(&stage), [1, 2, 5, 6, 7]);
 }
 
+/// The text with which a request is refused.
+fn refused(asked: Result<Gap, Fault>) -> String {
+    let fault = asked.expect_err("it is refused");
+    assert_eq!(fault.code(), Code::BeginAnewRefused, "{fault}");
+    fault.to_string()
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_begin_anew_refuses() {
-    let refused = |asked: Result<Gap, Fault>| {
-        let fault = asked.expect_err("it is refused");
-        assert_eq!(fault.code(), Code::BeginAnewRefused, "{fault}");
-        fault.to_string()
-    };
     let fresh = stage();
     assert!(refused(ask(&fresh, 0, "r", false).await).contains("no reader has read it yet"));
     write(&fresh, 1, None, Some(1));
@@ -308,4 +312,29 @@ async fn a_source_begins_anew_for_what_a_lane_has_and_neither_its_server_nor_the
     assert_eq!(read.unwrap_err().code(), Code::LeaseLost, "the reader learns of it");
     assert_eq!(run(&stage).await, None);
     assert_eq!(users(&stage), [1, 2]);
+}
+
+/// Events take long to arrive, so what stops the reader comes long after the shortest probe.
+#[tokio::test(start_paused = true)]
+async fn a_source_that_is_read_slowly_begins_anew_for_what_stops_its_reader_and_for_nothing_else() {
+    let stage = stage();
+    write(&stage, 1, None, Some(1));
+    assert_eq!(run(&stage).await, None);
+    write(&stage, 2, None, Some(1));
+    stage.weather.slow_down(Duration::from_secs(60));
+    assert!(refused(ask(&stage, 0, "r", false).await).contains("nothing stops its reader"));
+    stage.weather.slow_down(Duration::from_secs(3_600));
+    let cut_off = refused(ask(&stage, 0, "r", false).await);
+    assert!(cut_off.contains("within 30 minutes, and the server's end was at 1:"), "{cut_off}");
+    assert_eq!(register(&stage).await.beginning, None);
+
+    let by_text = vec![Value::UInt(3), Value::Date { year: 1990, month: 1, day: 1 }];
+    let by_text = ScriptedRow { table: script::table(0), before: None, after: Some(by_text) };
+    stage.sources[0].commit(Group::Statement(vec![vec![by_text]]));
+    stage.weather.slow_down(Duration::from_secs(60));
+    let gap = ask(&stage, 0, "r", false).await.unwrap();
+    assert!(gap.why.unwrap().starts_with("[binlog-statement]"));
+    stage.weather.slow_down(Duration::ZERO);
+    assert_eq!(run(&stage).await, None);
+    assert_eq!(users(&stage), [1, 2, 3]);
 }

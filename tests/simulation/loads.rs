@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use anabranch_connectors::memory::{
     Group, MemoryLog, MemorySource, MemoryStream, MemoryTarget, ScriptedRow, SnapshotView,
@@ -35,6 +36,8 @@ pub struct StaleSource {
     old: Mutex<Option<Chunk>>,
     /// A missing grant hides the first table.
     is_hidden: AtomicBool,
+    /// The grant of every table is missing with it.
+    hides_all: bool,
     /// A table that the source lists and of which it returns no chunk.
     pub unreadable: Mutex<Option<ShardId>>,
 }
@@ -43,11 +46,11 @@ impl StaleSource {
     /// A source of which everything can be read.
     pub fn new(source: MemorySource) -> Self {
         let (old, is_hidden, unreadable) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
-        Self { source, old, is_hidden, unreadable }
+        Self { source, old, is_hidden, hides_all: false, unreadable }
     }
 
     fn hides(&self, table: &TableIdentity<'_>) -> bool {
-        self.is_hidden.load(Ordering::Relaxed) && *table == script::table(0)
+        self.is_hidden.load(Ordering::Relaxed) && (self.hides_all || *table == script::table(0))
     }
 }
 
@@ -335,6 +338,41 @@ async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_ba
     OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
     assert_eq!(users(&target), [Cell::UInt(1)]);
+}
+
+/// A progress row has no room for all of them, so every table is read again, after a rest.
+#[tokio::test(start_paused = true)]
+async fn more_hidden_tables_than_a_progress_row_lists_are_read_once_their_grants_are_back() {
+    const TABLES: usize = 1_100;
+    const REST: Duration = Duration::from_secs(600);
+    let (log, source) = twins();
+    let shards: Vec<ShardId> = (0..TABLES).map(|table| script::table(table).shard).collect();
+    (0..TABLES).for_each(|table| source.commit(insert_into(script::table(table), 1)));
+    let begun = end(&source).await;
+    let (id, target) = (one_lane::id("source-0"), one_lane::target());
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let every = Some(Refresh::with_every_table(None));
+    let mut flush = Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) });
+    // Each table lost a row unseen.
+    for shard in shards {
+        let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
+        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
+    }
+    store.commit(&flush).await.unwrap();
+    let Located { position, resume, server } = begun;
+    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let hiding = StaleSource { is_hidden: true.into(), hides_all: true, ..StaleSource::new(source) };
+    let through = async {
+        sleep(WAIT_MAX).await;
+        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
+        assert_eq!((refresh.scope, refresh.every_waits, refresh.done), (Scope::Source, true, None));
+        assert_eq!(users(&target), vec![Cell::UInt(9); TABLES], "their claims stay");
+        hiding.is_hidden.store(false, Ordering::Relaxed);
+        sleep(REST + WAIT_MAX).await;
+    };
+    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
+    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
+    assert_eq!(users(&target), vec![Cell::UInt(1); TABLES]);
 }
 
 /// A repair takes a table for one without rows only if the source proves the table absent.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use anabranch_pipeline::failpoints;
 use anabranch_stack::{Companion, Stack};
 use serde_json::Value as Json;
 use tokio::process::Command;
@@ -84,6 +85,7 @@ impl Call {
         let mut arguments = vec!["--config".to_owned(), self.file.display().to_string()];
         arguments.extend(run.arguments.iter().cloned());
         let mut environment = self.environment.clone();
+        environment.push((failpoints::PERMISSION.to_owned(), failpoints::PERMITTED.to_owned()));
         environment.extend(run.environment.iter().cloned());
         let companion = blocking(|| stack.companion_with(&self.binary, &arguments, &environment, &log_file));
         Daemon { companion: companion.expect("the daemon starts"), log_file, log_begins, http: run.http }

@@ -1,7 +1,7 @@
 //! The product as its user has it: servers with sharded tables, a configuration file, the binary.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -225,7 +225,7 @@ impl<'g> Installation<'g> {
         self.write_configuration_text(&text);
     }
 
-    pub fn configuration_file(&self) -> &std::path::Path {
+    pub fn configuration_file(&self) -> &Path {
         &self.call.file
     }
 
@@ -255,6 +255,11 @@ impl<'g> Installation<'g> {
         let stops = "[[entities]]\nunseen_changes = \"stop\"\n";
         let text = self.configuration_text().replace("[[entities]]\n", stops);
         self.write_configuration_text(&text);
+    }
+
+    /// Runs another binary from the next command or daemon on; `None` is the binary under test again.
+    pub fn use_binary(&mut self, other: Option<&Path>) {
+        self.call.binary = other.map_or_else(binary, Path::to_path_buf);
     }
 
     /// Chooses another HTTP port, for a second daemon.

@@ -17,10 +17,18 @@ pub struct Protection {
     /// there are none.
     #[serde(default)]
     pub test: Vec<String>,
-    /// Whether the test needs real servers.
+    /// Whether the test is slow although [`TestSelection::needs_servers`] is false.
     #[serde(default)]
     pub slow: bool,
 }
+
+/// Test binaries whose tests need no real servers.
+const WITHOUT_SERVERS: [&str; 8] =
+    ["cli", "coupon_year", "hostile", "pitfalls", "simulation", "start_demo", "suites", "tidy"];
+/// The binary that has both: a test needs servers unless it is of one of [`CONFORMANCE_WITHOUT_SERVERS`].
+const CONFORMANCE: &str = "conformance";
+/// Modules of the conformance suite whose tests run on in-memory twins alone.
+const CONFORMANCE_WITHOUT_SERVERS: [&str; 2] = ["lookup::", "lookup_bounds::"];
 
 /// A text of a file, and its replacement.
 #[derive(Debug, Deserialize)]
@@ -68,6 +76,11 @@ impl Protection {
         toml::from_str::<List>(&text).unwrap_or_else(|error| panic!("{}: {error}", file.display())).protection
     }
 
+    /// Whether a run without `--all` leaves it out.
+    pub fn is_slow(&self) -> bool {
+        self.slow || self.selection().needs_servers()
+    }
+
     /// Returns the name of the package whose sources the first edit changes; `None` = a file of no package.
     pub fn package(&self, root: &Path) -> Option<String> {
         let file = &self.edits.first()?.file;
@@ -102,6 +115,25 @@ impl Protection {
     }
 }
 
+impl TestSelection {
+    /// Whether the tests need real servers, or daemons of their own.
+    pub fn needs_servers(&self) -> bool {
+        // The last argument is the name of the binary, or `--lib`.
+        let Some(name) = self.binary.last() else { return true };
+        let is_of_twins = || {
+            let is_module = CONFORMANCE_WITHOUT_SERVERS.iter().any(|module| self.filter.starts_with(module));
+            // A module of the name `twin` or `documents_twin_alone`, in the middle of the name or at its end.
+            is_module || self.filter.split("::").any(|part| part == "twin" || part.ends_with("_twin_alone"))
+        };
+        match name.as_str() {
+            "--lib" => false,
+            CONFORMANCE => !is_of_twins(),
+            // The unit test of this file demands that each binary of the list is known.
+            name => !WITHOUT_SERVERS.contains(&name),
+        }
+    }
+}
+
 impl Edit {
     /// The file's text without the protection; `None` when the text to replace does not occur in it exactly once.
     pub fn apply(&self, text: &str) -> Option<String> {
@@ -112,6 +144,10 @@ impl Edit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Test binaries that start real servers or daemons.
+    const WITH_SERVERS: [&str; 9] =
+        ["command", "crash", "demo", "end_to_end", "mysql", "redis", "search", "soak", "versions"];
 
     #[test]
     fn tests_are_chosen_by_their_binary_and_their_names() {
@@ -129,6 +165,36 @@ mod tests {
         assert_eq!(selected(&["--test", "conformance", "grants"]), conformance);
         assert_eq!(selected(&["--bin", "suites", "fails"]), chosen("--workspace --bin suites", "fails"));
         assert_eq!(selected(&["--test", "pitfalls"]), chosen("--workspace --test pitfalls", ""));
+    }
+
+    #[test]
+    fn a_quick_run_has_no_test_that_needs_servers() {
+        let needs_servers = |binary: &[&str], filter: &str| {
+            let binary = binary.iter().map(ToString::to_string).collect();
+            TestSelection { binary, filter: filter.to_owned() }.needs_servers()
+        };
+        for (filter, needs) in [
+            ("ports::audit::twin", false),
+            ("ports::store::documents_twin_alone::what_a_withdrawal", false),
+            ("lookup_bounds::a_batch_reads_no_more", false),
+            ("ports::ledger::server::issuers_that_race", true),
+            ("store_lanes::a_flush_that_a_deadlock", true),
+            ("hostile_bytes_are_set_aside", true),
+        ] {
+            assert_eq!(needs_servers(&["--workspace", "--test", "conformance"], filter), needs, "{filter}");
+        }
+        for (binary, needs) in [("end_to_end", true), ("crash", true), ("simulation", false)] {
+            assert_eq!(needs_servers(&["--workspace", "--test", binary], "any"), needs, "{binary}");
+        }
+        assert!(!needs_servers(&["--workspace", "--lib"], "deliver::lane"));
+
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let known = [&WITHOUT_SERVERS[..], &WITH_SERVERS[..], &[CONFORMANCE, "--lib"]].concat();
+        for protection in Protection::all(root) {
+            let selection = protection.selection();
+            let name = selection.binary.last().map_or("", String::as_str);
+            assert!(known.contains(&name), "{}: add `{name}` to one of the lists above", protection.name);
+        }
     }
 
     /// Otherwise the command would one day take out nothing and report it as unnoticed.

@@ -1,12 +1,13 @@
 //! Files of one crate do not import one another in a circle.
 //!
-//! A file may use definitions of its parent: that import does not count, so parent and child are no circle. Re-exports
-//! of a file from below itself do not count either.
+//! A file may use definitions of its parent. So a circle within a room, which is a file with the modules within it, is
+//! none if it leads through the file of the room. A circle that leaves the room is one, also where it leads from a file
+//! to its parent. Re-exports of a file from below itself do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Fault;
-use crate::modules::{Found, Modules};
+use crate::modules::{Found, ModuleId, Modules};
 use crate::tree::Source;
 
 /// Circles that are left, each with all of its files in order. The list only shrinks.
@@ -30,36 +31,69 @@ pub fn faults(sources: &[Source], known: &[&[&str]]) -> Vec<Fault> {
     new.chain(gone).collect()
 }
 
-/// The strongly connected sets of files, each in the order of paths.
+/// The sets of files that import one another, each in the order of paths.
 fn circles(sources: &[Source]) -> BTreeSet<Vec<String>> {
-    let arrows = arrows(sources);
-    let reached: BTreeMap<usize, BTreeSet<usize>> =
-        arrows.keys().map(|from| (*from, reachable(&arrows, *from))).collect();
+    let modules = Modules::of(sources);
+    let arrows = arrows(&modules);
+    // The module of a file comes before the modules within it.
+    let mut own = BTreeMap::<usize, ModuleId>::new();
+    for (id, module) in modules.0.iter().enumerate() {
+        own.entry(module.file).or_insert(id);
+    }
     let mut circles = BTreeSet::new();
-    for (from, behind) in &reached {
-        let is_back = |to: &&usize| reached.get(to).is_some_and(|further| further.contains(from));
-        let circle: BTreeSet<usize> = behind.iter().filter(is_back).copied().collect();
-        if circle.len() > 1 {
-            let mut files: Vec<String> = circle.iter().map(|file| sources[*file].path().to_owned()).collect();
-            files.sort();
-            circles.insert(files);
+    let mut open: Vec<BTreeSet<usize>> = vec![(0..sources.len()).collect()];
+    while let Some(files) = open.pop() {
+        for mut circle in connected(&arrows, &files) {
+            let is_around = |head: &usize| {
+                circle.iter().all(|file| file == head || modules.is_within(own[file], own[head]))
+            };
+            let head = circle.iter().copied().find(is_around);
+            match head {
+                // Without the file of the room, circles of the other files are left, if there are any.
+                Some(head) => {
+                    circle.remove(&head);
+                    open.push(circle);
+                }
+                None => {
+                    let files = circle.iter().map(|file| sources[*file].path().to_owned());
+                    let mut files: Vec<String> = files.collect();
+                    files.sort();
+                    circles.insert(files);
+                }
+            }
         }
     }
     circles
 }
 
-fn reachable(arrows: &BTreeMap<usize, BTreeSet<usize>>, from: usize) -> BTreeSet<usize> {
+/// The strongly connected sets among these files.
+fn connected(
+    arrows: &BTreeMap<usize, BTreeSet<usize>>,
+    files: &BTreeSet<usize>,
+) -> BTreeSet<BTreeSet<usize>> {
+    let reached: BTreeMap<usize, BTreeSet<usize>> =
+        files.iter().map(|from| (*from, reachable(arrows, files, *from))).collect();
+    let back = |(from, further): (&usize, &BTreeSet<usize>)| -> BTreeSet<usize> {
+        further.iter().copied().filter(|to| reached[to].contains(from)).collect()
+    };
+    reached.iter().map(back).filter(|circle| circle.len() > 1).collect()
+}
+
+fn reachable(
+    arrows: &BTreeMap<usize, BTreeSet<usize>>,
+    files: &BTreeSet<usize>,
+    from: usize,
+) -> BTreeSet<usize> {
     let (mut reached, mut open) = (BTreeSet::new(), vec![from]);
     while let Some(file) = open.pop() {
         let next = arrows.get(&file).into_iter().flatten();
-        open.extend(next.filter(|next| reached.insert(**next)));
+        open.extend(next.filter(|next| files.contains(*next) && reached.insert(**next)));
     }
     reached
 }
 
 /// The files that each file needs.
-fn arrows(sources: &[Source]) -> BTreeMap<usize, BTreeSet<usize>> {
-    let modules = Modules::of(sources);
+fn arrows(modules: &Modules) -> BTreeMap<usize, BTreeSet<usize>> {
     let mut arrows = BTreeMap::<usize, BTreeSet<usize>>::new();
     for (id, module) in modules.0.iter().enumerate() {
         let imported = module.imported.iter().map(|(path, is_exported)| (path, *is_exported));
@@ -68,9 +102,8 @@ fn arrows(sources: &[Source]) -> BTreeMap<usize, BTreeSet<usize>> {
         for (path, is_exported) in imported.chain(mentioned.into_iter().map(|path| (path, false))) {
             let Some(Found::Item(target)) = modules.resolve(id, path) else { continue };
             let (from, to) = (module.file, modules.0[target].file);
-            let is_parent = modules.is_within(id, target);
             let is_own_export = is_exported && modules.is_within(target, id);
-            if from != to && !is_parent && !is_own_export {
+            if from != to && !is_own_export {
                 arrows.entry(from).or_default().insert(to);
             }
         }
@@ -109,6 +142,28 @@ mod tests {
             ("p/src/other/tests.rs", "use super::*;\n"),
         ];
         assert_eq!(found(&files), Vec::<Vec<String>>::new());
+    }
+
+    #[test]
+    fn a_circle_through_a_parent_is_found_when_it_leaves_the_room() {
+        let files = [
+            ("p/src/lib.rs", "mod room;\nmod spec;\n"),
+            ("p/src/room/mod.rs", "mod noun;\npub use noun::N;\nuse crate::spec::S;\npub struct Kept(S);\n"),
+            ("p/src/room/noun.rs", "use super::Kept;\npub const N: u8 = 0;\nfn f(_: Kept) {}\n"),
+            ("p/src/spec.rs", "use crate::room::N;\npub struct S;\n"),
+        ];
+        assert_eq!(found(&files), [["p/src/room/mod.rs", "p/src/room/noun.rs", "p/src/spec.rs"]]);
+    }
+
+    #[test]
+    fn a_circle_of_two_children_is_found_beside_those_with_their_parent() {
+        let files = [
+            ("p/src/lib.rs", "mod room;\n"),
+            ("p/src/room.rs", "mod a;\nmod b;\npub struct Kept;\nfn f() { a::A; b::B; }\n"),
+            ("p/src/room/a.rs", "use super::Kept;\nuse super::b::B;\npub const A: u8 = B;\n"),
+            ("p/src/room/b.rs", "use super::Kept;\nuse super::a::A;\npub const B: u8 = A;\n"),
+        ];
+        assert_eq!(found(&files), [["p/src/room/a.rs", "p/src/room/b.rs"]]);
     }
 
     #[test]

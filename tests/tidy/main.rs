@@ -8,6 +8,7 @@ mod bans;
 mod circles;
 mod comments;
 mod dashboards;
+mod glossary;
 mod lengths;
 mod metrics;
 mod modules;
@@ -53,6 +54,7 @@ fn the_tree_keeps_every_rule() {
     }
     faults.extend(circles::faults(&sources, circles::KNOWN));
     faults.extend(names::faults(&sources, &documents));
+    faults.extend(glossary::faults(&sources, &documents));
     let found_faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert!(found_faults.is_empty(), "{} faults:\n{}", found_faults.len(), found_faults.join("\n"));
 }

@@ -1,15 +1,16 @@
 //! Each test that a document names exists.
 //!
 //! Documents name tests as `suite: name` or `module::name`; a name that ends in `…` is a beginning. Names in the last
-//! column of the table of promises are tests by their position.
+//! column of the table of promises, and of tables of lines, are tests by their position. Each line names one.
 
 use std::collections::BTreeMap;
 
 use crate::Fault;
 use crate::tree::{Source, Text, exists};
 
-/// Heading of the table whose last column names tests.
+/// Headings of tables whose last column names tests.
 const PROMISES: &str = "## Promises and the tests that show them";
+const LINES: &str = "## Lines and the tests that show them";
 /// Suites of the tests' package and groups of unit tests that documents name.
 const SUITES: [&str; 7] = ["conformance", "crash", "demo", "end_to_end", "package", "simulation", "versions"];
 /// Folders and modules that a name may leave out.
@@ -31,8 +32,27 @@ pub fn faults(sources: &[Source], documents: &[Text]) -> Vec<Fault> {
                 });
             }
         }
+        faults.extend(lines_without_tests(document));
     }
     faults
+}
+
+/// Returns a fault for each row of a table of lines that names no test. Its heading and the rule below it are no rows.
+fn lines_without_tests(document: &Text) -> Vec<Fault> {
+    let lines = (1..).zip(document.text.lines()).skip_while(|(_, line)| *line != LINES).skip(1);
+    let rows = lines
+        .take_while(|(_, line)| !line.starts_with("## "))
+        .filter(|(_, line)| line.starts_with('|'))
+        .skip(2);
+    let names_none = |line: &str| !line.trim_end_matches(['|', ' ']).ends_with('`');
+    rows.filter(|(_, line)| names_none(line))
+        .map(|(line, _)| Fault {
+            path: document.path.clone(),
+            line,
+            what: "the row names no test".to_owned(),
+            remedy: "Name the test that shows the line in the last column.",
+        })
+        .collect()
 }
 
 /// Line, suite and name of each test in a document.
@@ -40,7 +60,7 @@ fn named(document: &Text) -> Vec<(usize, Option<String>, String)> {
     let (mut named, mut is_promise) = (Vec::new(), false);
     for (number, line) in (1..).zip(document.text.lines()) {
         if line.starts_with("## ") {
-            is_promise = line == PROMISES;
+            is_promise = [PROMISES, LINES].contains(&line);
         }
         let is_row = is_promise && line.starts_with('|');
         let cell = if is_row { line.trim_end_matches(['|', ' ']).rsplit(" | ").next() } else { None };
@@ -176,6 +196,15 @@ mod tests {
                 "4: there is no test `other` of `crash`",
                 "4: there is no test `none`"
             ]
+        );
+    }
+
+    #[test]
+    fn each_line_of_a_table_of_lines_names_a_test_that_exists() {
+        let rows = "| line | test |\n|---|---|\n| a | `made_by_a_macro` |\n| b | by hand |\n| c | `none` |";
+        assert_eq!(
+            found_faults(&format!("{rows}\n{LINES}\n{rows}\n## Other\n{rows}\n")),
+            ["11: there is no test `none`", "10: the row names no test"]
         );
     }
 }

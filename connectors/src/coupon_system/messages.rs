@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use anabranch_coupons::ports::Gift;
 use anabranch_coupons::records::CouponKey;
 use bytes::Bytes;
 use hyper::Method;
 use hyper::header::HeaderName;
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::connection::Request;
@@ -13,6 +15,9 @@ use super::connection::Request;
 const SINGLE: &str = "/v1/coupons";
 const BATCH: &str = "/v1/coupons/batch";
 const QUERY: &str = "/v1/coupons/query";
+const GIVEN: &str = "/v1/coupons/given";
+/// Coupons of a page, at most; their texts fit into the largest body of an answer.
+const PAGE_GIFTS: usize = 200;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The text of a key: `birthday/solar:2027/4711`. Names of programmes have no slash.
@@ -76,6 +81,44 @@ pub(super) struct Known {
 pub(super) struct KnownKey {
     pub(super) key: String,
     pub(super) is_known: bool,
+}
+
+/// A page of the statement.
+#[derive(Debug, Deserialize)]
+pub(super) struct Page {
+    pub(super) gifts: Vec<PageGift>,
+    pub(super) after: Option<u64>,
+    /// A page without this field is not whole.
+    #[serde(deserialize_with = "Option::deserialize")]
+    pub(super) next: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct PageGift {
+    user: String,
+    programme: String,
+    occurrence: String,
+    coupon: String,
+    given_at_ms: i64,
+}
+
+impl PageGift {
+    /// Returns the coupon; `None` if its texts are not those of a call.
+    pub(super) fn gift(self) -> Option<Gift> {
+        let key = CouponKey {
+            user: self.user.parse().ok()?,
+            programme: self.programme.into(),
+            occurrence: self.occurrence.parse().ok()?,
+        };
+        let given_at = Timestamp::from_millisecond(self.given_at_ms).ok()?;
+        Some(Gift { key, coupon: self.coupon.into(), given_at })
+    }
+}
+
+pub(super) fn given(since: Timestamp, after: u64) -> Request {
+    let since = since.as_millisecond().max(0);
+    let path = format!("{GIVEN}?since_ms={since}&after={after}&limit={PAGE_GIFTS}");
+    Request { method: Method::GET, path, headers: Vec::new(), body: Bytes::new() }
 }
 
 pub(super) fn single(key: &CouponKey, coupon: &str) -> Request {

@@ -12,10 +12,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anabranch_coupons::ports::{Answer, CouponSystem};
+use anabranch_coupons::ports::{Answer, CouponSystem, GiftPage};
 use anabranch_coupons::records::CouponKey;
 use anabranch_pipeline::config::{Secret, ServerUrl};
 use anabranch_pipeline::error::{Code, Fault};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 pub use self::connection::CouponConnection;
@@ -110,13 +111,16 @@ impl HttpCouponSystem {
             Exchange::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
             Exchange::Unanswered(fault) => Err(fault),
             Exchange::Answered(response) => {
-                outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| {
-                    let fault = refusal.fault(self.subject());
-                    self.record_refusal(refusal);
-                    fault
-                })
+                outcome::of_query(&response, keys, self.subject())?.map_err(|refusal| self.refused(refusal))
             }
         }
+    }
+
+    /// Records a refusal and returns its fault.
+    fn refused(&self, refusal: Refusal) -> Fault {
+        let fault = refusal.fault(self.subject());
+        self.record_refusal(refusal);
+        fault
     }
 }
 
@@ -155,6 +159,16 @@ impl CouponSystem for HttpCouponSystem {
             known.extend(self.known_keys(some).await?);
         }
         Ok(known)
+    }
+
+    async fn statement(&self, since: Timestamp, position: u64) -> Result<Option<GiftPage>, Fault> {
+        let connection = self.connect().await?;
+        match connection.send(messages::given(since, position)).await {
+            Exchange::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
+            Exchange::Unanswered(fault) => Err(fault),
+            Exchange::Answered(response) => outcome::of_given(&response, position, self.subject())?
+                .map_err(|refusal| self.refused(refusal)),
+        }
     }
 }
 

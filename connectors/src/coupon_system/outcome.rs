@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_coupons::ports::Answer;
+use anabranch_coupons::ports::{Answer, GiftPage};
 use anabranch_coupons::records::CouponKey;
 use anabranch_pipeline::error::{Code, Fault};
 use hyper::StatusCode;
 use hyper::header::RETRY_AFTER;
 
 use super::connection::Response;
-use super::messages::{Answers, Known, SingleAnswer, text};
+use super::messages::{Answers, Known, Page, PageGift, SingleAnswer, text};
 
 /// Longest pause, whatever the other side asks for.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
@@ -153,6 +153,33 @@ pub(super) fn of_query(
     answers.map(Ok).ok_or_else(|| odd("its answer to the query for keys lacks a key of the query".to_owned()))
 }
 
+/// Returns a page of the statement; `None` if the system has no statement.
+pub(super) fn of_given(
+    response: &Response,
+    after: u64,
+    subject: &str,
+) -> Result<Result<Option<GiftPage>, Refusal>, Fault> {
+    let status = response.status;
+    if matches!(status, StatusCode::NOT_FOUND | StatusCode::GONE) {
+        return Ok(Ok(None));
+    }
+    if let Some(refusal) = refusal(response) {
+        return Ok(Err(refusal));
+    }
+    let odd = |found: String| super::unreachable(subject, &found);
+    if status != StatusCode::OK {
+        return Err(odd(format!("it answered {} to the request for its statement", status.as_u16())));
+    }
+    let page: Option<Page> = serde_json::from_slice(&response.body).ok();
+    let is_next =
+        |page: &Page| page.after.is_none_or(|of| of == after) && page.next.is_none_or(|next| next > after);
+    let page = page.filter(is_next).and_then(|page| {
+        let gifts = page.gifts.into_iter().map(PageGift::gift).collect::<Option<Vec<_>>>()?;
+        Some(GiftPage { gifts, next: page.next })
+    });
+    page.map(|page| Ok(Some(page))).ok_or_else(|| odd("a page of its statement is not whole".to_owned()))
+}
+
 fn of_outcome(text: &str) -> Answer {
     match text {
         "given" => Answer::Given,
@@ -170,6 +197,32 @@ mod tests {
     use hyper::header::{HeaderMap, HeaderValue};
 
     use super::*;
+
+    #[test]
+    fn a_page_of_the_statement_that_is_not_whole_is_refused_and_a_system_without_statements_is_none() {
+        let of = |status, body: &'static str| {
+            let response =
+                Response { status, headers: HeaderMap::new(), body: Bytes::from_static(body.as_bytes()) };
+            of_given(&response, 200, "coupons").map(|page| page.ok().map(|page| page.map(|page| page.next)))
+        };
+        let ok = StatusCode::OK;
+        assert_eq!(of(ok, r#"{"gifts": [], "next": null}"#).unwrap(), Some(Some(None)));
+        assert_eq!(of(ok, r#"{"gifts": [], "after": 200, "next": 400}"#).unwrap(), Some(Some(Some(400))));
+        assert_eq!(of(StatusCode::NOT_FOUND, "").unwrap(), Some(None));
+        assert_eq!(of(StatusCode::FORBIDDEN, "").unwrap(), None, "a refusal");
+        let gift = r#"{"gifts": [{"user": "x", "programme": "p", "occurrence": "solar:2027", "coupon": "c",
+                       "given_at_ms": 1}], "next": null}"#;
+        let odd = [
+            r#"{"gifts": []}"#,
+            r#"{"gifts": [], "after": 0, "next": null}"#,
+            r#"{"gifts": [], "next": 200}"#,
+            gift,
+        ];
+        for body in odd {
+            assert_eq!(of(ok, body).unwrap_err().code(), Code::CouponSystemUnreachable, "{body}");
+        }
+        assert!(of(StatusCode::BAD_GATEWAY, "").is_err());
+    }
 
     #[test]
     fn a_pause_has_a_second_at_least_and_five_minutes_at_most() {

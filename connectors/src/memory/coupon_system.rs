@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_coupons::ports::{Answer, CouponSystem};
+use anabranch_coupons::ports::{Answer, CouponSystem, Gift, GiftPage};
 use anabranch_coupons::records::CouponKey;
 use anabranch_pipeline::error::Fault;
 use jiff::{SignedDuration, Timestamp};
@@ -16,6 +16,9 @@ use super::lock;
 
 /// The system closes a connection after this time: the longest that `docs/coupon-system.md` allows.
 const CONNECTION_AGE_MAX: SignedDuration = SignedDuration::from_mins(10);
+
+/// Coupons that a page of the statement looks through.
+const PAGE_GIFTS: usize = 50;
 
 /// The keys that a coupon system remembers, each with its coupon.
 #[derive(Debug, Clone)]
@@ -89,7 +92,7 @@ pub struct MemoryCouponSystem(Arc<Mutex<CouponSystemState>>);
 struct CouponSystemState {
     now: Timestamp,
     keys: CouponKeys,
-    given: Vec<(CouponKey, Arc<str>)>,
+    given: Vec<Gift>,
     /// Coupons that are left; `None` = any number.
     pool: Option<u64>,
     /// Keys that are always rejected.
@@ -130,7 +133,7 @@ impl MemoryCouponSystem {
 
     /// Returns every coupon that was given, in the order of giving.
     pub fn given(&self) -> Vec<(CouponKey, Arc<str>)> {
-        lock(&self.0).given.clone()
+        lock(&self.0).given.iter().map(|gift| (gift.key.clone(), Arc::clone(&gift.coupon))).collect()
     }
 }
 
@@ -166,7 +169,8 @@ impl CouponSystemState {
                 Some(left) => *left -= 1,
                 None => {}
             }
-            self.given.push((key.clone(), Arc::clone(coupon)));
+            let (key, coupon, given_at) = (key.clone(), Arc::clone(coupon), self.now);
+            self.given.push(Gift { key, coupon, given_at });
         }
         match self.keys.enter(key, coupon, self.now) {
             KeyUse::New | KeyUse::Known => Answer::Given,
@@ -198,5 +202,14 @@ impl CouponSystem for MemoryCouponSystem {
     async fn knows(&self, keys: &[CouponKey]) -> Result<Vec<bool>, Fault> {
         let state = lock(&self.0);
         Ok(keys.iter().map(|key| state.keys.knows(key, state.now)).collect())
+    }
+
+    async fn statement(&self, since: Timestamp, position: u64) -> Result<Option<GiftPage>, Fault> {
+        let state = lock(&self.0);
+        let first = usize::try_from(position).unwrap_or(usize::MAX);
+        let rest = state.given.get(first..).unwrap_or_default();
+        let of_page = rest.iter().take(PAGE_GIFTS).filter(|gift| gift.given_at >= since);
+        let next = (rest.len() > PAGE_GIFTS).then_some(position + PAGE_GIFTS as u64);
+        Ok(Some(GiftPage { gifts: of_page.cloned().collect(), next }))
     }
 }

@@ -30,6 +30,8 @@ pub struct LedgerState {
     /// Rule for 29 February by programme and year.
     pub leap_days: BTreeMap<(Arc<str>, i16), LeapDayRule>,
     pub tokens: LedgerTokens,
+    /// Time of the last issue.
+    pub issued_at: Option<Timestamp>,
 }
 
 impl LedgerState {
@@ -43,6 +45,7 @@ impl LedgerState {
             next: BTreeMap::new(),
             leap_days: BTreeMap::new(),
             tokens: LedgerTokens { latest: first, before: None },
+            issued_at: None,
         }
     }
 
@@ -59,7 +62,7 @@ impl LedgerState {
         let result = decide(&mut ledger);
         let users: BTreeSet<u64> = ledger.users.keys().copied().collect();
         self.refusals.retain(|(programme, of, ..), _| !(*programme == run.programme && users.contains(of)));
-        self.write(run, ledger);
+        self.write(now, run, ledger);
         result
     }
 
@@ -78,7 +81,7 @@ impl LedgerState {
             user.refusals.clear();
         }
         let result = decide(&mut ledger);
-        self.write(run, ledger);
+        self.write(now, run, ledger);
         result
     }
 
@@ -102,7 +105,7 @@ impl LedgerState {
         UsersLedger { users: users.iter().map(of_user).collect(), tokens: self.tokens }
     }
 
-    fn write(&mut self, run: &RunKey, ledger: UsersLedger) {
+    fn write(&mut self, now: Timestamp, run: &RunKey, ledger: UsersLedger) {
         for (user, ledger) in ledger.users {
             for (occurrence, row) in ledger.rows {
                 self.rows.insert(CouponKey { user, programme: run.programme.clone(), occurrence }, row);
@@ -111,7 +114,18 @@ impl LedgerState {
                 self.refusals.insert((run.programme.clone(), user, day, calendar), refused);
             }
         }
-        self.tokens = ledger.tokens;
+        if self.tokens != ledger.tokens {
+            (self.tokens, self.issued_at) = (ledger.tokens, Some(now));
+        }
+    }
+
+    /// Begins a new chain of tokens if the last token is the expected one; returns whether it did.
+    pub fn begin_tokens(&mut self, expected: Unique, token: Unique) -> bool {
+        let is_expected = self.tokens.latest == expected;
+        if is_expected {
+            self.tokens = LedgerTokens { latest: token, before: None };
+        }
+        is_expected
     }
 
     fn user(&self, now: Timestamp, run: &RunKey, known: Option<Arc<DayRun>>, user: u64) -> UserLedger {
@@ -327,8 +341,11 @@ impl Ledger for MemoryLedger {
         Ok(lock(&self.0).tokens)
     }
 
-    async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
-        lock(&self.0).tokens = LedgerTokens { latest: token, before: None };
-        Ok(())
+    async fn issued_at(&self) -> Result<Option<Timestamp>, Fault> {
+        Ok(lock(&self.0).issued_at)
+    }
+
+    async fn begin_tokens(&self, expected: Unique, token: Unique) -> Result<bool, Fault> {
+        Ok(lock(&self.0).begin_tokens(expected, token))
     }
 }

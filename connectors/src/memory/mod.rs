@@ -79,6 +79,8 @@ struct WeatherState {
     strikes: u64,
     /// Calls that are refused, and the code that they get.
     refused: Option<(Refused, Code)>,
+    /// Time that the events of a binlog take to arrive, at each call.
+    on_the_way: Duration,
 }
 
 /// Seeded pauses and faults; shared by all twins of one run.
@@ -98,7 +100,9 @@ impl Weather {
 
     fn of(seed: u64, pause_max_ms: u64, stormy: bool) -> Self {
         let random = StdRng::seed_from_u64(seed);
-        Self(Arc::new(Mutex::new(WeatherState { random, pause_max_ms, stormy, strikes: 0, refused: None })))
+        let (strikes, refused, on_the_way) = (0, None, Duration::ZERO);
+        let state = WeatherState { random, pause_max_ms, stormy, strikes, refused, on_the_way };
+        Self(Arc::new(Mutex::new(state)))
     }
 
     /// Ends the storm; pauses stay.
@@ -114,6 +118,19 @@ impl Weather {
     /// Refuses these calls with a code from now on; `None` = no call is refused any more.
     pub fn refuse(&self, refused: Option<(Refused, Code)>) {
         lock(&self.0).refused = refused;
+    }
+
+    /// Lets the events of a binlog arrive so much later at each call, as a slow connection or a long search does.
+    pub fn slow_down(&self, on_the_way: Duration) {
+        lock(&self.0).on_the_way = on_the_way;
+    }
+
+    /// Waits until the next events of a binlog have arrived.
+    async fn events(&self) {
+        let on_the_way = lock(&self.0).on_the_way;
+        if !on_the_way.is_zero() {
+            tokio::time::sleep(on_the_way).await;
+        }
     }
 
     /// Returns the fault of a call of this kind if it is refused.

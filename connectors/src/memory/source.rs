@@ -471,6 +471,7 @@ impl MemoryStream {
 
 impl ChangeSource for MemoryStream {
     async fn fill(&mut self, batch: &mut BatchBuilder) -> Result<Filled, Fault> {
+        self.source.weather.events().await;
         loop {
             let changed = self.source.changed.clone();
             let mut notified = std::pin::pin!(changed.notified());

@@ -96,6 +96,15 @@ fn passes_by_itself(number: u16) -> bool {
         | 1213 | 1226 | 1317 | 1637 | 1927 | 1969 | 3024 | 3100..=3105)
 }
 
+/// Whether the server says that it is no longer the one to work with: it is read-only, shuts down, or is no part of its
+/// cluster. Its address may lead to another server by now.
+pub fn has_lost_its_role(error: &mysql_async::Error) -> bool {
+    match error {
+        mysql_async::Error::Server(server) => matches!(server.code, 1047 | 1053 | 1290 | 1836 | 3100),
+        _ => false,
+    }
+}
+
 fn shows_no_values(number: u16) -> bool {
     matches!(
         number,

@@ -1,17 +1,21 @@
 //! A bounded number of connections to a server, for queries that come at any time.
+//!
+//! The address of a server may lead to another one, as after a switch-over. A pool follows it in two ways. After an error
+//! that says that the server has lost its role, all of its connections end. Each other connection ends after
+//! [`LIFE_MAX`]: a query that only reads gets no error from the old server, and would read its old rows for ever.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, PoolConstraints, PoolOpts, Row};
+use mysql_async::{Conn, Opts, PoolConstraints, PoolOpts, Row};
 
 use super::answer;
 use super::connection::async_options;
-use super::error::{Side, from_async};
+use super::error::{Side, from_async, has_lost_its_role};
 use super::pool_use::{PoolName, ShownPool};
 use super::refusals::Account;
 use super::remedy::with_remedy;
@@ -26,6 +30,10 @@ const END_TIMEOUT: Duration = Duration::from_secs(1);
 /// which costs ten times as much as its answer.
 const IDLE_MAX: Duration = Duration::from_secs(60);
 
+/// Life of a connection, also of one that is always busy. It is the longest time for which a query reads the rows of a
+/// server to which the address leads no more. A handshake a minute costs nothing beside the queries of a minute.
+pub(super) const LIFE_MAX: Duration = Duration::from_secs(60);
+
 /// No gap is ever locked: lanes insert into the outbox while it is drained. A single statement is a transaction of its
 /// own, whatever the server's default is: otherwise nothing would be committed, and old snapshots would be read.
 const SESSION: &str = "SET SESSION autocommit = 1; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED";
@@ -36,10 +44,12 @@ pub(super) struct Pool {
     side: Side,
     subject: String,
     account: Account,
-    pool: mysql_async::Pool,
+    options: Opts,
+    /// The library's pool, which [`Self::discard_after`] replaces for all clones.
+    current: Arc<Mutex<mysql_async::Pool>>,
     connections_max: usize,
     /// `None` until [`Self::shown`] has registered the pool.
-    _shown: Option<Arc<ShownPool>>,
+    shown: Option<Arc<ShownPool>>,
 }
 
 impl Pool {
@@ -66,10 +76,19 @@ impl Pool {
         let pool = PoolOpts::default()
             .with_constraints(constraints)
             .with_inactive_connection_ttl(IDLE_MAX)
+            .with_abs_conn_ttl(Some(LIFE_MAX))
             .with_reset_connection(false);
-        let options = async_options(url, ca_file).init(vec![session]).pool_opts(pool);
-        let (account, pool) = (Account::of(url, ca_file), mysql_async::Pool::new(options));
-        Self { side, subject, account, pool, connections_max, _shown: None }
+        let options = Opts::from(async_options(url, ca_file).init(vec![session]).pool_opts(pool));
+        let current = Arc::new(Mutex::new(mysql_async::Pool::new(options.clone())));
+        Self {
+            side,
+            subject,
+            account: Account::of(url, ca_file),
+            options,
+            current,
+            connections_max,
+            shown: None,
+        }
     }
 
     /// Shows the use of the pool in the metrics of this process: of this server, for this kind of work.
@@ -79,14 +98,14 @@ impl Pool {
             Side::Target => "target",
         };
         let name = PoolName { dependency, name: server.to_owned(), pool: work };
-        self._shown = Some(ShownPool::register(name, self.connections_max, self.pool.metrics()));
+        self.shown = Some(ShownPool::register(name, self.connections_max, self.current().metrics()));
         self
     }
 
     /// Returns the rows of one statement.
     pub(super) async fn rows(&self, sql: String) -> Result<Vec<Row>, Fault> {
         let work = async {
-            let mut connection = self.pool.get_conn().await?;
+            let mut connection = self.current().get_conn().await?;
             connection.query::<Row, _>(sql).await
         };
         self.account.connect(self.side, &self.subject, self.within(TIMEOUT, work)).await
@@ -95,7 +114,7 @@ impl Pool {
     /// Returns the rows of each of several statements that has any columns.
     pub(super) async fn sets(&self, limit: Duration, sql: String) -> Result<Vec<Vec<Row>>, Fault> {
         let work = async {
-            let mut connection = self.pool.get_conn().await?;
+            let mut connection = self.current().get_conn().await?;
             answer::sets(&mut connection, &sql).await
         };
         self.account.connect(self.side, &self.subject, self.within(limit, work)).await
@@ -103,8 +122,32 @@ impl Pool {
 
     /// Returns a connection for several statements.
     pub(super) async fn connection(&self) -> Result<Conn, Fault> {
-        let connecting = self.within(TIMEOUT, self.pool.get_conn());
+        let connecting = self.within(TIMEOUT, async { self.current().get_conn().await });
         self.account.connect(self.side, &self.subject, connecting).await
+    }
+
+    /// Ends all connections after an error by which the server has lost its role. Idle ones end now, and those in use
+    /// with their work. Otherwise each of them would bring the same error, for as long as it is used.
+    ///
+    /// [`Self::within`] calls it; work that classifies its errors itself calls it for each of them.
+    pub(super) fn discard_after(&self, error: &mysql_async::Error) {
+        if !has_lost_its_role(error) {
+            return;
+        }
+        let fresh = mysql_async::Pool::new(self.options.clone());
+        if let Some(shown) = &self.shown {
+            shown.replace(fresh.metrics());
+        }
+        // The library closes idle connections of a pool once its last handle is dropped.
+        *self.lock() = fresh;
+    }
+
+    fn current(&self) -> mysql_async::Pool {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, mysql_async::Pool> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a connection instead of keeping it for the next query, and with it what its session holds.
@@ -121,6 +164,7 @@ impl Pool {
     ) -> Result<T, Fault> {
         match tokio::time::timeout(limit, work).await {
             Ok(outcome) => outcome.map_err(|error| {
+                self.discard_after(&error);
                 let fault = from_async(self.side, &self.subject, error);
                 match self.side {
                     Side::Source => fault,
@@ -135,5 +179,28 @@ impl Pool {
                 Err(Fault::new(code, &self.subject, format!("no answer within {} s", limit.as_secs())))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mysql_async::ServerError;
+
+    use super::*;
+
+    #[test]
+    fn connections_end_after_their_life_and_when_the_server_has_lost_its_role() {
+        let url = ServerUrl::try_from("mysql://user:password@127.0.0.1:1".to_owned()).unwrap();
+        let pool = Pool::new((Side::Target, "target".to_owned()), &url, None, 2);
+        assert_eq!(pool.options.pool_opts().abs_conn_ttl(), Some(LIFE_MAX));
+
+        let (clone, before) = (pool.clone(), pool.current().metrics());
+        let is_replaced = |code| {
+            let (message, state) = (String::new(), String::new());
+            pool.discard_after(&mysql_async::Error::Server(ServerError { code, message, state }));
+            !Arc::ptr_eq(&before, &clone.current().metrics())
+        };
+        assert!(!is_replaced(1213), "a deadlock says nothing of the server");
+        assert!(is_replaced(1290));
     }
 }

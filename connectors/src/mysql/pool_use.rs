@@ -36,34 +36,40 @@ pub struct PoolUse {
 pub(super) struct ShownPool {
     name: PoolName,
     connections_max: usize,
-    counts: Arc<Metrics>,
+    counts: Mutex<Arc<Metrics>>,
 }
 
 impl ShownPool {
     /// Registers a pool with the counts of the library.
     pub(super) fn register(name: PoolName, connections_max: usize, counts: Arc<Metrics>) -> Arc<Self> {
-        let shown = Arc::new(Self { name, connections_max, counts });
-        let mut pools = lock();
+        let shown = Arc::new(Self { name, connections_max, counts: Mutex::new(counts) });
+        let mut pools = lock(&POOLS);
         pools.retain(|known| known.strong_count() > 0);
         pools.push(Arc::downgrade(&shown));
         shown
+    }
+
+    /// Shows other counts from now on: the pool ends its connections of before, and they count no more.
+    pub(super) fn replace(&self, counts: Arc<Metrics>) {
+        *lock(&self.counts) = counts;
     }
 }
 
 /// Returns the present use of every registered pool.
 pub fn pool_uses() -> BTreeMap<PoolName, PoolUse> {
     let mut uses: BTreeMap<PoolName, PoolUse> = BTreeMap::new();
-    for pool in lock().iter().filter_map(Weak::upgrade) {
+    for pool in lock(&POOLS).iter().filter_map(Weak::upgrade) {
         let of_name = uses.entry(pool.name.clone()).or_default();
-        of_name.in_use += pool.counts.connections_in_use.load(Ordering::Relaxed);
-        of_name.waiting += pool.counts.active_wait_requests.load(Ordering::Relaxed);
+        let counts = lock(&pool.counts);
+        of_name.in_use += counts.connections_in_use.load(Ordering::Relaxed);
+        of_name.waiting += counts.active_wait_requests.load(Ordering::Relaxed);
         of_name.connections_max += pool.connections_max;
     }
     uses
 }
 
-fn lock() -> MutexGuard<'static, Vec<Weak<ShownPool>>> {
-    POOLS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

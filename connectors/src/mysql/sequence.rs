@@ -1,9 +1,9 @@
 //! The counters of payment documents' identifiers on a MySQL/MariaDB server, and the request keys beside them.
 //!
 //! A lease is one UPDATE of one row by its primary key, as a transaction of its own. Its condition is the decision of
-//! `Lease::of`, and the answer gives the leased numbers. `tables.rs` creates and checks the tables, `statements.rs` is
-//! their SQL. The daemon's account may only read and update counters. A process that misses a row does not create it
-//! anew: its numbers would begin at 0 again.
+//! `Lease::of`, and that the server waits for its disk before it answers a commit. The answer gives the leased numbers.
+//! `tables.rs` creates and checks the tables, `statements.rs` is their SQL. The daemon's account may only read and
+//! update counters. A process that misses a row does not create it anew: its numbers would begin at 0 again.
 
 mod statements;
 mod tables;
@@ -117,7 +117,16 @@ impl MysqlSequence {
         };
         let row = rows.into_iter().next();
         let row = row.map(|row| counter_row(row).ok_or_else(|| self.odd("the counter"))).transpose()?;
-        Ok(Lease::of(request, &server, row).err())
+        match Lease::of(request, &server, row) {
+            Err(refusal) => Ok(Some(refusal)),
+            Ok(_) => Ok(self.volatile_setting().await?.map(|setting| LeaseRefusal::Volatile { setting })),
+        }
+    }
+
+    /// Returns the setting by which a power cut could take back what the server answered; `None` if it has none.
+    async fn volatile_setting(&self) -> Result<Option<String>, Fault> {
+        let row = self.row(statements::volatile_setting()).await?;
+        row.map(|row| Cells::of(row).text().ok_or_else(|| self.odd("a setting"))).transpose()
     }
 
     fn server_of(&self, row: Option<Row>) -> Result<SequenceServer, Fault> {

@@ -16,7 +16,7 @@ use anabranch_pipeline::config::{Config, EntityConfig};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::key_of;
-use anabranch_pipeline::records::{Cell, Chunk};
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::birthday::MonthDay;
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::{Action, Entity, Value};
@@ -167,7 +167,9 @@ impl MysqlSourceRows {
         while let Some(query) = queries.pop() {
             let read = if locked < LOCKED_TABLES_MAX { source.rows(query).await } else { Ok(None) };
             let read = match read {
-                Ok(Some(chunk)) => self.collect(&chunk, &mut found.rows).map_err(Some),
+                Ok(Some(chunk)) => {
+                    rows_of(&chunk.payload, self.changed_at).map(|rows| found.rows.extend(rows)).map_err(Some)
+                }
                 // The cause is in the log already.
                 Ok(None) => Err(None),
                 Err(fault) => Err(Some(fault)),
@@ -187,21 +189,6 @@ impl MysqlSourceRows {
             found.unreadable.extend(query.iter().map(|(table, _)| table.shard));
         }
         found
-    }
-
-    /// Adds the rows of a chunk.
-    fn collect(&self, chunk: &Chunk, rows: &mut BTreeMap<UserOfShard, Vec<SourceRow>>) -> Result<(), Fault> {
-        let broken =
-            |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
-        let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
-        while let Some(change) = changes.next().map_err(broken)? {
-            let Action::Insert { after } = &change.action else { continue };
-            if let Some(Cell::UInt(user)) = key_of(Entity::User, after) {
-                let row = source_row(after, self.changed_at);
-                rows.entry((change.table.shard, user)).or_default().push(row);
-            }
-        }
-        Ok(())
     }
 }
 
@@ -233,6 +220,20 @@ impl SourceRows for MysqlSourceRows {
         }
         Ok(found)
     }
+}
+
+/// Returns the rows of a chunk; none of them if one cannot be decoded, since their tables are then read one by one.
+fn rows_of(payload: &[u8], changed_at: usize) -> Result<BTreeMap<UserOfShard, Vec<SourceRow>>, Fault> {
+    let broken = |error| Fault::new(Code::Internal, "source rows", "they cannot be decoded").caused_by(error);
+    let mut rows = BTreeMap::<_, Vec<_>>::new();
+    let mut changes = codec::decode(payload).map_err(broken)?;
+    while let Some(change) = changes.next().map_err(broken)? {
+        let Action::Insert { after } = &change.action else { continue };
+        if let Some(Cell::UInt(user)) = key_of(Entity::User, after) {
+            rows.entry((change.table.shard, user)).or_default().push(source_row(after, changed_at));
+        }
+    }
+    Ok(rows)
 }
 
 /// Decodes a row; the time of the last change is at index `changed_at`, after the captured fields.
@@ -286,7 +287,35 @@ fn born(value: &Value<'_>) -> Option<Date> {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_schemas::change::TableIdentity;
+    use anabranch_schemas::codec::Encoder;
+    use anabranch_schemas::lsn::Lsn;
+
     use super::*;
+
+    /// The tables of a chunk that cannot be decoded to its end are read again one by one.
+    #[test]
+    fn a_chunk_that_cannot_be_decoded_to_its_end_has_no_row() {
+        let table = |number, name: &'static str| TableIdentity {
+            entity: Entity::User,
+            shard: ShardId::from_u64(number).unwrap(),
+            database: "users".into(),
+            table: name.into(),
+        };
+        let mut encoder = Encoder::default();
+        encoder.insert(Lsn::MAX, &table(1, "a"), &[Value::UInt(7), Value::Null]);
+        encoder.insert(Lsn::MAX, &table(2, "b"), &[Value::UInt(7), Value::Null]);
+        let whole = encoder.finish();
+        let found = rows_of(&whole, 2).unwrap();
+        let rows: Vec<_> =
+            found.iter().map(|((shard, user), rows)| (shard.as_u64(), *user, rows.len())).collect();
+        assert_eq!(rows, [(1, 7, 1), (2, 7, 1)]);
+
+        // The last row lacks its end, and the checksum is right.
+        let mut broken = whole[..whole.len() - 5].to_vec();
+        broken.extend_from_slice(&crc32fast::hash(&broken).to_le_bytes());
+        assert_eq!(rows_of(&broken, 2).unwrap_err().code(), Code::Internal);
+    }
 
     #[test]
     fn a_row_says_its_birthday_and_the_year_where_it_has_one() {

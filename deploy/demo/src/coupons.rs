@@ -243,7 +243,7 @@ async fn age_attempts(layers: &[&BirthdayLayer]) -> Result<()> {
 }
 
 /// Returns a zone in which it is early afternoon now, so that midnight and noon are past, and the day there.
-fn afternoon(now: Timestamp) -> Result<(String, Date)> {
+pub fn afternoon(now: Timestamp) -> Result<(String, Date)> {
     let offset = 13 - i64::from(now.to_zoned(TimeZone::UTC).hour());
     // The tz database has UTC-12 to UTC+14, with the sign inverted.
     let offset = if offset < -12 { offset + 24 } else { offset };

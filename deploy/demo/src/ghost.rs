@@ -16,6 +16,8 @@ const SESSION: [&str; 1] = ["SET SESSION sql_mode = 'ALLOW_INVALID_DATES'"];
 const REPLAYS: u32 = 3;
 /// Time before each of these replays, in which the original changes.
 const BETWEEN: Duration = Duration::from_millis(200);
+/// Rows that one statement copies, as many as gh-ost does.
+const ROWS_AT_ONCE: usize = 1_000;
 /// Keys that one statement replays.
 const KEYS_AT_ONCE: usize = 500;
 /// Limit until the RENAME waits for the lock.
@@ -71,11 +73,7 @@ impl GhostCopy {
             self.alter
         );
         persist(connection, &make).await?;
-        let columns = self.columns.join(", ");
-        let copy = format!(
-            "INSERT IGNORE INTO {ghost} ({columns}) SELECT {columns} FROM {table} LOCK IN SHARE MODE"
-        );
-        persist(connection, &copy).await?;
+        self.copy(connection).await?;
         for number in 0..REPLAYS {
             tokio::time::sleep(BETWEEN).await;
             let heartbeat = format!(
@@ -100,6 +98,28 @@ impl GhostCopy {
         // The first error ends both: a RENAME that has failed waits for no lock.
         tokio::try_join!(renaming, release_lock(connection, endpoint, &release))?;
         persist(connection, &format!("DROP TABLE IF EXISTS {old}, {changelog}")).await
+    }
+
+    /// Copies the rows of the original, one range of keys after another.
+    async fn copy(&self, connection: &mut Connection) -> Result<()> {
+        let (table, ghost, key) = (self.original(), self.ghost(), &self.key);
+        let columns = self.columns.join(", ");
+        let mut after = "TRUE".to_owned();
+        loop {
+            let last = format!(
+                "SELECT CAST({key} AS CHAR) FROM (SELECT {key} FROM {table} WHERE {after} ORDER BY {key} \
+                 LIMIT {ROWS_AT_ONCE}) AS part ORDER BY {key} DESC LIMIT 1"
+            );
+            let Some(last): Option<String> = connection.first("find the next range", last).await? else {
+                return Ok(());
+            };
+            let copy = format!(
+                "INSERT IGNORE INTO {ghost} ({columns}) SELECT {columns} FROM {table} \
+                 WHERE {after} AND {key} <= '{last}' LOCK IN SHARE MODE"
+            );
+            persist(connection, &copy).await?;
+            after = format!("{key} > '{last}'");
+        }
     }
 
     /// Brings the changes of the original into the copy: a REPLACE for each row that differs, and a DELETE for each

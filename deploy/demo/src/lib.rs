@@ -19,7 +19,7 @@ pub mod verify;
 mod witness;
 mod workload;
 
-pub use self::coupons::{CouponDay, CouponReport};
+pub use self::coupons::{CouponDay, CouponReport, afternoon};
 pub use self::redis::RedisServer;
 pub use self::search::SearchServer;
 pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE_MAX};

@@ -11,7 +11,7 @@ use crate::pictures::Pictures;
 use crate::prometheus::{Alert, Timing};
 use crate::report::Row;
 use crate::scenario::{Condition, Expected, Scenario, Shown};
-use crate::site::{CURRENT_MAX, Site, has_every_task, has_paused, is_reading, parked};
+use crate::site::{CURRENT_MAX, Site, counts_coupons, has_every_task, is_reading, parked};
 use crate::steps;
 
 /// Time beside its `for` within which an alert fires: scrapes, evaluations, and the daemon's own polls.
@@ -88,7 +88,6 @@ impl<'a> Drill<'a> {
             taken,
             ended_after,
             is_alert_left: self.lingers() && !self.timing.is_quick(),
-            fired: self.fired,
             problems,
         })
     }
@@ -215,8 +214,9 @@ impl<'a> Drill<'a> {
             Shown::NoAnswer => status.is_none(),
             Shown::Code(wanted) => self.site.has_shown(wanted),
             Shown::DeadLetter => status.is_some_and(|status| parked(&status) > 0),
-            Shown::Paused => status.is_some_and(|status| has_paused(&status)),
+            Shown::Sentence { sign, .. } => status.is_some_and(|status| sign(&status)),
             Shown::Reading => status.is_some_and(|status| is_reading(&status)),
+            Shown::Coupons(count) => status.is_some_and(|status| counts_coupons(&status, count)),
             Shown::TakenOver => status.is_some_and(|status| has_every_task(&status)),
             Shown::Current(_) => status.is_some(),
             Shown::Verdict(wanted) => {
@@ -240,6 +240,11 @@ impl<'a> Drill<'a> {
         } else {
             let new = self.fired.iter().filter(|name| !before.contains(*name) && *name != RESTARTS);
             problems.extend(new.map(|name| format!("{name} fired, although nobody is to be woken")));
+        }
+        // Without a browser there is no sentence.
+        if let Shown::Sentence { text, .. } = self.scenario.shown {
+            let others = seen.sentence.iter().filter(|sentence| !sentence.contains(text));
+            problems.extend(others.map(|sentence| format!("the page says {sentence:?}, and not {text:?}")));
         }
         problems
     }

@@ -10,7 +10,8 @@ use clap::Parser;
 /// Break a real installation, watch its alerts and its page, and end each fault by the steps of the runbook
 ///
 /// All drills take about ten hours, because the rules run as they are shipped: a lane must be paused for four hours.
-/// With --quick they take about one. deploy/GAMEDAY.md is written when every drill has run and ended as it should.
+/// With --quick they take about two. deploy/GAMEDAY.md is written when every drill has run and ended as it should, or
+/// with --write: then the rows of the drills that ended as they should are replaced, and the others stay.
 #[derive(Debug, Parser)]
 #[command(name = "gameday", bin_name = "cargo gameday", max_term_width = 110)]
 struct Arguments {
@@ -23,6 +24,9 @@ struct Arguments {
     /// Divide every `for` and range of the rules by 20, for work on the drills themselves
     #[arg(long)]
     quick: bool,
+    /// Replace the rows of these drills in deploy/GAMEDAY.md
+    #[arg(long)]
+    write: bool,
     /// Go on with the next drill after one that failed
     #[arg(long)]
     keep_going: bool,
@@ -41,6 +45,7 @@ async fn main() -> ExitCode {
     let order = Order {
         only: arguments.only,
         is_quick: arguments.quick,
+        writes: arguments.write,
         keeps_going: arguments.keep_going,
         daemon: arguments.daemon,
     };

@@ -1,6 +1,6 @@
-//! The report: a row for each drill, the alerts that no drill fired, the faults that wake nobody.
+//! The report: a row for each drill, the alerts that no drill fires, the faults that wake nobody. A row stays until its
+//! drill runs again, and says when and how it ran.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -26,10 +26,17 @@ run as it stands there, each other step was done to the servers that it means.
 *Fired after* is the time from the fault until Prometheus said that the alert fires; the `for` of its rule is in
 parentheses. *Shown after* is the time from the fault until the daemon's status, which the page draws, had the code.
 *Ended after* is the time from the first step until everything was current and the alert was over. After each drill
-every derived row was compared with its source, and all were equal.
+every derived row was compared with its source, and all were equal. *Run* says when the row was measured, at which
+commit, and whether the rules ran as they are shipped or quickly, with their times divided.
 ";
 
-/// Explanation of the list of alerts that no drill fired.
+/// Heads of the table of drills.
+const TABLE: &str = "\
+| fault | alert fired after (`for`) | shown after | the page said | runbook | steps | ended after | run |
+|---|---|---|---|---|---|---|---|
+";
+
+/// Explanation of the list of alerts that no drill fires.
 const NOT_FIRED: &str = "\
 `promtool test rules` has a case in which each of them fires. In parentheses stands the heading of the runbook, and
 behind it the reason why no drill fires the alert.
@@ -53,8 +60,6 @@ pub struct Row {
     pub ended_after: Duration,
     /// The alert fires on for the range of its expression, which was not waited for.
     pub is_alert_left: bool,
-    /// Names of all alerts that fired.
-    pub fired: BTreeSet<String>,
     /// Each thing that was not as it should be; empty = the drill is passed.
     pub problems: Vec<String>,
 }
@@ -65,6 +70,8 @@ pub struct Report {
     rows: Vec<Row>,
     rules: Vec<Rule>,
     environment: String,
+    /// Day, commit and kind of this run.
+    run: String,
 }
 
 impl Row {
@@ -80,7 +87,6 @@ impl Row {
             taken: Vec::new(),
             ended_after: Duration::ZERO,
             is_alert_left: false,
-            fired: BTreeSet::new(),
             problems: vec![problem],
         }
     }
@@ -127,11 +133,11 @@ impl Row {
         format!("{:.1} s{left}", self.ended_after.as_secs_f64())
     }
 
-    fn table_row(&self) -> String {
+    fn table_row(&self, run: &str) -> String {
         let headings: Vec<&str> = self.scenario.sections.iter().map(|section| section.heading).collect();
         let steps: Vec<String> = self.taken.iter().map(|step| quoted(step.as_str())).collect();
         format!(
-            "| {} | {} | {} | {} | {} | {} | {} |\n",
+            "| {} | {} | {} | {} | {} | {} | {} | {run} |\n",
             self.scenario.fault,
             self.fired_cell(),
             self.shown_cell(),
@@ -153,64 +159,87 @@ impl Report {
             false => "the rules ran as they are shipped".to_owned(),
         };
         let pictures = if has_pictures { "" } else { " No browser was there, so no sentence was read." };
+        let (today, commit) = (jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(), commit());
         let environment = format!(
-            "{} at commit {}, {cores} cores, Linux {}, {}; scraped every {} s, {rules}.{pictures}",
-            jiff::Timestamp::now().strftime("%Y-%m-%d"),
-            commit(),
+            "The last run was on {today} at commit {commit}, {cores} cores, Linux {}, {}; scraped every {} s, \
+             {rules}.{pictures}",
             kernel.trim(),
             site.database_version().await?,
             timing.scrape_seconds,
         );
-        Ok(Self { rows: Vec::new(), rules: timing.rules.clone(), environment })
+        let kind = if timing.is_quick() { "quick" } else { "as shipped" };
+        let run = format!("{today}, {commit}, {kind}");
+        Ok(Self { rows: Vec::new(), rules: timing.rules.clone(), environment, run })
     }
 
     pub fn add(&mut self, row: Row) {
         self.rows.push(row);
     }
 
-    /// Prints the report, and writes its file when every drill has run and none has a problem. Returns whether none
-    /// has.
-    pub fn finish(&self) -> Result<bool> {
-        let text = self.text();
-        println!("{text}");
+    /// Prints the report of this run. Writes the file when every drill has run and none has a problem, or when it is
+    /// asked to. Returns whether none has a problem.
+    pub fn finish(&self, is_asked: bool) -> Result<bool> {
+        println!("{}", self.text(""));
         let is_good = self.rows.iter().all(|row| row.problems.is_empty());
-        if is_good && self.rows.len() == scenarios::all().len() {
-            let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
-            fs::write(&path, text).map_err(|source| GamedayError::File { action: "write", path, source })?;
+        if is_asked || is_good && self.rows.len() == scenarios::all().len() {
+            self.write()?;
         } else {
-            eprintln!("{FILE} stays as it is: it is written when every drill has run and ended as it should");
+            eprintln!("{FILE} stays as it is: a drill is left out or has failed, and --write is not given");
         }
         Ok(is_good)
     }
 
-    fn text(&self) -> String {
-        let mut text = format!("{HEAD}\n{}\n\n", wrapped(&self.environment));
-        text.push_str("| fault | alert fired after (`for`) | shown after | the page said | runbook | steps | ended after |\n");
-        text.push_str("|---|---|---|---|---|---|---|\n");
-        for row in &self.rows {
-            text.push_str(&match row.problems.is_empty() {
-                true => row.table_row(),
-                false => format!("| {} | {} | | | | | |\n", row.scenario.fault, escaped(&row.line())),
-            });
+    /// Replaces the rows of this run in the file.
+    fn write(&self) -> Result<()> {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(FILE);
+        let failed = |action| {
+            let path = path.clone();
+            move |source| GamedayError::File { action, path, source }
+        };
+        let earlier = fs::read_to_string(&path).map_err(failed("read"))?;
+        fs::write(&path, self.text(&earlier)).map_err(failed("write"))
+    }
+
+    /// Returns the report. A drill that has not run now, or has failed, keeps its row of the earlier one.
+    fn text(&self, earlier: &str) -> String {
+        let mut text = format!("{HEAD}\n{}\n\n{TABLE}", wrapped(&self.environment));
+        let mut without = Vec::new();
+        for scenario in scenarios::all() {
+            let is_of_it = |row: &&Row| row.scenario.name == scenario.name && row.problems.is_empty();
+            let row = self.rows.iter().find(is_of_it).map(|row| row.table_row(&self.run));
+            match row.or_else(|| earlier_row(earlier, scenario)) {
+                Some(row) => text.push_str(&row),
+                None => without.push(scenario.name),
+            }
+        }
+        if !without.is_empty() {
+            text.push('\n');
+            text.push_str(&wrapped(&format!("These drills have no row yet: {}.", without.join(", "))));
+            text.push('\n');
         }
         text.push_str("\n## Faults that wake nobody\n\n");
-        for row in &self.rows {
-            if let Expected::Nobody(reason) = row.scenario.alert {
-                text.push_str(&wrapped(&format!("- {}: {reason}", row.scenario.fault)));
+        for scenario in scenarios::all() {
+            if let Expected::Nobody(reason) = scenario.alert {
+                text.push_str(&wrapped(&format!("- {}: {reason}", scenario.fault)));
                 text.push('\n');
             }
         }
-        text.push_str("\n## Alerts that no drill fired\n\n");
+        text.push_str("\n## Alerts that no drill fires\n\n");
         text.push_str(NOT_FIRED);
-        let fired: BTreeSet<&String> = self.rows.iter().flat_map(|row| &row.fired).collect();
-        for rule in self.rules.iter().filter(|rule| !fired.contains(&rule.name)) {
-            let Rule { name, severity, runbook, .. } = rule;
-            let reason = undrilled::reason(name).unwrap_or("its drill did not run to its end");
-            text.push_str(&wrapped(&format!("- {name} ({severity}, *{runbook}*): {reason}.")));
-            text.push('\n');
+        for Rule { name, severity, runbook, .. } in &self.rules {
+            if let Some(reason) = undrilled::reason(name) {
+                text.push_str(&wrapped(&format!("- {name} ({severity}, *{runbook}*): {reason}.")));
+                text.push('\n');
+            }
         }
         text
     }
+}
+
+/// Returns the row of a drill in an earlier report.
+fn earlier_row(earlier: &str, scenario: &Scenario) -> Option<String> {
+    let begin = format!("| {} |", scenario.fault);
+    earlier.lines().find(|line| line.starts_with(&begin)).map(|line| format!("{line}\n"))
 }
 
 /// Returns the line that `--list` prints of a drill.
@@ -280,28 +309,31 @@ mod tests {
             codes: vec!["source-unreachable".to_owned()],
             taken: vec!["anabranch check".to_owned()],
             ended_after: Duration::from_secs(20),
-            fired: BTreeSet::from(["AnabranchServerUnreachable".to_owned()]),
             problems: Vec::new(),
             ..Row::failed(scenario, String::new())
         }
     }
 
     fn report(rows: Vec<Row>) -> Report {
-        let is_wanted =
-            |rule: &Rule| ["AnabranchServerUnreachable", "AnabranchLagUnknown"].contains(&&*rule.name);
+        let is_wanted = |rule: &Rule| {
+            ["AnabranchServerUnreachable", "AnabranchPaymentNumbersScarce"].contains(&&*rule.name)
+        };
         let rules = prometheus::rules(prometheus::RULES).into_iter().filter(is_wanted).collect();
-        Report { rows, rules, environment: "here".to_owned() }
+        Report { rows, rules, environment: "here".to_owned(), run: "today, abc, quick".to_owned() }
+    }
+
+    fn named(name: &str) -> &'static Scenario {
+        scenarios::all().into_iter().find(|one| one.name == name).unwrap()
     }
 
     #[test]
     fn a_row_has_every_figure_and_a_bar_breaks_no_table() {
-        let scenario = scenarios::all().into_iter().find(|one| one.name == "source-killed").unwrap();
-        let text = report(vec![row(scenario)]).text();
+        let text = report(vec![row(named("source-killed"))]).text("");
         for wanted in [
             "| AnabranchServerUnreachable after 310.5 s (300 s) | 1.2 s |",
             "Source a \\| b cannot be reached [source-unreachable] | source-unreachable |",
-            "| `anabranch check` | 20.0 s |",
-            "\n- AnabranchLagUnknown (ticket, *First look*): every lane must lose its lag at once",
+            "| `anabranch check` | 20.0 s | today, abc, quick |\n",
+            "\n- AnabranchPaymentNumbersScarce (ticket, *flux-sequence-exhausted*): the installation has no",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }
@@ -309,10 +341,25 @@ mod tests {
     }
 
     #[test]
+    fn a_drill_that_does_not_run_or_fails_keeps_its_row_and_its_place() {
+        let first = report(vec![row(named("source-killed")), row(named("redis-killed"))]).text("");
+        let again =
+            Report { run: "later, def, quick".to_owned(), ..report(vec![row(named("source-killed"))]) };
+        let text = again.text(&first);
+        let lines = |begin: &str| text.lines().filter(|line| line.starts_with(begin)).collect::<Vec<_>>();
+        let (source, redis) = (lines("| a source is killed |"), lines("| Redis is killed |"));
+        assert!(source.len() == 1 && source[0].ends_with("| later, def, quick |"), "{text}");
+        assert!(redis.len() == 1 && redis[0].ends_with("| today, abc, quick |"), "{text}");
+        assert!(text.find(redis[0]) < text.find(source[0]), "{text}");
+        assert!(text.contains("These drills have no row yet: target-read-only, "), "{text}");
+        let failed = report(vec![Row::failed(named("source-killed"), "it broke off".to_owned())]);
+        assert!(failed.text(&text).contains(source[0]));
+    }
+
+    #[test]
     fn a_failed_drill_is_said_and_prose_is_wrapped() {
-        let scenario = scenarios::all()[0];
-        let text = report(vec![Row::failed(scenario, "it broke off".to_owned())]).text();
-        assert!(text.contains("FAILED: it broke off"), "{text}");
+        let line = Row::failed(scenarios::all()[0], "it broke off".to_owned()).line();
+        assert!(line.contains("FAILED: it broke off"), "{line}");
         let long = wrapped(&format!("- {}", "word ".repeat(60).trim_end()));
         assert!(long.lines().count() == 3 && long.lines().all(|line| line.len() <= 120), "{long}");
         assert!(long.lines().skip(1).all(|line| line.starts_with("  word")), "{long}");

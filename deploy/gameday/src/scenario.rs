@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// One drill.
 #[derive(Debug)]
 pub struct Scenario {
@@ -57,10 +59,12 @@ pub enum Shown {
     Verdict(&'static str),
     /// A document is parked.
     DeadLetter,
-    /// Lanes are paused, and their tasks have ended their work.
-    Paused,
+    /// The status has this sign, and the page's sentence contains this text.
+    Sentence { sign: fn(&Value) -> bool, text: &'static str },
     /// A lane reads a table again, or waits until it can.
     Reading,
+    /// The newest coupon day counts something under this name.
+    Coupons(&'static str),
     /// Another daemon works on every task, and its page shows that.
     TakenOver,
     /// No daemon answers, so there is no page.
@@ -125,10 +129,21 @@ pub enum Action {
     ResumeLoad,
     /// Deletes the derived row of a user whose row has just changed.
     Drift,
+    /// Deletes the same derived row once more.
+    DriftAgain,
+    /// Appends a copy of a message of this source to the log, whose head announces a change too many.
+    ForgeMessage(&'static str),
+    /// Deletes the stream of a source.
+    DeleteStream(&'static str),
     /// Restarts a source with a certificate that ends within a day.
     ShortCertificate(&'static str),
     /// Runs a command of the product, whatever its exit code is.
     Command(&'static [&'static str]),
+    /// Runs a command whose wall clock is so many seconds off the machine's, whatever its exit code is.
+    CommandAt {
+        seconds: i64,
+        arguments: &'static [&'static str],
+    },
     KillDaemon,
     /// Kills and starts the daemon so many times; Prometheus scrapes each process.
     RestartDaemon(u32),
@@ -149,4 +164,22 @@ pub enum Action {
     AskReadiness,
     /// Reads the end of the daemon's log.
     ReadLog,
+    /// Adds a programme of coupons whose first day is so many days ago by the daemon's clock.
+    BeginProgramme {
+        name: &'static str,
+        days_ago: u32,
+    },
+    EndProgramme,
+    /// Starts the daemon anew with these roles alone; none = all of them.
+    TakeRoles(&'static [&'static str]),
+    StartCouponSystem,
+    StopCouponSystem,
+    /// Has the coupon system answer one request that it knows each key with another coupon.
+    MismatchCoupons,
+    /// Waits until each member of every coupon day has a coupon.
+    AwaitCoupons,
+    /// Puts the copy of the ledger from before the programme's first coupon in its place.
+    RestoreLedger,
+    /// Writes the statement of the coupon system into files.
+    WriteStatement,
 }

@@ -58,6 +58,7 @@ fn scenario_words(site: &Site, scenario: &Scenario) -> Vec<(String, Vec<String>)
         .map(|&(word, values)| (word.to_owned(), values.iter().map(|&value| value.to_owned()).collect()))
         .collect();
     words.push(("FILE".to_owned(), vec![site.file().display().to_string()]));
+    words.extend(site.coupon_words());
     words
 }
 
@@ -113,9 +114,13 @@ async fn run(site: &Site, scenario: &Scenario, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Returns the command as the report shows it, with the name of the file alone.
+/// Returns the command as the report shows it: without the configuration, and with the names of other files alone.
 fn shown(command: &str, site: &Site) -> String {
-    command.replace(&format!(" --config {}", site.file().display()), "")
+    let command = command.replace(&format!(" --config {}", site.file().display()), "");
+    match site.file().parent() {
+        Some(folder) => command.replace(&format!("{}/", folder.display()), ""),
+        None => command,
+    }
 }
 
 #[cfg(test)]
@@ -142,7 +147,8 @@ mod tests {
         for scenario in scenarios::all() {
             let name = scenario.name;
             assert!(!scenario.sections.is_empty(), "{name} follows no section");
-            let mut words: Vec<(String, Vec<String>)> = vec![("FILE".to_owned(), vec!["f".to_owned()])];
+            let mut words: Vec<(String, Vec<String>)> =
+                ["FILE", "DAY", "USER"].map(|word| (word.to_owned(), vec!["f".to_owned()])).into();
             words.extend(scenario.words.iter().map(|&(word, values)| {
                 (word.to_owned(), values.iter().map(|&value| value.to_owned()).collect())
             }));

@@ -31,6 +31,12 @@ pub struct Choices {
     pub servers: Vec<&'static str>,
     /// Number of captured tables.
     pub tables: usize,
+    /// Number of the first of them that have users.
+    pub users: usize,
+    /// Tables of users whose birthdays are text.
+    pub texts: Vec<usize>,
+    /// Tables of users on a server without a replica.
+    pub unreplicated: Vec<usize>,
     /// Names of projections.
     pub projections: Vec<&'static str>,
     pub sources: Vec<&'static str>,
@@ -80,6 +86,39 @@ pub enum Step {
         table: usize,
         time: Duration,
     },
+    /// The captured column has the second of its configured names for a time.
+    RenameColumn {
+        table: usize,
+        time: Duration,
+    },
+    /// The captured column is gone for a time, so the table does not fit.
+    DropColumn {
+        table: usize,
+        time: Duration,
+    },
+    /// The captured column has a wider or narrower type for a time.
+    WidenColumn {
+        table: usize,
+        time: Duration,
+    },
+    /// The captured column has another character set for a time.
+    ConvertColumn {
+        table: usize,
+        time: Duration,
+    },
+    /// A table of the pattern is made beside this one, and dropped after a time.
+    MakeTable {
+        table: usize,
+        time: Duration,
+    },
+    /// A foreign key deletes rows, and the binlog does not show them. A replica's binlog may not even show that it did.
+    Cascade {
+        table: usize,
+    },
+    /// Rows are changed by a statement that the binlog has as text.
+    ChangeByText {
+        table: usize,
+    },
     PauseLanes {
         projection: &'static str,
         source: Option<&'static str>,
@@ -89,7 +128,7 @@ pub enum Step {
     Reconcile,
     /// The replica of `source-a` takes its place.
     FailOver,
-    /// `source-b` forgets its binlog and begins anew.
+    /// `source-b` loses and changes rows that nothing reads, forgets its binlog and begins anew.
     BeginAnew,
 }
 
@@ -106,6 +145,13 @@ impl Step {
             Self::Swap { tool: Tool::GhOst, .. } => "swapped-under-lock",
             Self::Truncate { .. } => "table-truncated",
             Self::ExchangePartition { .. } => "partition-exchanged",
+            Self::RenameColumn { .. } => "column-renamed",
+            Self::DropColumn { .. } => "column-dropped",
+            Self::WidenColumn { .. } => "column-widened",
+            Self::ConvertColumn { .. } => "characters-converted",
+            Self::MakeTable { .. } => "table-made",
+            Self::Cascade { .. } => "rows-cascaded",
+            Self::ChangeByText { .. } => "changed-by-text",
             Self::PauseLanes { .. } => "lanes-paused",
             Self::RestartAll => "all-restarted",
             Self::Reconcile => "reconciled",
@@ -145,6 +191,13 @@ impl fmt::Display for Step {
                     time.as_secs_f64()
                 )
             }
+            Self::RenameColumn { table, time } => for_a_time(f, "rename birthdays of table", *table, *time),
+            Self::DropColumn { table, time } => for_a_time(f, "drop birthdays of table", *table, *time),
+            Self::WidenColumn { table, time } => for_a_time(f, "widen birthdays of table", *table, *time),
+            Self::ConvertColumn { table, time } => for_a_time(f, "convert birthdays of table", *table, *time),
+            Self::MakeTable { table, time } => for_a_time(f, "make a table beside table", *table, *time),
+            Self::Cascade { table } => write!(f, "delete rows of table {table} by a foreign key"),
+            Self::ChangeByText { table } => write!(f, "change rows of table {table} by text"),
             Self::PauseLanes { projection, source, time } => {
                 let source = source.map_or(String::new(), |source| format!(" of {source}"));
                 write!(f, "pause {projection}{source}, resume after {:.1} s", time.as_secs_f64())
@@ -152,9 +205,14 @@ impl fmt::Display for Step {
             Self::RestartAll => f.write_str("restart --all"),
             Self::Reconcile => f.write_str("reconcile --now"),
             Self::FailOver => f.write_str("fail over from source-a to its replica"),
-            Self::BeginAnew => f.write_str("source-b forgets its binlog, begin-anew"),
+            Self::BeginAnew => f.write_str("source-b loses rows and its binlog, begin-anew"),
         }
     }
+}
+
+/// Writes a change of a table that is taken back.
+fn for_a_time(f: &mut fmt::Formatter<'_>, what: &str, table: usize, time: Duration) -> fmt::Result {
+    write!(f, "{what} {table}, and back after {:.1} s", time.as_secs_f64())
 }
 
 /// A kind of step without its details.
@@ -169,6 +227,13 @@ enum Card {
     GhOst,
     Truncate,
     ExchangePartition,
+    RenameColumn,
+    DropColumn,
+    WidenColumn,
+    ConvertColumn,
+    MakeTable,
+    Cascade,
+    ChangeByText,
     PauseLanes,
     RestartAll,
     Reconcile,
@@ -178,7 +243,7 @@ enum Card {
 
 const OF_DAEMONS: [Card; 3] = [Card::KillDaemon, Card::KillDaemon, Card::FreezeDaemon];
 /// A kind that stands here more than once comes more often.
-const OF_GROUND: [Card; 15] = [
+const OF_GROUND: [Card; 22] = [
     Card::KillServer,
     Card::KillServer,
     Card::KillServer,
@@ -189,6 +254,13 @@ const OF_GROUND: [Card; 15] = [
     Card::GhOst,
     Card::Truncate,
     Card::ExchangePartition,
+    Card::RenameColumn,
+    Card::DropColumn,
+    Card::WidenColumn,
+    Card::ConvertColumn,
+    Card::MakeTable,
+    Card::Cascade,
+    Card::ChangeByText,
     Card::PauseLanes,
     Card::RestartAll,
     Card::Reconcile,
@@ -279,6 +351,13 @@ impl Plan {
             Card::ExchangePartition => {
                 Step::ExchangePartition { table: self.table(), time: self.up_to(GAP_MAX) }
             }
+            Card::RenameColumn => Step::RenameColumn { table: self.users(), time: self.up_to(GAP_MAX) },
+            Card::DropColumn => Step::DropColumn { table: self.users(), time: self.up_to(GAP_MAX) },
+            Card::WidenColumn => Step::WidenColumn { table: self.users(), time: self.up_to(GAP_MAX) },
+            Card::ConvertColumn => Step::ConvertColumn { table: self.text(), time: self.up_to(GAP_MAX) },
+            Card::MakeTable => Step::MakeTable { table: self.users(), time: self.up_to(GAP_MAX) },
+            Card::Cascade => Step::Cascade { table: self.unreplicated() },
+            Card::ChangeByText => Step::ChangeByText { table: self.users() },
             Card::PauseLanes => self.pause_of_lanes(),
             Card::RestartAll => Step::RestartAll,
             Card::Reconcile => Step::Reconcile,
@@ -304,6 +383,21 @@ impl Plan {
 
     fn table(&mut self) -> usize {
         self.random.random_range(0..self.choices.tables)
+    }
+
+    /// Returns a table of users.
+    fn users(&mut self) -> usize {
+        self.random.random_range(0..self.choices.users)
+    }
+
+    /// Returns a table of users whose birthdays are text.
+    fn text(&mut self) -> usize {
+        self.choices.texts[self.random.random_range(0..self.choices.texts.len())]
+    }
+
+    /// Returns a table of users on a server without a replica.
+    fn unreplicated(&mut self) -> usize {
+        self.choices.unreplicated[self.random.random_range(0..self.choices.unreplicated.len())]
     }
 
     fn server(&mut self) -> &'static str {
@@ -338,6 +432,9 @@ mod tests {
             daemons: 3,
             servers: vec!["source-a", "source-b", "target"],
             tables: 20,
+            users: 10,
+            texts: vec![2, 7],
+            unreplicated: vec![5, 6, 7, 8, 9],
             projections: vec!["birthday", "mapping"],
             sources: vec!["source-a", "source-b"],
         }
@@ -358,7 +455,7 @@ mod tests {
     fn each_kind_comes_before_any_comes_again_and_a_run_fails_over_once() {
         for seed in 0..50 {
             for (mut plan, count) in
-                [(Plan::of_ground(seed, choices()), 12), (Plan::of_daemons(seed, choices()), 2)]
+                [(Plan::of_ground(seed, choices()), 19), (Plan::of_daemons(seed, choices()), 2)]
             {
                 let mut kinds = BTreeSet::new();
                 while plan.owes_a_kind() {

@@ -10,9 +10,11 @@ use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification, topologies,
 };
 use anabranch_demo::{
-    Connection, DemoError, Endpoint, Load, Pace, RedisServer, Result, SearchServer, SourceTable, Topology,
+    BirthdayType, Connection, DemoError, Endpoint, Load, Pace, RedisServer, Result, SearchServer,
+    SourceTable, Topology,
 };
 use anabranch_schemas::celebration::Calendar;
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Layout, Options, ReservedPort, Server, ServerSpec, Stack};
 use tokio::time::Instant;
@@ -30,6 +32,8 @@ pub const BEGINS_ANEW: &str = "source-b";
 /// The replica of [`FAILS_OVER`].
 pub const STANDBY: &str = "standby";
 pub const TARGET: &str = "target";
+/// Names of the captured column of users: the second one is that of a rename that is rolled out.
+pub const NAMES: [&str; 2] = ["birthday", "birth_date"];
 /// Alias of the index of devices.
 const INDEX: &str = "serials";
 const DAEMONS: usize = 3;
@@ -115,18 +119,28 @@ impl Site {
         if self.audits.iter().any(|audit| matches!(audit.layer, Layer::Documents(_))) {
             servers.push("search");
         }
+        let tables = self.tables();
+        // Users come first.
+        let users: Vec<_> = tables.iter().take_while(|(_, table)| table.entity == Entity::User).collect();
+        let numbers = |is_wanted: fn(&Endpoint, SourceTable) -> bool| -> Vec<usize> {
+            let wanted = users.iter().enumerate().filter(|(_, (server, table))| is_wanted(server, *table));
+            wanted.map(|(number, _)| number).collect()
+        };
         let is_projection = |audit: &&Verification| !matches!(audit.layer, Layer::Cache(_));
         Choices {
             daemons: DAEMONS,
             servers,
-            tables: self.tables().len(),
+            tables: tables.len(),
+            users: users.len(),
+            texts: numbers(|_, table| BirthdayType::of(table) == BirthdayType::Text),
+            unreplicated: numbers(|server, _| server.name == BEGINS_ANEW),
             projections: self.audits.iter().filter(is_projection).map(Verification::name).collect(),
             sources: vec![FAILS_OVER, BEGINS_ANEW],
         }
     }
 
     /// Returns every captured table with its present server.
-    fn tables(&self) -> Vec<(Endpoint, SourceTable)> {
+    pub fn tables(&self) -> Vec<(Endpoint, SourceTable)> {
         let of = |topology: &Topology| -> Vec<(Endpoint, SourceTable)> {
             let with_server = |table| (topology.sources[topology.source_of(table)].clone(), table);
             topology.source_tables().map(with_server).collect()
@@ -162,6 +176,12 @@ impl Site {
 
     /// Runs `anabranch …` until it succeeds; returns its standard output.
     pub async fn command(&self, arguments: &[&str]) -> Result<String> {
+        let output = self.command_unless(arguments, None).await?;
+        Ok(output.expect("no refusal ends it"))
+    }
+
+    /// Does the same; returns `None` as soon as a command that failed prints this refusal.
+    pub async fn command_unless(&self, arguments: &[&str], refusal: Option<&str>) -> Result<Option<String>> {
         let deadline = Instant::now() + COMMAND_MAX;
         loop {
             let ended = tokio::time::timeout_at(deadline, self.fleet.commands().run(arguments)).await;
@@ -169,12 +189,15 @@ impl Site {
                 Ok(finished) => {
                     let finished = finished?;
                     if finished.status.success() {
-                        return Ok(finished.stdout);
+                        return Ok(Some(finished.stdout));
                     }
                     (finished.status.to_string(), finished.stdout + &finished.stderr)
                 }
                 Err(_) => ("it ran on".to_owned(), String::new()),
             };
+            if refusal.is_some_and(|refusal| output.contains(refusal)) {
+                return Ok(None);
+            }
             if Instant::now() >= deadline {
                 let (command, seconds) = (arguments.join(" "), COMMAND_MAX.as_secs());
                 return Err(DemoError::CommandFailed { command, seconds, status, output });
@@ -296,9 +319,15 @@ fn configure(stack: &Stack, audits: &[Verification], port: u16, number: usize) -
     configuration.name = NAME.to_owned();
     configuration.http_port = port;
     let draft = configuration.write(stack)?;
+    let failed = |action| {
+        let path = draft.clone();
+        move |source| DemoError::File { action, path, source }
+    };
+    let text = fs::read_to_string(&draft).map_err(failed("read"))?;
+    let users = "sharding_column = \"user_name\"\n";
+    let with_names = format!("{users}columns = {{ birthday = {NAMES:?} }}\n");
+    fs::write(&draft, text.replace(users, &with_names)).map_err(failed("write"))?;
     let file = draft.with_file_name(format!("{NAME}-{number}.toml"));
-    match fs::rename(&draft, &file) {
-        Ok(()) => Ok(file),
-        Err(source) => Err(DemoError::File { action: "rename", path: draft, source }),
-    }
+    fs::rename(&draft, &file).map_err(failed("rename"))?;
+    Ok(file)
 }

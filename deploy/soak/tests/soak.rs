@@ -8,7 +8,7 @@ const SECONDS_MAX: &str = "2460";
 /// Exit code of `timeout` (coreutils) when the time is over.
 const LATE: i32 = 124;
 /// Every kind of step, as the summary names it.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 21] = [
     "daemon-killed",
     "daemon-frozen",
     "server-killed",
@@ -18,6 +18,13 @@ const KINDS: [&str; 14] = [
     "swapped-under-lock",
     "table-truncated",
     "partition-exchanged",
+    "column-renamed",
+    "column-dropped",
+    "column-widened",
+    "characters-converted",
+    "table-made",
+    "rows-cascaded",
+    "changed-by-text",
     "lanes-paused",
     "all-restarted",
     "reconciled",

@@ -5,8 +5,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StackError};
-use crate::programs::{MARIADB_11, MYSQL};
 
+/// Name of the MySQL programs in errors.
+pub(crate) const MYSQL: &str = "MySQL";
+/// Name of the MariaDB 11.8 programs in errors.
+pub(crate) const MARIADB_11: &str = "MariaDB 11.8";
 const NATS_STORE_BYTES: u64 = 10 * 1024 * 1024 * 1024;
 /// Heap for some hundred thousand documents; 256 MiB also start.
 const SEARCH_HEAP_MIB: u32 = 512;

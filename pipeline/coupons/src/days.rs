@@ -54,7 +54,7 @@ impl DayRun {
             version: rules.version(),
             rules,
             revision,
-            sweep: revision,
+            sweeps: vec![revision],
             frozen: 0,
             cursor: Cursor::default(),
             count: 0,
@@ -221,32 +221,48 @@ pub fn join(ledger: &mut RunLedger, member: Member) {
     }
 }
 
-/// Begins to sweep an open run; returns `None` for any other.
-pub fn begin_sweep(ledger: &mut RunLedger, sweep: Unique) -> Option<DayRun> {
-    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen > 0)?;
-    run.sweep = sweep;
-    Some(run.clone())
+/// A reading of all members of a run, under a number of its own. Sweeps of several passes may overlap.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sweep {
+    pub number: Unique,
+    /// The run when the sweep began.
+    pub run: DayRun,
 }
 
-/// Gives a sweep a new number, after it found every member done; returns `None` if the run knows another sweep.
-pub fn continue_sweep(ledger: &mut RunLedger, swept: &DayRun, sweep: Unique) -> Option<DayRun> {
-    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.sweep == swept.sweep)?;
-    run.sweep = sweep;
-    Some(run.clone())
+impl Sweep {
+    /// Returns whether the run is open and knows this sweep.
+    fn is_of(&self, run: &DayRun) -> bool {
+        !run.is_closed && run.sweeps.contains(&self.number)
+    }
+}
+
+/// Begins to sweep an open run, beside any other sweep; returns `None` for a run that is not open.
+pub fn begin_sweep(ledger: &mut RunLedger, number: Unique) -> Option<Sweep> {
+    let run = ledger.run.as_mut().filter(|run| !run.is_closed && run.frozen > 0)?;
+    run.add_sweep(number);
+    Some(Sweep { number, run: run.clone() })
+}
+
+/// Gives a sweep a new number, after it found every member done; returns `None` if the run does not know the sweep.
+pub fn continue_sweep(ledger: &mut RunLedger, swept: &Sweep, number: Unique) -> Option<Sweep> {
+    let run = ledger.run.as_mut().filter(|run| swept.is_of(run))?;
+    run.sweeps.retain(|known| *known != swept.number);
+    run.add_sweep(number);
+    Some(Sweep { number, run: run.clone() })
 }
 
 /// Returns whether a run in which a sweep found every member done may be closed.
 ///
 /// `register` was read after the members were. A ledger with other tokens, or without the sweep, was restored
 /// meanwhile.
-pub fn may_close(ledger: &RunLedger, swept: &DayRun, register: Unique) -> bool {
+pub fn may_close(ledger: &RunLedger, swept: &Sweep, register: Unique) -> bool {
     let is_restored = Chain::of(ledger.tokens, register) == Chain::Restored;
-    let is_open = |run: &DayRun| !run.is_closed && run.sweep == swept.sweep;
-    swept.frozen == WAVES && !is_restored && ledger.run.as_ref().is_some_and(is_open)
+    let is_known = ledger.run.as_ref().is_some_and(|run| swept.is_of(run));
+    swept.run.frozen == WAVES && !is_restored && is_known
 }
 
 /// Closes a run that [`may_close`]; returns whether it did.
-pub fn close(ledger: &mut RunLedger, swept: &DayRun, register: Unique) -> bool {
+pub fn close(ledger: &mut RunLedger, swept: &Sweep, register: Unique) -> bool {
     let may_close = may_close(ledger, swept, register);
     if let Some(run) = ledger.run.as_mut().filter(|_| may_close) {
         run.is_closed = true;

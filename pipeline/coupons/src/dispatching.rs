@@ -14,8 +14,8 @@ use jiff::civil::Date;
 use tokio::time::Instant;
 
 use crate::days::{
-    Fence, MemberNeed, begin, begin_sweep, close, continue_sweep, end_wave, is_held, join, may_close, need,
-    rely, take_over,
+    Fence, MemberNeed, Sweep, begin, begin_sweep, close, continue_sweep, end_wave, is_held, join, may_close,
+    need, rely, take_over,
 };
 use crate::freezing::{self, Wave};
 use crate::issuing::Chain;
@@ -111,7 +111,10 @@ pub async fn begin_days<L: Ledger, U: Clock + Uniques>(
         begin(l, programme, own_clock, revision);
         l.open.clone()
     };
-    ledger.with_programme(&programme.name, begin).await
+    failpoints::reach("coupons-before-begin").await;
+    let open = ledger.with_programme(&programme.name, begin).await?;
+    failpoints::reach("coupons-after-begin").await;
+    Ok(open)
 }
 
 /// Returns a run and the present counts of its members in the ledger; `None` for a day without a run.
@@ -197,12 +200,13 @@ where
                 days.push(DayPassed { day: key.day, frozen: 0, is_waiting, report, is_closed: false });
                 return Ok(());
             }
-            let sweep = self.process.fresh();
-            let Some(run) = self.ledger.with_run(key, &[], |l| begin_sweep(l, sweep)).await? else {
-                return unfrozen;
-            };
-            let unproven = run.unproven_tables(key.day, now, reconciled.as_ref());
-            let swept = self.sweep(key, &run, has_frozen, unproven, reports).await;
+            let number = self.process.fresh();
+            failpoints::reach("coupons-before-sweep").await;
+            let begun = self.ledger.with_run(key, &[], |l| begin_sweep(l, number)).await?;
+            failpoints::reach("coupons-after-sweep").await;
+            let Some(begun) = begun else { return unfrozen };
+            let unproven = begun.run.unproven_tables(key.day, now, reconciled.as_ref());
+            let swept = self.sweep(key, &begun, has_frozen, unproven, reports).await;
             return unfrozen.and(swept.map(|day| days.push(day)));
         }
     }
@@ -264,11 +268,12 @@ where
     async fn sweep(
         &self,
         key: &RunKey,
-        run: &DayRun,
+        begun: &Sweep,
         has_frozen: bool,
         unproven: Option<&BTreeSet<ShardId>>,
         reports: &impl DayReports,
     ) -> Result<DayPassed, Fault> {
+        let run = &begun.run;
         let (mut report, mut after, mut open) = (Report::default(), None, 0u64);
         let mut lacking = UnpublishedMembers { key, wave: run.frozen, parts: BTreeMap::new() };
         let mut has_room = true;
@@ -303,7 +308,7 @@ where
         failpoints::reach("coupons-before-publish").await;
         has_room = has_room && self.publish(&lacking.rest()).await?;
         failpoints::reach("coupons-after-publish").await;
-        let is_closed = self.finish(key, run, open == 0, &mut report, reports).await?;
+        let is_closed = self.finish(key, begun, open == 0, &mut report, reports).await?;
         tracing::debug!(day = %key.day, has_frozen, open, has_room, is_closed, "the day was swept");
         Ok(DayPassed { day: key.day, frozen: run.frozen, is_waiting: false, report, is_closed })
     }
@@ -325,15 +330,18 @@ where
     async fn finish(
         &self,
         key: &RunKey,
-        swept: &DayRun,
+        swept: &Sweep,
         is_done: bool,
         report: &mut Report,
         reports: &impl DayReports,
     ) -> Result<bool, Fault> {
-        let confirmed = if is_done && swept.frozen == WAVES { self.confirm(key, swept).await? } else { None };
-        let (swept, is_done) = confirmed.as_ref().map_or((swept, false), |(run, counts)| {
+        let confirmed = match is_done && swept.run.frozen == WAVES {
+            true => self.confirm(key, swept).await?,
+            false => None,
+        };
+        let (swept, is_done) = confirmed.as_ref().map_or((swept, false), |(sweep, counts)| {
             *report = counts.clone();
-            (run, true)
+            (sweep, true)
         });
         let register = self.register.read().await?;
         let compare = |l: &mut RunLedger| (l.run.clone(), is_done && may_close(l, swept, register));
@@ -341,7 +349,7 @@ where
         let Some(run) = run else { return Ok(false) };
         report.eligible = run.count;
         // If another process has frozen a wave since, these counts are not those of the run.
-        if run.frozen == swept.frozen {
+        if run.frozen == swept.run.frozen {
             let run = DayRun { is_closed: run.is_closed || is_last, ..run };
             reports.keep(key, &run, report).await?;
         }
@@ -358,19 +366,21 @@ where
     ///
     /// A ledger that was restored to a copy from within the sweep has the number of that sweep, and may lack what the
     /// sweep read. A copy from within this reading has all that the sweep found.
-    async fn confirm(&self, key: &RunKey, swept: &DayRun) -> Result<Option<(DayRun, Report)>, Fault> {
-        let sweep = self.process.fresh();
-        let confirmed = self.ledger.with_run(key, &[], |l| continue_sweep(l, swept, sweep)).await?;
-        let Some(run) = confirmed else { return Ok(None) };
+    async fn confirm(&self, key: &RunKey, swept: &Sweep) -> Result<Option<(Sweep, Report)>, Fault> {
+        let number = self.process.fresh();
+        failpoints::reach("coupons-before-confirm").await;
+        let continued = self.ledger.with_run(key, &[], |l| continue_sweep(l, swept, number)).await?;
+        failpoints::reach("coupons-after-confirm").await;
+        let Some(sweep) = continued else { return Ok(None) };
         let (mut report, mut after) = (Report::default(), None);
         loop {
             let page_began = Instant::now();
             let (now, page) = self.ledger.member_states(key, after, SWEEP_ROWS).await?;
-            let Some(last) = page.last() else { return Ok(Some((run, report))) };
+            let Some(last) = page.last() else { return Ok(Some((sweep, report))) };
             after = Some(last.member);
             for member_state in &page {
                 report.add(member_state, key.day);
-                let is_done = need(member_state, key.day, run.frozen, now) == MemberNeed::Nothing;
+                let is_done = need(member_state, key.day, sweep.run.frozen, now) == MemberNeed::Nothing;
                 if !(is_done && member_state.is_member) {
                     return Ok(None);
                 }

@@ -198,10 +198,12 @@ where
         let (called, mut batch): (Vec<_>, Vec<_>) =
             batch.into_iter().partition(|(_, taken)| taken.may_have_called);
         let keys: Vec<_> = called.iter().map(|(_, taken)| taken.key.clone()).collect();
+        failpoints::reach("coupons-before-ask").await;
         let known = self.coupons.knows(&keys).await.unwrap_or_else(|fault| {
             tracing::warn!(%fault, "the coupon system did not answer the query for the outcome of earlier calls");
             Vec::new()
         });
+        failpoints::reach("coupons-after-ask").await;
         if known.len() != keys.len() {
             // These members wait; the others go on.
             ends.later.extend(called.iter().map(|(candidate, _)| candidate.member));
@@ -227,6 +229,7 @@ where
             unknown.iter().map(denied).collect()
         });
         let left: Vec<Result<(), MessageEnd>> = left.await?;
+        failpoints::reach("coupons-after-learned").await;
         ends.give(&given);
         let left = going_on(unknown, left, ends, |(candidate, _)| candidate.member);
         batch.extend(left.into_iter().map(|(reserved, ())| reserved));

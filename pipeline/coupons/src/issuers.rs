@@ -129,7 +129,11 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
             let Ok(issued) = issued else { continue };
             if issued.iter().all(Result::is_err) {
                 *known = Some(register);
-            } else if self.register.swap(register, token).await? {
+                return Ok(issued);
+            }
+            let is_moved = self.register.swap(register, token).await?;
+            failpoints::reach("coupons-after-swap").await;
+            if is_moved {
                 *known = Some(token);
             } else if !self.is_registered(run, batch, &issued).await? {
                 return Ok(issued.into_iter().map(|issued| issued.and(Err(MessageEnd::Later))).collect());

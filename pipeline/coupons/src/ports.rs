@@ -106,8 +106,15 @@ pub trait Ledger: Send + Sync {
 
     fn tokens(&self) -> impl Future<Output = Result<LedgerTokens, Fault>> + Send;
 
-    /// Begins a new chain of tokens, after a person has decided about the coupons that a restored ledger lacks.
-    fn begin_tokens(&self, token: Unique) -> impl Future<Output = Result<(), Fault>> + Send;
+    /// Returns the time of the last issue by the server's clock; `None` for a ledger that does not know it.
+    fn issued_at(&self) -> impl Future<Output = Result<Option<Timestamp>, Fault>> + Send;
+
+    /// Begins a new chain of tokens, which is no issue; returns `false` when the last token is not the expected one.
+    fn begin_tokens(
+        &self,
+        expected: Unique,
+        token: Unique,
+    ) -> impl Future<Output = Result<bool, Fault>> + Send;
 }
 
 /// The latest token of the ledger, kept outside of its server: a register of the log.
@@ -229,6 +236,22 @@ impl Answer {
     }
 }
 
+/// A coupon that was given, as the coupon system's statement names it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gift {
+    pub key: CouponKey,
+    pub coupon: Arc<str>,
+    pub given_at: Timestamp,
+}
+
+/// A page of the coupon system's statement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GiftPage {
+    pub gifts: Vec<Gift>,
+    /// The position of the next page; `None` on the last one.
+    pub next: Option<u64>,
+}
+
 /// The system that gives out coupons. It remembers keys for a set time.
 pub trait CouponSystem: Send + Sync {
     /// A connection; the other side closes it before [`crate::records::ATTEMPT_TIMEOUT`] is over.
@@ -251,6 +274,14 @@ pub trait CouponSystem: Send + Sync {
 
     /// Returns for each key, in order, whether the system knows it, so that the coupon was given.
     fn knows(&self, keys: &[CouponKey]) -> impl Future<Output = Result<Vec<bool>, Fault>> + Send;
+
+    /// Returns a page of the coupons that were given since a time, in the order of giving, also those of forgotten
+    /// keys. The first page is at 0. `None`: the system has no such statement.
+    fn statement(
+        &self,
+        since: Timestamp,
+        position: u64,
+    ) -> impl Future<Output = Result<Option<GiftPage>, Fault>> + Send;
 }
 
 /// The chain of signed reports.

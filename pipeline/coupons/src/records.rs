@@ -61,6 +61,8 @@ pub fn part(user: u64) -> u64 {
 
 /// Waves of a run: midnight, noon, and the catch-up after the next reconciliation.
 pub const WAVES: u8 = 3;
+/// Numbers of sweeps that a run keeps, at most.
+pub const SWEEPS_MAX: usize = 16;
 /// The wave of a refusal that no later wave judges again, and of messages that a person sends.
 pub const LAST_WORD: u8 = u8::MAX;
 
@@ -296,8 +298,9 @@ pub struct DayRun {
     pub version: Option<ProgrammeVersion>,
     /// The revision of the present freeze; each new freezer changes it, and older freezers are refused.
     pub revision: Unique,
-    /// The number of the present sweep; each new sweep changes it, and only the present one closes the run.
-    pub sweep: Unique,
+    /// The numbers of the last sweeps, at most [`SWEEPS_MAX`], the newest last. A sweep whose number is missing closes
+    /// no run: the ledger was restored, or too many sweeps have begun since.
+    pub sweeps: Vec<Unique>,
     /// Waves that were frozen completely.
     pub frozen: u8,
     pub cursor: Cursor,
@@ -314,6 +317,13 @@ pub struct DayRun {
 }
 
 impl DayRun {
+    /// Adds the number of a sweep that begins, and forgets the oldest one if there are too many.
+    pub(crate) fn add_sweep(&mut self, number: Unique) {
+        let excess = (self.sweeps.len() + 1).saturating_sub(SWEEPS_MAX);
+        self.sweeps.drain(..excess);
+        self.sweeps.push(number);
+    }
+
     /// Returns the birthdays of a day by this run's rules.
     pub fn birthdays(&self, day: Date) -> Vec<Birthday> {
         celebrated(day, &self.rules.calendars, self.rules.leap_day).into_iter().map(|c| c.birthday).collect()

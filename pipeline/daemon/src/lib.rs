@@ -25,9 +25,11 @@ pub mod roles;
 mod runbook;
 pub mod settings;
 pub mod sharing;
+pub mod task_names;
 pub mod tasks;
 pub mod telemetry;
 pub mod trace;
+pub mod uuid_orders;
 pub mod watchdog;
 pub mod wiring;
 

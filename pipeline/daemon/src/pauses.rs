@@ -46,9 +46,20 @@ impl Pause {
 }
 
 impl Pauses {
-    /// Parses the value of the register; an unreadable value counts as no pauses.
-    fn of(text: &str) -> Self {
-        serde_json::from_str(text).unwrap_or_default()
+    /// Parses the value of the register. A value that cannot be read is a fault: lanes that are paused for a restore of
+    /// their target would begin in the middle of it.
+    fn of(text: &str) -> Result<Self, Fault> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        serde_json::from_str(text).map_err(|error| {
+            Fault::new(Code::LogForeign, format!("register {KEY}"), "its value is no list of pauses")
+                .needs("a bucket that only Anabranch writes")
+                .remedy(
+                    "see log-foreign in the runbook; until then paused lanes stay paused, and no lane begins",
+                )
+                .caused_by(error)
+        })
     }
 
     /// Returns the pause of a lane.
@@ -107,7 +118,7 @@ impl Pauses {
 
 /// Reads the pauses of an installation.
 pub async fn read(registers: &impl Registers) -> Result<Pauses, Fault> {
-    Ok(Pauses::of(&registers.read(KEY).await?.value))
+    Pauses::of(&registers.read(KEY).await?.value)
 }
 
 /// Pauses the lanes of a projection; returns whether they were not paused in the same way before.
@@ -143,7 +154,7 @@ pub async fn forget_source(registers: &impl Registers, source: &str) -> Result<u
 async fn change<T>(registers: &impl Registers, change: impl Fn(&mut Pauses) -> T) -> Result<T, Fault> {
     again(async || {
         let known = registers.read(KEY).await?;
-        let mut pauses = Pauses::of(&known.value);
+        let mut pauses = Pauses::of(&known.value)?;
         let changed = change(&mut pauses);
         let text = serde_json::to_string(&pauses).expect("numbers and texts are always JSON");
         registers.compare_and_set(KEY, &known, text).await?;
@@ -203,6 +214,7 @@ pub fn new(projection: &str, source: Option<&str>, reason: Option<&str>, by: Str
 mod tests {
     use std::time::Duration;
 
+    use anabranch_pipeline::ports::Register;
     use anabranch_pipeline::supervise::{Supervisor, TaskState, TaskStates};
 
     use super::*;
@@ -258,7 +270,34 @@ mod tests {
         assert_eq!(pauses.end("birthday", None), 1);
         assert_eq!(pauses.of_lane(&lane("birthday", "a")), None);
         let written = serde_json::to_string(&pauses).unwrap();
-        assert_eq!(Pauses::of(&written), pauses);
-        assert_eq!(Pauses::of("no register"), Pauses::default());
+        assert_eq!(Pauses::of(&written).unwrap(), pauses);
+        assert_eq!(Pauses::of("").unwrap(), Pauses::default(), "no lane was ever paused");
+    }
+
+    /// A bucket in which the register is damaged.
+    struct Damaged;
+
+    impl Registers for Damaged {
+        async fn read(&self, _: &str) -> Result<Register, Fault> {
+            Ok(Register { value: "{\"pauses\":[{\"projectio".to_owned(), revision: 7 })
+        }
+
+        async fn compare_and_set(&self, key: &str, _: &Register, _: String) -> Result<Register, Fault> {
+            panic!("register {key} is written over")
+        }
+    }
+
+    #[tokio::test]
+    async fn a_damaged_register_of_pauses_is_a_fault_and_no_command_writes_over_it() {
+        let faults = [
+            read(&Damaged).await.unwrap_err(),
+            super::pause(&Damaged, &pause("mapping", None)).await.unwrap_err(),
+            resume(&Damaged, "birthday", None).await.unwrap_err(),
+            forget_source(&Damaged, "a").await.unwrap_err(),
+        ];
+        for fault in faults {
+            assert_eq!(fault.code(), Code::LogForeign, "{fault}");
+            assert!(fault.to_string().contains("register pauses"), "{fault}");
+        }
     }
 }

@@ -16,8 +16,8 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::coupons;
-use crate::observe::{cache_task, lane_task, lanes, reader_task, sweep_task};
-use crate::wiring::Wiring;
+use crate::task_names::{MINT_TASK, cache_task, lane_task, reader_task, sweep_task};
+use crate::wiring::{Wiring, lanes};
 
 /// The key of the register.
 const KEY: &str = "restarts";
@@ -86,7 +86,7 @@ pub fn require_task(wiring: &Wiring, task: &str) -> Result<(), Fault> {
     names.extend(config.caches.iter().map(|cache| cache_task(&cache.name)));
     names.extend(wiring.all_documents().map(|documents| sweep_task(&documents.projection)));
     names.extend(wiring.retaining_projections().map(sweep_task));
-    names.extend([crate::reconciliations::SCHEDULED, crate::tasks::MINT_TASK].map(str::to_owned));
+    names.extend([crate::reconciliations::SCHEDULED, MINT_TASK].map(str::to_owned));
     if config.coupon_system.is_some() {
         let programmes = coupons::programmes(config).unwrap_or_default();
         names.extend(programmes.iter().map(|programme| coupons::dispatcher_task(&programme.name)));

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::early::EarlyTables;
-use crate::observe::sweep_task;
+use crate::task_names::sweep_task;
 use crate::wiring::{DerivedStore, SweepPlace, Wiring};
 
 /// Rows that a step examines, and removes at most: a few dozen transactions, each of some milliseconds.

@@ -60,9 +60,8 @@ pub fn names(roles: &[Role]) -> String {
 mod tests {
     use super::*;
     use crate::coupons::{GRANTER_TASK, dispatcher_task};
-    use crate::observe::{cache_task, lane_task, reader_task, sweep_task};
     use crate::reconciliations::SCHEDULED;
-    use crate::tasks::MINT_TASK;
+    use crate::task_names::{MINT_TASK, cache_task, lane_task, reader_task, sweep_task};
 
     #[test]
     fn each_task_belongs_to_the_role_that_starts_it() {

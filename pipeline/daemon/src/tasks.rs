@@ -22,15 +22,13 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::uuids::UuidOrders;
-use crate::observe::{cache_task, lane_task, reader_task, sweep_task};
 use crate::pauses::{KnownPauses, Pause};
 use crate::sharing::{self, Yields};
+use crate::task_names::{MINT_TASK, cache_task, lane_task, reader_task, sweep_task};
+use crate::uuid_orders::UuidOrders;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
-/// Name of the task that gives out uuids, and the beginning of its leases' names.
-pub const MINT_TASK: &str = "uuids";
 /// Wait for a machine number; a free one is taken well within it.
 const MACHINE_NUMBER_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two sweeps of tombstones, which have an age of hours.

@@ -22,29 +22,33 @@ use crate::observe::Observatory;
 use crate::observe::exposition::Exposition;
 use crate::wiring::{PoolName, PoolUse, pool_uses};
 
-/// Buckets from a lone change or an answer out of memory to a flush of 20,000 rows on a busy server.
-const SECONDS: [f64; 13] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0];
+/// Buckets from a lone change or an answer out of memory to an operator's request, or a flush on a server that stands
+/// still.
+pub const SECONDS: [f64; 16] =
+    [0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
 /// Time between two folds of histograms, which keep raw samples: without folds they grow when no scrape comes.
 pub const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Buckets from a change in a quiet moment to one that waited through an outage.
 const VISIBLE_SECONDS: [f64; 16] =
     [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 7200.0];
-/// Buckets from round trips of the log to a server that stands still; few, because each source has them.
-const LOG_WAIT_SECONDS: [f64; 3] = [0.01, 0.1, 1.0];
+/// Buckets from round trips of the log to a server that stands still; few, because each source has them, and each
+/// projection of a target.
+const WAIT_SECONDS: [f64; 3] = [0.01, 0.1, 1.0];
 /// Buckets of fill. The last below 1 tells full transactions from others: the last message may overfill one.
 const FILL: [f64; 8] = [0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.999, 2.0];
 /// Upper ends of the buckets of each histogram.
-const BUCKETS: [(&str, &[f64]); 6] = [
+const BUCKETS: [(&str, &[f64]); 7] = [
     (names::LANE_FLUSH_SECONDS, &SECONDS),
     (names::HTTP_REQUEST_SECONDS, &SECONDS),
     (names::LANE_VISIBLE, &VISIBLE_SECONDS),
     (names::LANE_READ_TO_VISIBLE, &VISIBLE_SECONDS),
     (names::LANE_FLUSH_FILL, &FILL),
-    (names::LOG_WAIT, &LOG_WAIT_SECONDS),
+    (names::LOG_WAIT, &WAIT_SECONDS),
+    (names::LANE_WAIT, &WAIT_SECONDS),
 ];
 /// Commit that the build names with `ANABRANCH_COMMIT`.
-const COMMIT: &str = match option_env!("ANABRANCH_COMMIT") {
+pub const COMMIT: &str = match option_env!("ANABRANCH_COMMIT") {
     Some(commit) => commit,
     None => "unknown",
 };

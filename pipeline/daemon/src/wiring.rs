@@ -45,7 +45,7 @@ pub use self::coupons::{
 pub use self::derived::{DerivedStore, Newest, RetiredDocument, RetiredTable, SweepPlace};
 pub use self::documents::Documents;
 pub use self::flux::{FluxIdentifiers, FluxSequence};
-pub use self::lane::LaneStore;
+pub use self::lane::{LaneStore, lanes};
 pub use self::operations::OperationRecords;
 pub use self::relations::RelationIndex;
 pub use anabranch_connectors::mysql::source::{

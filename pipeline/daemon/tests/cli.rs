@@ -485,3 +485,15 @@ fn a_key_that_is_no_text_is_refused_without_being_repeated() {
         assert!(said.starts_with("error: [lookup-malformed] the key") && !said.contains("secret"), "{said}");
     }
 }
+
+#[test]
+fn a_statement_is_taken_in_for_all_programmes_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (file, page) = (path("anabranch.toml"), path("page.json"));
+    let programme = "[[programmes]]\nname = 'cakes'\ncoupon = 'cake'\ntime_zone = 'UTC'\nleap_day = 'mar1'\n\
+                     [coupon_system]\nurl = 'https://coupons.example'\n";
+    fs::write(&file, format!("{EXAMPLE}\n{programme}")).unwrap();
+    let said = anabranch(&["--config", &file, "dispatch", "take-in", &page, "--programme", "cakes"]);
+    assert!(stderr(&said).contains("would leave out coupons of other programmes"), "{}", stderr(&said));
+}

@@ -4,7 +4,7 @@
 //! holds something unreadable. The only write here sets the register of the source. It holds an epoch above every known
 //! one, the next number, the id of the request, and the server with its end. Beside these it holds a record of who
 //! asked, when and why. The reader and the lanes do the rest by themselves, so a request that is cut off is done or
-//! not, and repeating it does no harm.
+//! not, and repeating it does no harm: a beginning that no reader has begun yet is not written again.
 //!
 //! The point is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
 //! a restore that wrote no binlog would have versions that no sweep reaches.
@@ -16,18 +16,23 @@ use anabranch_schemas::beginning::{Beginning, GapRecord};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::epochs::Epochs;
 use super::open::{present, reached, resume_at};
 use crate::error::{Code, Fault};
+use crate::failpoints;
 use crate::ports::{
-    BinlogPoint, BinlogStart, ChangeSource, Log, PROBE_REPLICA_SLOT, Registers, RowSource, SourceConnector,
+    BinlogPoint, BinlogStart, ChangeSource, Located, Log, PROBE_REPLICA_SLOT, Registers, RowSource,
+    SourceConnector,
 };
 use crate::records::{BatchBuilder, Progress};
 
-/// Time of a probe. A reader that meets no fault of its source within it runs well.
+/// Time of a probe, at least: a source may say a little later that it cannot be read on.
 pub(super) const PROBE: Duration = Duration::from_secs(5);
+/// Time of a probe, at most. An XA branch that waits for its decision, or a slow search for a GTID, can put what stops
+/// the reader far behind the point from which it reads.
+const PROBE_MAX: Duration = Duration::from_secs(1_800);
 /// Characters of the reason in a record, at most: the registers and the reports of reconciliations keep several.
 const WHY_MAX: usize = 300;
 /// Size of a batch that the probe reads and throws away.
@@ -48,6 +53,17 @@ pub struct BeginAnew<'a, S, L, M> {
     /// The person who asks, as `user@host`, and when, in milliseconds since the Unix epoch: for the record alone.
     pub who: String,
     pub at_ms: u64,
+}
+
+/// The end of a probe.
+#[derive(Debug)]
+pub(super) enum Probed {
+    /// The source cannot be read on, as its reader would find.
+    Stopped(Fault),
+    /// The source was read on to the end that the server had when the probe began.
+    Passed,
+    /// Time ran out: how far the source was read, and that end, if the server named one.
+    CutOff(Lsn, Option<Lsn>),
 }
 
 /// The part of a binlog that no reader reads, between two points.
@@ -84,7 +100,16 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             let (beginning, read) = (beginning.clone(), read_before(end.as_ref(), read));
             return Ok(Gap { read, why: None, beginning, is_repeated: true });
         }
-        let why = self.obstacle(&epochs, entry, lanes).await?.to_string();
+        let waiting = waiting(&epochs, end.as_ref());
+        let why = match (self.obstacle(&epochs, entry, lanes).await, waiting) {
+            (Ok(fault), _) => fault.to_string(),
+            // An earlier request was cut off after its write: the reader that stopped has not learned of it.
+            (Err(fault), Some(beginning)) if fault.code() == Code::BeginAnewRefused => {
+                let read = read_before(end.as_ref(), read);
+                return Ok(Gap { read, why: None, beginning, is_repeated: true });
+            }
+            (Err(fault), _) => return Err(fault),
+        };
         if lanes.iter().any(|lane| lane.rows > 0) {
             self.require_rows().await?;
         }
@@ -100,7 +125,10 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         if !is_rehearsal {
             let reached = read.as_ref().map(|(position, _)| *position);
             let record = self.record(&why, reached, (beginning.position, &beginning.server));
-            epochs.begin(Timeline { server: located.server, ..latest }, beginning.clone(), record).await?;
+            let latest = Timeline { server: located.server, ..latest };
+            failpoints::reach("begin-anew-before-register").await;
+            epochs.begin(latest, beginning.clone(), record).await?;
+            failpoints::reach("begin-anew-after-register").await;
         }
         Ok(Gap { read, why: Some(why), beginning, is_repeated: false })
     }
@@ -138,21 +166,42 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
                 .refused("no reader has read it yet")
                 .needs("nothing: its reader begins by itself"));
         };
-        let ended = match timeout(PROBE, self.probe(epochs.latest(), entry)).await {
-            Ok(fault) => fault,
-            Err(_) => {
-                if let Some(fault) = self.lost_to_lanes(epochs, lanes).await {
-                    return Ok(fault);
-                }
-                return Err(self
-                    .refused(format!("its binlog can be read on from {position}: nothing stops its reader"))
-                    .needs("nothing; `anabranch --config FILE refresh` reads tables again"));
+        let runs = match self.probe(epochs.latest(), entry).await {
+            Probed::Stopped(fault) if is_mended(fault.code()) => return Ok(fault),
+            Probed::Stopped(fault) => return Err(fault),
+            runs => runs,
+        };
+        match self.lost_to_lanes(epochs, lanes).await {
+            Some(fault) => Ok(fault),
+            None => Err(self.runs(position, &runs)),
+        }
+    }
+
+    /// Returns the refusal for a source that a probe read on from `position` without a fault.
+    pub(super) fn runs(&self, position: Lsn, probed: &Probed) -> Fault {
+        let minutes = PROBE_MAX.as_secs() / 60;
+        let found = match probed {
+            Probed::CutOff(at, Some(end)) => format!(
+                "its binlog was read on without a fault from {position} to {} within {minutes} minutes, and the \
+                 server's end was at {end}",
+                position.max(*at)
+            ),
+            Probed::CutOff(_, None) => {
+                format!(
+                    "the server did not begin to send its binlog from {position} within {minutes} minutes"
+                )
+            }
+            Probed::Stopped(_) | Probed::Passed => {
+                let found = format!("its binlog can be read on from {position}: nothing stops its reader");
+                return self
+                    .refused(found)
+                    .needs("nothing; `anabranch --config FILE refresh` reads tables again");
             }
         };
-        match is_mended(ended.code()) {
-            true => Ok(ended),
-            false => Err(ended),
-        }
+        self.refused(found).needs("a reader that stops within that time").remedy(
+            "let the reader of a running daemon read on until it stops or is at the server's end; then repeat the \
+             command",
+        )
     }
 
     /// Returns the fault if the server lacks changes that a lane has. The lane was further than a stream that lost its
@@ -170,17 +219,44 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         None
     }
 
-    /// Reads the source on from `entry` until that fails, and returns the fault.
-    pub(super) async fn probe(&self, latest: &Timeline, entry: BinlogStart) -> Fault {
+    /// Reads the source on from `entry`, until that fails or the server's present end is passed.
+    pub(super) async fn probe(&self, latest: &Timeline, entry: BinlogStart) -> Probed {
         let mut batch = BatchBuilder::new(PROBE_BYTES, Lsn::ZERO, resume_of(&entry));
-        let mut source = match self.connector.open(entry, latest, PROBE_REPLICA_SLOT).await {
-            Ok(source) => source,
-            Err(fault) => return fault,
-        };
+        let mut end = None;
+        match timeout(PROBE_MAX, self.read_on(latest, entry, &mut batch, &mut end)).await {
+            Ok(Ok(())) => Probed::Passed,
+            Ok(Err(fault)) => Probed::Stopped(fault),
+            Err(_) => Probed::CutOff(batch.position(), end),
+        }
+    }
+
+    /// Reads the source on up to the server's present end, which it sets, and then for the rest of [`PROBE`].
+    async fn read_on(
+        &self,
+        latest: &Timeline,
+        entry: BinlogStart,
+        batch: &mut BatchBuilder,
+        end: &mut Option<Lsn>,
+    ) -> Result<(), Fault> {
+        let earliest = Instant::now() + PROBE;
+        let mut source = self.connector.open(entry, latest, PROBE_REPLICA_SLOT).await?;
+        let epoch = latest.followed_by(source.server()).epoch;
+        let Located { position, resume, .. } = self.connector.locate(BinlogPoint::Latest, epoch).await?;
+        *end = Some(position);
+        // A stream that is entered by its transactions has no position before the next one.
+        let read = &batch.resume().gtid_set;
+        let is_at_end = !read.is_empty() && *read == resume.gtid_set;
+        while !is_at_end && batch.position() < position {
+            source.fill(batch).await?;
+            batch.take();
+        }
         loop {
-            if let Err(fault) = source.fill(&mut batch).await {
-                return fault;
+            let left = earliest.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
             }
+            let Ok(filled) = timeout(left, source.fill(batch)).await else { return Ok(()) };
+            filled?;
             batch.take();
         }
     }
@@ -213,6 +289,12 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
 pub(super) fn is_mended(code: Code) -> bool {
     matches!(code, Code::SourceServerChanged | Code::SourceDiverged | Code::BinlogGtidUnknown)
         || code.is_mended_by_reading()
+}
+
+/// Returns the registered beginning that the stream does not have yet.
+fn waiting<M: Registers>(epochs: &Epochs<'_, M>, end: Option<&Envelope>) -> Option<Beginning> {
+    let end = end?;
+    epochs.beginning().filter(|known| end.beginning < known.number).cloned()
 }
 
 fn resume_of(entry: &BinlogStart) -> ResumePoint {

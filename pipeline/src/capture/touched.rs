@@ -23,11 +23,12 @@ use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use tokio::time::timeout;
 
-use super::begin::{BeginAnew, PROBE, is_mended};
+use super::begin::{BeginAnew, PROBE, Probed, is_mended};
 use super::crossing::{Crossing, KnownCrossing};
 use super::epochs::Epochs;
 use super::open::{present, resume_at};
 use crate::error::{Class, Code, Fault};
+use crate::failpoints;
 use crate::ports::{
     ChangeSource, Log, LogEntry, LogMessage, LogReader, PROBE_REPLICA_SLOT, ReadFrom, Registers, RowSource,
     SourceConnector,
@@ -102,7 +103,9 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         let why = why.to_string();
         self.add_record(&mut crossing, &known, &why);
         if !is_rehearsal {
+            failpoints::reach("begin-anew-before-register").await;
             known.set(self.registers, &crossing).await?;
+            failpoints::reach("begin-anew-after-register").await;
         }
         Ok(Touched { crossing, why: Some(why), is_repeated: false })
     }
@@ -157,21 +160,15 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     /// Returns the fault by which the present server lacks what was read; refuses the request for any other state.
     async fn divergence(&self, latest: &Timeline, end: &Envelope) -> Result<Fault, Fault> {
         let entry = resume_at(&end.resume, end.position, &end.server);
-        match timeout(PROBE, self.probe(latest, entry)).await {
-            Ok(fault) if fault.code() == Code::SourceDiverged => Ok(fault),
-            Ok(fault) if is_mended(fault.code()) => Err(self
+        match self.probe(latest, entry).await {
+            Probed::Stopped(fault) if fault.code() == Code::SourceDiverged => Ok(fault),
+            Probed::Stopped(fault) if is_mended(fault.code()) => Err(self
                 .refused(format!("its reader stops with {}", fault.code()))
                 .needs("source-diverged: a server that has most of what was read")
                 .remedy(WHOLE)
                 .caused_by(fault)),
-            Ok(fault) => Err(fault),
-            Err(_) => {
-                let found =
-                    format!("its binlog can be read on from {}: nothing stops its reader", end.position);
-                Err(self
-                    .refused(found)
-                    .needs("nothing; `anabranch --config FILE refresh` reads tables again"))
-            }
+            Probed::Stopped(fault) => Err(fault),
+            runs => Err(self.runs(end.position, &runs)),
         }
     }
 
@@ -247,14 +244,14 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
     async fn require_readable(&self, latest: &Timeline, common: &LogEntry) -> Result<(), Fault> {
         let Envelope { resume, position, server, .. } = &common.envelope;
         match timeout(PROBE, self.probe(latest, resume_at(resume, *position, server))).await {
-            Ok(fault) => Err(self
+            Ok(Probed::Stopped(fault)) => Err(self
                 .refused(format!(
                     "the server cannot be read on from {position}, up to where it has everything"
                 ))
                 .needs("its binlog from there on")
                 .remedy(WHOLE)
                 .caused_by(fault)),
-            Err(_) => Ok(()),
+            Ok(Probed::Passed | Probed::CutOff(..)) | Err(_) => Ok(()),
         }
     }
 

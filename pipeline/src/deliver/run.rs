@@ -122,8 +122,8 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
     let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
-        meters.direct.set(f64::from(u8::from(feed.is_direct())));
-        let broken = match next_event(&mut feed, &window, &due, &mut refresher, &withdrawals, cancel).await? {
+        let event = next_event(&mut feed, &window, &due, &mut refresher, &withdrawals, &meters, cancel);
+        let broken = match event.await? {
             Event::Delivery(delivery) => {
                 let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
                 meters.unaccounted.set(window.counts().unaccounted() as f64);
@@ -234,19 +234,22 @@ async fn write_beside<S: RowSource>(
     refresher.write(window, store, project).await
 }
 
-/// Waits for the first event. Each branch is cancel safe.
+/// Waits for the first event, and records how long. Each branch is cancel safe.
 async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
     window: &LaneWindow,
     due: &Due,
     refresher: &mut Refresher<'_, S>,
     withdrawals: &Withdrawals<'_>,
+    meters: &Meters,
     cancel: &CancellationToken,
 ) -> Result<Event, Fault> {
     withdrawals.measure(window.progress());
     let is_direct = feed.is_direct();
+    meters.direct.set(f64::from(u8::from(is_direct)));
+    let began = Instant::now();
     let is_removal_due = !window.is_within_event() && Withdrawals::are_due(window.progress());
-    tokio::select! {
+    let event = tokio::select! {
         biased;
         () = cancel.cancelled() => Ok(Event::Cancelled),
         () = tokio::time::sleep_until(due.join_at), if is_direct => Ok(Event::JoinDue),
@@ -260,7 +263,9 @@ async fn next_event<R: LogReader, S: RowSource>(
         // The read comes first, so the next chunk is on its way while claims are removed.
         () = std::future::ready(()), if is_removal_due => Ok(Event::RemovalDue),
         () = tokio::time::sleep_until(due.check_at), if !window.has_moved() => Ok(Event::CheckDue),
-    }
+    };
+    meters.waits.record(began.elapsed().as_secs_f64());
+    event
 }
 
 /// Takes a message, and those that have arrived already, until the window is full or the feed is broken.
@@ -422,6 +427,7 @@ struct Meters {
     passed: Counter,
     overlapping: Counter,
     unaccounted: Gauge,
+    waits: Histogram,
     flushes: Counter,
     seconds: Histogram,
     fill: Histogram,
@@ -448,6 +454,7 @@ impl Meters {
             passed: passed("behind"),
             overlapping: passed("overlap"),
             unaccounted: gauge!(names::LANE_UNACCOUNTED, &labels),
+            waits: histogram!(names::LANE_WAIT, &labels[..2]),
             flushes: counter!(names::LANE_FLUSHES, &labels),
             seconds: histogram!(names::LANE_FLUSH_SECONDS, &labels[..2]),
             fill: histogram!(names::LANE_FLUSH_FILL, &labels[..2]),

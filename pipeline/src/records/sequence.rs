@@ -63,6 +63,11 @@ pub enum LeaseRefusal {
     ServerChanged {
         found: String,
     },
+    /// The server answers before a commit is on its disk, so a power cut could take the lease back.
+    Volatile {
+        /// Name and value of the setting.
+        setting: String,
+    },
     /// The counter's row is gone.
     Missing,
     /// The date lies too far from the server's.

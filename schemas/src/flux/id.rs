@@ -1,6 +1,6 @@
 //! The identifier of a payment document: 31 decimal digits in eleven parts.
 //!
-//! Reading, checking and writing allocate nothing. A [`Defect`] names the digits with their meaning, the value found
+//! Reading, checking and writing allocate nothing (`tests/allocations.rs`). A [`Defect`] names the digits with their meaning, the value found
 //! and the one expected. Digits are counted from 1. The reserved digits may be anything, and so may the business code,
 //! whose meaning is a setting. This module does not check whether a document lies where its identifier says.
 
@@ -325,6 +325,16 @@ impl FluxId {
     /// Returns the 31 digits as ASCII.
     pub fn digits(&self) -> [u8; DIGITS] {
         self.0.digits()
+    }
+
+    /// Returns the 31 digits as ASCII, given another identifier with its digits. If both differ in their sequence only,
+    /// as those of one lease do, the other digits are copied.
+    pub fn digits_beside(&self, (other, mut digits): (&Self, [u8; DIGITS])) -> [u8; DIGITS] {
+        if other.with_sequence(self.0.sequence) != Some(*self) {
+            return self.digits();
+        }
+        digits[SEQUENCE_AT..].copy_from_slice(&ascii(self.0.sequence));
+        digits
     }
 }
 

@@ -10,7 +10,7 @@ use anabranch_connectors::memory::{CallFault, MemoryCouponSystem};
 use anabranch_coupons::ports::{Answer, CouponSystem};
 use anabranch_coupons::records::{CouponKey, MEMBERS_MAX};
 use anabranch_demo::Faults;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 
 use crate::coupon_system::{WitnessGround, coupon, coupons, keys};
 use crate::nats::until;
@@ -123,6 +123,7 @@ on_twin_and_server!(Twin, Batched:
     a_forgotten_key_gives_another_coupon,
     an_expired_connection_sends_nothing,
     a_busy_system_does_nothing_and_works_again_after_its_pause,
+    the_statement_has_every_coupon_in_order_also_of_forgotten_keys,
 );
 
 on_server!(single, Single:
@@ -212,6 +213,25 @@ async fn a_forgotten_key_gives_another_coupon(ground: impl Ground) {
     assert_eq!(call(&ground, &[of_another_coupon(1)]).await, [Answer::Given]);
     assert_eq!(call(&ground, &coupons([1])).await, [Answer::Mismatch], "the key has the later coupon");
     assert_eq!((knows(&ground, [1]).await, ground.given().await), (vec![true], 2));
+}
+
+async fn the_statement_has_every_coupon_in_order_also_of_forgotten_keys(ground: impl Ground) {
+    let expected: Vec<_> = (0..5).flat_map(|call| coupons(call * 90..call * 90 + 90)).collect();
+    for call in expected.chunks(90) {
+        self::call(&ground, call).await;
+    }
+    ground.outlive_keys().await;
+    let (mut found, mut position, mut pages) = (Vec::new(), Some(0), 0);
+    while let Some(first) = position {
+        let page = ground.system().statement(Timestamp::UNIX_EPOCH, first).await.unwrap().unwrap();
+        found.extend(page.gifts.into_iter().map(|gift| (gift.key, gift.coupon)));
+        (position, pages) = (page.next, pages + 1);
+    }
+    assert!(pages > 1, "more coupons than a page holds");
+    assert_eq!(found, expected);
+    let future: Timestamp = "2999-01-01T00:00:00Z".parse().unwrap();
+    let later = ground.system().statement(future, 0).await.unwrap().unwrap();
+    assert!(later.gifts.is_empty(), "nothing was given since then");
 }
 
 async fn an_expired_connection_sends_nothing(ground: impl Ground) {

@@ -1,5 +1,7 @@
 //! The coupon ledger: one holder of a row, one issuer after another, and exact rereading of stored rows.
 
+mod sweeps;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_connectors::memory::MemoryLedger;
 use anabranch_connectors::mysql::ledger::{MySqlLedger, setup};
-use anabranch_coupons::days::{CohortPage, Fence, add_page, begin, begin_sweep, end_wave, take_over};
+use anabranch_coupons::days::{CohortPage, Fence, add_page, begin, end_wave, take_over};
 use anabranch_coupons::ports::Ledger;
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::{
@@ -22,6 +24,7 @@ use jiff::civil::{Date, date};
 use jiff::{SignedDuration, Timestamp, ToSpan};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use self::sweeps::expect_sweeps;
 use crate::derived::StoreSite;
 use crate::source::DatabaseKind;
 
@@ -171,8 +174,7 @@ async fn a_day_is_begun_frozen_and_swept(ground: impl Ground) {
     assert_eq!((stored.count, stored.frozen, stored.misplaced), (users.len() as u64, 1, 3));
     assert_eq!((&stored.rules, stored.revision), (&programme, Unique(8)));
     assert!(stored.is_after_barrier && !stored.is_closed);
-    let swept = ledger.with_run(&run, &[], |l| begin_sweep(l, Unique(u128::MAX))).await.unwrap().unwrap();
-    assert_eq!(swept, DayRun { sweep: Unique(u128::MAX), ..stored });
+    expect_sweeps(&ledger, &run, stored).await;
     let claims = ledger.with_users(&run, &[user], |l| l.users[&user].claims.clone()).await.unwrap();
     assert_eq!(
         claims[&Calendar::Solar],
@@ -452,6 +454,7 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
     let ledger = ground.ledger();
     let run = frozen(&ledger, hundred()).await;
     assert_eq!(ledger.tokens().await.unwrap(), LedgerTokens { latest: FIRST, before: None });
+    assert_eq!(ledger.issued_at().await.unwrap(), None);
     let issuers = (0..6u128).map(|issuer| {
         let (ledger, run) = (ledger.clone(), run.clone());
         tokio::spawn(async move {
@@ -483,6 +486,12 @@ async fn issuers_that_race_come_one_after_another(ground: impl Ground) {
         let rows = ledger.with_users(&run, &[*user], |l| l.users[user].rows.clone()).await.unwrap();
         assert_eq!(rows.values().map(|row| row.tries).collect::<Vec<_>>(), [5]);
     }
-    ledger.begin_tokens(Unique(5)).await.unwrap();
+    let latest = ledger.tokens().await.unwrap().latest;
+    let issued_at = ledger.issued_at().await.unwrap();
+    assert!(issued_at.is_some(), "an issue has its time");
+    assert!(!ledger.begin_tokens(FIRST, Unique(5)).await.unwrap(), "another token is the last one");
+    assert_eq!(ledger.tokens().await.unwrap().latest, latest);
+    assert!(ledger.begin_tokens(latest, Unique(5)).await.unwrap());
+    assert_eq!(ledger.issued_at().await.unwrap(), issued_at, "a new chain is no issue");
     assert_eq!(ledger.tokens().await.unwrap(), LedgerTokens { latest: Unique(5), before: None });
 }

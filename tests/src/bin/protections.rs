@@ -1,17 +1,19 @@
 //! `cargo protections`: takes out each protection in turn and shows that the suite notices.
 //!
-//! It works on a copy of the sources under `target/protections/` and leaves the checkout alone. The copy has a target
-//! directory of its own, as cargo would take its packages for the checkout's in a shared one. The first run builds
-//! everything. Each test first runs on the whole copy: a test that is red anyway notices nothing.
+//! It works on a copy of the files that git lists, under `target/protections/`, and leaves the checkout alone. The copy
+//! has a target directory of its own, as cargo would take its packages for the checkout's in a shared one. The first
+//! run builds everything. The tests of a binary first run on the whole copy: a test that is red anyway notices nothing.
+//! When one is red, or the binary does not build, the run leaves out the protections of this binary and ends with 1.
 //!
 //! Protections are taken in the order of the test binaries that notice them, and of the packages that they stand in.
-//! So a build finds most of the one before it still right. `target/protections/results.tsv` has the result of each.
+//! So a build finds most of the one before it still right. `target/protections/results.tsv` has the last result of
+//! each. A run replaces the results of its own protections, so the parts of a list fill one file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::str::FromStr;
 use std::time::Instant;
 
@@ -21,8 +23,6 @@ use clap::Parser;
 
 /// Worlds in which each protection of the list is noticed; the whole copy must pass them too.
 const SEEDS: u64 = 400;
-const COPIED: [&str; 6] = [".cargo", "schemas", "pipeline", "connectors", "deploy", "tests"];
-const COPIED_FILES: [&str; 4] = ["Cargo.toml", "Cargo.lock", "clippy.toml", "rust-toolchain.toml"];
 const NOTICED: &str = "noticed";
 
 /// Takes out each protection in turn and shows that a test notices.
@@ -34,13 +34,13 @@ struct Arguments {
     /// Run the protections that need real servers too
     #[arg(long)]
     all: bool,
-    /// Part of the list to run: its number and the number of equal parts, such as 2/5
+    /// Part of the list to run: its number and the number of equal parts, such as 2/5; keeps the results of the others
     #[arg(long, value_name = "I/N", default_value = "1/1")]
     part: Part,
     /// Worlds that each simulation runs
     #[arg(long, default_value_t = SEEDS)]
     seeds: u64,
-    /// Go on after the last run: leave out what it noticed
+    /// Go on after the last runs: leave out what they noticed
     #[arg(long = "continue")]
     goes_on: bool,
 }
@@ -84,7 +84,7 @@ impl Outcome {
 }
 
 /// The file of results: name, verdict, seconds and what went red, a line for each protection that was tried. Each line
-/// is written at once, so that a run that is cut off can go on.
+/// is written at once, so that a run that is cut off can go on. Of two lines of one name the last one counts.
 struct Results(PathBuf);
 
 impl Results {
@@ -99,6 +99,14 @@ impl Results {
         last.into_iter().filter_map(|(name, is_noticed)| is_noticed.then_some(name)).collect()
     }
 
+    /// Keeps the lines of these names alone.
+    fn retain(&self, is_kept: impl Fn(&str) -> bool) {
+        let text = std::fs::read_to_string(&self.0).unwrap_or_default();
+        let has_name = |line: &&str| line.split('\t').next().is_some_and(&is_kept);
+        let kept: String = text.lines().filter(has_name).flat_map(|line| [line, "\n"]).collect();
+        std::fs::write(&self.0, kept).expect("the target folder can be written");
+    }
+
     fn add(&self, name: &str, verdict: &str, seconds: u64, what: &str) {
         let mut file =
             OpenOptions::new().create(true).append(true).open(&self.0).expect("the file of results");
@@ -110,48 +118,52 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace").to_owned();
     let copy = root.join("target/protections/sources");
-    for folder in COPIED {
-        copy_changed(&root.join(folder), &copy.join(folder));
-    }
-    for file in COPIED_FILES {
-        copy_changed(&root.join(file), &copy.join(file));
-    }
+    copy_sources(&root, &copy);
     let results = Results(root.join("target/protections/results.tsv"));
-    if !arguments.goes_on {
-        std::fs::write(&results.0, "").expect("the target folder can be written");
-    }
     let chosen = chosen(&arguments, &root);
+    if !arguments.goes_on {
+        let begun: BTreeSet<&str> = chosen.iter().map(|(_, protection)| protection.name.as_str()).collect();
+        results.retain(|name| !begun.contains(name));
+    }
+    let all = chosen.len();
     let noticed = results.noticed();
-    let (before, left): (Vec<_>, Vec<_>) =
-        chosen.into_iter().partition(|(_, protection)| noticed.contains(&protection.name));
+    let left: Vec<_> =
+        chosen.into_iter().filter(|(_, protection)| !noticed.contains(&protection.name)).collect();
+    let (before, mut noticed) = (all - left.len(), all - left.len());
     println!("{:44} {:10} {:>7} what went red", "without", "verdict", "seconds");
-    for (binary, filters) in by_binary(&left) {
+    for (binary, group) in by_binary(&left) {
+        let began = Instant::now();
+        let filters: BTreeSet<&str> = group.iter().map(|(selection, _)| selection.filter.as_str()).collect();
         let outcome = test(&root, &copy, binary, &filters, arguments.seeds);
-        if let Outcome::Noticed(what) | Outcome::Broken(what) = outcome {
-            println!("{:44} {:10} {:7} {what}", "nothing", "RED", "");
-            return ExitCode::FAILURE;
+        let (verdict, what) = match &outcome {
+            Outcome::Unnoticed(_) => ("green", String::new()),
+            Outcome::Noticed(what) => ("RED", what.clone()),
+            Outcome::Broken(what) => ("BROKEN", what.clone()),
+        };
+        let nothing = format!("nothing, {}", binary.join(" "));
+        println!("{nothing:44} {verdict:10} {:7} {what}", began.elapsed().as_secs());
+        if !matches!(outcome, Outcome::Unnoticed(_)) {
+            println!("{:44} {:10} {:7} {} protections", "", "LEFT OUT", "", group.len());
+            continue;
+        }
+        for (selection, protection) in group {
+            let began = Instant::now();
+            let outcome = without(protection, selection, &root, &copy, arguments.seeds);
+            let ((verdict, what), seconds) = (outcome.verdict(), began.elapsed().as_secs());
+            noticed += usize::from(verdict == NOTICED);
+            results.add(&protection.name, verdict, seconds, what);
+            println!("{:44} {verdict:10} {seconds:7} {what}", protection.name);
         }
     }
-    println!("{:44} {:10}", "nothing", "green");
-    let mut unnoticed = 0;
-    for (selection, protection) in &left {
-        let began = Instant::now();
-        let outcome = without(protection, selection, &root, &copy, arguments.seeds);
-        let ((verdict, what), seconds) = (outcome.verdict(), began.elapsed().as_secs());
-        unnoticed += usize::from(verdict != NOTICED);
-        results.add(&protection.name, verdict, seconds, what);
-        println!("{:44} {verdict:10} {seconds:7} {what}", protection.name);
-    }
-    let all = before.len() + left.len();
-    println!("{} of {all} noticed, {} of them by the runs before", all - unnoticed, before.len());
-    if unnoticed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!("{noticed} of {all} noticed, {before} of them by the runs before");
+    if noticed == all { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Returns the protections of this run with their tests, in the order of test binaries and packages.
 fn chosen(arguments: &Arguments, root: &Path) -> Vec<(TestSelection, Protection)> {
     let wanted = |protection: &Protection| {
         let named = arguments.words.iter().any(|word| protection.name.contains(word.as_str()));
-        named || arguments.words.is_empty() && (arguments.all || !protection.slow)
+        named || arguments.words.is_empty() && (arguments.all || !protection.is_slow())
     };
     let mut protections: Vec<_> = Protection::all(root).into_iter().filter(wanted).collect();
     protections.sort_by_cached_key(|protection| (protection.selection().binary, protection.package(root)));
@@ -160,13 +172,15 @@ fn chosen(arguments: &Arguments, root: &Path) -> Vec<(TestSelection, Protection)
     part.map(|protection| (protection.selection(), protection)).collect()
 }
 
-/// Returns the parts of names of tests for each test binary; an empty part stands for all of its tests.
-fn by_binary(chosen: &[(TestSelection, Protection)]) -> BTreeMap<&[String], BTreeSet<&str>> {
-    let mut filters: BTreeMap<&[String], BTreeSet<&str>> = BTreeMap::new();
-    for (selection, _) in chosen {
-        filters.entry(&selection.binary).or_default().insert(&selection.filter);
+/// Returns the protections that each test binary notices, in their order.
+fn by_binary(
+    chosen: &[(TestSelection, Protection)],
+) -> BTreeMap<&[String], Vec<&(TestSelection, Protection)>> {
+    let mut groups: BTreeMap<&[String], Vec<_>> = BTreeMap::new();
+    for one in chosen {
+        groups.entry(&one.0.binary).or_default().push(one);
     }
-    filters
+    groups
 }
 
 /// Takes the protection out, runs its test and puts the protection back.
@@ -241,27 +255,51 @@ fn tests_begun(text: &str) -> Option<u64> {
     text.lines().filter_map(count).reduce(|all, more| all + more)
 }
 
-/// Copies the files that differ, so that cargo builds only those, and removes the files that are gone.
-fn copy_changed(from: &Path, to: &Path) {
-    if from.is_dir() {
-        std::fs::create_dir_all(to).expect("the target folder can be written");
-        let names = |folder: &Path| -> Vec<_> {
-            let entries = std::fs::read_dir(folder).expect("a folder can be read");
-            entries.map(|entry| entry.expect("a folder can be read").file_name()).collect()
-        };
-        let kept = names(from);
-        for name in names(to).into_iter().filter(|name| !kept.contains(name)) {
-            let gone = to.join(name);
-            let removed =
-                if gone.is_dir() { std::fs::remove_dir_all(gone) } else { std::fs::remove_file(gone) };
-            removed.expect("the copy can be written");
-        }
-        kept.iter().for_each(|name| copy_changed(&from.join(name), &to.join(name)));
-        return;
+/// Copies the files that git lists, committed or not, and removes from the copy those that it lists no more. Tests
+/// include files from everywhere in the tree, so the copy has all of them.
+fn copy_sources(root: &Path, copy: &Path) {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .expect("git runs");
+    assert!(output.status.success(), "git ls-files: {}", String::from_utf8_lossy(&output.stderr));
+    let listed = String::from_utf8(output.stdout).expect("the names of files are UTF-8");
+    // Git lists a file that was deleted and not committed.
+    let is_there = |file: &&str| !file.is_empty() && root.join(file).is_file();
+    let files: BTreeSet<&Path> = listed.split('\0').filter(is_there).map(Path::new).collect();
+    remove_others(copy, copy, &files);
+    for file in files {
+        copy_changed(&root.join(file), &copy.join(file));
     }
+}
+
+/// Removes the files of a folder of the copy that are not listed.
+fn remove_others(folder: &Path, copy: &Path, listed: &BTreeSet<&Path>) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries {
+        let path = entry.expect("the copy can be read").path();
+        let Ok(file) = path.strip_prefix(copy) else { continue };
+        if path.is_dir() {
+            // Tests keep downloaded servers here.
+            if file != Path::new("target") {
+                remove_others(&path, copy, listed);
+                // This fails for a folder that still has files.
+                _ = std::fs::remove_dir(&path);
+            }
+        } else if !listed.contains(file) {
+            std::fs::remove_file(&path).expect("the copy can be written");
+        }
+    }
+}
+
+/// Copies a file that differs, so that cargo builds only those.
+fn copy_changed(from: &Path, to: &Path) {
     let content = std::fs::read(from).expect("a source file can be read");
     if std::fs::read(to).is_ok_and(|present| present == content) {
         return;
     }
+    let folder = to.parent().expect("a file of the copy has a folder");
+    std::fs::create_dir_all(folder).expect("the target folder can be written");
     std::fs::write(to, content).expect("the copy can be written");
 }

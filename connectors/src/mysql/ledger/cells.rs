@@ -26,7 +26,7 @@ impl Cells {
         self.optional_moment()?
     }
 
-    fn optional_moment(&mut self) -> Option<Option<Timestamp>> {
+    pub(super) fn optional_moment(&mut self) -> Option<Option<Timestamp>> {
         let moment: Option<DateTime> = self.optional()?;
         let zoned: Option<Zoned> = moment.map(|moment| moment.to_zoned(TimeZone::UTC)).transpose().ok()?;
         Some(zoned.map(|zoned| zoned.timestamp()))
@@ -41,6 +41,16 @@ impl Cells {
             None => Some(None),
             Some(bytes) => Some(Some(u128::from_be_bytes(bytes.try_into().ok()?))),
         }
+    }
+
+    /// Reads the numbers of the last sweeps. The column of the newest one comes before that of the earlier ones, which
+    /// is NULL in a run from before that column was there.
+    pub(super) fn sweeps(&mut self) -> Option<Vec<Unique>> {
+        let newest = self.number()?;
+        let earlier = self.bytes()?.unwrap_or_default();
+        let (numbers, rest) = earlier.as_chunks::<16>();
+        let earlier = numbers.iter().map(|number| Unique(u128::from_be_bytes(*number)));
+        rest.is_empty().then(|| earlier.chain([Unique(newest)]).collect())
     }
 
     pub(super) fn calendar(&mut self) -> Option<Calendar> {

@@ -30,7 +30,9 @@ use anabranch_coupons::turns::PageTurn;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
 use jiff::Timestamp;
+use mysql_async::Row;
 
+use self::cells::Cells;
 use self::runs::KnownRules;
 use self::tables::Tables;
 pub use self::tables::{check, setup};
@@ -240,7 +242,16 @@ impl Ledger for MySqlLedger {
         self.transact(READING, |_| sql.clone(), |sets| Ok(LedgerDecision::read(self.tokens_of(sets)?))).await
     }
 
-    async fn begin_tokens(&self, token: Unique) -> Result<(), Fault> {
+    async fn issued_at(&self) -> Result<Option<Timestamp>, Fault> {
+        let sql = format!("SELECT `issued_at` FROM {} WHERE `number` = 1", self.tables.tokens);
+        let read = |sets: Vec<Vec<Row>>| {
+            let row = sets.into_iter().flatten().next().ok_or_else(|| self.without_tokens())?;
+            Cells::of(row).optional_moment().ok_or_else(|| self.odd("tokens"))
+        };
+        self.transact(READING, |_| sql.clone(), |sets| Ok(LedgerDecision::read(read(sets)?))).await
+    }
+
+    async fn begin_tokens(&self, expected: Unique, token: Unique) -> Result<bool, Fault> {
         let read =
             format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1 FOR UPDATE", self.tables.tokens);
         let tokens = LedgerTokens { latest: token, before: None };
@@ -248,11 +259,11 @@ impl Ledger for MySqlLedger {
             WRITING,
             |_| read.clone(),
             |sets| {
-                let before = self.tokens_of(sets)?;
-                Ok(LedgerDecision {
-                    result: (),
-                    writes: vec![users::replace_tokens(&self.tables, before, tokens)],
-                })
+                let is_expected = self.tokens_of(sets)?.latest == expected;
+                // The time of the last issue stays.
+                let replaced = || users::replace_tokens(&self.tables, expected, tokens, "`issued_at`");
+                let writes = is_expected.then(replaced).into_iter().collect();
+                Ok(LedgerDecision { result: is_expected, writes })
             },
         )
         .await

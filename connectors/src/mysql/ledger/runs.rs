@@ -29,9 +29,9 @@ pub(super) struct KnownRules {
 }
 
 /// Columns of a run, in the order of reads.
-pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`frozen`, r.`cursor_table`, \
-     r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_after_barrier`, r.`is_closed`, \
-     r.`reconciliation`, r.`reconciliation_ended_at`";
+pub(super) const RUN_COLUMNS: &str = "r.`rules`, r.`revision`, r.`sweep`, r.`sweeps`, r.`frozen`, \
+     r.`cursor_table`, r.`cursor_after`, r.`members`, r.`hash_sum`, r.`misplaced`, r.`is_after_barrier`, \
+     r.`is_closed`, r.`reconciliation`, r.`reconciliation_ended_at`";
 
 /// Bytes of a member as JSON, with one shard table.
 const MEMBER_BYTES: usize = 44;
@@ -111,7 +111,7 @@ impl MySqlLedger {
                 rules,
                 version: Some(version),
                 revision: Unique(cells.number()?),
-                sweep: Unique(cells.number()?),
+                sweeps: cells.sweeps()?,
                 frozen: cells.parsed()?,
                 cursor: Cursor { table: cells.parsed()?, after: cells.optional()? },
                 count: cells.parsed()?,
@@ -257,12 +257,14 @@ fn member_rows(
 }
 
 /// Returns the columns of a run that change, with their values.
-fn run_columns(run: &DayRun) -> [(&'static str, String); 12] {
+fn run_columns(run: &DayRun) -> [(&'static str, String); 13] {
+    let (newest, earlier) = sweep_literals(&run.sweeps);
     let after = run.cursor.after.map_or("NULL".to_owned(), |after| after.to_string());
     let reconciliation = run.reconciliation.as_ref();
     [
         ("revision", number_literal(run.revision.0)),
-        ("sweep", number_literal(run.sweep.0)),
+        ("sweep", newest),
+        ("sweeps", earlier),
         ("frozen", run.frozen.to_string()),
         ("cursor_table", run.cursor.table.to_string()),
         ("cursor_after", after),
@@ -277,6 +279,15 @@ fn run_columns(run: &DayRun) -> [(&'static str, String); 12] {
             optional_moment_literal(reconciliation.map(|relied_on| relied_on.ended_at)),
         ),
     ]
+}
+
+/// Returns the number of the newest sweep, and those of the earlier ones in one text of bytes.
+fn sweep_literals(sweeps: &[Unique]) -> (String, String) {
+    let Some((newest, earlier)) = sweeps.split_last() else { return (number_literal(0), "NULL".to_owned()) };
+    let bytes: Vec<u8> = earlier.iter().flat_map(|number| number.0.to_be_bytes()).collect();
+    let mut literal = String::new();
+    push_bytes(&mut literal, &bytes);
+    (number_literal(newest.0), literal)
 }
 
 pub(super) fn read_programme(tables: &Tables, programme: &Arc<str>) -> String {

@@ -212,6 +212,7 @@ impl MySqlLedger {
             ),
             None => is_unwritten,
         };
+        self.pool.discard_after(&error);
         if number.is_some() {
             rollback(connection).await;
         } else {

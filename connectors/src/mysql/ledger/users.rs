@@ -174,7 +174,7 @@ pub(super) fn changes(
     let mut statements: Vec<String> =
         parts.iter().flat_map(|(part, changes)| changes.statements(tables, *part, &programme)).collect();
     if after.tokens != before.tokens {
-        statements.push(replace_tokens(tables, before.tokens, after.tokens));
+        statements.push(replace_tokens(tables, before.tokens.latest, after.tokens, "UTC_TIMESTAMP(6)"));
     }
     statements
 }
@@ -360,13 +360,20 @@ pub(super) fn replace(ledger: &mut UsersLedger, rows: &[RowChange]) -> bool {
     stand
 }
 
-/// Returns the statement that replaces the tokens; it fails when the last token is not the expected one.
-pub(super) fn replace_tokens(tables: &Tables, expected: LedgerTokens, tokens: LedgerTokens) -> String {
+/// Returns the statement that replaces the tokens and the time of the last issue; it fails when the last token is not
+/// the expected one.
+pub(super) fn replace_tokens(
+    tables: &Tables,
+    expected: Unique,
+    tokens: LedgerTokens,
+    issued_at: &str,
+) -> String {
     let before = tokens.before.map_or("NULL".to_owned(), |before| number_literal(before.0));
     format!(
-        "UPDATE {} SET `previous` = {before}, `latest` = IF(`latest` = {}, {}, NULL) WHERE `number` = 1",
+        "UPDATE {} SET `previous` = {before}, `latest` = IF(`latest` = {}, {}, NULL), \
+         `issued_at` = {issued_at} WHERE `number` = 1",
         tables.tokens,
-        number_literal(expected.latest.0),
+        number_literal(expected.0),
         number_literal(tokens.latest.0)
     )
 }

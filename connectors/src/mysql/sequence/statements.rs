@@ -46,6 +46,17 @@ pub(super) fn server(name: &str) -> String {
     format!("SELECT {name}, UTC_DATE()")
 }
 
+/// The condition under which an answered commit survives a power cut. MariaDB waits for its disk with 3 as well.
+const DURABLE: &str = "@@innodb_flush_log_at_trx_commit IN (1, 3) AND (@@log_bin = 0 OR @@sync_binlog = 1)";
+
+/// Selects the setting that breaks this condition, with its value; no row if none does.
+pub(super) fn volatile_setting() -> String {
+    format!(
+        "SELECT IF(@@innodb_flush_log_at_trx_commit IN (1, 3), CONCAT('sync_binlog = ', @@sync_binlog), \
+         CONCAT('innodb_flush_log_at_trx_commit = ', @@innodb_flush_log_at_trx_commit)) FROM DUAL WHERE NOT ({DURABLE})"
+    )
+}
+
 pub(super) fn side(digit: u8) -> Option<Side> {
     match digit {
         0 => Some(Side::Main),
@@ -85,7 +96,8 @@ impl Statements {
         let mut sql = format!(
             "UPDATE {table} SET `next` = LEAST(LAST_INSERT_ID({next} + 1) - 1 + {wanted}, {SEQUENCES}), \
              `date` = {day} WHERE {row} AND `date` <= {day} AND {next} >= {known} AND {next} + {least} <= {SEQUENCES} \
-             AND DATEDIFF({day}, UTC_DATE()) BETWEEN -{DAYS_BEFORE_MAX} AND {DAYS_AFTER_MAX} AND {name} = "
+             AND DATEDIFF({day}, UTC_DATE()) BETWEEN -{DAYS_BEFORE_MAX} AND {DAYS_AFTER_MAX} AND {DURABLE} \
+             AND {name} = "
         );
         push_bytes(&mut sql, server.as_bytes());
         sql.push_str("; SELECT ROW_COUNT(), LAST_INSERT_ID()");

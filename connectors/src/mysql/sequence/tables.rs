@@ -2,6 +2,7 @@
 
 use anabranch_pipeline::config::FluxIdentifierConfig;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::identifiers::flux::{DURABLE_SETTINGS, SET_DURABLE};
 use anabranch_schemas::flux::table::PARTITIONS;
 use anabranch_schemas::sql;
 use mysql_async::Row;
@@ -59,27 +60,33 @@ impl MysqlSequence {
             Ok(faults) if !faults.is_empty() => return faults,
             Ok(_) => {}
         }
-        match self.check_rows().await {
+        let checked = async {
+            self.check_rows().await?;
+            self.check_durability().await
+        };
+        match checked.await {
             Err(fault) => vec![fault],
-            Ok(Some(fault)) => vec![fault],
-            Ok(None) => self.check_privileges().await,
+            Ok(()) => self.check_privileges().await,
         }
     }
 
-    async fn check_rows(&self) -> Result<Option<Fault>, Fault> {
+    async fn check_durability(&self) -> Result<(), Fault> {
+        let Some(setting) = self.volatile_setting().await? else { return Ok(()) };
+        let found = format!("it has {setting}, so a power cut could take leases back");
+        Err(Fault::new(Code::FluxServerVolatile, SUBJECT, found).needs(DURABLE_SETTINGS).remedy(SET_DURABLE))
+    }
+
+    async fn check_rows(&self) -> Result<(), Fault> {
         let row = self.row(self.0.statements.rows()).await?;
         let found = row.and_then(|row: Row| Cells::of(row).parsed::<u32>()).unwrap_or(0);
         let needed = Statements::rows_needed();
-        let missing = || {
-            Fault::new(
-                Code::FluxSequenceBehind,
-                SUBJECT,
-                format!("only {found} of {needed} rows of counters exist"),
-            )
+        if found == needed {
+            return Ok(());
+        }
+        let found = format!("only {found} of {needed} rows of counters exist");
+        Err(Fault::new(Code::FluxSequenceBehind, SUBJECT, found)
             .needs("every row that `setup` makes")
-            .remedy(SETUP_COMMAND)
-        };
-        Ok((found != needed).then(missing))
+            .remedy(SETUP_COMMAND))
     }
 
     async fn check_privileges(&self) -> Vec<Fault> {
@@ -89,18 +96,5 @@ impl MysqlSequence {
             }
         }
         Vec::new()
-    }
-
-    /// Returns what an operator should know of the server although it is no fault.
-    pub async fn warnings(&self) -> Vec<String> {
-        let asked = self.row("SELECT @@innodb_flush_log_at_trx_commit".to_owned()).await;
-        let setting = asked.ok().flatten().and_then(|row| Cells::of(row).text());
-        match setting {
-            Some(setting) if setting != "1" => vec![format!(
-                "{SUBJECT}: innodb_flush_log_at_trx_commit is {setting}, so a power cut can take leases back, which the \
-                 log's registers then refuse; needed: 1"
-            )],
-            _ => Vec::new(),
-        }
     }
 }

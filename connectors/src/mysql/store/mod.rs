@@ -37,6 +37,7 @@ use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projec
 use anabranch_pipeline::records::LaneId;
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
+use tokio::time::Instant;
 
 use self::check::Extent;
 pub use self::history::MysqlHistory;
@@ -53,7 +54,7 @@ use self::session::Session;
 pub use self::setup::SetupReport;
 use super::connection::quote_table;
 use super::error::Side;
-use super::pool::Pool;
+use super::pool::{LIFE_MAX, Pool};
 use super::target_session::TARGET_SESSION;
 use crate::progress::StoredProgress;
 
@@ -76,8 +77,8 @@ struct StoreSettings {
     has_coupon_reports: bool,
     /// Notified when a lane has committed rows of the outbox.
     touched: Notify,
-    /// Stays open between reads of progress, which come once a second.
-    progress_session: Mutex<Option<Session>>,
+    /// Stays open between reads of progress, which come once a second; with the moment at which it was opened.
+    progress_session: Mutex<Option<(Instant, Session)>>,
 }
 
 impl MysqlTarget {
@@ -212,16 +213,21 @@ impl MysqlTarget {
         let mut kept = self.0.progress_session.lock().await;
         // The session is taken out, so that a cancelled or failed query never leaves a half-used session behind. A kept
         // session may be dead: only a new one's failure counts.
-        if let Some(mut session) = kept.take()
-            && let Ok(rows) = session.progress(self).await
-        {
-            *kept = Some(session);
-            return Ok(rows);
+        match kept.take() {
+            // The address may lead to another server by now, and the old one would show its old progress for ever.
+            Some((opened, session)) if opened.elapsed() > LIFE_MAX => session.close().await,
+            Some((opened, mut session)) => {
+                if let Ok(rows) = session.progress(self).await {
+                    *kept = Some((opened, session));
+                    return Ok(rows);
+                }
+            }
+            None => {}
         }
         let mut session = Session::open(self).await?;
         let rows = session.progress(self).await;
         match rows {
-            Ok(_) => *kept = Some(session),
+            Ok(_) => *kept = Some((Instant::now(), session)),
             Err(_) => session.close().await,
         }
         rows

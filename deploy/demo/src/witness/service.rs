@@ -79,6 +79,8 @@ fn page_max() -> usize {
 #[derive(Debug, Serialize)]
 struct Page {
     gifts: Vec<Gift>,
+    /// The position of this page, as it was asked for.
+    after: usize,
     /// The position of the next page; `None` after the last one.
     next: Option<usize>,
 }
@@ -238,7 +240,7 @@ async fn given(State(shared): Witness, Query(place): Query<PageQuery>) -> Respon
         let end = place.after + gifts.len();
         let next = (end < state.book.gifts.len()).then_some(end);
         let gifts = gifts.into_iter().filter(|gift| gift.given_at_ms >= place.since_ms).collect();
-        (Page { gifts, next }, state.book.flush())
+        (Page { gifts, after: place.after, next }, state.book.flush())
     };
     written.await;
     Json(page).into_response()

@@ -2,6 +2,7 @@
 
 use super::{LAG, RAISE_RETENTION, SHORT_RETENTION, SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+use crate::site::{has_paused, loses_changes};
 
 const PAUSE: &[&str] = &["pause", "--projection", "birthday", "--reason", "a drill"];
 /// Renames a captured column, and adds a row that lacks it: no workload has this user.
@@ -17,7 +18,7 @@ pub(super) static ALL: [Scenario; 4] = [
         fault: "a person pauses a projection and does not resume it",
         inject: &[Action::Command(PAUSE)],
         alert: Expected::Alert { name: "AnabranchLanePaused", labels: &[], condition: Condition::AtOnce },
-        shown: Shown::Paused,
+        shown: Shown::Sentence { sign: has_paused, text: "lanes paused by an operator" },
         shown_within: SHOWN,
         sections: &[Section { heading: "Paused lanes", table: &[] }],
         words: &[("NAME", &["birthday"])],
@@ -37,7 +38,7 @@ pub(super) static ALL: [Scenario; 4] = [
             labels: &[("projection", "birthday"), ("source", "source-a")],
             condition: Condition::AtOnce,
         },
-        shown: Shown::Paused,
+        shown: Shown::Sentence { sign: loses_changes, text: "needs changes that log and binlog lose in" },
         shown_within: SHOWN,
         sections: &[Section {
             heading: "Paused lanes that lose changes",

@@ -1,4 +1,5 @@
-//! Faults of the log: it has no room, for so long that a reader lags or a source is about to purge its binlog.
+//! Faults of the log: it has no room, for so long that a reader lags or a source is about to purge its binlog, or a
+//! message is not as its head says.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ const MAKE_ROOM: Section = Section {
     ],
 };
 
-pub(super) static ALL: [Scenario; 3] = [
+pub(super) static ALL: [Scenario; 4] = [
     Scenario {
         name: "log-full",
         fault: "the disk of NATS is full",
@@ -76,6 +77,30 @@ pub(super) static ALL: [Scenario; 3] = [
             },
             MAKE_ROOM,
         ],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "change-lost",
+        fault: "a message of the log announces a change that it does not have",
+        inject: &[Action::ForgeMessage("source-a")],
+        alert: Expected::Alert {
+            name: "AnabranchChangesUnaccounted",
+            labels: &[("source", "source-a")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("log-count-violated"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "log-count-violated",
+            table: &[
+                means("anabranch --config FILE status --json", &[Action::Command(&["status", "--json"])]),
+                means("journalctl -u anabranch", &[Action::ReadLog]),
+                leave("nats stream backup STREAM FOLDER", "the drill made the message, and keeps no proof"),
+                means("nats stream rm STREAM", &[Action::DeleteStream("source-a")]),
+                means("systemctl restart anabranch", &[Action::StartDaemon]),
+            ],
+        }],
         words: &[],
         afterwards: &[],
     },

@@ -1,5 +1,6 @@
 //! All drills. One that reads the whole past of the sources comes before those that take the past away.
 
+mod coupons;
 mod daemons;
 mod lanes;
 mod log;
@@ -14,6 +15,8 @@ use crate::scenario::{Action, Meaning, Scenario, Step};
 const KILLED_SHOWN: Duration = Duration::from_secs(5);
 /// Limit until it shows another fault: a lane may have to fail first, and an index is asked every ten seconds.
 const SHOWN: Duration = Duration::from_secs(90);
+/// Limit until it shows a wrong row: the last spot check comes ten minutes after a change.
+const SPOT_CHECK_SHOWN: Duration = Duration::from_secs(600 + 90);
 /// Lag above which the rules count a reader or a lane as late. Quick drills wait for it too.
 const LAG: Duration = Duration::from_secs(300);
 /// Five hours: less than the six before which the end of a binlog is an alert. The present file becomes one that the
@@ -24,7 +27,8 @@ const RAISE_RETENTION: &str = "SET GLOBAL binlog_expire_logs_seconds = 259200";
 
 /// Returns every drill, in the order of a game day.
 pub fn all() -> Vec<&'static Scenario> {
-    let groups = [&stores::ALL[..], &log::ALL[..], &daemons::ALL[..], &lanes::ALL[..], &sources::ALL[..]];
+    let groups: [&[Scenario]; 6] =
+        [&stores::ALL, &log::ALL, &daemons::ALL, &lanes::ALL, &coupons::ALL, &sources::ALL];
     groups.into_iter().flatten().collect()
 }
 
@@ -86,7 +90,10 @@ mod tests {
             let second = inject.contains(&Action::StartSecondDaemon);
             assert_eq!(second, after.contains(&Action::EndSecondDaemon), "{name}");
             let clock = inject.contains(&Action::StartDaemonWithClock);
-            assert_eq!(clock, after.contains(&Action::StartDaemon), "{name}");
+            let ends = after.contains(&Action::StartDaemon) || after.contains(&Action::EndProgramme);
+            assert!(!clock || ends, "{name}");
+            let begins = |action: &Action| matches!(action, Action::BeginProgramme { .. });
+            assert_eq!(inject.iter().any(begins), after.contains(&Action::EndProgramme), "{name}");
             let pause = inject.contains(&Action::PauseLoad);
             assert_eq!(pause, after.contains(&Action::ResumeLoad), "{name}");
         }

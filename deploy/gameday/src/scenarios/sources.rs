@@ -2,6 +2,7 @@
 
 use super::{KILLED_SHOWN, RAISE_RETENTION, SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+use crate::site::shows_certificate_end;
 
 /// Takes the right to read one database of a source away: the grant is on a pattern of databases.
 const REVOKE: &str = r"
@@ -18,7 +19,7 @@ const GRANT: &str = r"
     REVOKE SELECT ON `user\_04`.* FROM 'anabranch_capture'@'127.0.0.1';
     GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'127.0.0.1'";
 
-pub(super) static ALL: [Scenario; 6] = [
+pub(super) static ALL: [Scenario; 7] = [
     Scenario {
         name: "source-killed",
         fault: "a source is killed",
@@ -62,6 +63,40 @@ pub(super) static ALL: [Scenario; 6] = [
         afterwards: &[],
     },
     Scenario {
+        name: "sources-unseen",
+        fault: "every source is down when the daemon starts",
+        inject: &[Action::Kill("source-a"), Action::Kill("source-b"), Action::StartDaemon],
+        alert: Expected::Alert { name: "AnabranchLagUnknown", labels: &[], condition: Condition::AtOnce },
+        shown: Shown::Code("source-unreachable"),
+        shown_within: SHOWN,
+        sections: &[
+            Section {
+                heading: "First look",
+                table: &[
+                    means("curl http://ADDRESS/readyz", &[Action::AskReadiness]),
+                    means("journalctl -u anabranch", &[Action::ReadLog]),
+                    leave("systemctl start anabranch", "the daemon answers"),
+                    leave("systemctl reload anabranch", "NATS is there, so the command before it is enough"),
+                ],
+            },
+            Section {
+                heading: "source-unreachable",
+                table: &[
+                    means(
+                        "Check that the server runs",
+                        &[Action::Start("source-a"), Action::Start("source-b")],
+                    ),
+                    leave(
+                        "SELECT @@GLOBAL.gtid_owned;",
+                        "the message names no transaction, and it is not MySQL",
+                    ),
+                ],
+            },
+        ],
+        words: &[("CODE", &["source-unreachable"]), ("TASK", &["reader/source-a"])],
+        afterwards: &[],
+    },
+    Scenario {
         name: "certificate-ends",
         fault: "the certificate of a source ends tomorrow",
         inject: &[Action::ShortCertificate("source-b")],
@@ -70,7 +105,10 @@ pub(super) static ALL: [Scenario; 6] = [
             labels: &[("dependency", "source"), ("name", "source-b")],
             condition: Condition::AtOnce,
         },
-        shown: Shown::Current("the certificate holds until tomorrow"),
+        shown: Shown::Sentence {
+            sign: shows_certificate_end,
+            text: "The certificate of source source-b ends in",
+        },
         shown_within: SHOWN,
         sections: &[Section {
             heading: "Servers and certificates",

@@ -1,15 +1,20 @@
-//! Faults of stores: the target, the cache, the index, and rows that a person changed.
+//! Faults of stores: the target, the cache, the index, rows that a person changed, and the lack of a proof.
 
 use std::time::Duration;
 
-use super::{KILLED_SHOWN, SHOWN, leave, means};
+use super::{KILLED_SHOWN, SHOWN, SPOT_CHECK_SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+use crate::site::has_drift;
 
 /// Time for which a lane tries a search cluster that says that it is too busy, as one with a block does.
 const BUSY: Duration = Duration::from_secs(60);
 const BUSY_SHOWN: Duration = Duration::from_secs(120);
 
-pub(super) static ALL: [Scenario; 6] = [
+/// 27 hours ago.
+const LONG_AGO: i64 = -27 * 3600;
+const RECONCILE: &[&str] = &["reconcile", "--now"];
+
+pub(super) static ALL: [Scenario; 8] = [
     Scenario {
         name: "target-read-only",
         fault: "the target takes no writes",
@@ -112,12 +117,46 @@ pub(super) static ALL: [Scenario; 6] = [
             labels: &[("store", "birthday"), ("source", "source-a")],
             condition: Condition::AfterSpotCheck,
         },
-        shown: Shown::Current("the log names the key, and the next reconciliation shows the repair"),
-        shown_within: SHOWN,
+        shown: Shown::Sentence { sign: has_drift, text: "Spot checks found" },
+        shown_within: SPOT_CHECK_SHOWN,
         sections: &[Section {
             heading: "Between two nightly reconciliations",
             table: &[leave("increase(anabranch_spot_check_drift_total", "it is the rule's expression")],
         }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "drift-again",
+        fault: "a row that a reconciliation repaired is deleted by hand once more",
+        inject: &[Action::Drift, Action::Command(RECONCILE), Action::DriftAgain, Action::Command(RECONCILE)],
+        alert: Expected::Alert {
+            name: "AnabranchDriftAgain",
+            labels: &[("store", "birthday")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Verdict("repaired"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "Alerts",
+            table: &[leave("Find the writer", "the drill deleted the row, and does not do so again")],
+        }],
+        words: &[],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "proof-missing",
+        fault: "the last reconciliation ended 27 hours ago",
+        // It ends by a clock that is behind.
+        inject: &[Action::CommandAt { seconds: LONG_AGO, arguments: RECONCILE }],
+        alert: Expected::Alert {
+            name: "AnabranchReconciliationMissing",
+            labels: &[],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Current("the page says that the last proof is too old"),
+        shown_within: SHOWN,
+        sections: &[Section { heading: "The nightly reconciliation", table: &[] }],
         words: &[],
         afterwards: &[],
     },

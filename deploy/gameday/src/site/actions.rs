@@ -1,4 +1,5 @@
-//! Carries actions out on servers and daemons. What is done to the content of stores stands in `stores.rs`.
+//! Carries actions out on servers and daemons. What is done to the content of stores stands in `stores.rs`, and what is
+//! done about coupons in `coupons.rs`.
 
 use std::time::Duration;
 
@@ -44,11 +45,15 @@ impl Site {
                 Ok(())
             }
             Action::Drift => self.plant_drift().await,
+            Action::DriftAgain => self.delete_derived_row().await,
+            Action::ForgeMessage(source) => self.forge_message(source).await,
+            Action::DeleteStream(source) => self.delete_stream(source).await,
             Action::ShortCertificate(source) => self.shorten_certificate(source),
             Action::Command(arguments) => {
                 self.command(&self.with_file(arguments), "").await?;
                 Ok(())
             }
+            Action::CommandAt { seconds, arguments } => self.command_at(seconds, arguments).await,
             Action::KillDaemon => self.main.kill(),
             Action::RestartDaemon(times) => self.restart_daemon(times).await,
             Action::StartDaemon => self.start_daemon(&[]),
@@ -69,6 +74,18 @@ impl Site {
                 eprintln!("{}", self.main.log_tail());
                 Ok(())
             }
+            Action::BeginProgramme { name, days_ago } => self.begin_programme(name, days_ago).await,
+            Action::EndProgramme => self.end_programme(),
+            Action::TakeRoles(roles) => self.take_roles(roles),
+            Action::StartCouponSystem => self.start_coupon_system().await,
+            Action::StopCouponSystem => {
+                self.stop_coupon_system();
+                Ok(())
+            }
+            Action::MismatchCoupons => self.mismatch_coupons().await,
+            Action::AwaitCoupons => self.await_coupons().await,
+            Action::RestoreLedger => self.restore_ledger().await,
+            Action::WriteStatement => self.write_statement().await,
         }
     }
 
@@ -126,10 +143,11 @@ impl Site {
     }
 
     /// Starts the first daemon, after an orderly stop if it runs.
-    fn start_daemon(&mut self, environment: &[(String, String)]) -> Result<()> {
+    pub(super) fn start_daemon(&mut self, environment: &[(String, String)]) -> Result<()> {
         self.main.stop()?;
         let port = self.main.port();
-        self.main = Daemon::start(&self.stack, &self.binary, (&self.file, port), environment)?;
+        let (file, roles) = (&self.file, self.roles);
+        self.main = Daemon::start(&self.stack, &self.binary, (file, port), (environment, roles))?;
         if environment.is_empty() {
             self.clock = None;
         }
@@ -173,6 +191,14 @@ impl Site {
         self.until_current(CURRENT_MAX).await
     }
 
+    /// Runs a command with a clock of its own.
+    async fn command_at(&self, seconds: i64, arguments: &[&str]) -> Result<()> {
+        let (clock, variables) = blocking(|| self.stack.clock("gameday-command"))?;
+        clock.step_to(seconds)?;
+        self.command_with(&self.with_file(arguments), "", &variables).await?;
+        Ok(())
+    }
+
     fn step_clock(&self, seconds: i64) -> Result<()> {
         match &self.clock {
             Some(clock) => Ok(clock.step_to(seconds)?),
@@ -189,7 +215,7 @@ impl Site {
         let text = std::fs::read_to_string(&self.file).map_err(failed)?;
         let file = self.file.with_file_name("gameday-second.toml");
         write_private(&file, &text.replace(&listen(self.main.port()), &listen(port)))?;
-        self.second = Some(Daemon::start(&self.stack, &self.binary, (&file, port), &[])?);
+        self.second = Some(Daemon::start(&self.stack, &self.binary, (&file, port), (&[], &[]))?);
         self.prometheus.scrape_also(Some(port))?;
         self.until_current(CURRENT_MAX).await
     }

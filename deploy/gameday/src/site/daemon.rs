@@ -28,15 +28,17 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `anabranch --config FILE run` and returns at once. The port is the one in the file.
+    /// Starts `anabranch --config FILE run` and returns at once. The port is the one in the file; without `roles` the
+    /// daemon has all of them.
     pub fn start(
         stack: &Stack,
         binary: &Path,
         (file, port): (&Path, u16),
-        environment: &[(String, String)],
+        (environment, roles): (&[(String, String)], &[&str]),
     ) -> Result<Self> {
         let log_file = file.with_extension("log");
-        let arguments = ["--config".to_owned(), file.display().to_string(), "run".to_owned()];
+        let mut arguments = vec!["--config".to_owned(), file.display().to_string(), "run".to_owned()];
+        arguments.extend(roles.iter().flat_map(|&role| ["--role".to_owned(), role.to_owned()]));
         let companion = blocking(|| stack.companion_with(binary, &arguments, environment, &log_file))?;
         // The client of the search server speaks JSON over HTTP to any server.
         let http = SearchServer::without_tls("the daemon", format!("http://127.0.0.1:{port}"))?;

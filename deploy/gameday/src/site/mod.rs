@@ -1,10 +1,11 @@
 //! The installation that is broken: servers, a daemon with every derived store, a workload, Prometheus.
 //!
-//! It is put together as a user would do it: a configuration file, `setup`, `run`. Its actions stand in `actions.rs`
-//! and `stores.rs`, its state as the daemon shows it in `state.rs`.
+//! It is put together as a user would do it: a configuration file, `setup`, `run`. Its actions stand in `actions.rs`,
+//! `stores.rs` and `coupons.rs`, its state as the daemon shows it in `state.rs`.
 
 mod actions;
 mod certificate;
+mod coupons;
 mod daemon;
 mod state;
 mod stores;
@@ -32,9 +33,13 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
 use self::certificate::ShortCertificate;
+use self::coupons::Coupons;
 use self::daemon::Daemon;
 use self::state::{codes, disorder};
-pub use self::state::{has_every_task, has_paused, is_reading, parked};
+pub use self::state::{
+    counts_coupons, has_drift, has_every_task, has_paused, is_reading, loses_changes, parked,
+    shows_certificate_end,
+};
 use crate::error::{GamedayError, Result};
 use crate::prometheus::{Prometheus, Timing};
 use crate::scenario::{Meaning, Scenario};
@@ -44,7 +49,8 @@ const NAME: &str = "gameday";
 /// Alias of the index of devices.
 const INDEX: &str = "serials";
 /// Bytes that all streams together may take, so that the disk of NATS is full soon, and those of each source's stream.
-const LOG_BYTES: u64 = 128_000_000;
+/// The queue of coupons reserves 134 million of them.
+const LOG_BYTES: u64 = 256_000_000;
 const STREAM_BYTES: u64 = 24_000_000;
 /// Time for which a stream keeps a change: less than the six hours before which a paused lane's loss is an alert.
 const STREAM_SECONDS: u64 = 5 * 3600;
@@ -82,7 +88,12 @@ pub struct Site {
     codes: Mutex<BTreeSet<String>>,
     certificate: ShortCertificate,
     binary: PathBuf,
+    /// Roles of the first daemon; none = all of them.
+    roles: &'static [&'static str],
     file: PathBuf,
+    /// Text of the file, without a programme of coupons.
+    text: String,
+    coupons: Coupons,
     audits: Vec<Verification>,
     prometheus: Prometheus,
     /// Time between two scrapes.
@@ -116,7 +127,7 @@ impl Site {
         prometheus.scrape_also(None)?;
         blocking(|| product::Daemon::set_up(&binary, &file))?;
         reserved.release();
-        let main = Daemon::start(&stack, &binary, (&file, port), &[])?;
+        let main = Daemon::start(&stack, &binary, (&file, port), (&[], &[]))?;
         let (seed, pace) = (u64::from(rand::random::<u32>()), Pace::of(CHANGES_PER_SECOND));
         let load = Load::new(topologies(&audits).into_iter().cloned().collect(), seed, pace);
         let mut site = Self {
@@ -127,7 +138,10 @@ impl Site {
             codes: Mutex::default(),
             certificate,
             binary,
+            roles: &[],
             file,
+            text,
+            coupons: Coupons::default(),
             audits,
             prometheus,
             scrape: Duration::from_secs(u64::from(timing.scrape_seconds)),
@@ -221,10 +235,21 @@ impl Site {
 
     /// Runs `anabranch …` to its end, with a text at its standard input.
     pub async fn command(&self, arguments: &[String], input: &str) -> Result<Finished> {
+        self.command_with(arguments, input, &[]).await
+    }
+
+    /// Runs `anabranch …` as [`Site::command`] does, with further variables of the environment.
+    async fn command_with(
+        &self,
+        arguments: &[String],
+        input: &str,
+        environment: &[(String, String)],
+    ) -> Result<Finished> {
         let program = self.binary.display().to_string();
         let failed = |source| GamedayError::ProgramNotRun { program: program.clone(), source };
         let mut child = tokio::process::Command::new(&self.binary)
             .args(arguments)
+            .envs(environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -4,6 +4,10 @@ use serde_json::Value;
 
 /// Lag up to which a lane or source that is behind counts as current: the workload never pauses.
 const LAG_MAX_SECONDS: f64 = 5.0;
+/// Limit of the alert on paused lanes that lose changes.
+const LOST_WITHIN_SECONDS: f64 = 6.0 * 3600.0;
+/// Limit of the alert on certificates.
+const CERTIFICATE_WITHIN_MS: i64 = 14 * 86_400_000;
 
 /// Returns each thing that is not current, with its state; none = everything is.
 pub fn disorder(status: &Value) -> Vec<String> {
@@ -63,9 +67,32 @@ pub fn has_paused(status: &Value) -> bool {
     paused("lanes") > 0 && paused("lanes") == paused("tasks")
 }
 
+/// Returns whether neither log nor binlog has what a paused lane needs for as long as the alert wants.
+pub fn loses_changes(status: &Value) -> bool {
+    let left = |view: &Value| view["paused_seconds_left"].as_f64();
+    list(status, "lanes").filter_map(left).any(|left| left < LOST_WITHIN_SECONDS)
+}
+
+/// Returns whether a certificate ends as soon as the alert minds, and nothing has a code.
+pub fn shows_certificate_end(status: &Value) -> bool {
+    let soon = jiff::Timestamp::now().as_millisecond() + CERTIFICATE_WITHIN_MS;
+    let mut ends = list(status, "certificates").filter_map(|view| view["ends_at_ms"].as_i64());
+    ends.any(|end| end < soon) && codes(status).next().is_none()
+}
+
+/// Returns whether spot checks found a wrong row.
+pub fn has_drift(status: &Value) -> bool {
+    list(status, "drifts").next().is_some()
+}
+
 /// Returns whether a lane reads tables again, or waits until it can.
 pub fn is_reading(status: &Value) -> bool {
     list(status, "lanes").any(|view| !view["refreshed_rows"].is_null())
+}
+
+/// Returns whether the newest day of a coupon programme counts something under this name.
+pub fn counts_coupons(status: &Value, count: &str) -> bool {
+    list(status, "programmes").any(|view| view["day"][count].as_u64() > Some(0))
 }
 
 fn list<'v>(status: &'v Value, name: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
@@ -126,6 +153,20 @@ mod tests {
         assert!(has_paused(&paused));
         paused["lanes"][0]["refreshed_rows"] = json!(0);
         assert!(is_reading(&paused));
+    }
+
+    #[test]
+    fn drift_a_certificate_and_a_pause_that_is_too_long_are_seen_from_the_limits_of_their_alerts() {
+        let mut seen = status();
+        assert!(!loses_changes(&seen) && !shows_certificate_end(&seen) && !has_drift(&seen));
+        seen["lanes"][0]["paused_seconds_left"] = json!(21_600.0);
+        let later = jiff::Timestamp::now().as_millisecond() + CERTIFICATE_WITHIN_MS + 60_000;
+        seen["certificates"] = json!([{ "dependency": "source", "name": "a", "ends_at_ms": later }]);
+        assert!(!loses_changes(&seen) && !shows_certificate_end(&seen));
+        seen["lanes"][0]["paused_seconds_left"] = json!(21_599.0);
+        seen["certificates"][0]["ends_at_ms"] = json!(later - 120_000);
+        seen["drifts"] = json!([{ "store": "p", "source": "a", "rows": 1 }]);
+        assert!(loses_changes(&seen) && shows_certificate_end(&seen) && has_drift(&seen));
     }
 
     #[test]

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anabranch_demo::{RedisServer, SearchServer, Topology, uuid};
 use anabranch_schemas::change::Entity;
-use async_nats::jetstream;
+use anabranch_schemas::envelope::Envelope;
+use async_nats::{HeaderMap, jetstream};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{CURRENT_MAX, INDEX, POLL_INTERVAL, Site};
+use super::{CURRENT_MAX, INDEX, NAME, POLL_INTERVAL, Site};
 use crate::error::{GamedayError, Result};
 
 /// The stream of somebody else that fills NATS, and the size of its messages.
@@ -23,7 +24,7 @@ const DEVICE: u64 = 5_000_000_000;
 const CODE: &str = "A000000000FADE";
 /// The user whose derived row is deleted; no workload has it.
 const USER: u64 = 5_000_000_001;
-const USER_TABLE: &str = "user_00.user_000";
+pub(super) const USER_TABLE: &str = "user_00.user_000";
 /// Its birthday, and the derived table of that day.
 const BIRTHDAY: &str = "1990-05-17";
 const DERIVED_TABLE: &str = "birthday_0517";
@@ -52,6 +53,40 @@ impl Site {
     pub(super) async fn ask_log(&self) -> Result<()> {
         let account = self.jetstream().await?.query_account().await;
         account.map(drop).map_err(|error| failed("ask for the account", &error))
+    }
+
+    /// Appends a copy of the newest message with changes, whose head announces one change more than the message has.
+    pub(super) async fn forge_message(&self, source: &str) -> Result<()> {
+        let jetstream = self.jetstream().await?;
+        let stream = jetstream.get_stream(stream_of(source)).await;
+        let stream = stream.map_err(|error| failed("find the stream", &error))?;
+        let info = stream.get_info().await.map_err(|error| failed("ask for the stream", &error))?;
+        let mut sequence = info.state.last_sequence;
+        loop {
+            let message = stream.get_raw_message(sequence).await;
+            let message = message.map_err(|error| failed("read a message", &error))?;
+            let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
+            let envelope = Envelope::from_headers(header);
+            let mut envelope = envelope.map_err(|error| failed("read a message's head", &error))?;
+            if envelope.changes == 0 {
+                sequence -= 1;
+                continue;
+            }
+            envelope.changes += 1;
+            let mut headers = HeaderMap::new();
+            for (name, value) in envelope.to_headers() {
+                headers.insert(name, value);
+            }
+            let subject = format!("{NAME}.{source}.changes");
+            let sent = jetstream.publish_with_headers(subject, headers, message.payload).await;
+            let stored = sent.map_err(|error| failed("send a message", &error))?.await;
+            return stored.map(drop).map_err(|error| failed("store a message", &error));
+        }
+    }
+
+    pub(super) async fn delete_stream(&self, source: &str) -> Result<()> {
+        let deleted = self.jetstream().await?.delete_stream(stream_of(source)).await;
+        deleted.map(drop).map_err(|error| failed("delete the stream of a source", &error))
     }
 
     async fn jetstream(&self) -> Result<jetstream::Context> {
@@ -130,12 +165,17 @@ impl Site {
             "DELETE FROM {USER_TABLE} WHERE user_id = {USER}; \
              INSERT INTO {USER_TABLE} (user_id, user_name, birthday) VALUES ({USER}, 'game day', '{BIRTHDAY}')"
         );
+        self.admin("source-a").await?.execute("change a user", statements).await?;
+        self.delete_derived_row().await
+    }
+
+    /// Deletes the user's derived row as soon as it is there.
+    pub(super) async fn delete_derived_row(&self) -> Result<()> {
         let databases = format!(
             "SELECT table_schema FROM information_schema.tables WHERE table_name = '{DERIVED_TABLE}'"
         );
         let mut target = self.admin("target").await?;
         let databases: Vec<String> = target.rows("find the derived table", databases).await?;
-        self.admin("source-a").await?.execute("change a user", statements).await?;
         let deadline = Instant::now() + DERIVED_MAX;
         loop {
             for database in &databases {
@@ -156,6 +196,11 @@ impl Site {
     fn search(&self) -> Result<SearchServer> {
         Ok(SearchServer::admin(&self.stack, "search")?)
     }
+}
+
+/// Returns the name of a source's stream.
+fn stream_of(source: &str) -> String {
+    format!("{NAME}_{source}")
 }
 
 fn failed(action: &'static str, error: &dyn std::error::Error) -> GamedayError {

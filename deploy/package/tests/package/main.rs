@@ -252,6 +252,9 @@ fn systemd_accepts_the_unit() {
     // The unit is checked with the program of the private root, since systemd looks whether it can be run.
     let unit = fs::read_to_string(unpacked.root.join("usr/lib/systemd/system/anabranch.service")).unwrap();
     assert!(unit.contains("\nExecStart=/usr/bin/anabranch run\n"), "{unit}");
+    for line in ["SuccessExitStatus=3 143", "RestartForceExitStatus=3", "RestartPreventExitStatus=2"] {
+        assert!(unit.lines().any(|found| found == line), "{line}: {unit}");
+    }
     let program = format!("ExecStart={}/usr/bin/anabranch", unpacked.root.display());
     let path = empty_folder("unit").join("anabranch.service");
     fs::write(&path, unit.replace("ExecStart=/usr/bin/anabranch", &program)).unwrap();

@@ -1,5 +1,6 @@
 //! Carries the steps out on servers and tables. Steps of daemons stand in `fleet.rs`.
 
+mod captured;
 mod servers;
 mod sources;
 mod tables;
@@ -32,6 +33,13 @@ impl Site {
             Step::Swap { table, tool } => self.swap(table, tool, journal).await,
             Step::Truncate { table } => self.truncate(table, journal).await,
             Step::ExchangePartition { table, time } => self.exchange_partition(table, time, journal).await,
+            Step::RenameColumn { table, time } => self.rename_column(table, time, journal).await,
+            Step::DropColumn { table, time } => self.drop_column(table, time, journal).await,
+            Step::WidenColumn { table, time } => self.widen_column(table, time, journal).await,
+            Step::ConvertColumn { table, time } => self.convert_column(table, time, journal).await,
+            Step::MakeTable { table, time } => self.make_table(table, time, journal).await,
+            Step::Cascade { table } => self.cascade(table, journal).await,
+            Step::ChangeByText { table } => self.change_by_text(table, journal).await,
             Step::PauseLanes { projection, source, time } => self.pause_lanes(projection, source, time).await,
             Step::RestartAll => self.command(&["restart", "--all"]).await.map(drop),
             Step::Reconcile => self.reconcile_beside(journal).await,

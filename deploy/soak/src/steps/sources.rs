@@ -3,7 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
-use anabranch_demo::{DemoError, FORGET_BINLOG, Result};
+use anabranch_demo::{DemoError, Endpoint, FORGET_BINLOG, Result};
+use anabranch_schemas::change::Entity;
 use tokio::time::Instant;
 
 use super::servers::on_thread;
@@ -20,9 +21,13 @@ const FORGET_MAX: Duration = Duration::from_secs(60);
 /// to 60 s.
 const BEGUN_MAX: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
+/// Rows that each table of users loses, and as many that change, while nothing reads them: few enough for the gate.
+const UNREAD_ROWS: u32 = 8;
+/// Option that the command names if the drift gate has refused it.
+const REFUSAL: &str = "--open-gate";
 
 impl Site {
-    /// Promotes the replica while nothing writes, kills the source, and has every daemon read the replica.
+    /// Kills the source while nothing writes, and the replica too, promotes it, and has every daemon read it.
     pub(super) async fn fail_over(&mut self, journal: &Journal) -> Result<()> {
         let fleet = self.fleet();
         let killed = fleet.kill_all(journal).await?;
@@ -31,6 +36,7 @@ impl Site {
         let source = self.server(FAILS_OVER)?;
         let old_url = source.url();
         on_thread(move || source.kill()).await?;
+        self.kill_server(STANDBY, Duration::ZERO).await?;
         self.replace_source()?;
         let promote = "STOP REPLICA; RESET REPLICA ALL";
         self.admin(FAILS_OVER).await?.execute("promote the replica", promote).await?;
@@ -42,11 +48,17 @@ impl Site {
         self.until_more_changes(&before).await
     }
 
-    /// Has a source forget its binlog while no daemon reads it, and lets it begin anew beside the load.
+    /// Has a source lose and change rows and forget its binlog while no daemon reads it, and lets it begin anew beside
+    /// the load.
     pub(super) async fn begin_anew(&mut self, journal: &Journal) -> Result<()> {
         let fleet = self.fleet();
         let killed = fleet.kill_all(journal).await?;
         self.load.stop().await?;
+        let lost = self.lose_rows().await?;
+        journal.note(&format!("{BEGINS_ANEW} has lost {lost} rows"));
+        if lost == 0 {
+            journal.problem(format!("{BEGINS_ANEW} has no users that it could lose"));
+        }
         self.forget_binlog().await?;
         killed.start()?;
         let before = self.load.changes_by_entity();
@@ -55,14 +67,39 @@ impl Site {
         // truncated table has emptied more since the last reconciliation than the gate lets pass.
         self.beginnings += 1;
         let id = format!("soak-{}", self.beginnings);
-        let confirmed = ["begin-anew", "--source", BEGINS_ANEW, "--confirm", BEGINS_ANEW];
-        let begun = self.command(&[&confirmed[..], &["--id", &id, "--open-gate", "--json"]].concat()).await?;
+        let confirmed =
+            ["begin-anew", "--source", BEGINS_ANEW, "--confirm", BEGINS_ANEW, "--id", &id, "--json"];
+        let begun = match self.command_unless(&confirmed, Some(REFUSAL)).await? {
+            Some(begun) => begun,
+            None => {
+                journal.note("the gate refuses it: too many rows are missing since the last reconciliation");
+                self.command(&[&confirmed[..], &[REFUSAL]].concat()).await?
+            }
+        };
         let begun: serde_json::Value = serde_json::from_str(begun.trim()).unwrap_or_default();
         let number = begun["beginning"].as_u64().unwrap_or_default();
         journal.note(&format!("{BEGINS_ANEW} begins anew (beginning {number})"));
         self.until_begun(number).await?;
         journal.note("its lanes have read their tables");
         self.until_more_changes(&before).await
+    }
+
+    /// Deletes and changes rows of each table of users; returns the number of deleted rows.
+    async fn lose_rows(&self) -> Result<u64> {
+        let mut connection = self.admin(BEGINS_ANEW).await?;
+        let mut lost = 0;
+        let is_there = |endpoint: &Endpoint| endpoint.name == BEGINS_ANEW;
+        let users = self.tables().into_iter().filter(|(_, table)| table.entity == Entity::User);
+        for (_, source_table) in users.filter(|(endpoint, _)| is_there(endpoint)) {
+            let table = source_table.quoted();
+            let few = format!("ORDER BY user_id LIMIT {UNREAD_ROWS}");
+            let count = format!("SELECT COUNT(*) FROM (SELECT user_id FROM {table} {few}) AS few");
+            lost += connection.first::<u64>("count rows", count).await?.unwrap_or_default();
+            let change =
+                format!("DELETE FROM {table} {few}; UPDATE {table} SET birthday = '1966-06-06' {few}");
+            connection.execute("lose rows", change).await?;
+        }
+        Ok(lost)
     }
 
     async fn catch_up(&self) -> Result<()> {

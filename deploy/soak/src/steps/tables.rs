@@ -13,7 +13,7 @@ use crate::plan::Tool;
 use crate::site::Site;
 
 /// Takes values as the load writes them, impossible dates too.
-const SESSION: [&str; 1] = ["SET SESSION sql_mode = 'ALLOW_INVALID_DATES'"];
+pub(super) const SESSION: [&str; 1] = ["SET SESSION sql_mode = 'ALLOW_INVALID_DATES'"];
 /// Time between two changes of one table.
 const BETWEEN: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -84,7 +84,7 @@ impl Site {
         }
     }
 
-    fn named(&self, number: usize, journal: &Journal) -> (Endpoint, SourceTable) {
+    pub(super) fn named(&self, number: usize, journal: &Journal) -> (Endpoint, SourceTable) {
         let (endpoint, source_table) = self.table(number);
         journal.note(&format!("table {number} is {} of {}", source_table.name(), endpoint.name));
         (endpoint, source_table)
@@ -156,12 +156,12 @@ impl Copied {
 }
 
 /// Returns the name of a table or trigger beside a captured one, which no rule names.
-fn beside(source_table: SourceTable, ending: &str) -> String {
+pub(super) fn beside(source_table: SourceTable, ending: &str) -> String {
     format!("`{}`.`_{}_{ending}`", source_table.database_name(), source_table.table_name())
 }
 
 /// Runs statements, again after a deadlock with the load. Repeated statements must be harmless.
-async fn persist(connection: &mut Connection, sql: &str) -> Result<()> {
+pub(super) async fn persist(connection: &mut Connection, sql: &str) -> Result<()> {
     loop {
         match connection.execute("change a table", sql).await {
             Err(error) if error.is_lock_conflict() => tokio::time::sleep(POLL_INTERVAL).await,

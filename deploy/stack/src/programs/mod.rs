@@ -21,7 +21,7 @@ use std::sync::OnceLock;
 pub(crate) use self::browser::BROWSER;
 pub use self::browser::BrowserPrograms;
 use self::java::Java;
-pub(crate) use self::newer::{LoadedProgram, MARIADB_11, MYSQL};
+pub(crate) use self::newer::LoadedProgram;
 use self::newer::{MARIADB_11_SET, MYSQL_SET, ProgramSet};
 pub(crate) use self::schema_change::{GH_OST, PERCONA};
 pub(crate) use self::search::SearchPrograms;

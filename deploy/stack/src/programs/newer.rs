@@ -8,11 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{apt, printed_version, version_in};
 use crate::error::{Result, StackError};
-
-/// Name of the MySQL programs in errors.
-pub(crate) const MYSQL: &str = "MySQL";
-/// Name of the MariaDB 11.8 programs in errors.
-pub(crate) const MARIADB_11: &str = "MariaDB 11.8";
+use crate::spec::{MARIADB_11, MYSQL};
 
 pub(super) const MYSQL_SET: ProgramSet = ProgramSet {
     what: MYSQL,

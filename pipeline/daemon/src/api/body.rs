@@ -29,14 +29,15 @@ pub struct Fields(Map<String, Value>);
 
 impl Fields {
     pub(super) fn of<T: FromFields>(body: Value) -> Result<Self, Problem> {
-        let keys = T::KEYS.join(", ");
+        let keys = || T::KEYS.join(", ");
         let Value::Object(fields) = body else {
-            return Err(wrong(format!("the body is {}; an object is needed, with {keys}", kind(&body))));
+            let found = kind(&body);
+            return Err(wrong(format!("the body is {found}; an object is needed, with {}", keys())));
         };
         match fields.keys().find(|key| !T::KEYS.contains(&key.as_str())) {
             Some(key) => {
                 let key: String = key.chars().take(KEY_CHARACTERS_MAX).collect();
-                Err(wrong(format!("`{key}` is not a key of this body; it can have {keys}")))
+                Err(wrong(format!("`{key}` is not a key of this body; it can have {}", keys())))
             }
             None => Ok(Self(fields)),
         }

@@ -241,3 +241,18 @@ async fn with_body(request: Request, time: Duration) -> Result<Request, Problem>
     })?;
     Ok(Request::from_parts(parts, Body::from(bytes)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::SECONDS;
+
+    #[test]
+    fn the_histogram_of_requests_reaches_beyond_their_time_limits() {
+        for limit in [TIME_LIMIT, OPERATOR_TIME_LIMIT] {
+            let beyond = SECONDS.iter().filter(|end| **end >= limit.as_secs_f64()).count();
+            assert!(beyond >= 2, "{limit:?}: {SECONDS:?}");
+        }
+        assert!(SECONDS.is_sorted(), "{SECONDS:?}");
+    }
+}

@@ -29,6 +29,10 @@ pub(super) struct Answer {
     code: Option<&'static str>,
     /// A `reconcile.signing_key` is configured; without one, a seal shows accidents only.
     is_signed: bool,
+    /// Number of older reconciliations, which are not listed.
+    older: u64,
+    /// Number of reconciliations that will be listed and were not read yet.
+    unread: u64,
     underway: Vec<Progress>,
     /// The newest first.
     reconciliations: Vec<HistoryEntry>,
@@ -59,6 +63,8 @@ pub(super) async fn list(
         read_at_ms: kept.read_at_ms,
         code: kept.code.map(Code::as_str),
         is_signed: kept.is_signed,
+        older: kept.older,
+        unread: kept.unread(),
         underway,
         reconciliations,
         next,

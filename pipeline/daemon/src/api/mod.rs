@@ -48,7 +48,6 @@ use self::guard::Guard;
 pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
 use self::problem::Problem;
 use self::serve::ConnectionBounds;
-use self::uuids::UuidOrders;
 use crate::coupons::CouponDays;
 use crate::lookup::Lookup;
 use crate::observe::{Observatory, StatusView};
@@ -57,6 +56,7 @@ use crate::reconciliations::ReconciliationBook;
 use crate::relations::Relations;
 use crate::roles::Role;
 use crate::telemetry::Telemetry;
+use crate::uuid_orders::UuidOrders;
 use crate::wiring::{Documents, FluxIdentifiers};
 
 const OPENAPI: &str = include_str!("openapi.json");

@@ -32,6 +32,7 @@ pub(super) const ASSETS: [(&str, &str, &str); 25] = [
     ("rows.js", JAVASCRIPT, include_str!("page/rows.js")),
     ("dialogs.js", JAVASCRIPT, include_str!("page/dialogs.js")),
     ("verdict.js", JAVASCRIPT, include_str!("page/verdict.js")),
+    ("sentence.js", JAVASCRIPT, include_str!("page/sentence.js")),
     ("drawing.js", JAVASCRIPT, include_str!("page/drawing.js")),
     ("tables.js", JAVASCRIPT, include_str!("page/tables.js")),
     ("lanes.js", JAVASCRIPT, include_str!("page/lanes.js")),
@@ -140,6 +141,31 @@ mod tests {
             let is_it = |line: &str| line.starts_with('#') && line.trim_start_matches('#').trim() == heading;
             assert!(RUNBOOK.lines().any(is_it), "the runbook has no heading {heading}");
         }
+    }
+
+    /// The sentence calls a thing wrong from the same limit as its alert, and leads to the same heading.
+    #[test]
+    fn the_limits_of_the_sentence_are_those_of_the_alerts() {
+        const RULES: &str = include_str!("../../../../deploy/prometheus/rules.yml");
+        let lines = include_str!("page/sentence.js").lines();
+        let alerts = lines.filter_map(|line| line.strip_prefix("  Anabranch")?.split_once(": { limit: "));
+        let mut compared = 0;
+        for (alert, facts) in alerts {
+            let (limit, facts) = facts.split_once(", level: \"").expect("a level follows");
+            let (level, heading) = facts.split_once("\", runbook: \"").expect("a heading follows");
+            let heading = heading.trim_end_matches("\" },");
+            let rule = RULES.split_once(&format!("- alert: Anabranch{alert}\n")).expect("the rule exists").1;
+            let rule = rule.split("- alert: ").next().unwrap_or_default();
+            let expression = rule.lines().next().unwrap_or_default();
+            let is_limit = [" < ", " > "].iter().any(|sign| expression.ends_with(&format!("{sign}{limit}")));
+            assert!(is_limit, "{alert} has another limit than {limit}: {expression}");
+            assert_eq!(rule.contains("severity: page"), level == "bad", "{alert}");
+            let headings = rule.lines().filter_map(|line| line.trim_start().strip_prefix("runbook: "));
+            let headings: Vec<&str> = headings.map(|found| found.trim_matches('"')).collect();
+            assert_eq!(headings, [heading], "{alert}");
+            compared += 1;
+        }
+        assert_eq!(compared, 5);
     }
 
     /// A module that is not served leaves the whole page empty.

@@ -3,26 +3,23 @@
 //! The answer is a list and no range: the layout gives no consecutive numbers (`identifiers` says why). Uuids are text,
 //! because many JSON readers lose digits of numbers above 2⁵³.
 
-use std::sync::Arc;
-
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::Code;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
+use crate::uuid_orders::{ORDERS_MAX, UuidOrder, UuidOrders};
 
 /// Uuids of one request, at most: an answer of about 200 KB, given out within 3 ms of a machine's sequence.
 const COUNT_MAX: u32 = 10_000;
 /// Header with the caller's key, as the IETF's draft of that name calls it.
 const KEY_HEADER: &str = "idempotency-key";
 const KEY_BYTES_MAX: usize = 255;
-/// Requests that wait for their turn, at most.
-const ORDERS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub struct UuidRequest {
@@ -40,32 +37,6 @@ impl FromFields for UuidRequest {
 #[derive(Debug, Serialize)]
 pub struct IssuedUuids {
     uuids: Vec<String>,
-}
-
-/// A request to the task that holds a machine number.
-#[derive(Debug)]
-pub struct UuidOrder {
-    pub count: u32,
-    /// Key of the client: an order with the same key gets the same uuids again.
-    pub key: Option<String>,
-    /// The uuids; `None` if the key was used for another count; a fault if the key cannot be stored. It is dropped when
-    /// the order cannot be carried out.
-    pub answer: oneshot::Sender<Result<Option<Vec<u64>>, Fault>>,
-}
-
-/// The queue of requests. Clones share it and are cheap.
-#[derive(Debug, Clone)]
-pub struct UuidOrders {
-    sender: mpsc::Sender<UuidOrder>,
-    /// Receiver that one attempt of the minting task after the other locks.
-    pub receiver: Arc<Mutex<mpsc::Receiver<UuidOrder>>>,
-}
-
-impl Default for UuidOrders {
-    fn default() -> Self {
-        let (sender, receiver) = mpsc::channel(ORDERS_MAX);
-        Self { sender, receiver: Arc::new(Mutex::new(receiver)) }
-    }
 }
 
 /// Returns the caller's key as a digest, because any bytes must make a name of a register; `None` without a key.

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::capture::{BeginAnew, EntityRows, Gap, require_rows_kept};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::Log as _;
 use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_pipeline::retry::again;
@@ -26,16 +27,16 @@ use self::rows::RowsView;
 use self::view::{RequestView, Verbs, print, state_before};
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
-use crate::observe::{lanes, reader_task};
 use crate::operations::{Actor, CommandText, recorded};
-use crate::wiring::{Log, Source, Wiring};
+use crate::task_names::reader_task;
+use crate::wiring::{Log, Source, Wiring, lanes};
 use crate::{operator, restarts, wall_clock};
 
 /// Time within which a running reader restarts and sends its first message.
 const READER_WAIT: Duration = Duration::from_secs(30);
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 const VERBS: Verbs = Verbs {
-    repeated: "has begun anew by this request, and nothing is written now",
+    repeated: "begins anew already, and nothing is written now",
     rehearsed: "would begin anew",
     written: "begins anew",
 };
@@ -238,7 +239,9 @@ fn confirm(arguments: &Arguments) -> Result<(), Fault> {
 /// Has the stopped reader try again, and then, once the stream's end `has_begun`, the lanes that stopped beside it.
 async fn wake(wiring: &Wiring, source: &str, has_begun: impl Fn(&Envelope) -> bool) -> Result<(), Fault> {
     let log = wiring.log().await?;
+    failpoints::reach("begin-anew-before-wake").await;
     restarts::request_restart(log, Some(&reader_task(source))).await?;
+    failpoints::reach("begin-anew-reader-woken").await;
     let deadline = Instant::now() + READER_WAIT;
     while !log.end(source).await?.is_some_and(|end| has_begun(&end.envelope)) {
         if Instant::now() > deadline {
@@ -250,6 +253,7 @@ async fn wake(wiring: &Wiring, source: &str, has_begun: impl Fn(&Envelope) -> bo
         }
         sleep(CHECK_INTERVAL).await;
     }
+    failpoints::reach("begin-anew-before-lanes").await;
     restarts::request_restart(log, None).await.map(drop)
 }
 

@@ -12,7 +12,7 @@ use anabranch_pipeline::error::Fault;
 use clap::Args;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 
 use super::new_file::{create, unwritable};
 use super::{Cli, Outcome, block_on, check, reconcile, status};
@@ -20,16 +20,18 @@ use crate::api::client;
 use crate::exit::Exit;
 use crate::output::{self, FaultView};
 use crate::wiring::Wiring;
-use crate::{redacted, wall_clock};
+use crate::{redacted, telemetry, wall_clock};
 
 /// Time for the daemon's answer; a busy daemon answers late.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// File of the changes of state that the daemon saw in its last hours.
+const CHANGES: &str = "changes-of-state.json";
 /// Folder of the files within the archive.
 const FOLDER: &str = "anabranch-bundle";
 /// Rights of the archive: only its owner may read it, since it names hosts, accounts, tables.
 const MODE: u32 = 0o600;
 
-/// Write an archive (.tar.gz) for a request for help: versions, configuration, check, status, metrics, reconciliations
+/// Write an archive (.tar.gz) for a request for help: versions, configuration, check, status, faults, reconciliations
 ///
 /// It holds no password, token or key, and no value of a row. It names hosts, accounts and tables. Parts that could not
 /// be gathered say why.
@@ -79,12 +81,13 @@ async fn asked(wiring: &Wiring) -> Vec<ArchiveFile> {
             Err(fault) => unavailable(&[fault]),
         }
     };
-    let (status, reconciliations, report, metrics, ready) = tokio::join!(
+    let (status, reconciliations, report, metrics, ready, series) = tokio::join!(
         status::now_as_json(wiring),
         reconciliations,
         report,
         daemon(wiring, "/metrics"),
         daemon(wiring, "/readyz"),
+        daemon(wiring, "/v1/series"),
     );
     vec![
         ArchiveFile { name: "status.json", text: status },
@@ -92,6 +95,7 @@ async fn asked(wiring: &Wiring) -> Vec<ArchiveFile> {
         ArchiveFile { name: "newest-reconciliation.json", text: report },
         ArchiveFile { name: "metrics.txt", text: metrics },
         ArchiveFile { name: "readiness.json", text: ready },
+        ArchiveFile { name: CHANGES, text: changes(&series) },
     ]
 }
 
@@ -106,10 +110,22 @@ async fn daemon(wiring: &Wiring, path: &str) -> String {
     }
 }
 
+/// Returns the recent changes of state, with the codes of their faults, of an answer of `/v1/series`; an answer of
+/// another kind says why there are none.
+fn changes(series: &str) -> String {
+    let Ok(mut answer) = serde_json::from_str::<Json>(series) else { return series.to_owned() };
+    // The samples of the charts may have megabytes.
+    if let Some(answer) = answer.as_object_mut() {
+        answer.retain(|name, _| name != "series");
+    }
+    output::json(&answer)
+}
+
 fn about() -> String {
     let system = std::fs::read_to_string("/proc/version").unwrap_or_default();
     output::json(&json!({
         "anabranch": env!("CARGO_PKG_VERSION"),
+        "commit": telemetry::COMMIT,
         "made_at_ms": wall_clock::now_ms(),
         "system": system.trim(),
         "processors": std::thread::available_parallelism().ok().map(std::num::NonZero::get),
@@ -139,4 +155,18 @@ fn write(file: File, parts: &[ArchiveFile]) -> io::Result<()> {
         archive.append_data(&mut header, format!("{FOLDER}/{}", part.name), part.text.as_bytes())?;
     }
     archive.into_inner()?.finish()?.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_state_are_kept_without_the_samples_and_another_answer_stays_as_it_is() {
+        let change = json!({ "thing": "lane/a", "from": "current", "to": "retrying", "code": "timed-out" });
+        let series = json!({ "now_ms": 7, "events": [change], "series": [{ "rate": [1, 2] }] }).to_string();
+        let kept: Json = serde_json::from_str(&changes(&series)).expect("it is JSON");
+        assert_eq!(kept, json!({ "now_ms": 7, "events": [change] }));
+        assert_eq!(changes("not gathered: no daemon\n"), "not gathered: no daemon\n");
+    }
 }

@@ -156,8 +156,7 @@ async fn check_servers(wiring: &Wiring) -> Vec<Checked> {
     };
     let flux = async {
         wiring.config().flux_identifiers()?;
-        let (faults, warnings) = wiring.check_flux().await;
-        Some(Checked { warnings, ..Checked::of("counters of flux.sequence_url", faults) })
+        Some(Checked::of("counters of flux.sequence_url", wiring.check_flux().await))
     };
     let sites = async {
         let faults = sites::shared_tables(wiring).await?;

@@ -7,6 +7,7 @@
 //! 4. HTTP accepts no more requests; running ones get their time. The mint, which they may need, ends last.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::{Config, Secret};
@@ -19,19 +20,19 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
-use crate::api::uuids::UuidOrders;
 use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
-use crate::observe::{Observatory, lanes, poll, recent};
+use crate::observe::{Observatory, poll, recent};
 use crate::operations::Actions;
-use crate::reconciliations::ReconciliationBook;
+use crate::reconciliations::{OnDrift, ReconciliationBook};
 use crate::relations::Relations;
 use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
 use crate::telemetry::Telemetry;
-use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring};
+use crate::uuid_orders::UuidOrders;
+use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring, lanes};
 use crate::{coupons, output, reconciliations, restarts, retention, sharing, tasks, telemetry, watchdog};
 
 /// Run the daemon: readers, lanes and the HTTP API, until SIGTERM or Ctrl-C
@@ -116,7 +117,8 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
     let (orders, serves) = (UuidOrders::default(), !tokens.is_empty());
     let requests = Requests { pauses: observatory.pauses(), yields: Yields::default() };
-    let [mut readers, mut projectors, mut others] = spawn_tasks(&wiring, &requests, roles, group);
+    let [mut readers, mut projectors, mut others] =
+        spawn_tasks(&wiring, &requests, &observatory, roles, group);
     let mut mint = group();
     if serves {
         tasks::spawn_mint(&mut mint, &wiring, &orders);
@@ -219,6 +221,7 @@ async fn all_finished(readers: &Supervisor, projectors: &Supervisor) {
 fn spawn_tasks(
     wiring: &Wiring,
     requests: &Requests,
+    observatory: &Observatory,
     roles: &[Role],
     group: impl Fn() -> Supervisor,
 ) -> [Supervisor; 3] {
@@ -240,7 +243,11 @@ fn spawn_tasks(
     }
     if roles.contains(&Role::Reconciler) {
         reconciliations::spawn_reconciliations(&mut others, wiring);
-        reconciliations::spawn_spot_checks(&mut others, wiring);
+        let observatory = observatory.clone();
+        let on_drift: OnDrift = Arc::new(move |store: &str, source: &str| {
+            observatory.drift_seen(store, source, std::time::Instant::now());
+        });
+        reconciliations::spawn_spot_checks(&mut others, wiring, &on_drift);
     }
     // Without a coupon system nothing is granted.
     if let Ok(lane_lag) = coupons::LaneLag::new(wiring) {

@@ -20,11 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
-use crate::observe::lanes;
 use crate::operations::{Actor, CommandText, past, recorded};
 use crate::output;
 use crate::wall_clock;
-use crate::wiring::{Documents, Wiring};
+use crate::wiring::{Documents, Wiring, lanes};
 
 /// Pause between two attempts of a lane.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);

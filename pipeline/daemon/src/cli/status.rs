@@ -18,9 +18,10 @@ use crate::coupons::DayView;
 use crate::exit::Exit;
 use crate::observe::{
     CacheView, LaneView, LeaseView, Observatory, ProgrammeView, SearchView, SourceView, StatusView, TaskView,
-    cache_task, lane_task, poll, reader_task,
+    poll,
 };
 use crate::output::{self, Reader};
+use crate::task_names::{cache_task, lane_task, reader_task};
 use crate::wall_clock;
 use crate::wiring::Wiring;
 
@@ -99,6 +100,9 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     for source in &mut status.sources {
         if let Some(known) = daemon.sources.iter().find(|known| known.source == source.source) {
             source.lag_seconds = known.lag_seconds.or(source.lag_seconds);
+            // Only a daemon asks what binlogs and streams still have.
+            source.binlog_purge_seconds = known.binlog_purge_seconds;
+            (source.stream_bytes, source.stream_bytes_max) = (known.stream_bytes, known.stream_bytes_max);
         }
         let task = reader_task(&source.source);
         if let Some(task) = failed(&daemon.tasks, &task) {
@@ -144,6 +148,7 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     status.tasks = daemon.tasks;
     merge_leases(&mut status.leases, daemon.leases);
     status.busiest = daemon.busiest;
+    (status.certificates, status.drifts) = (daemon.certificates, daemon.drifts);
 }
 
 /// Adds which leases the daemon holds. The daemon names no holder to a client without a token; this command asks the

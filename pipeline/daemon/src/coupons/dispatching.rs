@@ -26,6 +26,7 @@ use super::assembly::{self, DayDispatcher};
 use super::copies::PublishedRounds;
 use super::day_view::{self, DayView};
 use super::lane_lag::LaneLag;
+use super::mending::SeenRestored;
 use super::reports::ReportChain;
 use crate::wiring::Wiring;
 
@@ -52,6 +53,7 @@ pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag:
             published: PublishedRounds::new(from_ref(&programme)),
             resends: Arc::default(),
             next_pass: Arc::default(),
+            seen_restored: SeenRestored::default(),
         };
         supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
             let (wiring, lane_lag, programme) = (wiring.clone(), lane_lag.clone(), programme.clone());
@@ -69,6 +71,7 @@ struct Kept {
     resends: Arc<Resends>,
     /// Time of the pass that follows a pass with a fault.
     next_pass: Arc<Mutex<Option<Instant>>>,
+    seen_restored: SeenRestored,
 }
 
 impl Kept {
@@ -120,6 +123,13 @@ async fn dispatch(
                 () = cancel.cancelled() => return Ok(()),
                 pass = pass(wiring, &dispatcher, programme, &reports) => pass,
             };
+            let mended = tokio::select! {
+                () = cancel.cancelled() => return Ok(()),
+                mended = kept.seen_restored.mend(wiring, programme, pass.as_ref().err()) => mended,
+            };
+            if mended.inspect_err(|_| kept.failed(programme, began.elapsed()))? {
+                continue;
+            }
             let days = pass.inspect_err(|_| kept.failed(programme, began.elapsed()))?;
             passed.send_modify(|_| {});
             handle.well();

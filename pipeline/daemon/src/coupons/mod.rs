@@ -4,8 +4,9 @@
 //! `cohort.rs` adds barrier and last good reconciliation to the birthday tables. `lane_lag.rs` says when a day leaves
 //! the servers to the lanes, `lane_verdict.rs` shares that among all tasks of a process, and `pace.rs` says how many
 //! batches are carried then. `holding.rs` holds messages while they wait, and `copies.rs` keeps copies of them out of
-//! the queue. `register.rs` holds the ledger's token, `day_view.rs` holds the newest day for display, `days.rs` begins
-//! days by hand, and `reports.rs` signs reports of days.
+//! the queue. `mending.rs` asks the coupon system for what a restored ledger lacks. `register.rs` holds the ledger's
+//! token, `day_view.rs` holds the newest day for display, `days.rs` begins days by hand, and `reports.rs` signs reports
+//! of days.
 
 mod assembly;
 mod cohort;
@@ -17,6 +18,7 @@ mod granting;
 mod holding;
 mod lane_lag;
 mod lane_verdict;
+mod mending;
 mod pace;
 mod process;
 mod register;
@@ -35,6 +37,7 @@ pub use self::days::{CouponDays, no_run};
 pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
 pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::lane_lag::LaneLag;
+pub use self::mending::mend;
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
 pub use self::reports::{ReportChain, Signed, SignedReport, signed};

@@ -26,8 +26,7 @@ use tokio::time::{Instant, sleep};
 
 use super::directory::Directory;
 use super::question::{At, AtLeast, Refusal};
-use crate::observe::lanes;
-use crate::wiring::{Wiring, holds_gtids};
+use crate::wiring::{Wiring, holds_gtids, lanes};
 
 /// Time that a request waits, at most; a change is findable within tens of milliseconds.
 const WAIT_MAX: Duration = Duration::from_secs(2);

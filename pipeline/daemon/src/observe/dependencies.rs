@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::{Code, Fault};
+use serde::{Deserialize, Serialize};
 
 use super::Observatory;
 
@@ -59,7 +60,28 @@ pub(super) struct DependencyObservation {
     pub(super) certificate_ends: Option<i64>,
 }
 
+/// The certificate of a server.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateView {
+    /// Kind of the server: `source`, `log`, `target` or `cache`.
+    pub dependency: String,
+    /// Name of the server in the configuration.
+    pub name: String,
+    /// Its end, milliseconds since the Unix epoch.
+    pub ends_at_ms: i64,
+}
+
 impl Observatory {
+    /// Returns the certificates whose end is known.
+    pub(super) fn certificates(&self) -> Vec<CertificateView> {
+        let all = self.lock();
+        let view = |((kind, name), seen): (&(Dependency, String), &DependencyObservation)| {
+            let ends_at_ms = seen.certificate_ends?.saturating_mul(1000);
+            Some(CertificateView { dependency: kind.name().to_owned(), name: name.clone(), ends_at_ms })
+        };
+        all.dependencies.iter().filter_map(view).collect()
+    }
+
     /// Records the answer, just now, of a server that was asked at `asked`.
     pub fn answered<T>(&self, kind: Dependency, name: &str, asked: Instant, answer: &Result<T, Fault>) {
         let mut all = self.lock();

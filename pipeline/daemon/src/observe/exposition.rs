@@ -137,11 +137,7 @@ impl Observatory {
                 let kept = source.kept.as_ref()?;
                 Some(kept.files.iter().map(|(_, size)| *size).sum::<u64>() as f64)
             }),
-            (names::BINLOG_PURGE, |source| {
-                let (needed, committed) = (&source.needed_file, source.committed_at_us);
-                let left = headroom::purged_in(source.kept.as_ref()?, needed, committed, source.clock_us);
-                left.map(|left| left.as_secs_f64())
-            }),
+            (names::BINLOG_PURGE, |source| Some(source.purge_left()?.as_secs_f64())),
             (names::STREAM_BYTES, |source| Some(source.stream?.bytes as f64)),
             (names::STREAM_BYTES_MAX, |source| Some(source.stream?.bytes_max? as f64)),
             (names::STREAM_OLDEST, |source| Some(source.stream?.first_at_us? as f64 / 1e6)),

@@ -8,7 +8,7 @@ use anabranch_schemas::lsn::{Lsn, binlog_file_number};
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 
-use super::{LaneObservation, Observations};
+use super::{LaneObservation, Observations, SourceObservation};
 use crate::wiring::{BinlogKept, StreamState};
 
 /// Share of its size, in percent, from which a stream drops messages by size rather than by age.
@@ -79,6 +79,13 @@ pub(super) fn lost_in(
     let purged = purged_in(kept, &lane.resume.file, committed, clock_us)?;
     let (Some(stream), Some((sequence, _))) = (stream, &lane.message) else { return Some(purged) };
     dropped_in(stream, *sequence, committed, clock_us).map(|dropped| dropped.max(purged))
+}
+
+impl SourceObservation {
+    /// Returns the least time until the source purges binlog that its reader needs; see [`purged_in`].
+    pub(super) fn purge_left(&self) -> Option<Duration> {
+        purged_in(self.kept.as_ref()?, &self.needed_file, self.committed_at_us, self.clock_us)
+    }
 }
 
 impl Observations {

@@ -7,6 +7,7 @@
 mod busiest;
 mod certificates;
 mod dependencies;
+mod drift;
 pub mod exposition;
 mod headroom;
 mod leases;
@@ -29,7 +30,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
-use anabranch_pipeline::projections::{Assignments, Projection};
+use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{LaneId, Progress, Scope};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::ServerIdentity;
@@ -40,21 +41,20 @@ use metrics::gauge;
 use tokio::sync::watch;
 
 pub use self::busiest::BusiestView;
-pub use self::dependencies::Dependency;
 use self::dependencies::DependencyObservation;
+pub use self::dependencies::{CertificateView, Dependency};
+use self::drift::DriftObservation;
+pub use self::drift::DriftView;
 pub use self::leases::LeaseView;
 use self::programmes::ProgrammeObservation;
 pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
 use self::recent::Recent;
 pub use self::state_changes::StateChange;
-pub use self::view::{
-    CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView, cache_task, lane_task,
-    reader_task, sweep_task,
-};
+pub use self::view::{CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView};
 use crate::coupons;
 use crate::pauses::{KnownPauses, Pauses};
-use crate::wiring::{BinlogKept, Overview, StreamState};
+use crate::wiring::{BinlogKept, Overview, StreamState, lanes};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
@@ -158,6 +158,8 @@ struct Observations {
     caches: BTreeMap<String, CacheObservation>,
     /// Servers by kind and name.
     dependencies: BTreeMap<(Dependency, String), DependencyObservation>,
+    /// Drift by store and source.
+    drifts: BTreeMap<(String, String), DriftObservation>,
     /// Entity that each projection is derived of.
     entities: BTreeMap<String, Entity>,
     /// Search indexes by projection.
@@ -205,6 +207,7 @@ impl Observatory {
             lanes,
             caches,
             dependencies: BTreeMap::new(),
+            drifts: BTreeMap::new(),
             entities,
             searches,
             programmes: programmes.collect(),
@@ -478,12 +481,6 @@ impl LaneObservation {
                 source.position.is_some() && (own.epoch > stream.epoch || own.contradicts(&stream))
             })
     }
-}
-
-/// Returns every lane of a configuration.
-pub fn lanes(config: &Config) -> Vec<LaneId> {
-    let of_target = |name: &String| Assignments::of(config, name).lane_ids();
-    config.targets.iter().flat_map(|target| of_target(&target.name)).collect()
 }
 
 #[cfg(test)]

@@ -13,7 +13,8 @@ use tokio_util::sync::CancellationToken;
 use super::Observatory;
 use super::ring::Ring;
 use super::state_changes::{StateChange, StateChanges};
-use super::view::{LaneView, SourceView, StatusView, lane_task, source_thing};
+use super::view::{LaneView, SourceView, StatusView, source_thing};
+use crate::task_names::lane_task;
 use crate::wall_clock;
 
 const INTERVAL: Duration = Duration::from_secs(1);

@@ -14,7 +14,18 @@ impl StatusView {
     /// runbook says the rest.
     pub fn leave_out_faults(&mut self) {
         self.leave_out_holders();
-        let Self { sources, lanes, caches, searches, programmes, tasks, leases: _, busiest: _ } = self;
+        let Self {
+            sources,
+            lanes,
+            caches,
+            searches,
+            programmes,
+            tasks,
+            leases: _,
+            busiest: _,
+            certificates: _,
+            drifts: _,
+        } = self;
         for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {
             pause.by.clear();
             pause.reason = None;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
 
-use super::view::{StatusView, cache_task, lane_task, source_thing};
+use super::view::{StatusView, source_thing};
+use crate::task_names::{cache_task, lane_task};
 
 /// Changes that are kept, at most.
 const CHANGES_MAX: usize = 500;

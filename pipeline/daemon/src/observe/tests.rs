@@ -6,8 +6,8 @@ use anabranch_pipeline::supervise::{TaskState, TaskStatus};
 use anabranch_schemas::envelope::Envelope;
 
 use super::exposition::Exposition;
-use super::view::{lane_task, reader_task};
 use super::*;
+use crate::task_names::{lane_task, reader_task};
 use crate::wiring::LeaseHolder;
 
 const CONFIG: &str = r#"
@@ -449,4 +449,40 @@ fn a_client_without_a_token_learns_of_leases_and_not_of_their_holders() {
     assert!(shown.leases[0].is_here && shown.leases[1].lease == "reader/a");
     observatory.leases_seen(&Err(Fault::new(Code::LogUnreachable, "log", "no answer")));
     assert!(observatory.status(&BTreeMap::new(), Instant::now()).leases.is_empty(), "an old holder is none");
+}
+
+#[test]
+fn known_pauses_stay_while_their_register_is_damaged() {
+    let observatory = world().observatory;
+    let damaged = || Err(Fault::new(Code::LogForeign, "register pauses", "its value is no list of pauses"));
+    observatory.pauses_seen(&damaged());
+    assert!(observatory.pauses().0.borrow().is_none(), "no lane begins before the pauses were read");
+    let one = r#"{"pauses":[{"projection":"birthday","source":null,"since_ms":7,"by":"a@b","reason":null}]}"#;
+    let one: Pauses = serde_json::from_str(one).unwrap();
+    observatory.pauses_seen(&Ok(one.clone()));
+    observatory.pauses_seen(&damaged());
+    assert_eq!(observatory.pauses().0.borrow().as_ref(), Some(&one));
+}
+
+#[test]
+fn drift_is_shown_for_an_hour_after_the_last_wrong_row_and_a_certificate_with_its_end() {
+    let world = world();
+    let at_minute = |minute: u64| world.second(minute * 60);
+    for minute in [0, 30] {
+        world.observatory.drift_seen("birthday", "a", at_minute(minute));
+    }
+    let rows = |minute: u64| {
+        let drifts = world.observatory.status(&world.tasks, at_minute(minute)).drifts;
+        drifts.iter().map(|view| view.rows).collect::<Vec<u64>>()
+    };
+    assert_eq!(rows(89), [2]);
+    assert_eq!(rows(90), Vec::<u64>::new());
+    world.observatory.drift_seen("birthday", "a", at_minute(100));
+    assert_eq!(rows(100), [1], "it is counted anew");
+
+    world.observatory.certificate_seen(Dependency::Source, "a", Some(7));
+    world.observatory.certificate_seen(Dependency::Log, "log", None);
+    let certificates = world.view(0).certificates;
+    let (dependency, name) = ("source".to_owned(), "a".to_owned());
+    assert_eq!(certificates, [CertificateView { dependency, name, ends_at_ms: 7_000 }]);
 }

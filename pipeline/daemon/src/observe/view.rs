@@ -13,10 +13,11 @@ use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BusiestView, CacheObservation, LaneObservation, LastAnswer, LeaseView, Observatory, ProgrammeView,
-    SearchObservation, SourceObservation, TableSize,
+    BusiestView, CacheObservation, CertificateView, DriftView, LaneObservation, LastAnswer, LeaseView,
+    Observatory, ProgrammeView, SearchObservation, SourceObservation, TableSize,
 };
 use crate::pauses::Pause;
+use crate::task_names::{cache_task, lane_task, reader_task};
 
 /// Lag up to which a thing is ready even without visible progress: a position that moves only by position messages
 /// stays the same for a while.
@@ -43,6 +44,12 @@ pub struct StatusView {
     /// The tables with the most changes among those that this process reads; none for a client without a token.
     #[serde(default)]
     pub busiest: Vec<BusiestView>,
+    /// Certificates of servers whose end is known.
+    #[serde(default)]
+    pub certificates: Vec<CertificateView>,
+    /// Drift that spot checks of this process found within the last hour.
+    #[serde(default)]
+    pub drifts: Vec<DriftView>,
 }
 
 /// One source and its stream.
@@ -65,6 +72,14 @@ pub struct SourceView {
     pub committed_at_us: Option<u64>,
     pub binlog_bytes_per_second: Option<f64>,
     pub messages_per_second: Option<f64>,
+    /// Time until the source may purge binlog that its reader needs; `None` = it keeps it, or that is not known.
+    #[serde(default)]
+    pub binlog_purge_seconds: Option<f64>,
+    #[serde(default)]
+    pub stream_bytes: Option<u64>,
+    /// Size from which the stream drops its oldest messages.
+    #[serde(default)]
+    pub stream_bytes_max: Option<u64>,
 }
 
 /// One lane.
@@ -164,29 +179,10 @@ pub fn source_thing(source: &str) -> String {
     format!("source/{source}")
 }
 
-/// Returns the name of the task that captures a source.
-pub fn reader_task(source: &str) -> String {
-    format!("reader/{source}")
-}
-
-/// Returns the name of the task that keeps a cache right.
-pub fn cache_task(cache: &str) -> String {
-    format!("cache/{cache}")
-}
-
-/// Returns the name of the task that removes old tombstones of a document projection.
-pub fn sweep_task(projection: &str) -> String {
-    format!("sweep/{projection}")
-}
-
-/// Returns the name of the task that runs a lane.
-pub fn lane_task(lane: impl std::fmt::Display) -> String {
-    format!("lane/{lane}")
-}
-
 impl Observatory {
     /// Returns the present state. `tasks` are the tasks of this process; there may be none.
     pub fn status(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> StatusView {
+        let (certificates, drifts) = (self.certificates(), self.drifts(now));
         let all = self.lock();
         let mut sources: Vec<_> = all.sources.iter().map(|(name, source)| source.view(name, now)).collect();
         let mut lanes: Vec<LaneView> = Vec::new();
@@ -222,7 +218,18 @@ impl Observatory {
         let searches = all.searches.iter().map(|(name, search)| search.view(name)).collect();
         let programmes = all.programmes.iter().map(|(name, known)| known.view(name)).collect();
         let (leases, busiest) = (all.leases.clone(), all.busiest.clone());
-        StatusView { sources, lanes, caches, searches, programmes, tasks, leases, busiest }
+        StatusView {
+            sources,
+            lanes,
+            caches,
+            searches,
+            programmes,
+            tasks,
+            leases,
+            busiest,
+            certificates,
+            drifts,
+        }
     }
 
     /// Returns the reasons why this process is not ready; none = ready. Only the work of its own tasks counts: the work
@@ -386,6 +393,9 @@ impl SourceObservation {
             committed_at_us: known_time(self.committed_at_us),
             binlog_bytes_per_second: self.head_bytes.per_second(),
             messages_per_second: self.messages.per_second(),
+            binlog_purge_seconds: self.purge_left().map(|left| left.as_secs_f64()),
+            stream_bytes: self.stream.map(|stream| stream.bytes),
+            stream_bytes_max: self.stream.and_then(|stream| stream.bytes_max),
         }
     }
 }

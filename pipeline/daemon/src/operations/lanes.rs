@@ -4,8 +4,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::LaneId;
 
 use super::CommandText;
-use crate::observe::lanes;
-use crate::wiring::Wiring;
+use crate::wiring::{Wiring, lanes};
 
 /// The lanes of a projection, or some of them.
 #[derive(Debug, Clone, Default)]

@@ -6,9 +6,8 @@ use anabranch_pipeline::records::LaneId;
 
 use super::lanes::names;
 use super::{Actor, CommandText, Recorded, recorded};
-use crate::observe::lanes;
 use crate::pauses::{self, Pause, Pauses};
-use crate::wiring::Wiring;
+use crate::wiring::{Wiring, lanes};
 
 /// Lanes of a projection that are to stop.
 #[derive(Debug, Clone)]

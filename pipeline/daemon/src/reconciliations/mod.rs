@@ -48,7 +48,7 @@ pub use self::proven_rows::proven_rows;
 pub use self::relied_on::{LastGood, ReliedOn, barrier};
 pub use self::schedule::{is_believed, spawn_reconciliations};
 pub use self::shown::show_last;
-pub use self::spot_checks::spawn_spot_checks;
+pub use self::spot_checks::{OnDrift, spawn_spot_checks};
 pub use self::stores::whole_tables;
 use crate::wall_clock;
 use crate::wiring::Wiring;

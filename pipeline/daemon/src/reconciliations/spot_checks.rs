@@ -2,6 +2,7 @@
 //!
 //! No other task depends on it: each failure is logged, and the checks begin again after a pause.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_pipeline::config::SourceConfig;
@@ -21,19 +22,22 @@ const LATE: Duration = Duration::from_secs(10);
 /// Pause after a failed attempt.
 const PAUSE: Duration = Duration::from_secs(10);
 
+/// Takes store and source of a row that was still wrong at the last check after a change.
+pub type OnDrift = Arc<dyn Fn(&str, &str) + Send + Sync>;
+
 /// Starts the spot checks of each source, unless it is switched off.
-pub fn spawn_spot_checks(supervisor: &mut Supervisor, wiring: &Wiring) {
+pub fn spawn_spot_checks(supervisor: &mut Supervisor, wiring: &Wiring, on_drift: &OnDrift) {
     let config = wiring.config();
     if config.reconcile.spot_checks.keys_a_second == 0 {
         return;
     }
     for source in &config.sources {
-        let (wiring, source) = (wiring.clone(), source.clone());
+        let (wiring, source, on_drift) = (wiring.clone(), source.clone(), on_drift.clone());
         let name = format!("spot-checks/{}", source.name);
         supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
-            let (wiring, source) = (wiring.clone(), source.clone());
+            let (wiring, source, on_drift) = (wiring.clone(), source.clone(), on_drift.clone());
             async move {
-                keep(&wiring, &source, &handle, &cancel).await;
+                keep((&wiring, &on_drift), &source, &handle, &cancel).await;
                 Ok(())
             }
         });
@@ -42,9 +46,14 @@ pub fn spawn_spot_checks(supervisor: &mut Supervisor, wiring: &Wiring) {
 
 /// Checks until `cancel`. While it holds its lease the task counts as running whatever fails, because readiness asks
 /// for the daemon's work.
-async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle, cancel: &CancellationToken) {
+async fn keep(
+    context: (&Wiring, &OnDrift),
+    source: &SourceConfig,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) {
     while !cancel.is_cancelled() {
-        if let Err(fault) = attempt(wiring, source, handle, cancel).await {
+        if let Err(fault) = attempt(context, source, handle, cancel).await {
             let (task, code) = (handle.name().to_owned(), fault.code().as_str());
             counter!(names::FAULTS, "task" => task, "code" => code).increment(1);
             tracing::info!(source = source.name, %fault, "the spot checks begin again");
@@ -60,23 +69,23 @@ async fn keep(wiring: &Wiring, source: &SourceConfig, handle: &TaskHandle, cance
 }
 
 async fn attempt(
-    wiring: &Wiring,
+    context: (&Wiring, &OnDrift),
     source: &SourceConfig,
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let log = wiring.log().await?;
+    let log = context.0.log().await?;
     let work = async |begun: tokio::sync::watch::Sender<Lsn>| {
         begun.send_modify(|_| {});
         tokio::select! {
             () = cancel.cancelled() => Ok(()),
-            ended = spot_checks(wiring, source) => ended,
+            ended = spot_checks(context, source) => ended,
         }
     };
     under_lease(log, handle, cancel, work).await
 }
 
-async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault> {
+async fn spot_checks((wiring, on_drift): (&Wiring, &OnDrift), source: &SourceConfig) -> Result<(), Fault> {
     let config = wiring.config();
     let mut stores = Vec::new();
     for projection in &config.projections {
@@ -94,7 +103,7 @@ async fn spot_checks(wiring: &Wiring, source: &SourceConfig) -> Result<(), Fault
         stores: &stores,
         config: spot_checks,
         lane_wait: LaneWait::short(standstill(config, LATE)),
-        on_event: &|event| publish_metrics(wiring, &source.name, &event),
+        on_event: &|event| publish(wiring, on_drift, &source.name, &event),
     };
     spot_checks.run().await
 }
@@ -114,7 +123,7 @@ fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after
     }
 }
 
-fn publish_metrics(wiring: &Wiring, source: &str, event: &SpotCheckEvent<'_>) {
+fn publish(wiring: &Wiring, on_drift: &OnDrift, source: &str, event: &SpotCheckEvent<'_>) {
     let source = source.to_owned();
     let &SpotCheckEvent::Looked { store, after, table, key, verdict } = event else {
         if let SpotCheckEvent::Skipped(changes) = event {
@@ -128,6 +137,7 @@ fn publish_metrics(wiring: &Wiring, source: &str, event: &SpotCheckEvent<'_>) {
     counter!(names::SPOT_CHECK_KEYS, &of_verdict.collect::<Vec<_>>()).increment(1);
     counter!(names::SPOT_CHECK_DRIFT, &labels).increment(u64::from(verdict.is_drift()));
     if verdict.is_drift() && wiring.config().reconcile.spot_checks.after.last() == Some(&after) {
+        on_drift(store, &labels[1].1);
         let key_hash = reconcile::hash_key(table, key, wiring.config().reconcile.signing_key.as_ref());
         tracing::warn!(
             store,

@@ -20,9 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::ReconcileOrder;
 use super::columns::{self, COLUMNS};
-use crate::observe::lanes;
 use crate::pauses;
-use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring};
+use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring, lanes};
 
 /// Beginning of a cache's name, which tells it from a projection's.
 const CACHE: &str = "cache/";

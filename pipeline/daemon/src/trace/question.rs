@@ -9,8 +9,7 @@ use anabranch_pipeline::records::{Cell, LaneId};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::flux::id::DIGITS;
 
-use crate::observe::lanes;
-use crate::wiring::Wiring;
+use crate::wiring::{Wiring, lanes};
 
 /// Bytes of a key, at most; a uuid has 64, and labels hold a few hundred.
 const KEY_BYTES_MAX: usize = 1024;

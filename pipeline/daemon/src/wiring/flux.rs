@@ -21,7 +21,7 @@ use crate::wall_clock;
 #[derive(Clone)]
 pub struct FluxIdentifiers {
     wiring: Wiring,
-    config: FluxIdentifierConfig,
+    config: Arc<FluxIdentifierConfig>,
     issuer: Arc<FluxIssuer<FluxSequence>>,
 }
 
@@ -49,7 +49,7 @@ impl FluxIdentifiers {
         let years = wiring.config().flux.as_ref().and_then(|flux| flux.years);
         let issuer = FluxIssuer::new(FluxSequence::new(&config), settings).with_years(years);
         let issuer = Arc::new(adapt(issuer));
-        Some(Self { wiring: wiring.clone(), config, issuer })
+        Some(Self { wiring: wiring.clone(), config: Arc::new(config), issuer })
     }
 
     /// Returns the system code that identifiers have.
@@ -110,19 +110,17 @@ impl Wiring {
         }])
     }
 
-    /// Does the pre-flight of the sequence: tables, rows, privileges, and whether a counter lacks numbers that were
-    /// given out. Returns faults, and facts that are no faults and yet matter.
-    pub async fn check_flux(&self) -> (Vec<Fault>, Vec<String>) {
+    /// Does the pre-flight of the sequence: tables, rows, durability, privileges, and whether a counter lacks numbers
+    /// that were given out.
+    pub async fn check_flux(&self) -> Vec<Fault> {
         let flux = match self.flux_identifiers() {
             Ok(flux) => flux,
-            Err(fault) => return (vec![fault], Vec::new()),
+            Err(fault) => return vec![fault],
         };
-        let sequence = flux.issuer.sequence();
-        let faults = sequence.check().await;
+        let faults = flux.issuer.sequence().check().await;
         if !faults.is_empty() {
-            return (faults, Vec::new());
+            return faults;
         }
-        let faults = flux.state().await.map_or_else(|fault| vec![fault], |state| state.faults());
-        (faults, sequence.warnings().await)
+        flux.state().await.map_or_else(|fault| vec![fault], |state| state.faults())
     }
 }

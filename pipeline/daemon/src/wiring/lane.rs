@@ -7,16 +7,21 @@ use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::capture::BusyTable;
 use anabranch_pipeline::composition::{Connectors, EitherStore, LogServer, SourceParts};
-use anabranch_pipeline::config::Limits;
+use anabranch_pipeline::config::{Config, Limits};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::projections::{LaneScope, Projection};
+use anabranch_pipeline::projections::{Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::{LaneId, Progress};
 
 use super::{Source, Wiring};
-use crate::observe::lanes;
 
 /// The store of a lane on either kind of server.
 pub type LaneStore = EitherStore<MysqlLane, SearchLane>;
+
+/// Returns every lane of a configuration.
+pub fn lanes(config: &Config) -> Vec<LaneId> {
+    let of_target = |name: &String| Assignments::of(config, name).lane_ids();
+    config.targets.iter().flat_map(|target| of_target(&target.name)).collect()
+}
 
 impl Wiring {
     /// Returns the busiest tables of each source that this process reads, at most `count` a source.

@@ -9,16 +9,19 @@
 //! - A table whose withdrawal is owed, or that was withdrawn while the source was asked, has nothing to be read.
 //! - A lane that had no rows when it began has no such claims.
 //! - A store of documents cannot say of which tables it has claims, so a hidden table is not noticed there.
+//! - More tables than a progress row lists leave the lane with every table to be read, after a rest each time.
 //!
 //! A repair of keys asks for its own unlisted tables in the same way, in any store. A table that is proved absent has
 //! no rows of these keys. Any other one becomes an entry, and the repair leaves its claims as they are.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use futures::FutureExt;
+use tokio::time::Instant;
 
 use super::changed_claims::ChangedClaims;
 use super::{Phase, Refresher};
@@ -27,8 +30,10 @@ use crate::error::{Class, Code, Fault};
 use crate::ports::{LaneStore, RowSource};
 use crate::records::{Flush, Progress, Refresh, Scope};
 
-/// Tables that the source is asked for, at most: the progress row lists no more.
-const ASKED_MAX: usize = 1_000;
+/// Hidden tables that wait with an entry of their own, at most: the progress row lists no more.
+const HIDDEN_MAX: usize = 1_000;
+/// Pause before every table is read again, as more of them are hidden.
+const EVERY_AGAIN: Duration = Duration::from_secs(600);
 
 impl<'a, S: RowSource> Refresher<'a, S> {
     /// Ends a refresh: returns the flush of the last commit; `None` if the source must be asked first, or the lane
@@ -49,11 +54,18 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             }
             Some(hidden) if hidden.is_empty() => {}
             Some(hidden) => {
+                // The source was asked for no more than these.
+                let is_cut_off = hidden.len() > HIDDEN_MAX;
                 // The feed may have withdrawn or retired some meanwhile.
                 let with_claims = Box::pin(store.shards_with_rows(hidden));
                 let Some(mut with_claims) = unless(&self.cancel, with_claims).await? else { return Ok(None) };
                 with_claims.retain(|shard| !self.retired.contains(shard));
-                owed = owes(owed, &flush.progress, &with_claims);
+                let listed = owes(&owed, &flush.progress, &with_claims).filter(|_| !is_cut_off);
+                let Some(listed) = listed else {
+                    flush.progress.refresh = Some(self.owe_every(owed));
+                    return Ok(Some(flush));
+                };
+                owed = listed;
                 tracing::warn!(
                     lane = %self.id, tables = with_claims.len(),
                     "the source hides tables with derived rows: the lane reads them again once it lists them"
@@ -64,6 +76,19 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.changes = ChangedClaims::default();
         flush.progress.refresh = owed.after_scope();
         Ok(Some(flush))
+    }
+
+    /// Returns the refresh in which every table is to be read, after a rest.
+    fn owe_every(&mut self, owed: Refresh) -> Refresh {
+        tracing::warn!(
+            lane = %self.id, listed = HIDDEN_MAX, pause_seconds = EVERY_AGAIN.as_secs(),
+            "the source hides more tables with derived rows than the lane can list: it reads every table again after \
+             a pause"
+        );
+        self.changes = ChangedClaims::default();
+        self.tables = None;
+        self.not_before = Instant::now() + EVERY_AGAIN;
+        Refresh::with_every_table(Some(owed))
     }
 
     /// Returns the refresh after a chunk, with an entry for each of the tables that the source may hide.
@@ -124,33 +149,22 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         if with_claims.is_empty() {
             return Ok(None);
         }
-        let (mut asked, tables) = (Vec::new(), with_claims.len());
-        self.source.visit_likely_tables(self.entity, &mut |table| {
-            if asked.len() < ASKED_MAX && with_claims.contains(&table.shard) {
-                asked.push(table.clone().into_owned());
-            }
-        });
-        if tables > ASKED_MAX {
-            tracing::warn!(
-                lane = %self.id, tables,
-                "the source does not list tables that may have derived rows, and is asked only for the first ones"
-            );
-        }
-        Ok(Some(Phase::Asking(hidden(self.source, asked, epoch).boxed())))
+        let asked = likely(self.source, self.entity, &with_claims);
+        Ok(Some(Phase::Asking(hidden(self.source, asked, HIDDEN_MAX, epoch).boxed())))
     }
 }
 
-/// Returns the refresh with an entry for each of these tables, as far as the progress row has room for them.
-fn owes(mut refresh: Refresh, progress: &Progress, hidden: &BTreeSet<ShardId>) -> Refresh {
+/// Returns the refresh with an entry for each of these tables; `None` if the progress row has no room for them.
+fn owes(refresh: &Refresh, progress: &Progress, hidden: &BTreeSet<ShardId>) -> Option<Refresh> {
+    let mut owed = refresh.clone();
     for shard in hidden.iter().filter(|shard| !progress.withdrawals.contains(**shard)) {
-        let next = Refresh::with_reread(Some(refresh.clone()), *shard, progress.position);
-        // Without an entry it would read every table anew, and find them hidden again.
-        if next.rereads.is_empty() {
-            break;
+        owed = Refresh::with_reread(Some(owed), *shard, progress.position);
+        // Without its entry the table is one of all that are to be read.
+        if owed.rereads.is_empty() {
+            return None;
         }
-        refresh = next;
     }
-    refresh
+    Some(owed)
 }
 
 /// Returns the refresh that follows a repair of keys, with an entry for each of these tables.
@@ -167,25 +181,40 @@ pub(super) async fn hidden_of<S: RowSource>(
     unlisted: &BTreeSet<ShardId>,
     epoch: u16,
 ) -> Result<BTreeSet<ShardId>, Fault> {
-    let mut asked = Vec::new();
-    if !unlisted.is_empty() {
-        source.visit_likely_tables(entity, &mut |table| {
-            if unlisted.contains(&table.shard) {
-                asked.push(table.clone().into_owned());
-            }
-        });
-    }
-    hidden(source, asked, epoch).await
+    let asked = if unlisted.is_empty() { Vec::new() } else { likely(source, entity, unlisted) };
+    // A table that was not asked for would count as one without rows.
+    hidden(source, asked, usize::MAX, epoch).await
 }
 
-/// Returns those of the tables that the source does not prove absent.
+/// Returns the tables of these shards that have a usual name.
+fn likely<S: RowSource>(
+    source: &S,
+    entity: Entity,
+    shards: &BTreeSet<ShardId>,
+) -> Vec<TableIdentity<'static>> {
+    let mut tables = Vec::with_capacity(shards.len());
+    source.visit_likely_tables(entity, &mut |table| {
+        if shards.contains(&table.shard) {
+            tables.push(table.clone().into_owned());
+        }
+    });
+    tables
+}
+
+/// Returns those of the tables that the source does not prove absent. It ends at the first one beyond `most` of them.
+///
+/// No query asks for all at once: a source refuses a statement for one of its tables, and says nothing of the others.
 async fn hidden<S: RowSource>(
     source: &S,
     tables: Vec<TableIdentity<'static>>,
+    most: usize,
     epoch: u16,
 ) -> Result<BTreeSet<ShardId>, Fault> {
     let mut hidden = BTreeSet::new();
     for table in tables {
+        if hidden.len() > most {
+            break;
+        }
         let shard = table.shard;
         match source.rows(&[(table, Vec::new())], epoch).await {
             Err(fault) if fault.code() == Code::SourceTableMissing => {}
@@ -202,12 +231,14 @@ mod tests {
     use crate::records::Cell;
 
     #[test]
-    fn more_hidden_tables_than_a_progress_row_lists_cause_no_reading_of_all() {
-        let hidden: BTreeSet<ShardId> = (0..1_500).filter_map(ShardId::from_u64).collect();
+    fn hidden_tables_are_listed_as_far_as_a_progress_row_has_room() {
+        let hidden = |tables: u64| (0..tables).filter_map(ShardId::from_u64).collect::<BTreeSet<_>>();
         let progress = Progress { position: Lsn::MAX, ..Progress::default() };
-        let owed = owes(Refresh::with_every_table(None), &progress, &hidden);
-        assert_eq!(owed.rereads.len(), 1_000);
+        let every = Refresh::with_every_table(None);
+        let owed = owes(&every, &progress, &hidden(1_000)).expect("there is room");
+        assert_eq!(owed.rereads.len(), HIDDEN_MAX);
         assert_eq!(owed.after_scope().map(|left| left.scope), Some(Scope::Rereads));
+        assert_eq!(owes(&every, &progress, &hidden(1_500)), None);
     }
 
     #[test]

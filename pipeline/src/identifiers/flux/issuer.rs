@@ -298,6 +298,13 @@ pub(super) async fn accepted_server(
 /// The command that raises every counter above all numbers that may have been given out.
 pub(super) const RAISE: &str = "anabranch --config FILE flux sequence raise";
 
+/// Settings of a server whose answered commits survive a power cut.
+pub const DURABLE_SETTINGS: &str =
+    "innodb_flush_log_at_trx_commit = 1, and sync_binlog = 1 if it writes a binlog";
+/// The statement that sets them.
+pub const SET_DURABLE: &str =
+    "SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL sync_binlog = 1, and both in its option file";
+
 /// Returns the fault of a refused lease.
 fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
     let subject = format!("counter {}", request.counter);
@@ -307,6 +314,10 @@ fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
             Fault::new(Code::FluxServerChanged, subject, found)
                 .needs("the same server, or an operator's word that this one has every number")
                 .remedy(RAISE)
+        }
+        LeaseRefusal::Volatile { setting } => {
+            let found = format!("its server has {setting}, so a power cut could take the lease back");
+            Fault::new(Code::FluxServerVolatile, subject, found).needs(DURABLE_SETTINGS).remedy(SET_DURABLE)
         }
         LeaseRefusal::Missing => Fault::new(Code::FluxSequenceBehind, subject, "its row does not exist")
             .needs("the rows that `setup` made")

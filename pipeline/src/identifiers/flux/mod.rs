@@ -24,7 +24,7 @@ mod upkeep;
 mod used;
 mod wanted;
 
-pub use self::issuer::{FluxIssuer, FluxSettings};
+pub use self::issuer::{DURABLE_SETTINGS, FluxIssuer, FluxSettings, SET_DURABLE};
 pub use self::known::UsedBounds;
 pub use self::seen::CapturedNumbers;
 pub use self::upkeep::{RaiseOutcome, SequenceState, raise, state};

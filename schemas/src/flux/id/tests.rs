@@ -204,6 +204,14 @@ proptest! {
     }
 
     #[test]
+    fn digits_beside_another_identifier_are_its_own((one, two) in (parts(), parts()), sequence in 0..SEQUENCES) {
+        let (one, two) = (FluxId::of(one, SYSTEM).unwrap(), FluxId::of(two, SYSTEM).unwrap());
+        let next = one.with_sequence(sequence).unwrap();
+        prop_assert_eq!(next.digits_beside((&one, one.digits())), next.digits());
+        prop_assert_eq!(two.digits_beside((&one, one.digits())), two.digits());
+    }
+
+    #[test]
     fn what_was_read_is_written_back(text in LIKELY) {
         if let Ok(id) = text.parse::<FluxId>() {
             prop_assert_eq!(id.to_string(), text);

@@ -190,13 +190,23 @@ impl Gtids {
         self.hold(other) && other.hold(self)
     }
 
-    /// Returns the set for MySQL's replication request: one entry for each uuid and tag.
-    pub fn sids(&self) -> Vec<Sid<'static>> {
-        let Self::MySql(sets) = self else { return Vec::new() };
+    /// Returns the set for MySQL's replication request: one entry for each uuid and tag. A part that the library cannot
+    /// read fails the whole set: without it the server would send all groups of that uuid again.
+    pub fn sids(&self) -> Result<Vec<Sid<'static>>, Malformed> {
+        let Self::MySql(sets) = self else { return Ok(Vec::new()) };
         let parts = sets
             .iter()
             .flat_map(|(tag, set)| set.uuid_sets.values().map(move |uuid_set| mysql_part(tag, uuid_set)));
-        parts.filter_map(|part| Sid::from_str(&part).ok()).collect()
+        parts.map(|part| Sid::from_str(&part).map_err(|_| Malformed("a part of the GTID set"))).collect()
+    }
+
+    /// Removes the domains that are not known any more, if another domain of the set is (MariaDB).
+    pub fn keep_known_domains(&mut self, is_known: impl Fn(u32) -> bool) {
+        if let Self::MariaDb(list) = self
+            && list.gtids.iter().any(|gtid| is_known(gtid.domain_id))
+        {
+            list.gtids.retain(|gtid| is_known(gtid.domain_id));
+        }
     }
 
     /// Returns the last untagged number of this server (MySQL).

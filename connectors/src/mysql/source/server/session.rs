@@ -297,6 +297,16 @@ impl Session {
         }
     }
 
+    /// Returns the set without the domains that an operator deleted (`DELETE_DOMAIN_ID`, MariaDB). The binlog state has
+    /// nothing of them and knows another domain of the set, whereas a reset loses all domains.
+    pub async fn without_deleted_domains(&mut self, mut gtids: Gtids) -> Result<Gtids, Fault> {
+        if self.version.flavor == Flavor::MariaDb {
+            let state = mariadb_state(&self.text("SELECT @@GLOBAL.gtid_binlog_state").await?);
+            gtids.keep_known_domains(|domain| state.iter().any(|known| known.0 == domain));
+        }
+        Ok(gtids)
+    }
+
     /// Whether the server has groups beyond these, in any domain.
     pub async fn has_more_than(&mut self, gtids: &Gtids) -> Result<bool, Fault> {
         match self.version.flavor {

@@ -114,6 +114,8 @@ pub struct GroupReader {
     /// GTID of the group that was sent in part.
     partial: Option<String>,
     is_by_gtid: bool,
+    /// A file after that of the start is read, and so from its beginning.
+    has_new_file: bool,
     follows: Option<FailOverStart>,
     /// The batch has a resume point: it may get positions only after one.
     has_entry: bool,
@@ -138,6 +140,7 @@ impl GroupReader {
             sent: beginning.sent,
             partial: beginning.partial,
             is_by_gtid: beginning.is_by_gtid,
+            has_new_file: false,
             follows: beginning.follows,
             has_entry: false,
             group: Group::default(),
@@ -157,6 +160,7 @@ impl GroupReader {
             GroupEvent::NewFile => {
                 self.group = Group::default();
                 self.withheld = Withheld::default();
+                self.has_new_file = true;
                 // Otherwise a quiet source could resume from a file that was purged meanwhile.
                 return Ok(self.enter(at));
             }
@@ -209,6 +213,18 @@ impl GroupReader {
     /// Whether the groups before the present position are known.
     pub fn knows_gtids(&self) -> bool {
         self.gtids.is_some()
+    }
+
+    /// Forgets the domains that a new file does not list any more: an operator deleted them (`DELETE_DOMAIN_ID`). The
+    /// list counts only if it comes after all groups that were read. That of the first file, which the server sends
+    /// also to a stream that starts further on, does not, and no list does that a stream by GTID set gets.
+    pub fn forget_deleted_domains(&mut self, listed: &Gtids) {
+        if let Some(gtids) = &mut self.gtids
+            && self.has_new_file
+            && !self.is_by_gtid
+        {
+            gtids.keep_known_domains(|domain| listed.domains().any(|(listed, ..)| listed == domain));
+        }
     }
 
     /// Whether changes at this position were not sent before.

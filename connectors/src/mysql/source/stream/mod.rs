@@ -192,7 +192,8 @@ impl<E: Events> MysqlStream<E> {
             Class::MySqlPreviousGtids if !self.groups.knows_gtids() => {
                 self.groups_before(gtid::read_mysql_previous(event.data()).map(Some), moment, batch)
             }
-            Class::MariaDbGtidList | Class::MySqlPreviousGtids => Ok(()),
+            Class::MariaDbGtidList => self.domains_before(event.data()),
+            Class::MySqlPreviousGtids => Ok(()),
             Class::TransactionPayload => self.on(GroupEvent::Payload, moment, batch),
             Class::Xid => self.on(GroupEvent::Commit, moment, batch),
             Class::XaPrepare => {
@@ -231,6 +232,15 @@ impl<E: Events> MysqlStream<E> {
     ) -> Result<(), Fault> {
         let gtids = gtids.map_err(|error| self.cursor.malformed(error))?;
         self.on(GroupEvent::Before(gtids), moment, batch)
+    }
+
+    /// Forgets the domains that were deleted before a file, as its first events list the others.
+    fn domains_before(&mut self, body: &[u8]) -> Result<(), Fault> {
+        let listed = gtid::read_mariadb_gtid_list(body).map_err(|error| self.cursor.malformed(error))?;
+        if let Some(listed) = listed {
+            self.groups.forget_deleted_domains(&listed);
+        }
+        Ok(())
     }
 
     fn begin_group(

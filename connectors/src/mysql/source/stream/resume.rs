@@ -1,8 +1,9 @@
 //! Decides whether a server's binlog can be read on from where an earlier stream stopped, and from which point.
 //!
 //! The same server must hold the groups that were read, at the position where the earlier stream stopped; if that file
-//! was purged, the later groups must be in other files. Another server is followed when its binlog has all groups that
-//! were read: by GTID set, in the next epoch.
+//! was purged, the later groups must be in other files. A domain of MariaDB that the server does not know any more was
+//! deleted (`DELETE_DOMAIN_ID`) and does not count, if the server still knows another one that was read. Another server
+//! is followed when its binlog has all groups that were read: by GTID set, in the next epoch.
 //!
 //! The groups that were read are those that the log has at least in part. An undecided XA branch keeps the resume point
 //! before it; the log also has the groups after that point, up to the read end, where the point has one. A group that
@@ -57,7 +58,7 @@ impl MysqlSource {
         sent: Lsn,
     ) -> Result<(Start, StreamStart), Fault> {
         let logs = session.binlogs().await?;
-        let gtids = self.gtids(session, &resume.gtid_set)?;
+        let gtids = self.gtids_without_deleted(session, &resume.gtid_set).await?;
         let is_file_start = is_file_start(&resume);
         if let Some(read_end) = &resume.read_end
             && !self.holds_read(session, read_end, &logs).await?
@@ -82,9 +83,10 @@ impl MysqlSource {
         }
         if is_far {
             // The GTID set names the same position.
+            let start = Start::Gtids(self.gtids(session, &resume.gtid_set)?);
             let start_position = Some((resume.file.clone(), resume.position));
-            let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
-            return Ok((Start::Gtids(gtids), StreamStart { start_position, ..beginning }));
+            let beginning = self.by_gtids(session, gtids, sent, sent.epoch()).await?;
+            return Ok((start, StreamStart { start_position, ..beginning }));
         }
         let beginning = StreamStart {
             position: self.position(sent.epoch(), &resume.file, resume.position)?,
@@ -106,7 +108,7 @@ impl MysqlSource {
         read_end: &ReadEnd,
         logs: &[(String, u64)],
     ) -> Result<bool, Fault> {
-        let gtids = self.gtids(session, &read_end.gtid_set)?;
+        let gtids = self.gtids_without_deleted(session, &read_end.gtid_set).await?;
         let number = |file: &str| binlog_file_number(file).unwrap_or(0);
         match logs.iter().find(|(file, _)| number(file) == read_end.file_number) {
             Some((_, size)) if *size < read_end.position => Ok(false),
@@ -117,6 +119,12 @@ impl MysqlSource {
                 Ok(read_end.file_number <= newest && session.has_groups(&gtids).await?)
             }
         }
+    }
+
+    /// Parses a GTID set of the same server, and removes the domains that were deleted there since.
+    async fn gtids_without_deleted(&self, session: &mut Session, text: &str) -> Result<Gtids, Fault> {
+        let gtids = self.gtids(session, text)?;
+        session.without_deleted_domains(gtids).await
     }
 
     /// Whether the server has the group that was sent in part; `true` if there is none.
@@ -141,7 +149,9 @@ impl MysqlSource {
         if number(&resume.file) > newest || !session.has_groups(&gtids).await? {
             return Err(self.reset(&resume.file, resume.position));
         }
-        self.check_kept(session, &resume, &gtids, logs).await?;
+        // Kept files may list a deleted domain, and the server then wants it in the request.
+        let with_deleted = self.gtids(session, &resume.gtid_set)?;
+        self.check_kept(session, &resume, &with_deleted, logs).await?;
         tracing::info!(
             source = self.config.name,
             file = resume.file,
@@ -150,8 +160,8 @@ impl MysqlSource {
         if let Some(at_end) = self.at_quiet_end(session, &gtids, sent, sent.epoch()).await? {
             return Ok(at_end);
         }
-        let beginning = self.by_gtids(session, &resume, sent, sent.epoch()).await?;
-        Ok((Start::Gtids(gtids), beginning))
+        let beginning = self.by_gtids(session, gtids, sent, sent.epoch()).await?;
+        Ok((Start::Gtids(with_deleted), beginning))
     }
 
     /// Resumes on another server, or on this one again after another was read.
@@ -205,8 +215,9 @@ impl MysqlSource {
         if let Some((start, beginning)) = self.at_quiet_end(session, &gtids, sent, epoch).await? {
             return Ok((start, StreamStart { follows, ..beginning }));
         }
-        let beginning = self.by_gtids(session, &resume, sent, epoch).await?;
-        Ok((Start::Gtids(gtids), StreamStart { follows, ..beginning }))
+        let start = Start::Gtids(self.gtids(session, &resume.gtid_set)?);
+        let beginning = self.by_gtids(session, gtids, sent, epoch).await?;
+        Ok((start, StreamStart { follows, ..beginning }))
     }
 
     /// Returns the server's end, if it has no group after the set. A start by GTID set would learn its position from
@@ -240,14 +251,14 @@ impl MysqlSource {
     async fn by_gtids(
         &self,
         session: &mut Session,
-        resume: &ResumePoint,
+        gtids: Gtids,
         sent: Lsn,
         epoch: u16,
     ) -> Result<StreamStart, Fault> {
         let oldest = self.oldest(session).await?;
         Ok(StreamStart {
             position: self.position(epoch, &oldest, FILE_START)?,
-            gtids: Some(self.gtids(session, &resume.gtid_set)?),
+            gtids: Some(gtids),
             sent,
             partial: None,
             is_by_gtid: true,

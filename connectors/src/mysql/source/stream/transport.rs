@@ -13,7 +13,7 @@ use futures::{FutureExt as _, StreamExt as _};
 use mysql_async::binlog::BinlogChecksumAlg;
 use mysql_async::binlog::events::Event;
 use mysql_async::prelude::Queryable as _;
-use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, OptsBuilder};
+use mysql_async::{BinlogStream, BinlogStreamRequest, Conn, OptsBuilder, Sid};
 use tokio::time::Instant;
 
 use crate::mysql::error::{Side, from_async};
@@ -70,7 +70,14 @@ impl Transport {
         start: &Start,
         heartbeat: Duration,
     ) -> Result<Self, Fault> {
-        let opening = request(options, flavor, replica_server_id, start, heartbeat);
+        let sids = match start {
+            Start::Gtids(gtids) => gtids.sids(),
+            Start::Position { .. } => Ok(Vec::new()),
+        };
+        let sids = sids.map_err(|error| {
+            Fault::new(Code::BinlogGtidUnknown, subject, "its GTID set cannot be sent").caused_by(error)
+        })?;
+        let opening = request(options, flavor, replica_server_id, (start, sids), heartbeat);
         let stream = tokio::time::timeout(CONNECT_TIMEOUT, opening)
             .await
             .map_err(|_| {
@@ -157,7 +164,7 @@ async fn request(
     options: OptsBuilder,
     flavor: Flavor,
     replica_server_id: u32,
-    start: &Start,
+    (start, sids): (&Start, Vec<Sid<'static>>),
     heartbeat: Duration,
 ) -> mysql_async::Result<BinlogStream> {
     let options = options.max_allowed_packet(Some(EVENT_BYTES_MAX)).tcp_nodelay(true);
@@ -190,9 +197,7 @@ async fn request(
             connection.query_drop(format!("SET @slave_connect_state = '{gtids}'")).await?;
             connection.get_binlog_stream(request).await
         }
-        Start::Gtids(gtids) => {
-            connection.get_binlog_stream(request.with_gtid().with_gtid_set(gtids.sids())).await
-        }
+        Start::Gtids(_) => connection.get_binlog_stream(request.with_gtid().with_gtid_set(sids)).await,
     }
 }
 

@@ -7,7 +7,7 @@ import { plural } from "/page/model.js";
 const DAY_MS = 86400000;
 const WEEKS = 53;
 const SIGNS = { good: "", busy: "r", unsure: "?", bad: "!" };
-const WORDS = { none: "no reconciliation" };
+const WORDS = { none: "no reconciliation", unlisted: "not listed: older than the reconciliations that this page has" };
 const ORDER = ["good", "busy", "unsure", "bad"];
 
 function byDay(past) {
@@ -25,6 +25,8 @@ const worst = (of) => of.reduce((all, one) => (ORDER.indexOf(one.level) > ORDER.
 export function calendar(history, chosen, choose) {
   const days = byDay(history.past);
   const today = Date.parse(day(history.now));
+  const isCut = history.older > 0 || history.unread > 0;
+  const listedFrom = isCut && history.past.length ? day(history.past.at(-1).endedAt) : "";
   const first = today - ((new Date(today).getUTCDay() + 6) % 7) * DAY_MS - (WEEKS - 1) * 7 * DAY_MS;
   const grid = make("div", { class: "days", role: "group", "aria-label": "A year of reconciliations, a square a day" });
   grid.addEventListener("keydown", (event) => move(event, grid));
@@ -32,7 +34,8 @@ export function calendar(history, chosen, choose) {
     const key = day(at);
     const of = days.get(key);
     if (!of) {
-      grid.append(make("span", { class: "day none", title: `${key}: ${WORDS.none}` }));
+      const kind = key < listedFrom ? "unlisted" : "none";
+      grid.append(make("span", { class: `day ${kind}`, title: `${key}: ${WORDS[kind]}` }));
       continue;
     }
     const one = worst(of);
@@ -44,7 +47,15 @@ export function calendar(history, chosen, choose) {
     button.addEventListener("click", () => choose(key));
     grid.append(button);
   }
-  return make("div", { class: "calendar" }, months(first, today), grid, legend());
+  return make("div", { class: "calendar" }, months(first, today), grid, legend(), ...cutText(history, listedFrom));
+}
+
+/** Says from which day on the list is whole, if it does not reach back to the first reconciliation. */
+function cutText(history, listedFrom) {
+  if (!listedFrom) return [];
+  const why = history.unread > 0 ? `${plural(history.unread, "older report")} not read yet`
+    : `${plural(history.older, "older reconciliation")} not listed; anabranch reconcile show prints any of them`;
+  return [make("p", { class: "quiet cut" }, `Listed from ${listedFrom} on: ${why}.`)];
 }
 
 const STEPS = { ArrowUp: -1, ArrowDown: 1, ArrowLeft: -7, ArrowRight: 7, Home: -Infinity, End: Infinity };
@@ -140,10 +151,11 @@ export const underway = (history, paceOf) => history.underway.map((one) => {
 });
 
 function paceText(pace) {
-  if (pace.isHeld) return "It waits now: a source, a replica or a lane is too busy (backpressure).";
+  if (pace.isHeld) return "A reconciliation of this daemon waits: a source, a replica or a lane is too busy (backpressure).";
   if (pace.rowsPerSecond === null) return "Its rate is not known yet.";
   if (pace.rowsPerSecond === 0) {
-    return `No row was added to its figures for ${duration(pace.seconds)}: a part is being read, or it waits.`;
+    return `No row was added to its figures for ${duration(pace.seconds)}: ` +
+      "a part is being read, or it waits for busy servers. The log of the process that runs it says when it pauses.";
   }
   const left = pace.secondsLeft === null ? "" : `, about ${duration(pace.secondsLeft)} left of this store`;
   return `${count(pace.rowsPerSecond)} rows a second on both sides${left}.`;

@@ -24,7 +24,7 @@ async function readAll() {
   const page = readHistory(await ask("/v1/reconciliations"));
   noteTime(page.now);
   const oldest = page.past.at(-1)?.number ?? 0;
-  if (history && performance.now() - wholeAt < WHOLE_MS) {
+  if (history && history.unread === 0 && performance.now() - wholeAt < WHOLE_MS) {
     page.past.push(...history.past.filter((one) => one.number < oldest));
     return page;
   }
@@ -38,16 +38,19 @@ async function readAll() {
   return page;
 }
 
+/** Returns the text whose change makes the calendar anew. */
+const signOf = (one) => JSON.stringify([one?.past, one?.older, one?.unread]);
+
 /** Reads and shows the history until the page is closed; `also()` is called each time too. */
 export async function watchHistory(also) {
   try {
     if (!document.hidden || history === null) {
-      const before = JSON.stringify(history?.past);
+      const before = signOf(history);
       history = await readAll();
       await notePace(history);
       say(byId("history-said"), said());
       byId("underway").replaceChildren(...underway(history, paceOf));
-      if (JSON.stringify(history.past) !== before) putPast();
+      if (signOf(history) !== before) putPast();
       also();
     }
   } catch (error) {

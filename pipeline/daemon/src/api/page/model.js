@@ -34,7 +34,8 @@ function source(view) {
     key: `source ${view.source}`, name: view.source, state: view.state, level: levelOf(view.state, lag), lag,
     bytesPerSecond: known(view.binlog_bytes_per_second), messagesPerSecond: known(view.messages_per_second),
     rate: known(view.binlog_bytes_per_second), task: `reader/${view.source}`, head: known(view.head),
-    position: known(view.position), messages: view.sequence, ...trouble(view),
+    position: known(view.position), messages: view.sequence, purgeLeft: known(view.binlog_purge_seconds),
+    streamBytes: known(view.stream_bytes), streamBytesMax: known(view.stream_bytes_max), ...trouble(view),
   };
 }
 
@@ -53,7 +54,8 @@ function lane(view) {
     rate: known(view.rows_per_second), pause: pause(view.pause),
     task: `lane/${view.projection}/${view.target}/${view.source}/${view.lane}`,
     refreshed: known(view.refreshed_rows), refreshRows: known(view.refresh_rows),
-    refreshLeft: known(view.refresh_seconds_left), ...trouble(view),
+    refreshLeft: known(view.refresh_seconds_left), pausedLeft: known(view.paused_seconds_left),
+    withdrawn: view.withdrawn_tables ?? 0, ...trouble(view),
   };
 }
 
@@ -100,6 +102,10 @@ const busyTable = (view) => ({
   key: `${view.source} ${view.table}`, source: view.source, name: view.table, changesPerMinute: view.changes_per_minute,
 });
 
+const certificate = (view) => ({ name: `${view.dependency} ${view.name}`, endsAt: view.ends_at_ms });
+
+const drift = (view) => ({ store: view.store, source: view.source, rows: view.rows });
+
 /** Makes the model of one event of the stream. */
 export function read(text) {
   const document = JSON.parse(text);
@@ -109,6 +115,7 @@ export function read(text) {
     stores: [...document.caches.map(cache), ...document.searches.map(search)],
     programmes: (document.programmes ?? []).map(programme), tasks: document.tasks.map(task),
     leases: (document.leases ?? []).map(lease), busiest: (document.busiest ?? []).map(busyTable),
+    certificates: (document.certificates ?? []).map(certificate), drifts: (document.drifts ?? []).map(drift),
   };
   model.problems = problems(model);
   return model;
@@ -135,38 +142,6 @@ function problems(model) {
     return (isStopped ? 100 : 0) + LEVELS.indexOf(group.level) * 10 + (group.code ? 1 : 0);
   };
   return [...groups.values()].sort((one, other) => rank(other) - rank(one) || other.things.length - one.things.length);
-}
-
-/** Returns the sentence at the top of the page. */
-export function sentence(model, history) {
-  const [worst] = model.problems;
-  const proof = history ? doubt(history.past) : null;
-  if (worst && !(proof?.level === "bad" && worst.level !== "bad")) {
-    return { text: told(worst), level: worst.level, problem: worst };
-  }
-  if (proof) return proof;
-  const loading = model.lanes.filter((lane) => lane.refreshed !== null);
-  const busy = everything(model).filter((thing) => thing.level === "busy");
-  if (loading.length) {
-    return { text: `${plural(loading.length, "lane")} of ${model.lanes.length} read source tables again`, level: "busy" };
-  }
-  const paused = model.lanes.filter((lane) => lane.state === "paused");
-  if (paused.length) {
-    return { text: `Nothing is wrong; ${plural(paused.length, "lane")} paused by an operator`, level: "busy" };
-  }
-  if (busy.length) return { text: `Nothing is wrong; ${plural(busy.length, "task or lane", "tasks or lanes")} catch up`, level: "busy" };
-  const sources = plural(model.sources.length, "source");
-  return { text: `All is current: ${sources}, ${plural(model.lanes.length, "lane")}`, level: "good" };
-}
-
-/** Returns why reconciliations contradict "all is current", or null. Only the newest counts, but every broken seal. */
-function doubt(past) {
-  const broken = past.find((one) => one.isBroken);
-  if (broken) return { text: `Reconciliation ${broken.id} has a broken seal: ${broken.seal}`, level: "bad" };
-  const [last] = past;
-  if (last?.verdict === "failed") return { text: `Reconciliation ${last.id} left wrong rows`, level: "bad" };
-  if (last?.verdict === "incomplete") return { text: `Reconciliation ${last.id} did not read or decide everything`, level: "unsure" };
-  return null;
 }
 
 const SAID = {
@@ -253,7 +228,8 @@ const past = (isSigned) => (view) => {
 /** Makes the model of one page of the history. */
 export const readHistory = (document) => ({
   now: document.now_ms, readAt: known(document.read_at_ms), code: known(document.code), isSigned: document.is_signed,
-  next: known(document.next), past: document.reconciliations.map(past(document.is_signed)),
+  next: known(document.next), older: document.older ?? 0, unread: document.unread ?? 0,
+  past: document.reconciliations.map(past(document.is_signed)),
   underway: document.underway.map((view) => ({
     id: view.id, command: view.command, begunAt: view.begun_at_ms, windows: view.windows, share: view.share,
     done: view.done.map(store), current: view.current ? store(view.current) : null,

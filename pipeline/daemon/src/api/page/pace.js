@@ -4,7 +4,10 @@ import { ask } from "/page/stream.js";
 
 /** Time over which the pace is measured; the figures grow with each finished part of a table. */
 const MEASURED_MS = 120000;
-/** Series of the daemon's metrics that is 1 while a reconciliation of its process waits for busy servers. */
+/**
+ * Series of the daemon's metrics that is 1 while a reconciliation of its process waits for busy servers. No other
+ * daemon knows it: a run writes its checkpoint after each unit of tables, and waiting reads keep a unit from its end.
+ */
 const HELD = /^anabranch_reconcile_held 1$/m;
 
 const seen = new Map();

@@ -24,11 +24,17 @@ const buttons = (made) => parts("Actions", buttonSign, made, "acts");
 
 const named = (title) => texts(title, (thing) => thing.name);
 
-const sources = () => liveTable("Sources: state, lag, rate, position", [
+/** Says how full a stream is; a full one drops its oldest messages. */
+const filled = (source) => (source.streamBytes === null || !source.streamBytesMax
+  ? "–" : `${Math.round((source.streamBytes / source.streamBytesMax) * 100)} %`);
+
+const sources = () => liveTable("Sources: state, lag, rate, room, position", [
   named("Source"), state, buttons(taskButtons),
   texts("Lag", (source) => duration(source.lag), true),
   mounted("Binlog written", sparkline),
   texts("Messages", (source) => rate(source.messagesPerSecond, "/s"), true),
+  texts("Binlog kept for", (source) => duration(source.purgeLeft), true),
+  texts("Stream filled", (source) => filled(source), true),
   texts("Logged up to", (source) => source.position ?? "–", true),
   texts("Binlog's end", (source) => source.head ?? "–", true),
 ]);

@@ -1,30 +1,32 @@
 // Shows the sentence at the top: the worst thing with its code, its remedy and the runbook's text.
 
 import { badge, byId, make, say } from "/page/elements.js";
-import { remedy, sentence, steps, told } from "/page/model.js";
+import { remedy, steps } from "/page/model.js";
 import { section } from "/page/runbook.js";
+import { sentence } from "/page/sentence.js";
+import { daemonTime } from "/page/time.js";
 
 let shownCode = null;
 
 export function showVerdict(model, history) {
-  const top = sentence(model, history);
+  const top = sentence(model, history, daemonTime());
   byId("verdict").className = `verdict ${top.level}`;
   say(byId("sentence"), top.text);
   const title = `${top.level === "good" ? "" : "● "}${top.text} – Anabranch`;
   if (document.title !== title) document.title = title;
   const code = top.problem?.code ?? null;
-  const text = top.problem ? remedy(top.problem) ?? advice(top.problem) : "";
+  const text = top.problem ? remedy(top.problem) ?? advice(top.problem) : top.advice ?? "";
   if (byId("action").textContent !== `${code ?? ""}${text}`) {
     byId("action").replaceChildren(...(code ? [make("code", {}, code)] : []), text);
   }
-  showOthers(model.problems.slice(1));
+  showOthers(top.others);
   showRunbook(code);
 }
 
-function showOthers(problems) {
-  const others = problems.map((problem) =>
-    make("li", {}, badge(problem.code ?? "no code", problem.level), ` ${told(problem)}`));
-  byId("others").replaceChildren(...(others.length ? [make("ul", {}, ...others)] : []));
+function showOthers(others) {
+  const items = others.map((one) => make("li", {}, badge(one.problem?.code ?? "no code", one.level),
+    ` ${one.text}${one.advice ? `.${one.advice}` : ""}`));
+  byId("others").replaceChildren(...(items.length ? [make("ul", {}, ...items)] : []));
 }
 
 /** Returns general advice. Without a token the fault's own text is missing; the runbook has the remedy. */

@@ -73,6 +73,11 @@ struct OfDay {
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
     let work = async {
+        if let (Command::TakeIn(_), Some(name)) = (&arguments.command, &arguments.programme) {
+            // The chain of tokens begins anew for the whole ledger.
+            let found = format!("`--programme {name}` would leave out coupons of other programmes");
+            return Err(refused("dispatch take-in", found).needs("the command without `--programme`"));
+        }
         let programmes = match &arguments.programme {
             Some(name) => vec![coupons::programme(wiring.config(), name)?],
             None => coupons::programmes(wiring.config())?,

@@ -1,51 +1,54 @@
 //! `dispatch take-in`: settles the coupons that a coupon system says it gave, in a ledger that an operator restored
 //! from an older copy.
 //!
-//! A statement is a page of `GET /v1/coupons/given` (`docs/coupon-system.md`). It says no day. So a coupon counts for
-//! the day on which it was given, or else for the last day before it that belongs to its occurrence.
+//! A statement is all pages of `GET /v1/coupons/given` (`docs/coupon-system.md`). It names no day, so the ledger's rows
+//! and cohorts say for which day a coupon counts ([`restored`]). The chain of tokens is that of the whole ledger, so the
+//! coupons of every programme are settled, also of those that the file lacks by now.
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use anabranch_coupons::ports::Gift;
 use anabranch_coupons::programme::Programme;
-use anabranch_coupons::records::{Candidate, LAST_WORD, Member, RunKey};
+use anabranch_coupons::records::CouponKey;
 use anabranch_coupons::restored::{self, GivenCoupon};
 use anabranch_pipeline::error::Fault;
-use anabranch_schemas::celebration::Occurrence;
 use clap::Args;
 use jiff::Timestamp;
-use jiff::civil::Date;
 use serde::Deserialize;
 
 use super::refused;
-use crate::coupons::{LedgerRegister, Process};
+use crate::coupons::{self, LedgerRegister, Process};
 use crate::exit::Exit;
 use crate::operations::{Actor, CommandText, recorded};
 use crate::output;
 use crate::wiring::Wiring;
 
-/// Days after its day on which a catch-up still gives a coupon, at most.
-const DAYS_LATE_MAX: usize = 31;
-
 /// Files of the statement.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Pages of the coupon system's statement, from before the copy was made up to now
-    #[arg(required = true)]
+    /// Pages of the coupon system's statement, from before the copy was made up to now. Without a file the command
+    /// asks the coupon system for them
     files: Vec<PathBuf>,
     /// Say what would be settled, and change nothing
-    #[arg(long)]
+    #[arg(long, requires = "files")]
     dry_run: bool,
 }
 
 /// A page of the coupon system's statement.
 #[derive(Debug, Deserialize)]
 struct Page {
-    gifts: Vec<Gift>,
+    gifts: Vec<PageGift>,
+    /// The `after` of the page; `None` if the coupon system does not repeat it.
+    after: Option<u64>,
+    /// The `after` of the next page; `None` on the last page. A page without the field is not whole.
+    #[serde(deserialize_with = "Option::deserialize")]
+    next: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Gift {
+struct PageGift {
     user: String,
     programme: String,
     occurrence: String,
@@ -58,23 +61,27 @@ pub(super) async fn run(
     programmes: &[Programme],
     arguments: &Arguments,
 ) -> Result<Exit, Fault> {
-    let mut statement = Vec::new();
-    let mut others = 0u64;
+    if arguments.files.is_empty() {
+        let coupons = coupons::mend(wiring, programmes, &Actor::of_command(), "dispatch take-in").await?;
+        _ = output::line(&format!("{coupons} coupons were settled; the ledger begins anew"));
+        return Ok(Exit::Success);
+    }
+    let mut pages = Vec::new();
     for file in &arguments.files {
-        for gift in page(file)?.gifts {
-            match programmes.iter().find(|programme| *programme.name == *gift.programme) {
-                Some(programme) => statement.push(given(programme, &gift).ok_or_else(|| {
-                    refused(
-                        format!("statement {}", file.display()),
-                        "a coupon has no user, day or occurrence",
-                    )
-                    .needs("pages as the coupon system writes them")
-                })?),
-                None => others += 1,
-            }
+        pages.push((file, page(file)?));
+    }
+    complete(&pages).map_err(|found| {
+        refused("statement", found).needs("every page once, up to the one whose `next` is null")
+    })?;
+    let mut statement = Vec::new();
+    for (file, page) in &pages {
+        for (index, gift) in (1..).zip(&page.gifts) {
+            statement.push(given(programmes, gift).ok_or_else(|| unfit(file, index))?);
         }
     }
     let coupons = statement.len();
+    let is_known = |given: &&GivenCoupon| programmes.iter().any(|known| known.name == given.key.programme);
+    let others = coupons - statement.iter().filter(is_known).count();
     let (verb, left) =
         if arguments.dry_run { ("would be", "changes nothing") } else { ("were", "begins anew") };
     if !arguments.dry_run {
@@ -86,7 +93,7 @@ pub(super) async fn run(
         recorded(wiring, &Actor::of_command(), (command, None), work, after).await?;
     }
     _ = output::line(&format!(
-        "{coupons} coupons {verb} settled, {others} are of other programmes; the ledger {left}"
+        "{coupons} coupons {verb} settled, {others} of them of programmes that the file lacks; the ledger {left}"
     ));
     Ok(Exit::Success)
 }
@@ -98,28 +105,40 @@ fn page(file: &PathBuf) -> Result<Page, Fault> {
     // The parser's error would quote a value.
     serde_json::from_str(&text).map_err(|_| {
         refused(subject(), "it is not a page of the coupon system's statement")
-            .needs("JSON with a list `gifts`")
+            .needs("JSON with a list `gifts` and with `next`, as the coupon system answered")
     })
 }
 
-fn given(programme: &Programme, gift: &Gift) -> Option<GivenCoupon> {
-    let occurrence: Occurrence = gift.occurrence.parse().ok()?;
+/// Returns an error if a page is missing or was named twice, as far as the pages show it.
+fn complete(pages: &[(&PathBuf, Page)]) -> Result<(), String> {
+    let followed: BTreeSet<u64> = pages.iter().filter_map(|(_, page)| page.next).collect();
+    if followed.len() + 1 != pages.len() {
+        return Err(format!("{} pages have {} different next ones", pages.len(), followed.len()));
+    }
+    let begun: Option<BTreeSet<u64>> = pages.iter().map(|(_, page)| page.after).collect();
+    let expected: BTreeSet<u64> = followed.into_iter().chain([0]).collect();
+    if begun.is_some_and(|begun| begun != expected) {
+        return Err("a page follows that is not among the files".to_owned());
+    }
+    Ok(())
+}
+
+fn unfit(file: &Path, index: u64) -> Fault {
+    let found =
+        format!("coupon {index} of its list has no user, no occurrence, or another year than its time");
+    refused(format!("statement {}", file.display()), found)
+        .needs("coupons of Anabranch's programmes, as the coupon system writes them")
+        .remedy("leave out this coupon if another program asked for it; otherwise ask the coupon system's operators")
+}
+
+fn given(programmes: &[Programme], gift: &PageGift) -> Option<GivenCoupon> {
+    let key = CouponKey {
+        user: gift.user.parse().ok()?,
+        programme: Arc::from(&*gift.programme),
+        occurrence: gift.occurrence.parse().ok()?,
+    };
     let given_at = Timestamp::from_millisecond(gift.given_at_ms).ok()?;
-    let day = day_of(given_at.to_zoned(programme.time_zone.clone()).date(), occurrence)?;
-    Some(GivenCoupon {
-        candidate: Candidate {
-            run: RunKey { programme: programme.name.clone(), day },
-            member: Member { user: gift.user.parse().ok()?, calendar: occurrence.calendar },
-            wave: LAST_WORD,
-        },
-        coupon: Arc::from(&*gift.coupon),
-    })
-}
-
-/// Returns the last day up to `given_on` that celebrates the occurrence; `None` beyond [`DAYS_LATE_MAX`] days.
-fn day_of(given_on: Date, occurrence: Occurrence) -> Option<Date> {
-    let days = std::iter::successors(Some(given_on), |day| day.yesterday().ok()).take(DAYS_LATE_MAX);
-    days.into_iter().find(|day| Occurrence::of(occurrence.calendar, *day) == Some(occurrence))
+    GivenCoupon::of(Gift { key, coupon: Arc::from(&*gift.coupon), given_at }, programmes)
 }
 
 #[cfg(test)]
@@ -128,13 +147,56 @@ mod tests {
 
     use super::*;
 
+    fn given_at(occurrence: &str, at: &str, zone: &str) -> Option<jiff::civil::Date> {
+        let text = format!("name = 'cakes'\ncoupon = 'cake'\ntime_zone = '{zone}'\nleap_day = 'mar1'\n");
+        let programmes = Programme::parse_all(&[text.parse().unwrap()]).unwrap();
+        let gift = PageGift {
+            user: "7".to_owned(),
+            programme: "cakes".to_owned(),
+            occurrence: occurrence.to_owned(),
+            coupon: "cake".to_owned(),
+            given_at_ms: at.parse::<Timestamp>().unwrap().as_millisecond(),
+        };
+        given(&programmes, &gift).map(|given| given.latest_day)
+    }
+
     #[test]
     fn a_coupon_that_was_given_after_new_year_counts_for_the_old_year_if_its_key_says_so() {
-        let of = |text: &str, day| day_of(day, text.parse().unwrap());
-        assert_eq!(of("solar:2027", date(2027, 5, 4)), Some(date(2027, 5, 4)));
-        assert_eq!(of("solar:2027", date(2028, 1, 3)), Some(date(2027, 12, 31)));
-        assert_eq!(of("solar:2027", date(2028, 5, 4)), None);
+        let of = |occurrence: &str, at: &str| given_at(occurrence, at, "UTC");
+        assert_eq!(of("solar:2027", "2027-05-04T10:00:00Z"), Some(date(2027, 5, 4)));
+        assert_eq!(of("solar:2027", "2028-01-03T10:00:00Z"), Some(date(2027, 12, 31)));
+        // However late a person has sent a dead letter.
+        assert_eq!(of("solar:2027", "2028-05-04T10:00:00Z"), Some(date(2027, 12, 31)));
         // The lunar year 2026 ends on 2027-02-05.
-        assert_eq!(of("lunar:2026", date(2027, 2, 7)), Some(date(2027, 2, 5)));
+        assert_eq!(of("lunar:2026", "2027-02-07T10:00:00Z"), Some(date(2027, 2, 5)));
+        // A clock that is a little behind.
+        assert_eq!(of("solar:2027", "2026-12-31T23:59:59Z"), Some(date(2027, 1, 1)));
+        assert_eq!(of("solar:2029", "2027-05-04T10:00:00Z"), None);
+        assert_eq!(given_at("solar:2027", "2027-05-04T18:00:00Z", "Asia/Shanghai"), Some(date(2027, 5, 5)));
+    }
+
+    fn pages_of(pages: &[(Option<u64>, Option<u64>)]) -> Result<(), String> {
+        let file = PathBuf::new();
+        let page = |(after, next): &(Option<u64>, Option<u64>)| {
+            (&file, Page { gifts: Vec::new(), after: *after, next: *next })
+        };
+        complete(&pages.iter().map(page).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_statement_that_lacks_a_page_is_refused() {
+        assert!(pages_of(&[(Some(0), None)]).is_ok());
+        assert!(pages_of(&[(None, Some(10)), (None, Some(20)), (None, None)]).is_ok());
+        assert!(pages_of(&[(Some(10), None), (Some(0), Some(10))]).is_ok(), "in any order");
+        assert!(pages_of(&[(None, Some(10))]).is_err(), "the last page is missing");
+        assert!(pages_of(&[(None, None), (None, None)]).is_err(), "two last pages");
+        assert!(
+            pages_of(&[(Some(0), Some(10)), (Some(0), Some(10)), (Some(20), None)]).is_err(),
+            "one twice"
+        );
+        assert!(pages_of(&[(Some(0), Some(10)), (Some(20), None)]).is_err(), "the middle is missing");
+        assert!(pages_of(&[(Some(10), None)]).is_err(), "the first page is missing");
+        assert!(serde_json::from_str::<Page>(r#"{"gifts": []}"#).is_err(), "a page that says no next one");
+        assert!(serde_json::from_str::<Page>(r#"{"gifts": [], "next": null}"#).is_ok());
     }
 }

@@ -12,7 +12,7 @@ use futures::future::{join_all, select_all, try_join_all};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::RemoveRequest;
-use crate::observe::{lane_task, reader_task};
+use crate::task_names::{lane_task, reader_task};
 use crate::wiring::Log;
 
 /// Wait for leases: those of a process that was killed are free by then.

@@ -19,8 +19,7 @@ use anabranch_schemas::shard::ShardId;
 
 use super::leases::{self, HeldLeases};
 use super::{RemoveOutcome, RemoveRequest, StreamOutcome, remove_rows};
-use crate::observe::lanes;
-use crate::wiring::Wiring;
+use crate::wiring::{Wiring, lanes};
 use crate::{pauses, reconciliations};
 
 /// Names of a pattern that are tried, at most: some seconds of work.

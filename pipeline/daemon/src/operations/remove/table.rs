@@ -15,8 +15,7 @@ use anabranch_pipeline::retry::again;
 use anabranch_schemas::shard::ShardId;
 
 use super::{Departed, RemoveOutcome, RemoveRequest, remove_rows};
-use crate::observe::lanes;
-use crate::wiring::Wiring;
+use crate::wiring::{Wiring, lanes};
 
 pub(super) async fn remove(
     wiring: &Wiring,

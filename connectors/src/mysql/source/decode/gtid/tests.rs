@@ -41,7 +41,7 @@ fn a_tagged_set_is_split_by_tag_and_grows_there() {
     gtids.append(mysql(10, ""));
     gtids.append(mysql(2, "tag"));
     assert_eq!(gtids.to_string(), format!("{UUID}:1-11,{UUID}:tag:1-2"));
-    assert_eq!(gtids.sids().len(), 2);
+    assert_eq!(gtids.sids().unwrap().len(), 2);
     let again = Gtids::parse(Flavor::MySql, &gtids.to_string()).unwrap();
     assert_eq!(again.to_string(), gtids.to_string());
 }
@@ -75,6 +75,23 @@ fn a_set_holds_what_is_not_beyond_it() {
     );
     assert!(["10", "9-11", "tag:4", "other:1"].into_iter().all(|o| !set.hold(&mysql(format!("{UUID}:{o}")))));
     assert!(!set.hold(&mariadb("0-1-1")));
+}
+
+/// Parsed text never has such a tag; an event of a later server may.
+#[test]
+fn a_part_that_cannot_be_asked_for_fails_the_whole_set() {
+    let mut gtids = Gtids::parse(Flavor::MySql, &format!("{UUID}:1-9")).unwrap();
+    gtids.append(mysql(1, "no tag"));
+    assert!(gtids.sids().is_err());
+}
+
+#[test]
+fn a_deleted_domain_leaves_a_set_and_the_last_one_stays() {
+    let mut gtids = Gtids::parse(Flavor::MariaDb, "0-1-42,1-2-7,5-1-1").unwrap();
+    gtids.keep_known_domains(|domain| domain != 1);
+    assert_eq!(gtids.to_string(), "0-1-42,5-1-1");
+    gtids.keep_known_domains(|domain| domain == 1);
+    assert_eq!(gtids.to_string(), "0-1-42,5-1-1", "a server that knows none of them was reset");
 }
 
 /// A server lists domains in its own order.

@@ -78,6 +78,28 @@ fn reading_may_resume_where_the_first_group_begins_and_behind_each_that_ended() 
 }
 
 #[test]
+fn a_new_file_that_lists_a_domain_no_more_ends_it_in_the_resume_point() {
+    let parse = |text| Gtids::parse(Flavor::MariaDb, text).unwrap();
+    for (is_by_gtid, expected) in [(false, "0-1-5"), (true, "7-1-3,0-1-5")] {
+        let start = StreamStart::fresh(position(), Some(parse("7-1-3")));
+        let start = StreamStart { is_by_gtid, ..start };
+        let spill = Spill::new(&std::env::temp_dir(), "source-a");
+        let (mut groups, ground) = (GroupReader::new(Flavor::MariaDb, start, spill), Ground::new());
+        groups.forget_deleted_domains(&parse("0-1-1"));
+        let _ = on(&mut groups, begin(5), 300);
+        let (_, resume) = end(&mut groups, &ground, GroupEvent::Commit, 331);
+        groups.forget_deleted_domains(&parse("0-1-5"));
+        assert_eq!(resume.gtid_set, "7-1-3,0-1-5", "the list of the first file may be old");
+        let _ = on(&mut groups, GroupEvent::NewFile, 4);
+        groups.forget_deleted_domains(&parse("0-1-5"));
+        assert!(groups.pass(400));
+        let mut batch = batch();
+        groups.settle(&at(400), &mut batch);
+        assert_eq!(batch.take().resume.gtid_set, expected, "by GTID set: {is_by_gtid}");
+    }
+}
+
+#[test]
 fn a_group_within_another_is_refused() {
     let mut groups = reader(Lsn::ZERO);
     let _ = on(&mut groups, begin(5), 300);
