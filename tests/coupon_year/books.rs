@@ -21,7 +21,6 @@ const PAGE: usize = 3;
 pub struct BookEntry {
     pub key: CouponKey,
     pub run: RunKey,
-    pub member: Member,
     pub coupon: String,
     pub given_at: Timestamp,
 }

@@ -136,7 +136,7 @@ fn granted(world: &mut World, key: &CouponKey, coupon: &str) {
             world.fail(format!("{what}: {key:?} of {}", run.day));
         }
     }
-    let entry = BookEntry { key: key.clone(), run, member, coupon: coupon.to_owned(), given_at: now };
+    let entry = BookEntry { key: key.clone(), run, coupon: coupon.to_owned(), given_at: now };
     world.books.books.push(entry);
 }
 

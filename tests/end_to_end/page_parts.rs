@@ -2,13 +2,13 @@
 //! leases, charts, the trace of a key, and actions of an operator up to their rows in the table `operations`.
 
 use std::collections::BTreeMap;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use anabranch_demo::WorkloadOptions;
 use anabranch_demo::browser::Key;
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::reconcile::{ReconciliationReport, StoreReport, Verdict, VisibleTables, seal};
 use anabranch_pipeline::records::PastReconciliation;
+use anabranch_pipeline::wall_clock;
 use anabranch_tests::{Daemon, Installation, Plan, Search, browser, seed, until};
 use reqwest::Method;
 use serde_json::{Value as Json, json};
@@ -75,7 +75,7 @@ fn stores() -> [StoreReport; 4] {
 
 /// Plants a report of each day up to today; returns their days, the oldest first.
 async fn plant_history(installation: &Installation<'_>, page: &Page) -> Vec<String> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() * 1_000;
+    let now = wall_clock::now_ms() / 1_000 * 1_000;
     let literal = |text: &str| format!("'{}'", text.replace('\\', "\\\\").replace('\'', "''"));
     let mut before: Option<PastReconciliation> = None;
     let mut days = Vec::new();

@@ -21,7 +21,7 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 const INDEX: &str = include_str!("page/index.html");
 /// Name below `/page/`, content type, text.
-pub(super) const ASSETS: [(&str, &str, &str); 25] = [
+pub(super) const ASSETS: [(&str, &str, &str); 26] = [
     ("page.css", CSS, include_str!("page/page.css")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
