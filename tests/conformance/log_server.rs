@@ -151,6 +151,16 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
     );
     assert!(changed.check(&sources()).await.is_empty());
     assert_eq!(changed.stream_state(SOURCE).await.unwrap().messages, 3);
+
+    let smaller = LogConfig { max_bytes: 100.try_into().unwrap(), ..config };
+    let log = NatsLog::connect(&smaller, "demo", &limits()).await.unwrap();
+    let faults = log.setup(&sources()).await.unwrap_err();
+    let found: Vec<_> = faults.iter().map(|fault| text(fault, Code::LogSettingsDiffer)).collect();
+    assert!(
+        found.len() == 1 && found[0].contains("instead of 100; remedy: raise log.max_bytes"),
+        "{found:?}"
+    );
+    assert_eq!(log.stream_state(SOURCE).await.unwrap().messages, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]
