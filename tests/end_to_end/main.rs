@@ -17,6 +17,7 @@ mod coupon_kills;
 mod coupon_lag;
 mod coupon_sources;
 mod coupons;
+mod dead_letters;
 mod documents;
 mod fail_over;
 mod faults;
