@@ -295,7 +295,11 @@ impl Code {
     pub fn is_of_one_table(self) -> bool {
         matches!(
             self,
-            Code::SourceColumnMissing | Code::SourceColumnAmbiguous | Code::SourceColumnUnsupported
+            Code::SourceColumnMissing
+                | Code::SourceColumnAmbiguous
+                | Code::SourceColumnUnsupported
+                | Code::SourceTableVersioned
+                | Code::SourceTableNotTransactional
         )
     }
 

@@ -11,6 +11,8 @@ on_each_mariadb!(
     values_that_a_statement_changes_are_read_again,
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
+    rows_of_a_versioned_table_are_left_out_and_others_go_on,
+    rows_of_a_table_without_transactions_are_left_out_and_others_go_on,
     a_branch_that_was_not_read_has_every_table_read_again,
     rows_that_a_foreign_key_changes_are_read_again,
 );
@@ -127,6 +129,70 @@ async fn a_table_that_does_not_fit_is_read_again_and_others_go_on(database: Data
     ];
     let seen = ["t0 + 1 NULL", "t1 + 3 NULL", "t0 again", "t0 again", "t0 + 4 2000-01-04"];
     expect(&database, &mut probe, &unfit, &seen).await;
+}
+
+async fn rows_of_a_versioned_table_are_left_out_and_others_go_on(database: Database) {
+    let database = database.with_tables().await;
+    let mut probe = database.read_latest().await;
+    let versioned = [
+        "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+        "ALTER TABLE $0.t0 ADD SYSTEM VERSIONING",
+        "BEGIN",
+        "UPDATE $0.t0 SET birthday = '2000-01-01'",
+        "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+        "COMMIT",
+        "DELETE FROM $0.t0",
+        "ALTER TABLE $0.t0 DROP SYSTEM VERSIONING",
+        "INSERT INTO $0.t0 VALUES (4, '', '2000-01-04')",
+    ];
+    let again = "t0 again";
+    let seen = ["t0 + 1 NULL", again, "t1 + 3 NULL", again, again, again, "t0 + 4 2000-01-04"];
+    expect(&database, &mut probe, &versioned, &seen).await;
+    // Where the columns of the history have other names, the statement says so, and later the server.
+    database
+        .run(&[
+            "CREATE TABLE $0.t2 (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE, \
+             `first` TIMESTAMP(6) GENERATED ALWAYS AS ROW START, `last` TIMESTAMP(6) GENERATED ALWAYS AS ROW END, \
+             PERIOD FOR SYSTEM_TIME (`first`, `last`)) WITH SYSTEM VERSIONING",
+            "INSERT INTO $0.t2 (user_id, birthday) VALUES (5, NULL)",
+        ])
+        .await;
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts()[seen.len()..], ["t2 again", "t2 again"]);
+    let mut later = database.read_latest().await;
+    database.run(&["UPDATE $0.t2 SET birthday = '2000-01-05'"]).await;
+    later.until_end(&database).await;
+    assert_eq!(later.texts(), ["t2 again"]);
+}
+
+async fn rows_of_a_table_without_transactions_are_left_out_and_others_go_on(database: Database) {
+    let database = database.with_tables().await;
+    let mut probe = database.read_latest().await;
+    database
+        .run(&[
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "ALTER TABLE $0.t0 ENGINE = MyISAM",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+        ])
+        .await;
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t0 + 1 NULL", "t0 again", "t0 again"]);
+    // This stream knows the engine from the server alone.
+    let mut later = database.read_latest().await;
+    database
+        .run(&[
+            "BEGIN",
+            "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+            "INSERT INTO $0.t0 VALUES (4, '', NULL)",
+            "ROLLBACK",
+            "ALTER TABLE $0.t0 ENGINE = InnoDB",
+            "INSERT INTO $0.t0 VALUES (5, '', NULL)",
+        ])
+        .await;
+    probe.until_end(&database).await;
+    later.until_end(&database).await;
+    assert_eq!(probe.texts()[3..], ["t0 again", "t0 + 5 NULL"]);
+    assert_eq!(later.texts(), ["t0 again", "t0 + 5 NULL"]);
 }
 
 async fn a_branch_that_was_not_read_has_every_table_read_again(database: Database) {

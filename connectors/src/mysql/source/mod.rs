@@ -146,7 +146,8 @@ impl SourceConnector for MysqlSource {
         };
         let epoch = latest.followed_by(&server.identity).epoch;
         let (start, beginning) = self.begin(&mut session, entry, epoch).await?;
-        let tables = self.list_tables(&mut session).await?;
+        let mut tables = self.list_tables(&mut session).await?;
+        self.note_unfit(&mut session, &mut tables).await?;
         match session.undecided_branches().await {
             Some(0) => {}
             Some(branches) => tracing::warn!(
