@@ -52,6 +52,28 @@ async fn each_wrong_setting_is_named_and_repaired_by_its_remedy() {
     }
 }
 
+/// A reader that lost its connection asks only for this.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_judged_state_stays_while_rows_change_and_differs_with_each_setting() {
+    let database = Database::with_flags(&[]).with_tables().await;
+    let source = database.source();
+    let passed = source.judged_state().await.unwrap();
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)", "FLUSH BINARY LOGS"]).await;
+    assert_eq!(source.judged_state().await.unwrap(), passed);
+    for (setting, other) in [
+        ("binlog_format", "MIXED"),
+        ("binlog_row_image", "MINIMAL"),
+        ("binlog_row_metadata", "NO_LOG"),
+        ("server_id", "4001"),
+    ] {
+        let usual = database.ask(&format!("SELECT CAST(@@GLOBAL.{setting} AS CHAR)")).await;
+        database.run(&[&format!("SET GLOBAL {setting} = {other}")]).await;
+        assert_ne!(source.judged_state().await.unwrap(), passed, "{setting}");
+        database.run(&[&format!("SET GLOBAL {setting} = {usual}")]).await;
+        assert_eq!(source.judged_state().await.unwrap(), passed, "{setting}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn each_unfit_table_is_named_and_repaired_by_its_remedy() {
     let database = Database::shared().with_tables().await;

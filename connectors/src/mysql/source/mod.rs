@@ -116,6 +116,11 @@ impl MysqlSource {
     pub async fn warnings(&self) -> Vec<String> {
         preflight::warnings(&self.config, &self.entities).await
     }
+
+    /// Returns the state of the server that a pre-flight judges: one that passed holds while this stays the same.
+    pub async fn judged_state(&self) -> Result<String, Fault> {
+        preflight::judged_state(&self.config).await
+    }
 }
 
 impl SourceConnector for MysqlSource {
