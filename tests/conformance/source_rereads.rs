@@ -1,13 +1,17 @@
 //! Changes that row events do not show: the stream announces a reread of the table, leaves out the rows of that
 //! transaction, and goes on.
 
+use std::fs;
+
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::BinlogStart;
+use mysql_async::prelude::Queryable;
 
 use crate::source::{Database, SourceProbe};
 
 on_each_mariadb!(
     tables_that_rows_came_to_or_left_by_name_are_read_again,
+    a_table_that_loses_a_partition_or_gets_another_tablespace_is_read_again,
     values_that_a_statement_changes_are_read_again,
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
@@ -35,6 +39,7 @@ macro_rules! on_mysql {
 
 on_mysql!(
     tables_that_rows_came_to_or_left_by_name_are_read_again,
+    a_table_that_loses_a_partition_or_gets_another_tablespace_is_read_again,
     values_that_a_statement_changes_are_read_again,
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
@@ -80,6 +85,44 @@ async fn tables_that_rows_came_to_or_left_by_name_are_read_again(database: Datab
         "ALTER TABLE $0.parts EXCHANGE PARTITION p0 WITH TABLE $0.t1",
     ];
     expect(&database, &mut probe, &parts, &["t1 again"]).await;
+}
+
+async fn a_table_that_loses_a_partition_or_gets_another_tablespace_is_read_again(database: Database) {
+    let database = database.with_tables().await;
+    let mut probe = database.read_latest().await;
+    let parts = [
+        "CREATE TABLE $0.t7 (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE) PARTITION BY RANGE (user_id) \
+         (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), \
+         PARTITION p2 VALUES LESS THAN (30))",
+        "INSERT INTO $0.t7 VALUES (5, NULL), (15, NULL), (25, NULL)",
+        "ALTER TABLE $0.t7 DROP PARTITION p0",
+        "ALTER TABLE $0.t7 TRUNCATE PARTITION p1",
+        "INSERT INTO $0.t7 VALUES (26, NULL)",
+    ];
+    let inserted = ["t7 + 5 NULL", "t7 + 15 NULL", "t7 + 25 NULL"];
+    let seen = [&inserted[..], &["t7 again", "t7 again", "t7 + 26 NULL"]].concat();
+    expect(&database, &mut probe, &parts, &seen).await;
+
+    // The table loses its rows, and gets them back from a copy of its files.
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    let files = database.server().folder().join("db").join(format!("{}0", database.prefix));
+    let mut exporting = database.admin().await;
+    let export = format!("FLUSH TABLES {}0.t0 FOR EXPORT", database.prefix);
+    exporting.query_drop(export).await.unwrap();
+    let copies =
+        ["ibd", "cfg"].map(|ending| (files.join(format!("t0.{ending}")), format!("t0_copy.{ending}")));
+    for (file, copy) in &copies {
+        fs::copy(file, files.join(copy)).unwrap();
+    }
+    exporting.query_drop("UNLOCK TABLES").await.unwrap();
+    database.run(&["ALTER TABLE $0.t0 DISCARD TABLESPACE"]).await;
+    for (file, copy) in &copies {
+        fs::rename(files.join(copy), file).unwrap();
+    }
+    let imported = ["ALTER TABLE $0.t0 IMPORT TABLESPACE", "INSERT INTO $0.t0 VALUES (2, '', NULL)"];
+    expect(&database, &mut probe, &imported, &["t0 + 1 NULL", "t0 again", "t0 again", "t0 + 2 NULL"]).await;
+    let rows = format!("SELECT CAST(COUNT(*) AS CHAR) FROM {}0.t0", database.prefix);
+    assert_eq!(database.ask(&rows).await, "2");
 }
 
 async fn values_that_a_statement_changes_are_read_again(database: Database) {
