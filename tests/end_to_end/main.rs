@@ -39,6 +39,7 @@ mod lunar;
 mod mariadb_11;
 mod metrics;
 mod mysql;
+mod nats_accounts;
 mod older_daemon;
 mod online_schema_change;
 mod operations;
