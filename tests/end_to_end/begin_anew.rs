@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 
 use anabranch_demo::{FORGET_BINLOG, SHOW_BINLOG_END, WorkloadOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Finished, Installation, Plan, blocking, seed, until};
+use anabranch_tests::{Finished, Installation, Plan, Turn, blocking, seed, until};
 use mysql_async::Row;
 use serde_json::json;
 
@@ -40,7 +40,11 @@ async fn lanes_begun(installation: &Installation<'_>, source: &str, number: u64)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_begins_anew() {
-    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    restored_without_its_past(STANDARD.turn().await).await;
+}
+
+pub async fn restored_without_its_past(turn: Turn<'static>) {
+    let mut installation = Installation::set_up(turn, &Plan::small()).await;
     let unknown = installation.command(&["begin-anew", "--source", "source-x"]).await;
     assert_eq!(unknown.exit_code, 2, "{unknown:?}");
     expect_refused(&installation, &["--confirm", "source-a"], "no reader has read it yet").await;

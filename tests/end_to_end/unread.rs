@@ -148,6 +148,17 @@ async fn a_versioned_table_and_one_without_transactions_stop_no_other_and_are_re
     }
 }
 
+/// Statements that hide the database `user_00` from the capture account and leave `user_01`, and that show it again.
+pub fn grants_that_hide_and_show() -> (String, String) {
+    let account = "'anabranch_capture'@'127.0.0.1'";
+    let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
+    let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
+    (
+        format!("{}; {}", grant("user\\_01"), revoke("user\\_%")),
+        format!("{}; {}", grant("user\\_%"), revoke("user\\_01")),
+    )
+}
+
 /// The server lists no table of a database whose grant is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once_the_grant_is_back() {
@@ -159,13 +170,7 @@ async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once
     until_derived(&installation, 2).await;
     daemon.until_loaded(&["source-a"]).await;
 
-    let account = "'anabranch_capture'@'127.0.0.1'";
-    let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
-    let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
-    let (hide, show) = (
-        format!("{}; {}", grant("user\\_01"), revoke("user\\_%")),
-        format!("{}; {}", grant("user\\_%"), revoke("user\\_01")),
-    );
+    let (hide, show) = grants_that_hide_and_show();
     let owed = async || daemon.metric("anabranch_refresh_rereads", &[]).await;
     // A repair of a key in the table.
     installation.execute("source-a", &hide).await;
