@@ -83,6 +83,13 @@ async fn a_wrong_password_an_unknown_authority_and_a_closed_port_are_told_apart(
     text(&fault, Code::LogAccessDenied);
     assert_eq!(fault.class(), Class::Definite);
     assert!(!fault.to_string().contains("wrong"), "a secret in {fault}");
+    // Ten tasks ask the server less often than ten times.
+    let mut is_remembered = false;
+    for _ in 0..10 {
+        let found = text(&refusal(&denied).await, Code::LogAccessDenied);
+        is_remembered |= found.contains("a moment ago");
+    }
+    assert!(is_remembered);
 
     let unknown = LogConfig { ca_file: None, ..config.clone() };
     let found = text(&refusal(&unknown).await, Code::LogAccessDenied);

@@ -274,6 +274,14 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
         );
         let faults = target.check().await;
         assert!(faults.iter().any(|fault| fault.code() == code), "{faults:?}");
+        // Ten tasks ask a server that refuses them less often than ten times.
+        let mut is_remembered = false;
+        for _ in 0..10 {
+            let again = target.setup().await.unwrap_err();
+            assert_eq!(again.code(), code, "{again}");
+            is_remembered |= again.to_string().contains("a moment ago");
+        }
+        assert_eq!(is_remembered, code == Code::TargetAccessDenied);
     }
 }
 

@@ -13,6 +13,16 @@ pub enum Side {
     Target,
 }
 
+impl Side {
+    /// Returns the code of a refused account or certificate.
+    pub fn denied(self) -> Code {
+        match self {
+            Self::Source => Code::SourceAccessDenied,
+            Self::Target => Code::TargetAccessDenied,
+        }
+    }
+}
+
 /// Returns the fault for an error of `mysql_async`.
 pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault {
     let number = match &error {
@@ -39,11 +49,7 @@ pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
 
 /// Returns the fault of a connection that is not verified TLS although it should be.
 fn untrusted(side: Side, subject: &str, error: impl StdError + Send + Sync + 'static) -> Fault {
-    let code = match side {
-        Side::Source => Code::SourceAccessDenied,
-        Side::Target => Code::TargetAccessDenied,
-    };
-    Fault::new(code, subject, "no verified TLS connection")
+    Fault::new(side.denied(), subject, "no verified TLS connection")
         .needs("a server with TLS whose certificate names the host and is signed by `ca_file`")
         .caused_by(error)
 }

@@ -1,7 +1,7 @@
-//! Accounts that a server refuses: one connection attempt stands for all tasks of the process.
+//! Accounts that a server of any kind refuses: one connection attempt stands for all tasks of the process.
 //!
 //! A process has a task for each source and lane, and each retries again and again. Servers lock an account, or block a
-//! host, after some refused logins. So after a refusal the account is not used for a second, then two, four and so on
+//! host, after some refused logins. A cluster of search gets the password with each request, so each is an attempt. So after a refusal the account is not used for a second, then two, four and so on
 //! up to a minute. Meanwhile all tasks get the same answer from memory.
 
 use std::collections::HashMap;
@@ -13,8 +13,6 @@ use std::time::{Duration, Instant};
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 
-use super::error::Side;
-
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -23,6 +21,7 @@ static REFUSED: LazyLock<Mutex<HashMap<Account, Refusal>>> = LazyLock::new(Mutex
 /// An account and its password, on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Account {
+    /// Scheme, host and port.
     server: String,
     user: String,
     /// Hash of the password: an account with another password is tried separately.
@@ -44,24 +43,27 @@ impl Account {
         let mut hasher = DefaultHasher::new();
         url.password().expose().hash(&mut hasher);
         Self {
-            server: url.address(),
+            server: format!("{}://{}", url.scheme(), url.address()),
             user: url.user().to_owned(),
             password_hash: hasher.finish(),
             ca_file: ca_file.map(Path::to_owned),
         }
     }
 
-    /// Connects and returns the outcome; fails at once if the server has just refused the account.
+    /// Returns the same account on a node of the server's cluster. A node may be the server itself, and a connection to
+    /// the server may wait for one to a node, so the two never share an entry.
+    pub fn on_node(&self, host: &str, port: u16) -> Self {
+        Self { server: format!("node {host}:{port} of {}", self.server), ..self.clone() }
+    }
+
+    /// Connects and returns the outcome; fails at once if the server has just refused the account. `denied` is the code
+    /// of a refusal.
     pub async fn connect<T>(
         &self,
-        side: Side,
+        denied: Code,
         subject: &str,
         connecting: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let denied = match side {
-            Side::Source => Code::SourceAccessDenied,
-            Side::Target => Code::TargetAccessDenied,
-        };
         if let Some(left) = self.begin(Instant::now()) {
             let found = format!(
                 "the server refused user {} a moment ago, or its certificate could not be verified",
@@ -75,8 +77,18 @@ impl Account {
                 )));
         }
         let outcome = connecting.await;
-        self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), Instant::now());
+        self.note(outcome.as_ref().is_err_and(|fault| fault.code() == denied));
         outcome
+    }
+
+    /// Notes the outcome of a connection that a client library made by itself.
+    pub fn note(&self, is_refused: bool) {
+        self.end(is_refused, Instant::now());
+    }
+
+    /// Returns how long a client library waits with its next connection; zero if the account is not refused.
+    pub fn pause(&self) -> Duration {
+        self.begin(Instant::now()).unwrap_or_default()
     }
 
     /// Returns how long no attempt may be made; `None` lets the caller try, and other tasks wait for its outcome.
