@@ -281,7 +281,7 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
             assert_eq!(again.code(), code, "{again}");
             is_remembered |= again.to_string().contains("a moment ago");
         }
-        assert_eq!(is_remembered, code == Code::TargetAccessDenied);
+        assert!(is_remembered || !changed.contains(":wrong@"));
     }
 }
 

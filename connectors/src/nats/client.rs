@@ -62,10 +62,10 @@ impl Connection {
                 notify.send_replace(());
                 std::future::ready(())
             })
-            .reconnect_delay_callback(move |attempts| match reconnect_delay(attempts) {
+            .reconnect_delay_callback(move |attempts| {
+                let delay = reconnect_delay(attempts);
                 // The first attempt has waited already: it is that of a task, or follows a connection.
-                Duration::ZERO => Duration::ZERO,
-                delay => delay.max(delayed.pause()),
+                if delay.is_zero() { delay } else { delay.max(delayed.pause()) }
             });
         if let Some(file) = &config.ca_file {
             options = options.add_root_certificates(file.clone());
