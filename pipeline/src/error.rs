@@ -232,6 +232,8 @@ codes! {
     TokensMissing = "tokens-missing", Definite;
     /// A request has no token, or none of the configured ones.
     TokenRefused = "token-refused", Definite;
+    /// The token of an application does not open this route.
+    TokenScopeMissing = "token-scope-missing", Definite;
     /// A request for a change has no operator's token, or the configuration has no operator.
     OperatorRefused = "operator-refused", Definite;
     /// More requests, or reads of mapping tables, wait than the limit allows.
