@@ -60,6 +60,12 @@ async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
     for fault in [target.setup().await.unwrap_err(), lane.load().await.unwrap_err()] {
         assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     }
+    let lost = target.lost_lanes("source-a").await.unwrap();
+    assert_eq!(lost.iter().map(|lane| lane.lane).collect::<Vec<_>>(), [0]);
+    let own = Progress { revision: 1_000, position: lsn(9), ..Progress::default() };
+    target.begin_lost_lanes(&[(lost[0].clone(), own.clone())]).await.unwrap();
+    assert_eq!(target.lost_lanes("source-a").await.unwrap(), []);
+    assert_eq!(lane.load().await.unwrap(), own);
     let mut damaged = kept.clone();
     damaged["position"] = json!(4711);
     site.admin(Method::PUT, &document, damaged.clone()).await;

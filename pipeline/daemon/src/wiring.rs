@@ -7,6 +7,7 @@ mod derived;
 mod documents;
 mod flux;
 mod lane;
+mod lost;
 mod operations;
 mod passed;
 mod relations;
