@@ -1,8 +1,9 @@
 //! Accounts that a server of any kind refuses: one connection attempt stands for all tasks of the process.
 //!
 //! A process has a task for each source and lane, and each retries again and again. Servers lock an account, or block a
-//! host, after some refused logins. A cluster of search gets the password with each request, so each is an attempt. So after a refusal the account is not used for a second, then two, four and so on
-//! up to a minute. Meanwhile all tasks get the same answer from memory.
+//! host, after some refused logins. So after a refusal the account is not used for a second, then two, four and so on
+//! up to a minute. Meanwhile all tasks get the same answer from memory. A search cluster gets the password with each
+//! request, so each request is an attempt.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

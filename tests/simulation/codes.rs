@@ -74,8 +74,8 @@ fn servers(code: Code) -> &'static [Refused] {
             "log" | "lease" => &[Refused::Log, Refused::Appends],
             "target" => &[Refused::Target, Refused::Flushes],
             "cache" => &[Refused::Cache],
-            // Codes in answers to a request of the HTTP API or to a command. `uuids-exhausted` also stops a task, by its
-            // clock: `uuids.rs` has a test of that.
+            // Codes in answers to a request of the HTTP API or to a command. `uuids-exhausted` also stops a task: its
+            // clock is wrong, and `uuids.rs` has a test of that.
             "lookup" | "search" | "route" | "method" | "tokens" | "token" | "operator" | "too" | "timed"
             | "body" | "content" | "uuids" | "count" | "key" | "code" | "flux" | "plan" => &[],
             // The coupon day has twins of its own, and a year on them.
