@@ -65,7 +65,8 @@ impl Account {
         subject: &str,
         connecting: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        if let Some(left) = self.begin(Instant::now()) {
+        let began = Instant::now();
+        if let Some(left) = self.begin(began) {
             let found = format!(
                 "the server refused user {} a moment ago, or its certificate could not be verified",
                 self.user
@@ -78,13 +79,14 @@ impl Account {
                 )));
         }
         let outcome = connecting.await;
-        self.note(outcome.as_ref().is_err_and(|fault| fault.code() == denied));
+        self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), began, Instant::now());
         outcome
     }
 
     /// Notes the outcome of a connection that a client library made by itself.
     pub fn note(&self, is_refused: bool) {
-        self.end(is_refused, Instant::now());
+        let now = Instant::now();
+        self.end(is_refused, now, now);
     }
 
     /// Returns how long a client library waits with its next connection; zero if the account is not refused.
@@ -104,7 +106,9 @@ impl Account {
         Some(left)
     }
 
-    fn end(&self, is_refused: bool, now: Instant) {
+    /// Notes the outcome of an attempt that `began` then. One that was already on its way when another was refused makes
+    /// the pause no longer: a short refusal costs seconds, however many tasks met it together.
+    fn end(&self, is_refused: bool, began: Instant, now: Instant) {
         let mut refused = lock();
         if !is_refused {
             refused.remove(self);
@@ -113,7 +117,11 @@ impl Account {
         let first = Refusal { asked: now, pause: PAUSE_FIRST };
         refused
             .entry(self.clone())
-            .and_modify(|refusal| *refusal = Refusal { asked: now, pause: PAUSE_MAX.min(refusal.pause * 2) })
+            .and_modify(|refusal| {
+                if began >= refusal.asked {
+                    *refusal = Refusal { asked: now, pause: PAUSE_MAX.min(refusal.pause * 2) };
+                }
+            })
             .or_insert(first);
     }
 }
@@ -143,7 +151,7 @@ mod tests {
             let now = begun + Duration::from_secs(second);
             if account.begin(now).is_none() {
                 asked.push(second);
-                account.end(true, now);
+                account.end(true, now, now);
             }
             assert_eq!(other.begin(now), None, "another password was not refused");
         }
@@ -151,7 +159,18 @@ mod tests {
         let later = begun + Duration::from_secs(423);
         assert_eq!(account.begin(later), None);
         assert!(account.begin(later).is_some(), "one attempt asks for all");
-        account.end(false, later);
+        account.end(false, later, later);
         assert_eq!(account.begin(later), None, "the account is right again");
+    }
+
+    #[test]
+    fn attempts_that_are_refused_together_count_as_one() {
+        let url = ServerUrl::try_from("mysql://user:wrong@together:1".to_owned()).unwrap();
+        let (account, began) = (Account::of(&url, None), Instant::now());
+        // All are on their way before the first answer comes.
+        (0..10).for_each(|_| assert_eq!(account.begin(began), None));
+        (1..=10).for_each(|ms| account.end(true, began, began + Duration::from_millis(ms)));
+        assert!(account.begin(began + Duration::from_millis(900)).is_some());
+        assert_eq!(account.begin(began + Duration::from_millis(1100)), None);
     }
 }
