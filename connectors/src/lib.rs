@@ -8,6 +8,7 @@ pub mod mysql;
 pub mod nats;
 mod progress;
 pub mod redis;
+pub mod refusals;
 mod scan_cursor;
 pub mod search;
 mod spill;

@@ -152,9 +152,9 @@ impl StoredProgress {
         )
         .needs("the row as Anabranch wrote it")
         .remedy(format!(
-            "restore it; or set its `checksum` to NULL, and at once `anabranch --config FILE replay \
-                 --projection {} --source {} --from earliest`",
-            self.projection, self.source
+            "restore it; or `anabranch --config FILE begin-anew --source {} --lost-progress`: its lanes with \
+                 damaged progress go on at the stream's end and read all tables",
+            self.source
         ))
     }
 
@@ -183,6 +183,10 @@ impl StoredProgress {
 /// The remedy when nothing else helps: an operator starts the projection anew on the target.
 pub(crate) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables (delete its \
      index), delete its rows from `progress` and `enrolled`, run `anabranch --config FILE setup`";
+
+/// The command that stores progress for lanes that have none.
+pub(crate) const BEGIN_LOST: &str = "`anabranch --config FILE begin-anew --source NAME --lost-progress`: its lanes \
+     without progress go on at the stream's end and read all tables";
 
 /// Lanes that a target knows: their progress, and the pairs (projection, source) that ever had a progress row.
 #[derive(Debug)]
@@ -240,7 +244,21 @@ impl Enrolment {
         let found = format!("its row in {} does not exist any more", self.place);
         Fault::new(Code::TargetProgressLost, format!("lane {lane}"), found)
             .needs("the row, which alone says which changes the derived rows have")
-            .remedy(format!("restore progress together with the derived rows, or {START_ANEW}"))
+            .remedy(format!("restore progress together with the derived rows; or {BEGIN_LOST}"))
+    }
+
+    /// Returns the lanes of a source whose row is missing or damaged; none if any row of them was made for another
+    /// layout or number of lanes.
+    pub(crate) fn lost_lanes(&self, assignment: &Assignment, target: &str, source: &str) -> Vec<LaneId> {
+        let layout = assignment.fingerprint();
+        let is_other = |row: &StoredProgress| row.lanes != assignment.lanes || row.layout != layout;
+        let is_of_source = |row: &StoredProgress| row.projection == assignment.name && row.source == source;
+        if self.rows.iter().any(|row| is_of_source(row) && is_other(row)) {
+            return Vec::new();
+        }
+        let mut lanes = assignment.lane_ids(target);
+        lanes.retain(|lane| lane.source == source && self.row(lane).is_none_or(|row| !row.is_trusted));
+        lanes
     }
 }
 

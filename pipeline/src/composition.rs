@@ -35,8 +35,12 @@ pub trait Connectors: Send + Sync {
 
     fn source(&self, name: &str) -> Result<SourceParts<'_, Self::Source>, Fault>;
 
-    /// Runs the pre-flight of a source and returns it as one result.
+    /// Requires a pre-flight of a source that passed, and returns it as one result. One pass may stand for the attempts
+    /// after it as long as the server is the same.
     fn require_source(&self, name: &str) -> impl Future<Output = Result<(), Fault>> + Send;
+
+    /// Notes the fault that ended an attempt of the reader: the next pre-flight may have to ask more.
+    fn note_reader_fault(&self, name: &str, fault: &Fault);
 
     /// Returns the progress of every lane of a source, on all targets. The call fails if one of them does not answer,
     /// because its lane may be the furthest.
@@ -94,10 +98,11 @@ pub async fn read<C: Connectors>(
         let lanes = || connectors.progress_of_source(source);
         // On the heap: the loop is large, and each future around it would move it over the stack once more.
         let reading = Box::pin(capture::run(capture, lanes, &acknowledged, cancel));
-        match recorded {
+        let ended = match recorded {
             Some(numbers) => numbers.recorded_beside(registers, reading).await,
             None => reading.await,
-        }
+        };
+        ended.inspect_err(|fault| connectors.note_reader_fault(source, fault))
     };
     under_lease(leases, handle, cancel, work).await
 }

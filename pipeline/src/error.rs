@@ -232,6 +232,8 @@ codes! {
     TokensMissing = "tokens-missing", Definite;
     /// A request has no token, or none of the configured ones.
     TokenRefused = "token-refused", Definite;
+    /// The token of an application does not open this route.
+    TokenScopeMissing = "token-scope-missing", Definite;
     /// A request for a change has no operator's token, or the configuration has no operator.
     OperatorRefused = "operator-refused", Definite;
     /// More requests, or reads of mapping tables, wait than the limit allows.
@@ -295,7 +297,11 @@ impl Code {
     pub fn is_of_one_table(self) -> bool {
         matches!(
             self,
-            Code::SourceColumnMissing | Code::SourceColumnAmbiguous | Code::SourceColumnUnsupported
+            Code::SourceColumnMissing
+                | Code::SourceColumnAmbiguous
+                | Code::SourceColumnUnsupported
+                | Code::SourceTableVersioned
+                | Code::SourceTableNotTransactional
         )
     }
 

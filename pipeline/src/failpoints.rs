@@ -1,10 +1,10 @@
 //! Named points before and after each durable step, at which a test stops a task to kill or freeze the process.
 //!
-//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it, and `ANABRANCH_FAILPOINT_ALLOWED`
-//! is `in-tests-only`. Without the second variable the daemon warns and goes on. The task that reaches an armed point
-//! writes `failpoint <name>` to standard error and waits until the process is killed or gets SIGCONT. A process that
-//! was frozen there and wakes later takes its next step although other processes took over its work. After that the
-//! point stops no task.
+//! A point does nothing unless the environment variable `ANABRANCH_FAILPOINT` names it and the variable
+//! `ANABRANCH_FAILPOINT_ALLOWED` is `in-tests-only`. Without the second one the daemon warns and goes on. The task that
+//! reaches an armed point writes `failpoint <name>` to standard error and waits until the process is killed or gets
+//! SIGCONT. A process that was frozen there and wakes later takes its next step although other processes took over its
+//! work. After that the point stops no task.
 
 use std::future::poll_fn;
 use std::pin::pin;

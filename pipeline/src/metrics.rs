@@ -202,6 +202,8 @@ metrics! {
         "Greatest share of a counter of today or later that this process leased; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],
         "Duration of a request to an endpoint for applications.";
+    HTTP_APPLICATION_REQUESTS = "anabranch_http_application_requests_total", Counter, &["application"],
+        "Requests with the token of an application, by its name in the configuration; refused ones count too.";
     HTTP_IN_FLIGHT = "anabranch_http_requests_in_flight", Gauge, &[],
         "Requests to endpoints for applications that are being answered; above 256 they are refused.";
     CACHE_LOOKUPS = "anabranch_cache_lookups_total", Counter, &["outcome", "reason"],

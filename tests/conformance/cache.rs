@@ -105,6 +105,14 @@ async fn a_wrong_password_and_a_missing_server_are_named() {
     let fault = cache_at(&ground.stack, &wrong, "x", false).incarnation().await.unwrap_err();
     assert_eq!(fault.code(), Code::CacheAccessDenied, "{fault}");
     assert!(!fault.to_string().contains(server.password()), "{fault}");
+    // Ten tasks ask the server less often than ten times.
+    let mut is_remembered = false;
+    for _ in 0..10 {
+        let fault = cache_at(&ground.stack, &wrong, "x", false).incarnation().await.unwrap_err();
+        assert_eq!(fault.code(), Code::CacheAccessDenied, "{fault}");
+        is_remembered |= fault.to_string().contains("a moment ago");
+    }
+    assert!(is_remembered);
     let nobody = server.url().replace(&server.port().to_string(), "1");
     let fault = cache_at(&ground.stack, &nobody, "x", false).incarnation().await.unwrap_err();
     assert_eq!(fault.code(), Code::CacheUnreachable, "{fault}");

@@ -83,6 +83,13 @@ async fn a_wrong_password_an_unknown_authority_and_a_closed_port_are_told_apart(
     text(&fault, Code::LogAccessDenied);
     assert_eq!(fault.class(), Class::Definite);
     assert!(!fault.to_string().contains("wrong"), "a secret in {fault}");
+    // Ten tasks ask the server less often than ten times.
+    let mut is_remembered = false;
+    for _ in 0..10 {
+        let found = text(&refusal(&denied).await, Code::LogAccessDenied);
+        is_remembered |= found.contains("a moment ago");
+    }
+    assert!(is_remembered);
 
     let unknown = LogConfig { ca_file: None, ..config.clone() };
     let found = text(&refusal(&unknown).await, Code::LogAccessDenied);
@@ -151,6 +158,16 @@ async fn setup_can_be_repeated_and_follows_the_configuration() {
     );
     assert!(changed.check(&sources()).await.is_empty());
     assert_eq!(changed.stream_state(SOURCE).await.unwrap().messages, 3);
+
+    let smaller = LogConfig { max_bytes: 100.try_into().unwrap(), ..config };
+    let log = NatsLog::connect(&smaller, "demo", &limits()).await.unwrap();
+    let faults = log.setup(&sources()).await.unwrap_err();
+    let found: Vec<_> = faults.iter().map(|fault| text(fault, Code::LogSettingsDiffer)).collect();
+    assert!(
+        found.len() == 1 && found[0].contains("instead of 100; remedy: raise log.max_bytes"),
+        "{found:?}"
+    );
+    assert_eq!(log.stream_state(SOURCE).await.unwrap().messages, 3);
 }
 
 #[tokio::test(flavor = "multi_thread")]

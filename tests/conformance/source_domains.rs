@@ -42,9 +42,9 @@ async fn a_deleted_domain_is_no_reset(database: Database) {
         again.until_seen(1).await;
         assert_eq!(again.texts(), ["t0 + 3 NULL"]);
         again.until_end(&database).await;
-        let place = again.entry_after(again.batches.len() - 1);
-        assert!(!gtid_set(&place).contains("77-"), "{}", gtid_set(&place));
-        database.read(place).await;
+        let entered = again.entry_after(again.batches.len() - 1);
+        assert!(!gtid_set(&entered).contains("77-"), "{}", gtid_set(&entered));
+        database.read(entered).await;
     }
     // A reader that had kept the domain in its resume point behind the deletion.
     let BinlogStart::Resume { mut resume, position, server } = last else { panic!("a resume") };

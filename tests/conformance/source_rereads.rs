@@ -1,16 +1,22 @@
 //! Changes that row events do not show: the stream announces a reread of the table, leaves out the rows of that
 //! transaction, and goes on.
 
+use std::fs;
+
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::BinlogStart;
+use mysql_async::prelude::Queryable;
 
 use crate::source::{Database, SourceProbe};
 
 on_each_mariadb!(
     tables_that_rows_came_to_or_left_by_name_are_read_again,
+    a_table_that_loses_a_partition_or_gets_another_tablespace_is_read_again,
     values_that_a_statement_changes_are_read_again,
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
+    rows_of_a_versioned_table_are_left_out_and_others_go_on,
+    rows_of_a_table_without_transactions_are_left_out_and_others_go_on,
     a_branch_that_was_not_read_has_every_table_read_again,
     rows_that_a_foreign_key_changes_are_read_again,
 );
@@ -33,6 +39,7 @@ macro_rules! on_mysql {
 
 on_mysql!(
     tables_that_rows_came_to_or_left_by_name_are_read_again,
+    a_table_that_loses_a_partition_or_gets_another_tablespace_is_read_again,
     values_that_a_statement_changes_are_read_again,
     rows_beside_a_change_by_text_are_left_out,
     a_table_that_does_not_fit_is_read_again_and_others_go_on,
@@ -78,6 +85,44 @@ async fn tables_that_rows_came_to_or_left_by_name_are_read_again(database: Datab
         "ALTER TABLE $0.parts EXCHANGE PARTITION p0 WITH TABLE $0.t1",
     ];
     expect(&database, &mut probe, &parts, &["t1 again"]).await;
+}
+
+async fn a_table_that_loses_a_partition_or_gets_another_tablespace_is_read_again(database: Database) {
+    let database = database.with_tables().await;
+    let mut probe = database.read_latest().await;
+    let parts = [
+        "CREATE TABLE $0.t7 (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE) PARTITION BY RANGE (user_id) \
+         (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20), \
+         PARTITION p2 VALUES LESS THAN (30))",
+        "INSERT INTO $0.t7 VALUES (5, NULL), (15, NULL), (25, NULL)",
+        "ALTER TABLE $0.t7 DROP PARTITION p0",
+        "ALTER TABLE $0.t7 TRUNCATE PARTITION p1",
+        "INSERT INTO $0.t7 VALUES (26, NULL)",
+    ];
+    let inserted = ["t7 + 5 NULL", "t7 + 15 NULL", "t7 + 25 NULL"];
+    let seen = [&inserted[..], &["t7 again", "t7 again", "t7 + 26 NULL"]].concat();
+    expect(&database, &mut probe, &parts, &seen).await;
+
+    // The table loses its rows, and gets them back from a copy of its files.
+    database.run(&["INSERT INTO $0.t0 VALUES (1, '', NULL)"]).await;
+    let files = database.server().folder().join("db").join(format!("{}0", database.prefix));
+    let mut exporting = database.admin().await;
+    let export = format!("FLUSH TABLES {}0.t0 FOR EXPORT", database.prefix);
+    exporting.query_drop(export).await.unwrap();
+    let copies =
+        ["ibd", "cfg"].map(|ending| (files.join(format!("t0.{ending}")), format!("t0_copy.{ending}")));
+    for (file, copy) in &copies {
+        fs::copy(file, files.join(copy)).unwrap();
+    }
+    exporting.query_drop("UNLOCK TABLES").await.unwrap();
+    database.run(&["ALTER TABLE $0.t0 DISCARD TABLESPACE"]).await;
+    for (file, copy) in &copies {
+        fs::rename(files.join(copy), file).unwrap();
+    }
+    let imported = ["ALTER TABLE $0.t0 IMPORT TABLESPACE", "INSERT INTO $0.t0 VALUES (2, '', NULL)"];
+    expect(&database, &mut probe, &imported, &["t0 + 1 NULL", "t0 again", "t0 again", "t0 + 2 NULL"]).await;
+    let rows = format!("SELECT CAST(COUNT(*) AS CHAR) FROM {}0.t0", database.prefix);
+    assert_eq!(database.ask(&rows).await, "2");
 }
 
 async fn values_that_a_statement_changes_are_read_again(database: Database) {
@@ -127,6 +172,70 @@ async fn a_table_that_does_not_fit_is_read_again_and_others_go_on(database: Data
     ];
     let seen = ["t0 + 1 NULL", "t1 + 3 NULL", "t0 again", "t0 again", "t0 + 4 2000-01-04"];
     expect(&database, &mut probe, &unfit, &seen).await;
+}
+
+async fn rows_of_a_versioned_table_are_left_out_and_others_go_on(database: Database) {
+    let database = database.with_tables().await;
+    let mut probe = database.read_latest().await;
+    let versioned = [
+        "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+        "ALTER TABLE $0.t0 ADD SYSTEM VERSIONING",
+        "BEGIN",
+        "UPDATE $0.t0 SET birthday = '2000-01-01'",
+        "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+        "COMMIT",
+        "DELETE FROM $0.t0",
+        "ALTER TABLE $0.t0 DROP SYSTEM VERSIONING",
+        "INSERT INTO $0.t0 VALUES (4, '', '2000-01-04')",
+    ];
+    let again = "t0 again";
+    let seen = ["t0 + 1 NULL", again, "t1 + 3 NULL", again, again, again, "t0 + 4 2000-01-04"];
+    expect(&database, &mut probe, &versioned, &seen).await;
+    // Where the columns of the history have other names, the statement says so, and later the server.
+    database
+        .run(&[
+            "CREATE TABLE $0.t2 (user_id BIGINT UNSIGNED PRIMARY KEY, birthday DATE, \
+             `first` TIMESTAMP(6) GENERATED ALWAYS AS ROW START, `last` TIMESTAMP(6) GENERATED ALWAYS AS ROW END, \
+             PERIOD FOR SYSTEM_TIME (`first`, `last`)) WITH SYSTEM VERSIONING",
+            "INSERT INTO $0.t2 (user_id, birthday) VALUES (5, NULL)",
+        ])
+        .await;
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts()[seen.len()..], ["t2 again", "t2 again"]);
+    let mut later = database.read_latest().await;
+    database.run(&["UPDATE $0.t2 SET birthday = '2000-01-05'"]).await;
+    later.until_end(&database).await;
+    assert_eq!(later.texts(), ["t2 again"]);
+}
+
+async fn rows_of_a_table_without_transactions_are_left_out_and_others_go_on(database: Database) {
+    let database = database.with_tables().await;
+    let mut probe = database.read_latest().await;
+    database
+        .run(&[
+            "INSERT INTO $0.t0 VALUES (1, '', NULL)",
+            "ALTER TABLE $0.t0 ENGINE = MyISAM",
+            "INSERT INTO $0.t0 VALUES (2, '', NULL)",
+        ])
+        .await;
+    probe.until_end(&database).await;
+    assert_eq!(probe.texts(), ["t0 + 1 NULL", "t0 again", "t0 again"]);
+    // This stream knows the engine from the server alone.
+    let mut later = database.read_latest().await;
+    database
+        .run(&[
+            "BEGIN",
+            "INSERT INTO $0.t1 VALUES (3, '', NULL)",
+            "INSERT INTO $0.t0 VALUES (4, '', NULL)",
+            "ROLLBACK",
+            "ALTER TABLE $0.t0 ENGINE = InnoDB",
+            "INSERT INTO $0.t0 VALUES (5, '', NULL)",
+        ])
+        .await;
+    probe.until_end(&database).await;
+    later.until_end(&database).await;
+    assert_eq!(probe.texts()[3..], ["t0 again", "t0 + 5 NULL"]);
+    assert_eq!(later.texts(), ["t0 again", "t0 + 5 NULL"]);
 }
 
 async fn a_branch_that_was_not_read_has_every_table_read_again(database: Database) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::{LEASE_TIME_TO_LIVE, LaneStore};
-use anabranch_pipeline::records::{Cell, Replacement};
+use anabranch_pipeline::records::{Cell, Progress, Replacement};
 use anabranch_schemas::change::{Action, Value};
 use mysql_async::Conn;
 use mysql_async::prelude::Queryable;
@@ -375,7 +375,19 @@ async fn a_progress_row_deleted_by_hand_is_lost_and_nothing_starts_anew() {
     }
     assert_eq!(site.rows_of(2).await, []);
     assert_eq!(site.number(&format!("SELECT COUNT(*) FROM `{}`.progress", site.control())).await, 1);
-    // The remedy: empty tables and another set-up.
+    // One remedy: other progress, which fences off a task that still runs the lane.
+    let target = site.target("target-a");
+    let lost = target.lost_lanes("source-a").await.unwrap();
+    assert_eq!(lost, [site.lane_id("source-a", 0)]);
+    let own = Progress { revision: 1_000, position: lsn(9), ..Progress::default() };
+    target.begin_lost_lanes(&[(lost[0].clone(), own.clone())]).await.unwrap();
+    assert_eq!(target.lost_lanes("source-a").await.unwrap(), []);
+    assert_eq!(lane.commit(&second).await.unwrap_err().code(), Code::TargetFenced);
+    assert_eq!(lane.load().await.unwrap(), own);
+    site.sql(format!("UPDATE `{}`.progress SET position = 4711 WHERE source = 'source-a'", site.control()))
+        .await;
+    assert_eq!(target.lost_lanes("source-a").await.unwrap(), lost, "damaged progress");
+    // The other: empty tables and another set-up.
     site.sql(format!("TRUNCATE {}", site.table(0, "0101"))).await;
     for table in ["progress", "enrolled"] {
         site.sql(format!("DELETE FROM `{}`.{table}", site.control())).await;

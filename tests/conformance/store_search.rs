@@ -60,6 +60,12 @@ async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
     for fault in [target.setup().await.unwrap_err(), lane.load().await.unwrap_err()] {
         assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     }
+    let lost = target.lost_lanes("source-a").await.unwrap();
+    assert_eq!(lost.iter().map(|lane| lane.lane).collect::<Vec<_>>(), [0]);
+    let own = Progress { revision: 1_000, position: lsn(9), ..Progress::default() };
+    target.begin_lost_lanes(&[(lost[0].clone(), own.clone())]).await.unwrap();
+    assert_eq!(target.lost_lanes("source-a").await.unwrap(), []);
+    assert_eq!(lane.load().await.unwrap(), own);
     let mut damaged = kept.clone();
     damaged["position"] = json!(4711);
     site.admin(Method::PUT, &document, damaged.clone()).await;
@@ -274,6 +280,14 @@ async fn a_wrong_password_an_unknown_authority_a_missing_right_and_a_dead_server
         );
         let faults = target.check().await;
         assert!(faults.iter().any(|fault| fault.code() == code), "{faults:?}");
+        // Ten tasks ask a server that refuses them less often than ten times.
+        let mut is_remembered = false;
+        for _ in 0..10 {
+            let again = target.setup().await.unwrap_err();
+            assert_eq!(again.code(), code, "{again}");
+            is_remembered |= again.to_string().contains("a moment ago");
+        }
+        assert!(is_remembered || !changed.contains(":wrong@"));
     }
 }
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt as _;
 
 use anabranch_demo::{FORGET_BINLOG, SHOW_BINLOG_END, WorkloadOptions};
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Finished, Installation, Plan, blocking, seed, until};
+use anabranch_tests::{Finished, Installation, Plan, Turn, blocking, seed, until};
 use mysql_async::Row;
 use serde_json::json;
 
@@ -40,7 +40,11 @@ async fn lanes_begun(installation: &Installation<'_>, source: &str, number: u64)
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_begins_anew() {
-    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    restored_without_its_past(STANDARD.turn().await).await;
+}
+
+pub async fn restored_without_its_past(turn: Turn<'static>) {
+    let mut installation = Installation::set_up(turn, &Plan::small()).await;
     let unknown = installation.command(&["begin-anew", "--source", "source-x"]).await;
     assert_eq!(unknown.exit_code, 2, "{unknown:?}");
     expect_refused(&installation, &["--confirm", "source-a"], "no reader has read it yet").await;
@@ -103,6 +107,45 @@ async fn a_server_that_was_restored_without_its_past_stops_its_source_until_it_b
     assert_eq!(lanes_begun(&installation, "source-b", 1).await, 0);
     daemon.until_ready().await;
     expect_the_signed_history_to_have_it(&installation).await;
+}
+
+/// The source changes while a lane has no progress, or a damaged one: the lane reads all tables, and sweeps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_whose_progress_is_lost_or_damaged_goes_on_at_the_streams_end_and_reads_all_tables() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    for user in 9_000_001..=9_000_020 {
+        insert(&installation, "source-a", TABLE, user).await;
+    }
+    until_derived(&installation, 9_000_020).await;
+    daemon.until_loaded(&["source-a"]).await;
+    let lost = ["--lost-progress", "--confirm", "source-a"];
+    expect_refused(&installation, &lost, "each of its lanes has its progress").await;
+    let damages = [
+        ("DELETE FROM anabranch.progress", "[target-progress-lost]"),
+        ("UPDATE anabranch.progress SET position = position + 16", "[target-progress-corrupt]"),
+    ];
+    for ((damage, code), gone) in damages.into_iter().zip(9_000_001..) {
+        daemon.kill();
+        installation.free_leases().await;
+        let of_lanes = "projection = 'birthday' AND source = 'source-a'";
+        installation.execute("target", format!("{damage} WHERE {of_lanes}")).await;
+        let delete = format!("DELETE FROM {TABLE} WHERE user_id = {gone}");
+        installation.execute("source-a", delete).await;
+        insert(&installation, "source-a", TABLE, gone + 100).await;
+        daemon = installation.run();
+        until("the lane says so", async || daemon.log_of_this_run().contains(code)).await;
+        let rehearsed = begin_anew(&installation, &["--lost-progress", "--dry-run"]).await.expect_success();
+        assert!(rehearsed.stdout.contains("source-a/0 would go on at 1:"), "{rehearsed:?}");
+        begin_anew(&installation, &lost).await.expect_success();
+        until_derived(&installation, gone + 100).await;
+        until("a row that left is swept", async || installation.derived(gone).await.is_empty()).await;
+        installation.expect_equal().await;
+    }
+    let operations = installation.command(&["operations", "--json"]).await.expect_success().json_lines();
+    let is_it =
+        |row: &serde_json::Value| row.to_string().contains("begin-anew --source source-a --lost-progress");
+    assert!(operations.iter().filter(|row| is_it(row)).count() >= 2, "{operations:?}");
 }
 
 /// The record of the operation and the next signed report say who asked, when, why, and what no reader read.

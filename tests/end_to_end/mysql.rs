@@ -2,11 +2,15 @@
 
 use anabranch_tests::Ground;
 
+use crate::begin_anew::restored_without_its_past;
 use crate::coupon_faults::two_programmes_without_a_table;
 use crate::online_schema_change::{altered_by_percona_toolkit, swapped_in_the_order_of_gh_ost};
+use crate::pauses::paused_and_resumed;
 use crate::reconciliations::repaired_beside_changes;
 use crate::refresh::refreshed_beside_changes;
+use crate::remove::owed_until_removed;
 use crate::retired::dropped_without_refusals;
+use crate::unread::read_again;
 
 static MYSQL: Ground = Ground::mysql();
 
@@ -44,4 +48,28 @@ async fn a_table_of_mysql_that_percona_toolkit_alters_beside_changes_is_read_aga
 async fn a_table_of_mysql_that_is_swapped_in_the_order_of_gh_ost_is_read_again() {
     let Some(turn) = MYSQL.turn_if_there().await else { return };
     swapped_in_the_order_of_gh_ost(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_mysql_whose_rows_changed_unseen_is_read_again() {
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    read_again(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_of_mysql_that_was_restored_without_its_past_begins_anew() {
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    restored_without_its_past(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lanes_of_mysql_are_paused_and_go_on() {
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    paused_and_resumed(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_mysql_that_is_gone_is_owed_no_longer_once_it_is_removed() {
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    owed_until_removed(turn).await;
 }

@@ -306,7 +306,7 @@ async fn an_operator_restarts_a_reader_and_reconciles_after_a_dry_run_and_both_a
 }
 
 /// Plants a dead letter of the one document that there is, as a lane writes it.
-async fn park(installation: &Installation<'_>) {
+pub async fn park(installation: &Installation<'_>) {
     let search = Search::of(installation.stack());
     let (id, document) = search.documents(INDEX).await.into_iter().next().unwrap();
     let letters = search.ask(Method::GET, "*-dead-letters/_settings", Json::Null).await;

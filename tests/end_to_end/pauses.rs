@@ -1,6 +1,6 @@
 //! Lanes that an operator pauses stop in every process and later continue where they stopped; all others run on.
 
-use anabranch_tests::{Daemon, Installation, Plan, until};
+use anabranch_tests::{Daemon, Installation, Plan, Turn, until};
 use async_nats::jetstream::stream::Config;
 use serde_json::Value as Json;
 
@@ -15,7 +15,11 @@ const RUNBOOK: &str = include_str!("../../deploy/RUNBOOK.md");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn paused_lanes_stop_in_every_process_and_go_on_where_they_stopped() {
-    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    paused_and_resumed(STANDARD.turn().await).await;
+}
+
+pub async fn paused_and_resumed(turn: Turn<'static>) {
+    let mut installation = Installation::set_up(turn, &Plan::small()).await;
     let mut daemon = installation.run();
     daemon.until_loaded(&["source-a", "source-b"]).await;
     insert(&installation, "source-a", TABLE, 1).await;

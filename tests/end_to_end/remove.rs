@@ -2,13 +2,14 @@
 //! documents and everything else under its name. Rows of other sources stay, and a source that comes back is read anew.
 
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Daemon, Finished, Installation, Plan, Search, until};
+use anabranch_tests::{Daemon, Finished, Installation, Plan, Search, Turn, until};
 use serde_json::{Value as Json, json};
 
 use crate::STANDARD;
 use crate::documents::{INDEX, add, equal, with_documents};
 use crate::faults::{insert, is_derived, until_derived};
 use crate::reconciliations::reconcile;
+use crate::unread::grants_that_hide_and_show;
 
 const LEFT: &str = "source-b";
 const TABLE: &str = "user_05.user_000";
@@ -120,6 +121,49 @@ async fn expect_table_to_go(installation: &Installation<'_>) {
     assert!(again.contains("no derived rows are known under user_05.user_000 of source source-"), "{again}");
     assert!(!is_derived(installation, 2).await && is_derived(installation, 3).await);
     expect_clean(installation).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_gone_is_owed_no_longer_once_it_is_removed() {
+    owed_until_removed(STANDARD.turn().await).await;
+}
+
+/// A lost grant hides the table, so lanes owe it. Then it is dropped without a trace in the binlog, and the grant is
+/// back: no reading can end the wait.
+pub async fn owed_until_removed(turn: Turn<'static>) {
+    const GONE: &str = "user_00.user_000";
+    let installation = Installation::set_up(turn, &Plan::small()).await;
+    let daemon = installation.run();
+    insert(&installation, "source-a", GONE, 1).await;
+    insert(&installation, "source-a", "user_01.user_000", 2).await;
+    for user in [1, 2] {
+        until_derived(&installation, user).await;
+    }
+    daemon.until_loaded(&["source-a"]).await;
+
+    let (hide, show) = grants_that_hide_and_show();
+    installation.execute("source-a", hide).await;
+    let repair =
+        ["refresh", "--projection", "birthday", "--source", "source-a", "--table", GONE, "--key", "1"];
+    installation.command(&repair).await.expect_success();
+    let owed = async || daemon.metric("anabranch_refresh_rereads", &[]).await;
+    until("a lane owes the table", async || owed().await > 0.0).await;
+    let remedy = format!("remove --table {GONE}");
+    until("the log says what ends the wait", async || daemon.log().contains(&remedy)).await;
+    let confirmed = ["--table", GONE, "--source", "source-a", "--confirm", GONE];
+    expect_refused(&installation, &confirmed, "does not say whether it has the table").await;
+
+    installation.execute("source-a", format!("SET SESSION sql_log_bin = 0; DROP TABLE {GONE}")).await;
+    installation.execute("source-a", show).await;
+    let rehearsal = ["--table", GONE, "--source", "source-a", "--dry-run"];
+    let rehearsed = remove(&installation, &rehearsal).await.expect_success().stdout;
+    assert!(rehearsed.contains("would no longer wait for a reading of the table"), "{rehearsed}");
+    assert!(owed().await > 0.0 && is_derived(&installation, 1).await, "nothing was done yet");
+    let removed = remove(&installation, &confirmed).await.expect_success().stdout;
+    assert!(removed.contains("no longer waits for a reading of the table"), "{removed}");
+    daemon.until_loaded(&["source-a"]).await;
+    until("no lane owes a table", async || owed().await == 0.0).await;
+    assert!(!is_derived(&installation, 1).await && is_derived(&installation, 2).await);
 }
 
 /// The source has another name from some moment on, so its rows and documents exist twice until the old name goes.

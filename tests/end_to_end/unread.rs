@@ -110,6 +110,55 @@ pub async fn read_again(turn: Turn<'static>) {
     assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
 }
 
+/// Each table that does not fit, with the statement that makes it fit again.
+const UNFIT: [(&str, &str); 2] =
+    [("ADD SYSTEM VERSIONING", "DROP SYSTEM VERSIONING"), ("ENGINE = MyISAM", "ENGINE = InnoDB")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_versioned_table_and_one_without_transactions_stop_no_other_and_are_read_again() {
+    let installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let mut daemon = installation.run();
+    insert(&installation, "source-a", TABLE, 1).await;
+    until_derived(&installation, 1).await;
+    daemon.until_loaded(&["source-a"]).await;
+    for (number, (unfit, fit)) in UNFIT.into_iter().enumerate() {
+        let user = 10 * (number as u64 + 1);
+        installation.execute("source-a", format!("ALTER TABLE {TABLE} {unfit}")).await;
+        for other in [user, user + 1] {
+            insert(&installation, "source-a", TABLE, other).await;
+        }
+        let changes = format!(
+            "UPDATE {TABLE} SET birthday = '1991-02-03' WHERE user_id = 1; DELETE FROM {TABLE} WHERE user_id = {user}"
+        );
+        installation.execute("source-a", changes).await;
+        // The present rows of such a table can be read, while it is so and after a restart too.
+        until("the table is read again", async || installation.compare().await.differences.total() == 0)
+            .await;
+        daemon.kill();
+        daemon = installation.run();
+        insert(&installation, "source-a", OTHER, 100 + user).await;
+        insert(&installation, "source-a", TABLE, user + 2).await;
+        until_derived(&installation, 100 + user).await;
+        until_derived(&installation, user + 2).await;
+        installation.execute("source-a", format!("ALTER TABLE {TABLE} {fit}")).await;
+        insert(&installation, "source-a", TABLE, user + 3).await;
+        until_derived(&installation, user + 3).await;
+        installation.expect_equal().await;
+        assert_eq!(stopped_tasks(&daemon).await, Vec::<String>::new());
+    }
+}
+
+/// Statements that hide the database `user_00` from the capture account and leave `user_01`, and that show it again.
+pub fn grants_that_hide_and_show() -> (String, String) {
+    let account = "'anabranch_capture'@'127.0.0.1'";
+    let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
+    let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
+    (
+        format!("{}; {}", grant("user\\_01"), revoke("user\\_%")),
+        format!("{}; {}", grant("user\\_%"), revoke("user\\_01")),
+    )
+}
+
 /// The server lists no table of a database whose grant is missing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once_the_grant_is_back() {
@@ -121,13 +170,7 @@ async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once
     until_derived(&installation, 2).await;
     daemon.until_loaded(&["source-a"]).await;
 
-    let account = "'anabranch_capture'@'127.0.0.1'";
-    let grant = |pattern: &str| format!("GRANT SELECT ON `{pattern}`.* TO {account}");
-    let revoke = |pattern: &str| format!("REVOKE SELECT ON `{pattern}`.* FROM {account}");
-    let (hide, show) = (
-        format!("{}; {}", grant("user\\_01"), revoke("user\\_%")),
-        format!("{}; {}", grant("user\\_%"), revoke("user\\_01")),
-    );
+    let (hide, show) = grants_that_hide_and_show();
     let owed = async || daemon.metric("anabranch_refresh_rereads", &[]).await;
     // A repair of a key in the table.
     installation.execute("source-a", &hide).await;

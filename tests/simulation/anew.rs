@@ -292,6 +292,19 @@ async fn a_beginning_outlives_the_log() {
     assert_eq!(users(&stage), [1, 2, 7]);
 }
 
+/// Register and stream are lost as well: only lanes know the epoch that is over.
+#[tokio::test(start_paused = true)]
+async fn a_beginning_has_an_epoch_above_the_one_that_lanes_alone_know() {
+    let stage = restored().await;
+    assert_eq!(progress(&stage).await.position.epoch(), 1);
+    stage.registers.wipe();
+    stage.log.wipe(SOURCE_NAMES[0]);
+    let gap = ask(&stage, 0, "r", false).await.unwrap();
+    assert_eq!(gap.beginning.position.epoch(), 2);
+    assert_eq!(run(&stage).await, None);
+    assert_eq!((users(&stage), progress(&stage).await.beginning), (vec![1, 2], 1));
+}
+
 /// The log loses its newest messages, and the server loses their transaction: only lanes know it.
 #[tokio::test(start_paused = true)]
 async fn a_source_begins_anew_for_what_a_lane_has_and_neither_its_server_nor_the_log() {

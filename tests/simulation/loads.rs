@@ -16,9 +16,11 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
     BinlogPoint, BinlogStart, LaneStore, Located, RowSource, SourceConnector, SourcePressure,
 };
+use anabranch_pipeline::projections::{Defects, LaneScope};
 use anabranch_pipeline::records::{
     Cell, Chunk, Condition, Flush, Mutation, MutationAction, Progress, Refresh, ScanCursor, Scope,
 };
+use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::{CapturedFields, Envelope};
@@ -28,7 +30,7 @@ use anabranch_schemas::timeline::Timeline;
 use tokio::time::sleep;
 
 use crate::one_lane::{self, OneLane, WAIT_MAX, append_changes, end, progress_at, project, twins};
-use crate::script;
+use crate::{script, stage};
 
 /// A source whose first chunk is an older one, as a snapshot is while a commit waits for an acknowledgement.
 pub struct StaleSource {
@@ -268,6 +270,60 @@ async fn a_chunk_is_not_written_before_the_lane_has_all_that_it_may_hold() {
     };
     let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;
     assert_eq!(users, [Cell::UInt(1), Cell::UInt(2)]);
+}
+
+/// An update that leaves a claim as it was is neither written nor noted. A claim that is noted and not written would be
+/// in no chunk, and the sweep would take it.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_an_update_leaves_as_it_was_gets_the_version_of_the_chunk_on_its_way() {
+    let (log, source) = twins();
+    // The first derived table, of the first of January, is the lane's.
+    let limits = stage::limits(1024, 10, WAIT_MAX);
+    let projection = stage::Stage::calm(Layout::ByDay, limits).projection();
+    let born = |year| vec![Value::UInt(1), Value::Date { year, month: 1, day: 1 }];
+    let commit = |before, after| {
+        let row = ScriptedRow { table: script::table(0), before, after: Some(after) };
+        source.commit(Group::Rows(vec![vec![row]]));
+    };
+    commit(None, born(1990));
+    let begun = end(&source).await;
+    source.show(SnapshotView { unseen: 0, below: Some(1) });
+    commit(Some(born(1990)), born(1991));
+    let rows = NonZeroUsize::new(100).unwrap();
+    let chunk = source.chunk(&script::table(0), None, rows, FIRST_EPOCH).await.unwrap();
+    let (low, high) = (begun.position, end(&source).await);
+    assert_eq!((chunk.low, chunk.high), (low, high.position));
+
+    let (id, target) = (one_lane::id("source-0"), one_lane::target());
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let refresh = Some(Refresh::of_every_table());
+    let mut flush = Flush::new(Progress { refresh, ..progress_at(begun.clone()) });
+    let (shard, key, action) =
+        (script::table(0).shard, [Cell::UInt(1)].into(), MutationAction::Upsert([].into()));
+    flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
+    store.commit(&flush).await.unwrap();
+    let Located { position, resume, server } = begun;
+    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let through = async {
+        sleep(WAIT_MAX).await;
+        let mut update = codec::Encoder::default();
+        update.update(high.position, &script::table(0), &born(1990), &born(1991));
+        let Located { position, resume, server } = high;
+        let next = Envelope { previous: low, position, resume, server, ..Envelope::default() };
+        append_changes(&log, next, update).await;
+        sleep(WAIT_MAX).await;
+    };
+    let behind = StaleSource { old: Mutex::new(Some(chunk)), ..StaleSource::new(source.clone()) };
+    let lane = OneLane::new(&id, &log, &behind);
+    let ended = lane.run(
+        &mut store,
+        |change, flush| projection.project(change, LaneScope::COUNTS_DEFECTS, flush, &mut Defects::default()),
+        through,
+    );
+    ended.await.unwrap();
+    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
+    let versions: Vec<Lsn> = target.rows().into_values().map(|(version, _)| version).collect();
+    assert_eq!((users(&target), versions), (vec![Cell::UInt(1)], vec![low]));
 }
 
 /// DROP DATABASE withdraws more tables than one transaction takes, and the target has no row of any of them yet.

@@ -57,6 +57,9 @@ impl Connectors for Process<'_> {
         self.sources[number(name)].check().await.pop().map_or(Ok(()), Err)
     }
 
+    /// The twin's pre-flight is cheap: it runs in each attempt.
+    fn note_reader_fault(&self, _name: &str, _fault: &Fault) {}
+
     /// Answers as targets after set-up do: each lane has its row.
     async fn progress_of_source(&self, name: &str) -> Result<Vec<Progress>, Fault> {
         if self.stage.targets.iter().any(|target| target.is_down()) {

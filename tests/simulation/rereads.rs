@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, ScriptedRow};
+use anabranch_connectors::memory::{Group, Refused, ScriptedRow};
 use anabranch_pipeline::deliver::Shared;
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::LaneStore;
-use anabranch_pipeline::records::Cell;
+use anabranch_pipeline::records::{Cell, Scope};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::{Row, Value};
 use anabranch_schemas::lsn::Lsn;
@@ -32,8 +33,12 @@ fn row(user: u64, day: u8) -> Row<'static> {
 
 /// A change of a user in the first table: the day before, and the day after.
 fn change(user: u64, before: Option<u8>, after: Option<u8>) -> ScriptedRow {
+    change_in(0, user, before, after)
+}
+
+fn change_in(table: usize, user: u64, before: Option<u8>, after: Option<u8>) -> ScriptedRow {
     let (before, after) = (before.map(|day| row(user, day)), after.map(|day| row(user, day)));
-    ScriptedRow { table: script::table(0), before, after }
+    ScriptedRow { table: script::table(table), before, after }
 }
 
 fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
@@ -42,10 +47,14 @@ fn write(stage: &Stage, user: u64, before: Option<u8>, after: Option<u8>) {
 
 /// Runs the reader and the lanes of the first source until they have nothing more to do.
 async fn run(stage: &Stage) {
+    run_for(stage, WHILE).await;
+}
+
+async fn run_for(stage: &Stage, time: Duration) {
     let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
     let reader = stage.read(0, &cancel);
     let lanes = futures::future::join_all(lanes_of(0).map(|lane| stage.deliver(lane, &shared, &cancel)));
-    timeout(WHILE, async { tokio::join!(reader, lanes) }).await.expect_err("none of them ends");
+    timeout(time, async { tokio::join!(reader, lanes) }).await.expect_err("none of them ends");
     let owed = stage.progress(0).into_iter().filter(|(_, progress)| progress.refresh.is_some());
     assert_eq!(owed.map(|(lane, _)| lane.to_string()).collect::<Vec<_>>(), [""; 0]);
 }
@@ -131,4 +140,33 @@ async fn a_table_in_which_more_differs_than_a_repair_takes_is_read_as_a_whole() 
         assert!(before[&(*target, *user)].1 < *version, "the sweep counts on the version of user {user}");
     }
     assert_eq!(derived(&stage).len() as u64, MANY / 2 + 5);
+}
+
+/// Rows of more tables change unseen in one transaction than a progress row lists: each lane reads every table instead.
+#[tokio::test(start_paused = true)]
+async fn more_tables_at_once_than_a_progress_row_lists_are_read_with_all_others() {
+    const TABLES: usize = 1_100;
+    let each = |before: Option<u8>, after: Option<u8>| -> Vec<ScriptedRow> {
+        (0..TABLES).map(|table| change_in(table, table as u64 + 1, before, after)).collect()
+    };
+    let stage = Stage::calm(Layout::ByUser, limits(100_000, 100, Duration::from_secs(3_600)));
+    stage.sources[0].commit(Group::Rows(vec![each(None, Some(1))]));
+    run_for(&stage, 10 * WHILE).await;
+    assert_eq!(derived(&stage).len(), TABLES);
+
+    stage.sources[0].commit(Group::Unseen(vec![each(Some(1), Some(2))]));
+    let (cancel, shared) = (CancellationToken::new(), Shared::new(2));
+    timeout(WHILE, stage.read(0, &cancel)).await.expect_err("a reader does not end");
+    // The lanes pass all records while no table can be read.
+    stage.weather.refuse(Some((Refused::Source, Code::SourceUnreachable)));
+    let lanes = futures::future::join_all(lanes_of(0).map(|lane| stage.deliver(lane, &shared, &cancel)));
+    _ = timeout(Duration::from_millis(500), lanes).await;
+    stage.weather.refuse(None);
+    for (lane, progress) in stage.progress(0) {
+        let owed = progress.refresh.expect("rows changed unseen");
+        assert_eq!((owed.scope, owed.every_waits), (Scope::Source, true), "{lane}");
+    }
+    run_for(&stage, 10 * WHILE).await;
+    assert!(derived(&stage).values().all(|(day, _)| day == "01-02"));
+    assert_eq!(derived(&stage).len(), TABLES);
 }

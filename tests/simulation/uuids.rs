@@ -4,11 +4,17 @@
 //! the number. Wall clocks stand still, and step back by years and ahead. A log server loses requests and answers.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryRegisters, Weather};
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio_util::sync::CancellationToken;
 
 const SEEDS: u64 = 100;
 const STEPS: u32 = 200;
@@ -69,4 +75,39 @@ async fn no_uuid_is_given_out_twice_whatever_clocks_and_processes_do() {
         given += world(seed).await;
     }
     assert!(given > 100_000, "only {given} uuids prove little");
+}
+
+/// The clock of a machine may be wrong for a while: what its task reserved before stays as it was.
+#[tokio::test(start_paused = true)]
+async fn a_clock_beyond_all_uuids_stops_the_task_and_a_restart_with_the_right_one_goes_on() {
+    const YEAR_MS: u64 = 31_557_600_000;
+    const UUIDS: u64 = 3;
+    let registers = MemoryRegisters::new(Weather::calm());
+    let (clock, given) = (Arc::new(AtomicU64::new(EPOCH_MS + 80 * YEAR_MS)), Arc::new(AtomicU64::new(0)));
+    let (states, cancel) = (TaskStates::default(), CancellationToken::new());
+    let mut supervisor = Supervisor::new(states.clone(), cancel, Duration::from_secs(60));
+    let (read, count) = (clock.clone(), given.clone());
+    supervisor.spawn("uuids", move |handle: TaskHandle, cancel: CancellationToken| {
+        let (registers, read, count) = (registers.clone(), read.clone(), count.clone());
+        async move {
+            let mut mint = Mint::open(&registers, 1).await?;
+            handle.begun();
+            let uuids = mint.issue(read.load(Ordering::Relaxed), UUIDS as u32).await?;
+            count.fetch_add(uuids.len() as u64, Ordering::Relaxed);
+            handle.well();
+            cancel.cancelled().await;
+            Ok(())
+        }
+    });
+    let status = || states.snapshot().remove("uuids").expect("the task was spawned");
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let stopped = status();
+    assert_eq!(stopped.state, TaskState::Stopped, "{stopped:?}");
+    assert_eq!(stopped.fault.map(|(code, _)| code), Some(Code::UuidsExhausted));
+    assert_eq!(given.load(Ordering::Relaxed), 0);
+
+    clock.store(EPOCH_MS + YEAR_MS, Ordering::Relaxed);
+    assert!(states.restart("uuids"));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((status().state, given.load(Ordering::Relaxed)), (TaskState::Running, UUIDS));
 }

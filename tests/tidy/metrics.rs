@@ -29,8 +29,9 @@ metric holds a row value or a secret.
 |---|---|---|---|---|
 ";
 /// Labels of metrics: each names a configured thing, or one of a short list in the code.
-const LABELS: [&str; 22] = [
+const LABELS: [&str; 23] = [
     "after",
+    "application",
     "cache",
     "code",
     "commit",

@@ -13,6 +13,16 @@ pub enum Side {
     Target,
 }
 
+impl Side {
+    /// Returns the code of a refused account or certificate.
+    pub fn denied(self) -> Code {
+        match self {
+            Self::Source => Code::SourceAccessDenied,
+            Self::Target => Code::TargetAccessDenied,
+        }
+    }
+}
+
 /// Returns the fault for an error of `mysql_async`.
 pub fn from_async(side: Side, subject: &str, error: mysql_async::Error) -> Fault {
     let number = match &error {
@@ -39,11 +49,7 @@ pub fn from_sqlx(side: Side, subject: &str, error: sqlx::Error) -> Fault {
 
 /// Returns the fault of a connection that is not verified TLS although it should be.
 fn untrusted(side: Side, subject: &str, error: impl StdError + Send + Sync + 'static) -> Fault {
-    let code = match side {
-        Side::Source => Code::SourceAccessDenied,
-        Side::Target => Code::TargetAccessDenied,
-    };
-    Fault::new(code, subject, "no verified TLS connection")
+    Fault::new(side.denied(), subject, "no verified TLS connection")
         .needs("a server with TLS whose certificate names the host and is signed by `ca_file`")
         .caused_by(error)
 }
@@ -64,7 +70,7 @@ fn fault(
     let code = code(side, number);
     let fault =
         Fault::new(code, subject, format!("the server answered error {number} ({})", meaning(number)));
-    // The server's text of these has names and settings, never row values; that of others (1062, 1366, …) may.
+    // The server's text of these has names and settings, never row values; that of others (1062, 1064, 1366, …) may.
     if shows_no_values(number) { fault.caused_by(error) } else { fault }
 }
 
@@ -111,7 +117,6 @@ fn shows_no_values(number: u16) -> bool {
         1044 | 1045
             | 1049
             | 1054
-            | 1064
             | 1142
             | 1143
             | 1146
@@ -176,6 +181,16 @@ mod tests {
             assert_eq!(from_async(Side::Source, "source", of_async).code(), code, "{}", error());
             let of_sqlx = sqlx::Error::Io(error());
             assert_eq!(from_sqlx(Side::Source, "source", of_sqlx).code(), code, "{}", error());
+        }
+    }
+
+    #[test]
+    fn the_text_of_an_error_is_left_out_if_it_may_quote_a_row() {
+        for (number, is_shown) in [(1146, true), (1064, false), (1062, false), (1366, false)] {
+            let message = "near 'a value'".to_owned();
+            let error = mysql_async::ServerError { code: number, message, state: "42000".to_owned() };
+            let fault = from_async(Side::Target, "target", mysql_async::Error::Server(error));
+            assert_eq!(fault.to_string().contains("a value"), is_shown, "{fault}");
         }
     }
 

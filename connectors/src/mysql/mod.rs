@@ -9,7 +9,6 @@ mod keyset;
 pub mod ledger;
 mod pool;
 mod pool_use;
-pub mod refusals;
 mod remedy;
 pub mod sequence;
 pub mod source;

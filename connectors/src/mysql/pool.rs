@@ -17,8 +17,8 @@ use super::answer;
 use super::connection::async_options;
 use super::error::{Side, from_async, has_lost_its_role};
 use super::pool_use::{PoolName, ShownPool};
-use super::refusals::Account;
 use super::remedy::with_remedy;
+use crate::refusals::Account;
 
 /// Limit of waiting for a connection, connecting and the answer together.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,7 +108,7 @@ impl Pool {
             let mut connection = self.current().get_conn().await?;
             connection.query::<Row, _>(sql).await
         };
-        self.account.connect(self.side, &self.subject, self.within(TIMEOUT, work)).await
+        self.account.connect(self.side.denied(), &self.subject, self.within(TIMEOUT, work)).await
     }
 
     /// Returns the rows of each of several statements that has any columns.
@@ -117,13 +117,13 @@ impl Pool {
             let mut connection = self.current().get_conn().await?;
             answer::sets(&mut connection, &sql).await
         };
-        self.account.connect(self.side, &self.subject, self.within(limit, work)).await
+        self.account.connect(self.side.denied(), &self.subject, self.within(limit, work)).await
     }
 
     /// Returns a connection for several statements.
     pub(super) async fn connection(&self) -> Result<Conn, Fault> {
         let connecting = self.within(TIMEOUT, async { self.current().get_conn().await });
-        self.account.connect(self.side, &self.subject, connecting).await
+        self.account.connect(self.side.denied(), &self.subject, connecting).await
     }
 
     /// Ends all connections after an error by which the server has lost its role. Idle ones end now, and those in use

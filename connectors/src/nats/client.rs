@@ -13,15 +13,20 @@ use anabranch_pipeline::error::{Code, Fault};
 use async_nats::connection::State;
 use async_nats::jetstream::context::ContextBuilder;
 use async_nats::jetstream::{self, account::Account};
-use async_nats::{Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerInfo};
+use async_nats::{Client, ClientError, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerInfo};
 use tokio::sync::watch;
 
 use super::error;
+use crate::refusals::Account as RefusedAccount;
 use crate::tls;
 
 /// Wait for one answer. A request that a reconnect lost is never answered.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest pause before a reconnect to a server that does not refuse the account.
+const RECONNECT_DELAY_MAX: Duration = Duration::from_secs(4);
+/// The library reports a refused reconnect by the text of this error.
+const REFUSED: ConnectErrorKind = ConnectErrorKind::AuthorizationViolation;
 /// A silent server is noticed after two of these; writers and readers notice earlier by their own deadlines.
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 /// The oldest server with every feature in use: earlier ones ignore settings and headers without an error.
@@ -42,6 +47,8 @@ impl Connection {
     pub(super) async fn open(config: &LogConfig, name: &str) -> Result<Arc<Self>, Fault> {
         let subject = server_name(config);
         let (notify, events) = watch::channel(());
+        let account = RefusedAccount::of(&config.url, config.ca_file.as_deref());
+        let (noted, delayed) = (account.clone(), account.clone());
         let mut options = ConnectOptions::new()
             .name(format!("anabranch {name}"))
             .user_and_password(config.url.user().to_owned(), config.url.password().expose().to_owned())
@@ -51,16 +58,22 @@ impl Connection {
             .ping_interval(PING_INTERVAL)
             .event_callback(move |event| {
                 report(&event);
+                note(&event, &noted);
                 notify.send_replace(());
                 std::future::ready(())
+            })
+            .reconnect_delay_callback(move |attempts| {
+                let delay = reconnect_delay(attempts);
+                // The first attempt has waited already: it is that of a task, or follows a connection.
+                if delay.is_zero() { delay } else { delay.max(delayed.pause()) }
             });
         if let Some(file) = &config.ca_file {
             options = options.add_root_certificates(file.clone());
         }
-        let client = options
-            .connect(format!("{}://{}", config.url.scheme(), config.url.address()))
-            .await
-            .map_err(|error| connect_fault(&subject, error))?;
+        let address = format!("{}://{}", config.url.scheme(), config.url.address());
+        let connecting =
+            async { options.connect(address).await.map_err(|error| connect_fault(&subject, error)) };
+        let client = account.connect(Code::LogAccessDenied, &subject, connecting).await?;
         let message_bytes_max = config.max_message_bytes.get();
         check_server(&subject, &client.server_info(), message_bytes_max)?;
         let context = ContextBuilder::new().timeout(REQUEST_TIMEOUT).build(client.clone());
@@ -112,6 +125,22 @@ fn report(event: &Event) {
         Event::Connected | Event::Draining | Event::Closed => tracing::debug!(%event, "NATS connection"),
         _ => tracing::warn!(%event, "NATS connection"),
     }
+}
+
+/// Notes whether the server took the account when the client reconnected by itself.
+fn note(event: &Event, account: &RefusedAccount) {
+    match event {
+        Event::Connected => account.note(false),
+        Event::ClientError(ClientError::Other(text)) => account.note(*text == REFUSED.to_string()),
+        _ => {}
+    }
+}
+
+/// Returns the pause before an attempt to connect, as the library has it without a callback.
+fn reconnect_delay(attempts: usize) -> Duration {
+    let exponent = u32::try_from(attempts.saturating_sub(1)).unwrap_or(u32::MAX);
+    let pause = Duration::from_millis(2_u64.saturating_pow(exponent)).min(RECONNECT_DELAY_MAX);
+    if exponent == 0 { Duration::ZERO } else { pause }
 }
 
 /// Refuses servers that would accept Anabranch's settings and ignore them.
@@ -179,6 +208,24 @@ mod tests {
         for new in ["2.10.0", "2.10.27", "2.11.0-RC.1", "2.15.1", "3.0.0", "v2.12.1"] {
             server(new, 4 << 20).unwrap();
         }
+    }
+
+    #[test]
+    fn a_refused_reconnect_is_noted_and_delays_the_next_ones_until_the_server_takes_the_account() {
+        let url = anabranch_pipeline::config::ServerUrl::try_from("nats://u:p@reconnects:1".to_owned());
+        let account = RefusedAccount::of(&url.unwrap(), None);
+        assert_eq!(
+            [0, 1, 2, 12, 13, 99].map(reconnect_delay).map(|delay| delay.as_millis()),
+            [0, 0, 2, 2048, 4000, 4000]
+        );
+        note(&Event::ClientError(ClientError::Other("IO error".to_owned())), &account);
+        assert_eq!(account.pause(), Duration::ZERO);
+        for _ in 0..9 {
+            note(&Event::ClientError(ClientError::Other(REFUSED.to_string())), &account);
+        }
+        assert!(account.pause() > Duration::from_secs(50), "{:?}", account.pause());
+        note(&Event::Connected, &account);
+        assert_eq!(account.pause(), Duration::ZERO);
     }
 
     #[test]

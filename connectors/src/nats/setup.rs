@@ -2,7 +2,8 @@
 //!
 //! Only the configuration that the server echoes counts, because old servers accept and ignore unknown settings. A
 //! setting without which the log would be wrong is a fault; it is never changed without the operator. Limits of the
-//! configuration file and the protections against deletion are adjusted. Nothing is ever deleted here.
+//! configuration file and the protections against deletion are adjusted. Nothing is ever deleted here: a limit of size
+//! below what a stream of changes holds is refused, because the server would discard the oldest messages at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -223,6 +224,7 @@ pub(super) async fn set_up(context: &jetstream::Context, needed: &Config) -> Res
             if !fixed.is_empty() {
                 return Err(fixed);
             }
+            would_discard(&info, needed, &subject).map_or(Ok(()), |fault| Err(vec![fault]))?;
             if differences.is_empty() {
                 (info.config, SetupOutcome::Unchanged)
             } else {
@@ -297,6 +299,22 @@ pub(super) fn require_fixed(log: &LogConfig, stream: &StreamName, found: &Config
     let differences = differences(found, &needed);
     let fixed = differences.iter().find(|difference| difference.fixed);
     fixed.map_or(Ok(()), |difference| Err(difference.fault(&stream.title())))
+}
+
+/// Returns a fault if the needed size of a stream of changes is below what it holds.
+fn would_discard(found: &Info, needed: &Config, subject: &str) -> Option<Fault> {
+    let limit = u64::try_from(needed.max_bytes).ok().filter(|limit| *limit > 0)?;
+    let bytes = found.state.bytes;
+    if needed.discard != DiscardPolicy::Old || bytes <= limit {
+        return None;
+    }
+    let found = format!("it holds {bytes} bytes, and the server would discard the oldest of them at once");
+    let remedy = format!(
+        "raise log.max_bytes, or let them go: `nats stream edit {} --max-bytes={limit}`, then {SETUP}",
+        needed.name
+    );
+    let needs = format!("log.max_bytes of at least {bytes} instead of {limit}");
+    Some(Fault::new(Code::LogSettingsDiffer, subject, found).needs(needs).remedy(remedy))
 }
 
 /// Returns the found configuration with Anabranch's limits: placement, compression and the like stay the operator's.

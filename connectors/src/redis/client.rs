@@ -20,6 +20,7 @@ use redis::{
 };
 
 use super::{RedisSettings, code_of};
+use crate::refusals::Account;
 
 /// The scheme of an address with TLS.
 const ENCRYPTED: &str = "rediss";
@@ -30,6 +31,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     settings: Arc<RedisSettings>,
+    account: Account,
     /// Host and port of a node of a Cluster, which replace those of the URL.
     node: Option<(String, u16)>,
     connected: Arc<Mutex<Option<Connected>>>,
@@ -58,7 +60,13 @@ impl std::fmt::Debug for Connected {
 
 impl Client {
     pub(super) fn new(settings: RedisSettings) -> Self {
-        Self { settings: Arc::new(settings), node: None, connected: Arc::default(), nodes: Arc::default() }
+        Self {
+            account: Account::of(&settings.url, settings.ca_file.as_deref()),
+            settings: Arc::new(settings),
+            node: None,
+            connected: Arc::default(),
+            nodes: Arc::default(),
+        }
     }
 
     /// Sends all commands at once; returns the server's life and each answer.
@@ -138,7 +146,8 @@ impl Client {
         let mut known = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|address, _| nodes.contains(address));
         let client = |address: (String, u16)| {
-            let new = || Client { node: Some(address.clone()), ..Client::new(single.clone()) };
+            let account = self.account.on_node(&address.0, address.1);
+            let new = || Client { node: Some(address.clone()), account, ..Client::new(single.clone()) };
             known.entry(address.clone()).or_insert_with(new).clone()
         };
         Ok(nodes.into_iter().map(client).collect())
@@ -186,9 +195,13 @@ impl Client {
         if let Some(connected) = self.lock().clone() {
             return Ok(connected);
         }
-        let connection = self.connect().await?;
-        let incarnation = self.life_behind(&connection).await?.into();
-        let connected = Connected { connection, incarnation };
+        // Redis takes a connection without a password, and refuses its first command.
+        let connecting = async {
+            let connection = self.connect().await?;
+            let incarnation = self.life_behind(&connection).await?.into();
+            Ok::<_, Fault>(Connected { connection, incarnation })
+        };
+        let connected = self.account.connect(Code::CacheAccessDenied, &self.subject(), connecting).await?;
         *self.lock() = Some(connected.clone());
         Ok(connected)
     }
@@ -326,10 +339,15 @@ impl Client {
         {
             return Ok(self.store_connection(connection, life));
         }
-        let Connection::Single(connection) = self.connect().await? else {
-            return Err(self.odd("a Cluster in a Cluster"));
+        let connecting = async {
+            let Connection::Single(connection) = self.connect().await? else {
+                return Err(self.odd("a Cluster in a Cluster"));
+            };
+            let life = self.life(connection.clone()).await?;
+            Ok((connection, life))
         };
-        let life = self.life(connection.clone()).await?;
+        let (connection, life) =
+            self.account.connect(Code::CacheAccessDenied, &self.subject(), connecting).await?;
         Ok(self.store_connection(connection, life))
     }
 

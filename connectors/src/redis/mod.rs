@@ -112,7 +112,8 @@ impl RedisCache {
         let mut scan = cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(self.pattern()).arg("COUNT").arg(SCAN_KEYS);
         let answer = node.one(scan).await?;
-        redis::from_redis_value(answer).map_err(|error| self.client.odd(&error.to_string()))
+        // The library's error quotes the answer.
+        redis::from_redis_value(answer).map_err(|_| self.client.odd("its answer to SCAN cannot be read"))
     }
 
     /// Visits every key on every primary, in steps.

@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::error::{fault_of, is_busy_answer};
+use crate::refusals::Account;
 use crate::tls;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,6 +34,7 @@ const BUSY_BUDGET: Duration = Duration::from_secs(60);
 pub(super) struct Client {
     http: reqwest::Client,
     url: ServerUrl,
+    account: Account,
     subject: String,
 }
 
@@ -85,7 +87,7 @@ impl Client {
             .no_proxy()
             .tls_backend_preconfigured(tls);
         let http = builder.build().map_err(|error| unusable("the client cannot be made").caused_by(error))?;
-        Ok(Self { http, url: url.clone(), subject })
+        Ok(Self { http, url: url.clone(), account: Account::of(url, ca_file), subject })
     }
 
     /// The cluster, as faults name it.
@@ -130,7 +132,8 @@ impl Client {
     async fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Response, Fault> {
         let mut busy_retry = BusyRetry::new();
         loop {
-            let answer = self.ask_once(method.clone(), path, body.clone()).await?;
+            let asking = self.ask_once(method.clone(), path, body.clone());
+            let answer = self.account.connect(Code::TargetAccessDenied, &self.subject, asking).await?;
             if !is_busy_answer(answer.status, &answer.body) {
                 return Ok(answer);
             }
@@ -138,6 +141,7 @@ impl Client {
         }
     }
 
+    /// Sends the request once; an answer that refuses the account is a fault.
     async fn ask_once(&self, method: Method, path: &str, body: Bytes) -> Result<Response, Fault> {
         let url = format!("{}://{}{path}", self.url.scheme(), self.url.address());
         let mut request = self.http.request(method, url);
@@ -154,7 +158,8 @@ impl Client {
             Ok((response.status(), response.bytes().await?))
         };
         let (status, body) = answered.await.map_err(|error| self.broken(error))?;
-        Ok(Response { status, body, subject: self.subject.clone() })
+        let answer = Response { status, body, subject: self.subject.clone() };
+        if status == StatusCode::UNAUTHORIZED { Err(answer.fault("")) } else { Ok(answer) }
     }
 
     /// The fault of a request without an answer. The address holds the path of a document, so it is removed.

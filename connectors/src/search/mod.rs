@@ -30,7 +30,7 @@ use std::sync::Arc;
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::Assignments;
-use anabranch_pipeline::records::LaneId;
+use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::sync::OnceCell;
 
 use self::client::Client;
@@ -134,6 +134,26 @@ impl SearchTarget {
     /// Returns the progress of the configured lanes that have begun.
     pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
         progress::read_all(self).await
+    }
+
+    /// Returns the lanes of a source whose progress is lost or damaged. Lanes that have progress of another index or
+    /// number of lanes are not among them.
+    pub async fn lost_lanes(&self, source: &str) -> Result<Vec<LaneId>, Fault> {
+        let enrolment = progress::read_enrolment(self.client().await?, self).await?;
+        let assignments = self.0.assignments.iter();
+        Ok(assignments.flat_map(|assignment| enrolment.lost_lanes(assignment, self.name(), source)).collect())
+    }
+
+    /// Stores progress of lanes in place of what they lost.
+    pub async fn begin_lost_lanes(&self, lanes: &[(LaneId, Progress)]) -> Result<(), Fault> {
+        let client = self.client().await?;
+        for (lane, own) in lanes {
+            let Some(assignment) = self.0.assignments.of_lane(lane) else { continue };
+            let layout = assignment.fingerprint();
+            progress::write_lost(client, self, (lane, own), assignment.lanes, &layout).await?;
+            progress::enrol(client, self, &lane.projection, &lane.source).await?;
+        }
+        Ok(())
     }
 
     /// `target NAME`, as faults name it.

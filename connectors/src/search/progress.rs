@@ -315,6 +315,21 @@ pub(super) async fn has_any_of(
     Ok(client.count(&index, &query).await? > 0)
 }
 
+/// Writes the document of a lane whose progress is lost or damaged, over any version. A task that still runs the lane
+/// finds another version than the one that it read, so its next write fails.
+pub(super) async fn write_lost(
+    client: &Client,
+    target: &SearchTarget,
+    (lane, progress): (&LaneId, &Progress),
+    lanes: u32,
+    layout: &str,
+) -> Result<(), Fault> {
+    let index = target.progress_index();
+    let path = format!("/{index}/_doc/{}", document_id(lane));
+    let answer = client.put(&path, document(lane, lanes, layout, progress)).await?;
+    answer.success(&format!(", index {index}")).map(drop)
+}
+
 /// Creates the document of a new lane unless it exists; returns whether it created it.
 pub(super) async fn create(
     client: &Client,

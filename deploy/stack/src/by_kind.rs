@@ -97,12 +97,13 @@ impl ManagedServer {
         let user = match &self.record.spec.kind {
             Kind::MariaDb(_, settings) | Kind::MySql(settings) => database::setup_user(settings.account)?,
             Kind::Search(_) => search::SETUP_USER,
+            Kind::Nats(nats) if nats.accounts_of.is_some() => nats::SETUP_USER,
             Kind::Nats(_) | Kind::Redis(_) | Kind::Prometheus(_) => return None,
         };
         Some(self.url_as(user, &self.record.password))
     }
 
-    /// Returns the URL of the account that may do everything; for NATS it is the only one.
+    /// Returns the URL of the account that may do everything; for NATS it is the product's.
     pub(crate) fn admin_url(&self) -> String {
         match &self.record.spec.kind {
             Kind::MariaDb(..) | Kind::MySql(_) => {

@@ -1,7 +1,8 @@
 //! NATS servers: configuration, readiness.
 //!
 //! `sync_interval: always` makes JetStream answer a publish only after fsync: a power cut takes nothing back. No client
-//! can see that setting, so only this file sets it; servers before 2.10 do not know it.
+//! can see that setting, so only this file sets it; servers before 2.10 do not know it. The documented users come from
+//! the file in `deploy/grants`.
 
 use crate::error::Result;
 use crate::exchange::is_healthy;
@@ -11,6 +12,10 @@ use crate::process::Launch;
 use crate::spec::{Nats, NatsVersion};
 
 pub(crate) const USER: &str = "anabranch";
+/// The user of `setup`, with the password of [`USER`].
+pub(crate) const SETUP_USER: &str = "anabranch_setup";
+
+const ACCOUNTS: &str = include_str!("../../grants/nats-accounts.conf");
 
 pub(crate) fn prepare(managed: &ManagedServer) -> Result<()> {
     remove_folder(&managed.folder.join("jetstream"))
@@ -34,7 +39,7 @@ fn configuration(managed: &ManagedServer, settings: &Nats) -> String {
         format!("http: \"127.0.0.1:{}\"", record.second_port),
         format!("log_file: \"{}\"", managed.log_file().display()),
         "max_payload: 8MB".to_owned(),
-        format!("authorization {{ users: [ {{ user: \"{USER}\", password: \"{}\" }} ] }}", record.password),
+        users(settings, &record.password),
     ];
     if !record.spec.is_plain {
         lines.push(format!(
@@ -49,14 +54,29 @@ fn configuration(managed: &ManagedServer, settings: &Nats) -> String {
             NatsVersion::Current => "sync_interval: always, ",
             NatsVersion::Old => "",
         };
+        let cipher = match settings.accounts_of {
+            Some(_) => format!("cipher: chachapoly, key: \"{}\", ", record.admin_password),
+            None => String::new(),
+        };
         lines.push(format!(
-            "jetstream {{ store_dir: \"{}\", {sync}max_memory_store: 256MB, max_file_store: {} }}",
+            "jetstream {{ store_dir: \"{}\", {sync}{cipher}max_memory_store: 256MB, max_file_store: {} }}",
             managed.folder.join("jetstream").display(),
             settings.store_bytes
         ));
     }
     lines.extend(settings.configuration.iter().cloned());
     lines.join("\n") + "\n"
+}
+
+/// Returns the lines about users: the documented ones of an installation, or one who may do everything.
+fn users(settings: &Nats, password: &str) -> String {
+    match &settings.accounts_of {
+        Some(installation) => ACCOUNTS
+            .replace("{nats_password}", password)
+            .replace("{nats_setup_password}", password)
+            .replace("NAME", installation),
+        None => format!("authorization {{ users: [ {{ user: \"{USER}\", password: \"{password}\" }} ] }}"),
+    }
 }
 
 /// Whether `/healthz` answers 200, which waits for the streams.

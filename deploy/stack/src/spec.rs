@@ -154,6 +154,10 @@ pub struct Nats {
     pub store_bytes: u64,
     /// Lines appended to the configuration file.
     pub configuration: Vec<String>,
+    /// Name of the installation whose users it has, as `deploy/grants/nats-accounts.conf` documents them, on encrypted
+    /// streams; `None` = one user who may do everything.
+    #[serde(default)]
+    pub accounts_of: Option<String>,
 }
 
 /// The NATS program to run.
@@ -276,8 +280,15 @@ impl ServerSpec {
             jetstream: true,
             store_bytes: NATS_STORE_BYTES,
             configuration: Vec::new(),
+            accounts_of: None,
         };
         Self::of(name, Kind::Nats(kind))
+    }
+
+    /// Specifies a NATS node like [`ServerSpec::nats`] with the documented users of an installation of this name. It
+    /// encrypts what it stores.
+    pub fn nats_with_accounts(name: impl Into<String>, installation: &str) -> Self {
+        Self::nats(name).with_nats(|nats| nats.accounts_of = Some(installation.to_owned()))
     }
 
     /// Specifies a NATS node without JetStream.

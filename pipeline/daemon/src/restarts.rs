@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use anabranch_connectors::mysql::refusals;
+use anabranch_connectors::refusals;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Registers;
 use anabranch_pipeline::retry::again;

@@ -7,7 +7,9 @@ mod derived;
 mod documents;
 mod flux;
 mod lane;
+mod lost;
 mod operations;
+mod passed;
 mod relations;
 
 use std::collections::BTreeMap;
@@ -22,7 +24,7 @@ use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::capture::BusiestTables;
 use anabranch_pipeline::config::{
-    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig, UnseenChanges,
+    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
 };
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
@@ -37,6 +39,7 @@ use tokio::sync::OnceCell;
 const RECONCILE_CONNECTIONS: usize = TABLES_AT_ONCE;
 
 use self::flux::captured_numbers;
+use self::passed::PassedState;
 
 pub use self::coupons::{
     COUPON_ACK_WAIT, CouponCaller, CouponColumns, CouponColumnsRow, CouponDelivery, CouponLedger,
@@ -91,6 +94,7 @@ struct WiredSource {
     shared: Shared,
     busiest: BusiestTables,
     numbers: Option<CapturedNumbers>,
+    passed: PassedState,
 }
 
 struct Target {
@@ -116,7 +120,8 @@ impl Wiring {
                 let shared = Shared::new(config.limits.direct_feeds.get());
                 let (name, config) = (source.name.clone(), source.clone());
                 let (busiest, numbers) = (BusiestTables::default(), numbers.clone());
-                (name, WiredSource { config, connector, shared, busiest, numbers })
+                let passed = PassedState::default();
+                (name, WiredSource { config, connector, shared, busiest, numbers, passed })
             })
             .collect();
         let mysql = MysqlTarget::all(&config);
@@ -345,19 +350,6 @@ impl Wiring {
             Ok(log) => log.check(&self.source_names()).await,
             Err(fault) => vec![fault],
         }
-    }
-
-    /// Does the source's pre-flight with one result. A table that does not fit is left out and read again once it does,
-    /// unless the configuration wants the source to stop.
-    pub async fn require_source(&self, name: &str) -> Result<(), Fault> {
-        let stops = self.config().entities.iter().any(|entity| entity.unseen_changes == UnseenChanges::Stop);
-        let faults = self.check_source(name).await;
-        let (unfit, faults): (Vec<_>, Vec<_>) =
-            faults.into_iter().partition(|fault| !stops && fault.code().is_of_one_table());
-        for fault in unfit {
-            tracing::warn!(source = name, %fault, "a table cannot be captured, and is left out until it can");
-        }
-        worst(faults)
     }
 
     /// Does the pre-flight of a target's lanes with one result. Once it has passed it is not repeated: later faults

@@ -248,6 +248,7 @@ fn a_rule_that_cannot_reach_all_tables_is_a_warning_with_both_numbers() {
         warning.starts_with("warning: entity user: its rule reaches only 1000 of 100000 tables"),
         "{warning}"
     );
+    assert!(warning.contains("\nwarning: reconcile.signing_key is not set"), "{warning}");
 }
 
 #[test]

@@ -7,6 +7,7 @@
 //! several parts. Each problem is a [`Fault`] that names the key; all are reported together. No code here uses the
 //! network.
 
+mod applications;
 mod captured;
 mod column_names;
 mod coupon_system;
@@ -34,6 +35,7 @@ use croner::Cron;
 use jiff::tz::TimeZone;
 use serde::Deserialize;
 
+pub use self::applications::{ApplicationConfig, Scope};
 pub use self::column_names::{ColumnNames, Misnamed};
 pub use self::coupon_system::CouponSystemConfig;
 pub use self::derived::{DocumentIndex, ProjectionKind};
@@ -88,8 +90,8 @@ pub struct LogConfig {
 pub struct HttpConfig {
     /// Address for metrics, health, readiness and the endpoints for applications; `None` = no listener.
     pub listen: Option<SocketAddr>,
-    /// Tokens of clients that may use the endpoints for applications; without any the endpoints are closed.
-    pub tokens: Vec<Secret>,
+    /// Clients that may use the endpoints for applications; without any the endpoints are closed.
+    pub applications: Vec<ApplicationConfig>,
     /// People who may change something over HTTP, each with a token of their own.
     pub operators: Vec<OperatorConfig>,
 }

@@ -12,6 +12,7 @@ use anabranch_schemas::change::Entity;
 use serde::Deserialize;
 
 use super::Problems;
+use super::applications::{self, Application};
 use super::captured::{EntityTables, Source};
 use super::coupon_system::CouponSystem;
 use super::derived::{Cache, Projection};
@@ -115,6 +116,8 @@ struct Http {
     listen: Option<SocketAddr>,
     #[serde(default)]
     tokens: Vec<Expanded>,
+    #[serde(default)]
+    applications: Vec<Application>,
     #[serde(default)]
     operators: Vec<Operator>,
 }
@@ -246,6 +249,14 @@ impl Http {
         if self.listen.is_none() && !self.operators.is_empty() {
             problems.add("http.listen", "missing beside http.operators".to_owned(), "an address to serve on");
         }
+        if self.listen.is_none() && !self.applications.is_empty() {
+            problems.add(
+                "http.listen",
+                "missing beside http.applications".to_owned(),
+                "an address to serve on",
+            );
+        }
+        self.check_applications(problems);
         for (place, Operator { name, token }) in self.operators.iter().enumerate() {
             if !is_operator_name(name) {
                 let needed = "1 to 64 small letters, digits, `_`, `.` and `-`";
@@ -256,6 +267,7 @@ impl Http {
                 problems.add("http.operators.token", found, needed);
             }
             let others = self.operators[..place].iter().map(|other| &other.token).chain(&self.tokens);
+            let others = others.chain(self.applications.iter().map(|other| &other.token));
             if others.into_iter().any(|other| other.0 == token.0) {
                 let found = format!("the token of `{name}` is another one's too");
                 problems.add("http.operators.token", found, "a token of its own for each operator");
@@ -265,8 +277,30 @@ impl Http {
         let operator = |Operator { name, token }| super::OperatorConfig { name, token: Secret::new(token.0) };
         super::HttpConfig {
             listen: self.listen,
-            tokens: self.tokens.into_iter().map(|token| Secret::new(token.0)).collect(),
+            applications: applications::resolve(self.tokens, self.applications, problems),
             operators: self.operators.into_iter().map(operator).collect(),
+        }
+    }
+}
+
+impl Http {
+    /// Checks names and tokens of applications; they have the form of those of operators.
+    fn check_applications(&self, problems: &mut Problems) {
+        for (place, Application { name, token, .. }) in self.applications.iter().enumerate() {
+            if !is_operator_name(name) {
+                let needed = "1 to 64 small letters, digits, `_`, `.` and `-`";
+                problems.add("http.applications.name", format!("`{name}`"), needed);
+            }
+            if !is_sound(token) {
+                let found = format!("the token of `{name}` is too short or not ASCII");
+                let needed = "16 or more visible ASCII characters without blanks (openssl rand -hex 32)";
+                problems.add("http.applications.token", found, needed);
+            }
+            let others = self.applications[..place].iter().map(|other| &other.token).chain(&self.tokens);
+            if others.into_iter().any(|other| other.0 == token.0) {
+                let found = format!("the token of `{name}` is another one's too");
+                problems.add("http.applications.token", found, "a token of its own for each application");
+            }
         }
     }
 }

@@ -342,6 +342,35 @@ fn with_operators(operators: &[(&str, &str)]) -> String {
 }
 
 #[test]
+fn each_application_has_a_name_a_token_and_scopes_and_a_token_without_a_name_has_all() {
+    let with = |lines: &str| {
+        let section = format!("[[http.applications]]\n{lines}\n[[entities]]");
+        with_operators(&[("ann", "token-of-ann-1234")]).replace("[[entities]]", &section)
+    };
+    let shop = "name = \"shop\"\ntoken = \"token-of-shop-123\"\nscopes = [\"lookup\", \"status\"]";
+    let found = Config::parse(&with(shop)).unwrap().http.applications;
+    let names: Vec<_> = found.iter().map(|known| (known.name.as_str(), known.scopes.as_slice())).collect();
+    assert_eq!(names, [("token-1", &Scope::ALL[..]), ("shop", &[Scope::Lookup, Scope::Status][..])]);
+    for scope in Scope::ALL {
+        let lines = format!("name = \"a\"\ntoken = \"token-of-shop-123\"\nscopes = [\"{scope}\"]");
+        assert_eq!(Config::parse(&with(&lines)).unwrap().http.applications[1].scopes, [scope]);
+    }
+    for (from, to, expected) in [
+        ("\"shop\"", "\"Shop\"", "http.applications.name: `Shop`"),
+        ("\"shop\"", "\"token-1\"", "http.applications.name: `token-1` twice"),
+        ("of-shop-123", "x", "the token of `shop` is too short"),
+        ("token-of-shop-123", "token-of-an-application", "the token of `shop` is another one's too"),
+        ("token-of-shop-123", "token-of-ann-1234", "the token of `ann` is another one's too"),
+        ("[\"lookup\", \"status\"]", "[]", "http.applications.scopes: `shop` has none"),
+        ("\"lookup\"", "\"all\"", "unknown variant `all`"),
+        ("scopes = [\"lookup\", \"status\"]", "", "missing field `scopes`"),
+    ] {
+        let found = problems(&with(&shop.replace(from, to)));
+        assert!(found.contains(expected), "{to}: {found}");
+    }
+}
+
+#[test]
 fn each_operator_has_a_name_and_a_token_that_nobody_else_has() {
     let config =
         Config::parse(&with_operators(&[("ann", "token-of-ann-1234"), ("b.c_d-9", "token-of-b-123456")]));

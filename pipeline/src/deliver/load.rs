@@ -7,11 +7,13 @@
 //! stream's end then. The tables hold everything between its position and that end, so only reads at or after that end
 //! count: the refresh begins from its first table.
 
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
 use tokio_util::sync::CancellationToken;
 
 use super::feed::{Feed, Hole};
+use super::fields::FieldsRead;
 use super::lane::{Lane, load_own_progress, unless};
 use super::window::LaneWindow;
 use crate::error::{Code, Fault};
@@ -40,6 +42,28 @@ impl Progress {
             refresh: Some(Refresh { empty_in_epoch, ..Refresh::new(Scope::Source) }),
             was_refreshed: true,
             ..self
+        }
+    }
+
+    /// Returns progress of a lane that has lost its own: it goes on at the stream's end and reads all tables. `reads`
+    /// has the entity and the number of its fields that its projection reads.
+    ///
+    /// Nothing says which changes its derived rows have, and they keep their versions. A row from below the stream's
+    /// end has a lower version than each chunk, so a chunk replaces it or a sweep removes it. A lane that had read the
+    /// binlog itself may have rows from above that end; the feed brings the same changes again, at the same versions.
+    pub fn after_loss(end: &Envelope, reads: (Entity, usize), revision: u64) -> Self {
+        let (entity, fields) = reads;
+        Self {
+            revision,
+            position: end.position,
+            highest_position: end.position,
+            // Chunks that other lanes read before may lack changes up to there.
+            highest_change: end.position,
+            resume: end.resume.clone(),
+            server: end.server.clone(),
+            captured_fields: FieldsRead { entity, fields }.all(),
+            beginning: end.beginning,
+            ..Self::default().loads()
         }
     }
 
@@ -132,6 +156,18 @@ pub(crate) fn refresh_command(projection: &str, source: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lane_without_its_progress_goes_on_at_the_streams_end_and_owes_every_table() {
+        let position = Lsn::new(3, 7, 160).unwrap();
+        let end = Envelope { position, beginning: 2, ..Envelope::default() };
+        let progress = Progress::after_loss(&end, (Entity::User, Entity::User.required_fields()), 9);
+        assert_eq!((progress.revision, progress.beginning, progress.captured_fields), (9, 2, None));
+        assert_eq!([progress.position, progress.highest_position, progress.highest_change], [position; 3]);
+        let refresh = progress.refresh.as_ref().unwrap();
+        assert!(refresh.reads_every_table() && refresh.empty_in_epoch.is_none() && progress.was_refreshed);
+        assert!(!progress.is_replaying());
+    }
 
     #[test]
     fn only_a_new_lane_that_begins_with_the_source_wants_the_rows_from_before() {

@@ -97,6 +97,8 @@ pub(crate) enum Reread {
     Table(ShardId),
     /// Every table of the lane's entity.
     Every,
+    /// More tables than the progress row lists: `Every` stands before it.
+    Unlisted,
 }
 
 /// Key of a derived row: table, shard, key columns.
@@ -230,6 +232,9 @@ impl Flush {
         let has_no_entry = self.progress.refresh.as_ref().is_none_or(|refresh| refresh.rereads.is_empty());
         if has_no_entry && matches!(change.action, Action::Reread) {
             self.rereads.push(Reread::Every);
+            if !table.is_every() {
+                self.rereads.push(Reread::Unlisted);
+            }
         }
         self.progress.was_refreshed |= self.progress.refresh.is_some();
     }

@@ -116,6 +116,11 @@ impl MysqlSource {
     pub async fn warnings(&self) -> Vec<String> {
         preflight::warnings(&self.config, &self.entities).await
     }
+
+    /// Returns the state of the server that a pre-flight judges: one that passed holds while this stays the same.
+    pub async fn judged_state(&self) -> Result<String, Fault> {
+        preflight::judged_state(&self.config).await
+    }
 }
 
 impl SourceConnector for MysqlSource {
@@ -146,7 +151,8 @@ impl SourceConnector for MysqlSource {
         };
         let epoch = latest.followed_by(&server.identity).epoch;
         let (start, beginning) = self.begin(&mut session, entry, epoch).await?;
-        let tables = self.list_tables(&mut session).await?;
+        let mut tables = self.list_tables(&mut session).await?;
+        self.note_unfit(&mut session, &mut tables).await?;
         match session.undecided_branches().await {
             Some(0) => {}
             Some(branches) => tracing::warn!(

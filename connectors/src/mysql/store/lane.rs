@@ -39,10 +39,10 @@ use super::withdraw::{PresentShards, Search};
 use super::{MysqlRows, MysqlTarget};
 use crate::mysql::connection::{async_options, quote_table};
 use crate::mysql::error::{Side, from_async};
-use crate::mysql::refusals::Account;
 use crate::mysql::remedy::{SETUP_COMMAND, with_remedy};
 use crate::mysql::target_session::target_session_with;
 use crate::progress::StoredProgress;
+use crate::refusals::Account;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of a packet: enough to withdraw a shard of millions of users; a server that does not answer is given up.
@@ -132,7 +132,7 @@ impl MysqlLane {
         let options = async_options(&settings.url, settings.ca_file.as_deref());
         let connecting = async { Conn::new(options).await.map_err(|error| self.fault(error)) };
         let account = Account::of(&settings.url, settings.ca_file.as_deref());
-        let mut connection = account.connect(Side::Target, &self.subject(), connecting).await?;
+        let mut connection = account.connect(Side::Target.denied(), &self.subject(), connecting).await?;
         connection.query_drop(session_statements()).await.map_err(|error| self.fault(error))?;
         let facts: Option<(u64, String)> =
             connection.query_first(SESSION_FACTS).await.map_err(|error| self.fault(error))?;

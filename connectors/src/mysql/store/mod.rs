@@ -3,7 +3,8 @@
 //! [`MysqlTarget`] is one configured target with the projections that have tables on it. `setup.rs` creates the tables
 //! and `check.rs` is the pre-flight; both use `session.rs`, and `catalog.rs` reads which tables exist. [`MysqlLane`] in
 //! `lane.rs` applies flushes, [`MysqlRows`] in `rows.rs` reads derived rows. `statements.rs` and `progress.rs` build
-//! the SQL of a flush from `layout.rs` and `cells.rs`; `ddl.rs` knows the needed shape of each table.
+//! the SQL of a flush from `layout.rs` and `cells.rs`; `ddl.rs` knows the needed shape of each table. `lost.rs` handles
+//! lanes whose progress is lost.
 
 mod catalog;
 mod cells;
@@ -13,6 +14,7 @@ mod foreign;
 mod history;
 mod lane;
 mod layout;
+mod lost;
 mod mapping;
 mod needed;
 mod operations;
@@ -34,7 +36,7 @@ use std::sync::Arc;
 use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
-use anabranch_pipeline::records::LaneId;
+use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::sql;
 use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
@@ -178,6 +180,17 @@ impl MysqlTarget {
     /// It creates nothing when progress was lost or belongs to another layout or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
         setup::setup(&self.as_setup_account()).await
+    }
+
+    /// Returns the lanes of a source whose progress is lost or damaged. Lanes that have progress of another layout or
+    /// number of lanes are not among them.
+    pub async fn lost_lanes(&self, source: &str) -> Result<Vec<LaneId>, Fault> {
+        lost::lost_lanes(self, source).await
+    }
+
+    /// Stores progress of lanes in place of what they lost; creates control tables that are gone.
+    pub async fn begin_lost_lanes(&self, lanes: &[(LaneId, Progress)]) -> Result<(), Fault> {
+        lost::begin(&self.as_setup_account(), lanes).await
     }
 
     /// Returns the target with its set-up account, if it has one.

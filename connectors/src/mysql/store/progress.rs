@@ -92,6 +92,11 @@ pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> St
     )
 }
 
+/// Sets the revision alone, so that [`update`] to the next one may follow in the same transaction.
+pub(super) fn set_revision(table: &str, lane: &LaneId, revision: u64) -> String {
+    format!("UPDATE {table} SET `revision` = {revision} WHERE {}", key(lane))
+}
+
 /// Checks the fence and stores the new progress in one statement. It fails with error 1048 when the stored revision is
 /// not the one before, and changes no row when the row is gone.
 pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String {

@@ -11,9 +11,9 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 use super::MysqlTarget;
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
-use crate::mysql::refusals::Account;
 use crate::mysql::remedy::with_remedy;
 use crate::mysql::target_session::TARGET_SESSION;
+use crate::refusals::Account;
 
 /// Limit of connecting: well above a TLS handshake on a slow link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ impl Session {
         let options = sqlx_options(&target.0.url, target.0.ca_file.as_deref());
         let connecting = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options));
         let connection = Account::of(&target.0.url, target.0.ca_file.as_deref())
-            .connect(Side::Target, &subject, connecting)
+            .connect(Side::Target.denied(), &subject, connecting)
             .await?;
         let mut session = Self { connection, subject };
         session.run(TARGET_SESSION.to_owned()).await?;

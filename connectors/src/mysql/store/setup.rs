@@ -16,7 +16,7 @@ use super::progress::{self, literal};
 use super::session::Session;
 use super::{MysqlTarget, ddl};
 use crate::mysql::connection::{quote_identifier, quote_table};
-use crate::progress::{Enrolment, START_ANEW};
+use crate::progress::{BEGIN_LOST, Enrolment, START_ANEW};
 
 /// Statements in a packet: hundreds of tables in a few round trips, each far below every packet limit.
 const STATEMENTS_PER_PACKET: usize = 100;
@@ -109,9 +109,9 @@ async fn require_intact(
                 format!("table {table} holds rows, and no progress of any lane is stored"),
             )
             .needs("empty tables for a first set-up")
-            .remedy(
-                "restore the control database together with the derived tables, or empty the derived tables",
-            ));
+            .remedy(format!(
+                "restore the control database together with the derived tables; or, for each source, {BEGIN_LOST}"
+            )));
         }
     }
     Ok(())
@@ -183,6 +183,17 @@ async fn create_tables(target: &MysqlTarget, statements: &[String]) -> Result<()
     Ok(())
 }
 
+/// Returns the statement that stores that progress rows of a source were made, unless that is stored.
+pub(super) fn enrolment_of(target: &MysqlTarget, projection: &str, source: &str) -> String {
+    format!(
+        "INSERT INTO {} (`projection`, `source`, `enrolled_at`) VALUES ({}, {}, UTC_TIMESTAMP(6)) \
+         ON DUPLICATE KEY UPDATE `source` = `source`",
+        target.enrolled_table(),
+        literal(projection),
+        literal(source)
+    )
+}
+
 /// Inserts the progress rows of new sources and stores their enrolment, in one transaction.
 async fn enrol(
     session: &mut Session,
@@ -193,13 +204,7 @@ async fn enrol(
     let mut statements = vec!["START TRANSACTION".to_owned()];
     for assignment in target.0.assignments.iter() {
         for source in &assignment.sources {
-            statements.push(format!(
-                "INSERT INTO {} (`projection`, `source`, `enrolled_at`) VALUES ({}, {}, UTC_TIMESTAMP(6)) \
-                 ON DUPLICATE KEY UPDATE `source` = `source`",
-                target.enrolled_table(),
-                literal(&assignment.name),
-                literal(source)
-            ));
+            statements.push(enrolment_of(target, &assignment.name, source));
         }
         let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
         for lane in lanes.filter(|lane| enrolment.row(lane).is_none()) {

@@ -43,6 +43,7 @@ const FILES: [(&str, u32); 33] = [
     ("usr/share/doc/anabranch/examples/grants/mysql-flux-sequence.sql", 0o644),
     ("usr/share/doc/anabranch/examples/grants/mysql-source.sql", 0o644),
     ("usr/share/doc/anabranch/examples/grants/mysql-target.sql", 0o644),
+    ("usr/share/doc/anabranch/examples/grants/nats-accounts.conf", 0o644),
     ("usr/share/doc/anabranch/examples/grants/opensearch-roles.yml", 0o644),
     ("usr/share/doc/anabranch/examples/grants/redis-cache.acl", 0o644),
     ("usr/share/doc/anabranch/examples/plans/birthdays.toml", 0o644),

@@ -1,15 +1,16 @@
 //! Checks of every request to an endpoint for applications or operators: token, size, number at once, time.
 //!
 //! Each kind of endpoint takes its own tokens: an application changes nothing, and an operator's token finds no device.
-//! Either kind of token shows the full texts of open endpoints. The guard compares digests of tokens, and always all of
-//! them, so that time tells nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to a
-//! proxy in front (nginx, Envoy, HAProxy).
+//! A token of an application opens the routes of its scopes. An operator's token, or one with the scope `status`, shows
+//! the full texts of open endpoints. The guard compares digests of tokens, and always all of them, so that time tells
+//! nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to a proxy in front (nginx,
+//! Envoy, HAProxy).
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::config::{OperatorConfig, Secret};
+use anabranch_pipeline::config::{ApplicationConfig, OperatorConfig, Scope, Secret};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::metrics as names;
 use axum::body::{Body, Bytes, HttpBody};
@@ -17,7 +18,7 @@ use axum::extract::{DefaultBodyLimit, FromRequest, MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use metrics::histogram;
+use metrics::{Counter, counter, histogram};
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -39,10 +40,18 @@ pub struct Operator {
     pub name: String,
 }
 
+/// An application, and the number of its requests.
+#[derive(Debug)]
+struct Application {
+    name: String,
+    scopes: Vec<Scope>,
+    requests: Counter,
+}
+
 /// The checks, shared by all requests.
 #[derive(Debug, Clone)]
 pub struct Guard {
-    tokens: Arc<[[u8; 32]]>,
+    applications: Arc<[(Application, [u8; 32])]>,
     operators: Arc<[(Operator, [u8; 32])]>,
     requests: Arc<Semaphore>,
     body_time: Duration,
@@ -50,12 +59,23 @@ pub struct Guard {
 
 impl Guard {
     /// Makes a guard that accepts these tokens; a body must arrive within `body_time`.
-    pub fn new(tokens: &[Secret], operators: &[OperatorConfig], body_time: Duration) -> Self {
+    pub fn new(
+        applications: &[ApplicationConfig],
+        operators: &[OperatorConfig],
+        body_time: Duration,
+    ) -> Self {
         let digest_of = |token: &Secret| digest(token.expose().as_bytes());
         let operator =
             |known: &OperatorConfig| (Operator { name: known.name.clone() }, digest_of(&known.token));
+        let application = |known: &ApplicationConfig| {
+            let requests = counter!(names::HTTP_APPLICATION_REQUESTS, "application" => known.name.clone());
+            Application { name: known.name.clone(), scopes: known.scopes.clone(), requests }
+        };
         Self {
-            tokens: tokens.iter().map(digest_of).collect(),
+            applications: applications
+                .iter()
+                .map(|known| (application(known), digest_of(&known.token)))
+                .collect(),
             operators: operators.iter().map(operator).collect(),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             body_time,
@@ -67,16 +87,29 @@ impl Guard {
         REQUESTS_MAX.saturating_sub(self.requests.available_permits())
     }
 
-    fn authorise(&self, headers: &HeaderMap) -> Result<(), Problem> {
-        if self.tokens.is_empty() {
-            let remedy = "set http.tokens in the daemon's configuration and restart it";
+    fn authorise(&self, headers: &HeaderMap) -> Result<&Application, Problem> {
+        if self.applications.is_empty() {
+            let remedy =
+                "set http.tokens or [[http.applications]] in the daemon's configuration and restart it";
             return Err(Problem::new(Code::TokensMissing, "no token is configured", remedy));
         }
-        match bearer(headers) {
-            Some(token) if self.knows(token) => Ok(()),
-            Some(_) => Err(unauthorised("the token is none of the configured ones")),
-            None => Err(unauthorised("no bearer token was sent")),
+        let token = bearer(headers).ok_or_else(|| unauthorised("no bearer token was sent"))?;
+        self.application(token).ok_or_else(|| unauthorised("the token is none of the configured ones"))
+    }
+
+    /// Counts a request of an application, and refuses it unless its token has the scope of the route.
+    fn authorise_for(&self, route: &str, headers: &HeaderMap) -> Result<(), Problem> {
+        let application = self.authorise(headers)?;
+        application.requests.increment(1);
+        tracing::debug!(application = application.name, route, "request");
+        let scope = scope_of(route);
+        if scope.is_some_and(|scope| application.scopes.contains(&scope)) {
+            return Ok(());
         }
+        let needed = scope.map_or_else(|| "none that exists".to_owned(), |scope| format!("`{scope}`"));
+        let detail = format!("the token of {} lacks the scope {needed}", application.name);
+        let remedy = "add the scope to the application in [[http.applications]], and restart the daemon";
+        Err(Problem::new(Code::TokenScopeMissing, detail, remedy))
     }
 
     /// Returns the operator whose token came with the request.
@@ -96,8 +129,8 @@ impl Guard {
         }
     }
 
-    /// Returns whether the request came with a valid token, of an application or an operator. No token is no error; a
-    /// wrong token is one.
+    /// Returns whether the request came with the token of an operator, or of an application with the scope `status`. No
+    /// token is no error; a wrong token is one.
     pub fn knows_sender(&self, headers: &HeaderMap) -> Result<bool, Problem> {
         if !headers.contains_key(header::AUTHORIZATION) {
             return Ok(false);
@@ -105,13 +138,21 @@ impl Guard {
         if bearer(headers).is_some_and(|token| self.operator(token).is_some()) {
             return Ok(true);
         }
-        self.authorise(headers).map(|()| true)
+        self.authorise(headers).map(|application| application.scopes.contains(&Scope::Status))
     }
 
     /// Returns whether a configured token of an application equals this one.
     fn knows(&self, token: &[u8]) -> bool {
+        self.application(token).is_some()
+    }
+
+    /// Returns the application with this token.
+    fn application(&self, token: &[u8]) -> Option<&Application> {
         let given = digest(token);
-        self.tokens.iter().fold(false, |found, known| found | equals(known, &given))
+        self.applications.iter().fold(None, |found, (application, known)| match equals(known, &given) {
+            true => Some(application),
+            false => found,
+        })
     }
 
     /// Returns the operator with this token.
@@ -122,6 +163,18 @@ impl Guard {
             false => found,
         })
     }
+}
+
+/// Returns the scope that opens a route for applications; `None` = no such route is known, and no token opens it.
+fn scope_of(route: &str) -> Option<Scope> {
+    let part = route.strip_prefix("/v1/")?.split('/').next()?;
+    Some(match part {
+        "serials" => Scope::Lookup,
+        "uuids" => Scope::Uuids,
+        "flux" => Scope::Flux,
+        "dispatch" => Scope::Dispatch,
+        _ => return None,
+    })
 }
 
 /// Compares every byte of two digests.
@@ -144,7 +197,8 @@ fn digest(token: &[u8]) -> [u8; 32] {
 }
 
 fn unauthorised(detail: &str) -> Problem {
-    let remedy = "send the header authorization: Bearer TOKEN, with one of http.tokens";
+    let remedy =
+        "send the header authorization: Bearer TOKEN, with one of http.tokens or [[http.applications]]";
     Problem::new(Code::TokenRefused, detail, remedy).with_header(header::WWW_AUTHENTICATE, "Bearer")
 }
 
@@ -167,7 +221,8 @@ fn late(time: Duration) -> Problem {
 
 /// The middleware of all endpoints for applications.
 pub async fn admit(State(guard): State<Guard>, request: Request, next: Next) -> Response {
-    let allowed = guard.authorise(request.headers()).map(|()| None);
+    let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let allowed = guard.authorise_for(route, request.headers()).map(|()| None);
     answered(&guard, (request, allowed), TIME_LIMIT, next).await
 }
 
@@ -245,7 +300,37 @@ async fn with_body(request: Request, time: Duration) -> Result<Request, Problem>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::application_routes;
     use crate::telemetry::SECONDS;
+
+    #[test]
+    fn each_route_for_applications_has_one_scope_and_a_token_opens_those_of_its_own_alone() {
+        let token = |name: &str| format!("token-of-{name}-0123");
+        let application = |scope: &Scope| ApplicationConfig {
+            name: scope.to_string(),
+            token: Secret::new(token(&scope.to_string())),
+            scopes: vec![*scope],
+        };
+        let applications: Vec<_> = Scope::ALL.iter().map(application).collect();
+        let guard = Guard::new(&applications, &[], TIME_LIMIT);
+        let mut opened = Vec::new();
+        for (route, _, _) in application_routes() {
+            let scope = scope_of(route).unwrap_or_else(|| panic!("no scope opens {route}"));
+            opened.push(scope);
+            for known in &applications {
+                let mut headers = HeaderMap::new();
+                let value = format!("Bearer {}", known.token.expose());
+                headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+                let is_open = guard.authorise_for(route, &headers).is_ok();
+                assert_eq!(is_open, known.scopes == [scope], "{route} {}", known.name);
+                let shows_all = guard.knows_sender(&headers).is_ok_and(|is_known| is_known);
+                assert_eq!(shows_all, known.scopes == [Scope::Status], "{}", known.name);
+            }
+        }
+        let idle = Scope::ALL.into_iter().filter(|scope| !opened.contains(scope)).collect::<Vec<_>>();
+        assert_eq!(idle, [Scope::Status]);
+        assert_eq!(scope_of("/v1/operations"), None);
+    }
 
     #[test]
     fn the_histogram_of_requests_reaches_beyond_their_time_limits() {

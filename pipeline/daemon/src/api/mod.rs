@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use anabranch_pipeline::config::{OperatorConfig, Secret};
+use anabranch_pipeline::config::{ApplicationConfig, OperatorConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::TaskStates;
@@ -72,8 +72,8 @@ pub struct ApiContext {
     /// Roles of this process.
     pub roles: Vec<Role>,
     pub metrics: Telemetry,
-    /// Tokens of applications; without any, their endpoints are closed.
-    pub tokens: Vec<Secret>,
+    /// Applications with their tokens; without any, their endpoints are closed.
+    pub applications: Vec<ApplicationConfig>,
     /// People who may change something, in every process.
     pub operators: Vec<OperatorConfig>,
     pub actions: Actions,
@@ -175,7 +175,7 @@ impl Listener {
 
     /// Serves until `cancel`; requests that are being answered are finished.
     pub async fn serve(self, shown: ApiContext, cancel: CancellationToken) {
-        let guard = Guard::new(&shown.tokens, &shown.operators, self.bounds.body_time);
+        let guard = Guard::new(&shown.applications, &shown.operators, self.bounds.body_time);
         let served = Arc::new(Served { context: shown, guard, events: Events::new(cancel.clone()) });
         let serving = serve::serve(self.listener, router(Shared(served.clone())), self.bounds, cancel);
         tokio::join!(serving, events::produce(served));

@@ -53,7 +53,7 @@ fn status(code: Code) -> StatusCode {
     match code {
         Code::BodyNotJson | Code::BodyUnreadable => StatusCode::BAD_REQUEST,
         Code::TokenRefused => StatusCode::UNAUTHORIZED,
-        Code::TokensMissing | Code::OperatorRefused => StatusCode::FORBIDDEN,
+        Code::TokensMissing | Code::TokenScopeMissing | Code::OperatorRefused => StatusCode::FORBIDDEN,
         Code::RouteUnknown
         | Code::CodeUnknown
         | Code::LookupUnconfigured

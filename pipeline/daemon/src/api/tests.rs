@@ -4,7 +4,7 @@ mod long_names;
 
 use std::time::Duration;
 
-use anabranch_pipeline::config::Config;
+use anabranch_pipeline::config::{Config, Scope, Secret};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -37,7 +37,7 @@ async fn health_readiness_status_and_metrics_are_served() {
         tasks,
         roles: vec![Role::Reader, Role::Api],
         metrics: crate::telemetry::install(&config).unwrap(),
-        tokens: Vec::new(),
+        applications: Vec::new(),
         operators: Vec::new(),
         actions: Actions::new(&crate::wiring::Wiring::new(config.clone()), cancel.child_token()),
         orders: UuidOrders::default(),
@@ -88,6 +88,11 @@ async fn health_readiness_status_and_metrics_are_served() {
 
 const TOKEN: &str = "0123456789abcdef";
 
+/// An application with every scope.
+fn application(token: &str) -> ApplicationConfig {
+    ApplicationConfig { name: token.to_owned(), token: Secret::new(token), scopes: Scope::ALL.to_vec() }
+}
+
 /// A served API with these tokens, without a task that carries out its orders.
 struct Api {
     address: SocketAddr,
@@ -118,7 +123,7 @@ impl Api {
             tasks: TaskStates::default(),
             roles: Role::ALL.to_vec(),
             metrics: crate::telemetry::uninstalled(),
-            tokens: tokens.iter().copied().map(Secret::new).collect(),
+            applications: tokens.iter().map(|token| application(token)).collect(),
             operators: operators.iter().map(operator).collect(),
             actions: Actions::new(&crate::wiring::Wiring::new(config.clone()), cancel.child_token()),
             orders: orders.clone(),

@@ -3,6 +3,7 @@
 //! It writes one register and asks for restarts. The reader continues from there by itself, and each lane reads its
 //! tables again beside the changes; existing rows are served meanwhile. A request that was cut off can be repeated.
 
+mod lost;
 mod rows;
 mod touched;
 mod view;
@@ -62,6 +63,10 @@ pub struct Arguments {
     /// are removed
     #[arg(long, conflicts_with = "touched")]
     open_gate: bool,
+    /// Only give lanes of the source whose progress is lost or damaged other progress: they go on at the stream's end
+    /// and read all tables
+    #[arg(long, conflicts_with_all = ["touched", "open_gate", "id"])]
+    lost_progress: bool,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -110,6 +115,9 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
 async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     let source = arguments.source.as_str();
     wiring.source(source)?;
+    if arguments.lost_progress {
+        return lost::begin(wiring, arguments).await;
+    }
     require_own_server(wiring, source).await?;
     let known = known_lanes(wiring, source).await?;
     let id = arguments.id.clone().unwrap_or_else(new_id);

@@ -93,6 +93,7 @@ pub(super) fn report(cli: &Cli, offline: bool) -> Result<Report, Vec<Fault>> {
             report.add_spill(&config);
             report.warnings.extend(config.plain_connections());
             report.add_rules(&config);
+            report.warnings.extend(unsigned(&config));
             if !offline {
                 let wiring = Wiring::new(config);
                 let checked = block_on(check_servers(&wiring))?;
@@ -103,6 +104,14 @@ pub(super) fn report(cli: &Cli, offline: bool) -> Result<Report, Vec<Fault>> {
         Err(faults) => report.checked.push(Checked::of("configuration", faults)),
     }
     Ok(report)
+}
+
+/// Returns a warning if the history of reconciliations is not signed.
+fn unsigned(config: &Config) -> Option<String> {
+    let warning = "reconcile.signing_key is not set: a changed history of reconciliations may look whole, and the key \
+                   of a row is found by trying from its hash in logs and reports; needed: 16 or more bytes \
+                   (openssl rand -hex 32)";
+    config.reconcile.signing_key.is_none().then(|| warning.to_owned())
 }
 
 /// Returns a fault for each file that the configuration names and that cannot be opened.

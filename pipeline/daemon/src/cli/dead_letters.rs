@@ -46,6 +46,9 @@ enum Command {
         /// All of them
         #[arg(long, conflicts_with = "ids")]
         all: bool,
+        /// Show what would be forgotten, and change nothing
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -77,7 +80,16 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
                 };
                 lines.iter().for_each(|line| _ = output::line(line));
             }
-            Command::Drop { ids, all } => {
+            Command::Drop { ids, all, dry_run: true } => {
+                for documents in operations::chosen(&wiring, projection)? {
+                    let letters = meant(&documents, ids, *all).await?;
+                    letters.iter().for_each(|letter| list(letter, false));
+                    let line =
+                        format!("{}: {} letters would be dropped", documents.projection, letters.len());
+                    _ = output::line(&line);
+                }
+            }
+            Command::Drop { ids, all, dry_run: false } => {
                 let command = CommandText::of("dead-letters drop")
                     .option("--projection", projection)
                     .counted("", ids.len(), "id")
@@ -108,12 +120,18 @@ fn list(letter: &DeadLetter, is_json: bool) {
     });
 }
 
+/// Returns the letters of a projection with these ids, or all.
+async fn meant(documents: &Documents, ids: &[String], all: bool) -> Result<Vec<DeadLetter>, Fault> {
+    let mut letters = letters(documents).await?;
+    letters.retain(|letter| all || ids.contains(&letter.id()));
+    Ok(letters)
+}
+
 /// Drops the letters with these ids, or all; returns a sentence about each projection.
 async fn forget(chosen: &[Documents], ids: &[String], all: bool) -> Result<Vec<String>, Fault> {
     let mut lines = Vec::new();
     for documents in chosen {
-        let mut letters = letters(documents).await?;
-        letters.retain(|letter| all || ids.contains(&letter.id()));
+        let letters = meant(documents, ids, all).await?;
         let dropped = documents.target.drop_letters(&letters).await?;
         let line = format!("{}: {dropped} letters dropped", documents.projection);
         _ = output::line(&line);

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::config::{Config, Secret};
+use anabranch_pipeline::config::{ApplicationConfig, Config};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::{Supervisor, TaskStates};
 use clap::Args;
@@ -47,7 +47,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
     let roles = match arguments.roles.as_slice() {
         [] => &Role::ALL,
-        [Role::Api] if config.http.tokens.is_empty() => return Err(vec![nothing_to_serve()]),
+        [Role::Api] if config.http.applications.is_empty() => return Err(vec![nothing_to_serve()]),
         [Role::Reconciler] if config.reconcile.is_idle() => return Err(vec![nothing_to_reconcile()]),
         [Role::Dispatcher] | [Role::Granter] | [Role::Dispatcher, Role::Granter]
             if config.coupon_system.is_none() =>
@@ -114,7 +114,7 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let observatory = Observatory::new(&config);
     let wiring = Wiring::new(config.clone());
     // Without the role, or without tokens, the endpoints for applications are closed.
-    let tokens = if roles.contains(&Role::Api) { config.http.tokens.clone() } else { Vec::new() };
+    let tokens = if roles.contains(&Role::Api) { config.http.applications.clone() } else { Vec::new() };
     let (orders, serves) = (UuidOrders::default(), !tokens.is_empty());
     let requests = Requests { pauses: observatory.pauses(), yields: Yields::default() };
     let [mut readers, mut projectors, mut others] =
@@ -176,7 +176,7 @@ fn context(
     wiring: &Wiring,
     roles: &[Role],
     (observatory, tasks): (Observatory, TaskStates),
-    (metrics, tokens, orders): (Telemetry, Vec<Secret>, UuidOrders),
+    (metrics, applications, orders): (Telemetry, Vec<ApplicationConfig>, UuidOrders),
     (lookup, relations): (Option<Lookup>, Option<Relations>),
     actions: Actions,
 ) -> ApiContext {
@@ -187,7 +187,7 @@ fn context(
         tasks,
         roles: roles.to_vec(),
         metrics,
-        tokens,
+        applications,
         operators: config.http.operators.clone(),
         actions,
         orders,

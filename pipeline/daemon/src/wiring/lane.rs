@@ -59,6 +59,10 @@ impl Connectors for Wiring {
         Wiring::require_source(self, name).await
     }
 
+    fn note_reader_fault(&self, name: &str, fault: &Fault) {
+        Wiring::note_reader_fault(self, name, fault);
+    }
+
     async fn progress_of_source(&self, name: &str) -> Result<Vec<Progress>, Fault> {
         Wiring::progress_of_source(self, name).await
     }

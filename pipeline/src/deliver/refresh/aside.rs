@@ -11,6 +11,7 @@ use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
 use super::changed_claims::ChangedClaims;
+use super::unlisted::likely;
 use super::{Phase, Refresher, Step};
 use crate::error::{Class, Code, Fault};
 use crate::ports::RowSource;
@@ -108,6 +109,7 @@ impl Aside {
                 self.resting.clear();
             }
             Reread::Table(shard) => _ = self.unreadable.remove(shard),
+            Reread::Unlisted => {}
         }
     }
 }
@@ -127,6 +129,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             self.changes = ChangedClaims::default();
             self.empty.forget();
         }
+        if rereads.contains(&Reread::Unlisted) {
+            tracing::warn!(
+                lane = %self.id,
+                "more tables are to be read again than a progress row lists, so the lane reads every table: nobody has \
+                 to do anything, and `status --watch` shows how far it is"
+            );
+        }
         for reread in rereads {
             self.aside.note(reread);
             // A table of the name that is there again is listed, unless the source hides it.
@@ -139,10 +148,40 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Waits while no waiting table exists, can be read and has rested: a lost grant hides a table, an ALTER brings its
     /// column back.
     pub(super) fn wait_for_set_aside(&mut self, refresh: &Refresh) -> Phase<'a> {
+        self.warn_of_unlisted(refresh);
         if self.aside.wait(refresh).is_none() {
             self.tables = None;
         }
         Phase::Resting
+    }
+
+    /// Names in the log, once, the waiting tables that the source does not list. A table without a usual name has only
+    /// its shard id.
+    fn warn_of_unlisted(&mut self, refresh: &Refresh) {
+        let Some(tables) = &self.tables else { return };
+        let is_listed = |shard| tables.binary_search_by_key(&shard, |table| table.shard).is_ok();
+        let is_new = |shard: &ShardId| !is_listed(*shard) && !self.aside.warned_of.contains(shard);
+        let unlisted: BTreeSet<ShardId> = refresh.rereads.keys().copied().filter(is_new).collect();
+        let Some(first) = unlisted.first() else { return };
+        let named = likely(self.source, self.entity, &unlisted);
+        let name = named.first().map(|table| format!("{}.{}", table.database, table.table));
+        let thing = match &name {
+            Some(name) => format!("table {name}"),
+            None => format!("shard {first}"),
+        };
+        let thing = match unlisted.len() - 1 {
+            0 => thing,
+            more => format!("{thing} and {more} more"),
+        };
+        let name = name.unwrap_or_else(|| "DATABASE.TABLE".to_owned());
+        let fault = Fault::new(Code::SourceTableMissing, thing, "the source does not list it")
+            .needs("SELECT on its database for the capture account, or a table of that name")
+            .remedy(format!("if it is gone for good, `anabranch --config FILE remove --table {name}`"));
+        tracing::warn!(
+            lane = %self.id, %fault,
+            "a table cannot be read now: its derived rows stay as they are until it can"
+        );
+        self.aside.warned_of.extend(unlisted);
     }
 
     /// Returns the refresh in which a table that cannot be read now leaves its turn, and waits to be read again.

@@ -132,6 +132,7 @@ impl<'a> TableComparisons<'a> {
         for reread in rereads {
             match reread {
                 Reread::Every => *self = Self::new(self.id, self.shared, self.is_possible),
+                Reread::Unlisted => {}
                 Reread::Table(shard) => {
                     // A comparison may begin before the commit with its own record, which ends nothing.
                     let at = refresh.and_then(|refresh| refresh.rereads.get(shard));

@@ -187,7 +187,7 @@ pub(super) async fn hidden_of<S: RowSource>(
 }
 
 /// Returns the tables of these shards that have a usual name.
-fn likely<S: RowSource>(
+pub(super) fn likely<S: RowSource>(
     source: &S,
     entity: Entity,
     shards: &BTreeSet<ShardId>,

@@ -7,6 +7,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 
+use super::preflight_tables;
 use super::session::Session;
 use super::tables::{CapturedTable, CapturedTables};
 use crate::mysql::connection::quote_table;
@@ -53,6 +54,21 @@ impl MysqlSource {
                 tracing::debug!(source = %self.config.name, ?entity, "its pattern has too many names");
             }
         }
+    }
+
+    /// Notes the captured tables whose row events do not show every change, as the server describes them now.
+    pub(in crate::mysql::source) async fn note_unfit(
+        &self,
+        session: &mut Session,
+        tables: &mut CapturedTables,
+    ) -> Result<(), Fault> {
+        let entities: Vec<EntityConfig> = tables.entities().cloned().collect();
+        for ((database, table), how) in preflight_tables::unfit_tables(session, &entities).await? {
+            if let Some(table) = tables.resolve(&database, &table)? {
+                tables.becomes_unfit(table.identity.shard, how);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the captured tables, with those that exist now already known.

@@ -3,6 +3,7 @@
 //! - `session.rs` is the connection with small queries; `gtid_check.rs` and `collations.rs` have two larger ones.
 //! - `tables.rs` decides which tables are captured, `own_names.rs` which names captured columns have in one of them,
 //!   and `listing.rs` lists those that exist.
+//! - `unfit_tables.rs` names tables whose row events do not show every change.
 //! - `heirs.rs` has the shards to which rows pass that a retention job deletes.
 //! - `preflight.rs`, with `preflight_tables.rs`, `preflight_columns.rs`, `preflight_marker.rs` and `versions.rs`,
 //!   checks every condition of capture.
@@ -34,4 +35,5 @@ mod pressure;
 pub(super) mod session;
 pub(super) mod survey;
 pub(super) mod tables;
+pub(super) mod unfit_tables;
 mod versions;

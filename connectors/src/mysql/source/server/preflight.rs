@@ -3,7 +3,7 @@
 //! Privileges are tested by use, not by reading grants: a check requests a binlog file that does not exist, under a
 //! server id that no reader uses. Two queries return tables and columns, however many tables there are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use anabranch_pipeline::config::{EntityConfig, SourceConfig};
@@ -63,6 +63,20 @@ async fn check_session(
     }
     let tables = CapturedTables::new(config, entities);
     preflight_tables::check(session, tables, &account, faults).await
+}
+
+/// Returns what a pre-flight judges of the server itself, as text: identity, version, settings, and whether it is a
+/// replica. Tables and privileges are not in it.
+pub async fn judged_state(config: &SourceConfig) -> Result<String, Fault> {
+    let mut session = Session::open(&Address::of(config)).await?;
+    let identity = session.identity().await?;
+    let settings: BTreeMap<_, _> = variables(&mut session).await?.into_iter().collect();
+    // An account that may not ask gets its fault from the whole pre-flight.
+    let filters = session.binlog_filters().await.ok();
+    let is_replica = session.is_replica().await.ok();
+    let version = std::mem::take(&mut session.version_text);
+    session.close().await;
+    Ok(format!("{identity:?} {version} {settings:?} {filters:?} {is_replica:?}"))
 }
 
 async fn variables(session: &mut Session) -> Result<HashMap<String, String>, Fault> {

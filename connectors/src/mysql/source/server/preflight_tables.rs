@@ -12,6 +12,7 @@ use sqlx::mysql::MySqlRow;
 use super::own_names::{ONE_NAME, ONE_NAME_REMEDY};
 use super::session::{Session, column_text, literal};
 use super::tables::{CapturedTables, accepted_types, accepts_data_type};
+use super::unfit_tables::UnfitTable;
 use crate::mysql::connection::{quote_identifier, quote_table};
 use crate::mysql::source::decode::character_sets::{NEEDED, is_refused};
 
@@ -20,8 +21,7 @@ const ACTIVE: &str = "'CASCADE', 'SET NULL', 'SET DEFAULT'";
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Problem {
-    Versioned,
-    Engine(String),
+    Table(UnfitTable),
     ColumnMissing(usize),
     ColumnTwice(String, String),
     Unfit { field: usize, column: String, reason: Unfit },
@@ -51,6 +51,31 @@ type Name = (String, String);
 struct Kind {
     engine: String,
     is_versioned: bool,
+}
+
+impl Kind {
+    /// Returns why row events of the table do not show every change, if there are reasons.
+    fn unfit(&self, transactional: &HashSet<String>) -> impl Iterator<Item = UnfitTable> + use<> {
+        let has_transactions = transactional.contains(&self.engine.to_ascii_lowercase());
+        let engine = (!has_transactions).then(|| UnfitTable::Engine(self.engine.clone()));
+        self.is_versioned.then_some(UnfitTable::Versioned).into_iter().chain(engine)
+    }
+}
+
+/// Returns the tables of these entities' patterns, and possibly some others, whose row events do not show every change.
+pub async fn unfit_tables(
+    session: &mut Session,
+    entities: &[EntityConfig],
+) -> Result<Vec<(Name, UnfitTable)>, Fault> {
+    if entities.is_empty() {
+        return Ok(Vec::new());
+    }
+    let transactional = transactional(session).await?;
+    let kinds = kinds(session, entities).await?;
+    let reasons = kinds
+        .into_iter()
+        .flat_map(|(name, kind)| kind.unfit(&transactional).map(move |how| (name.clone(), how)));
+    Ok(reasons.collect())
 }
 
 pub async fn check(
@@ -85,11 +110,8 @@ pub async fn check(
             if let Err(fault) = tables.resolve(&name.0, &name.1) {
                 faults.push(fault);
             }
-            if kind.is_versioned {
-                problems.entry(Problem::Versioned).or_default().insert(name);
-            }
-            if !transactional.contains(&kind.engine.to_ascii_lowercase()) {
-                problems.entry(Problem::Engine(kind.engine.clone())).or_default().insert(name);
+            for how in kind.unfit(&transactional) {
+                problems.entry(Problem::Table(how)).or_default().insert(name);
             }
             let known = columns.get(name).map_or(&[][..], Vec::as_slice);
             for (field, names) in entity.columns.iter().enumerate() {
@@ -303,20 +325,7 @@ impl Problem {
         };
         let quoted = quote_table(database, table);
         match self {
-            Problem::Versioned => Fault::new(
-                Code::SourceTableVersioned,
-                subject,
-                "it is system-versioned, so its updates and deletes are logged in another form",
-            )
-            .needs("a table without system versioning")
-            .remedy(format!("ALTER TABLE {quoted} DROP SYSTEM VERSIONING")),
-            Problem::Engine(engine) => Fault::new(
-                Code::SourceTableNotTransactional,
-                subject,
-                format!("its engine is {engine}, which keeps changes that a transaction rolled back"),
-            )
-            .needs("an engine with transactions")
-            .remedy(format!("ALTER TABLE {quoted} ENGINE = InnoDB")),
+            Problem::Table(how) => how.fault(subject, &quoted),
             Problem::ColumnMissing(field) => {
                 let names = &entity.columns[*field];
                 let found = format!("no column {names} that the account can see");

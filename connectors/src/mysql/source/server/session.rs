@@ -12,9 +12,9 @@ use sqlx::{Connection as _, Row as _};
 
 use crate::mysql::connection::sqlx_options;
 use crate::mysql::error::{Side, from_sqlx};
-use crate::mysql::refusals::Account;
 use crate::mysql::source::decode::gtid::{Flavor, Gtids, OWNED, mariadb_state, owned};
 use crate::mysql::source::decode::position::FILE_START;
+use crate::refusals::Account;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of one query: they are all quick, so a server that does not answer is unreachable.
@@ -117,7 +117,7 @@ impl Session {
                 .map_err(|error| connect_fault(address, error))
         };
         let connection = Account::of(&address.url, address.ca_file.as_deref())
-            .connect(Side::Source, subject, connecting)
+            .connect(Side::Source.denied(), subject, connecting)
             .await?;
         let mut session = Self {
             connection,

@@ -1,6 +1,6 @@
 //! Decides which tables of a source are captured, under which shard ids, and with which column types.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{ColumnNames, EntityConfig, Removal, SourceConfig, UnseenChanges};
@@ -9,6 +9,7 @@ use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 
 use super::heirs::Heirs;
+use super::unfit_tables::UnfitTable;
 use crate::mysql::source::decode::column::Format;
 
 /// Tables of one pattern of payment documents in a database, at most: 100 user partitions, each with twelve months and
@@ -35,6 +36,9 @@ pub struct CapturedTables {
     entities: Vec<(EntityConfig, Arc<[ColumnNames]>)>,
     known: HashMap<ShardId, Arc<CapturedTable>>,
     heirs: Heirs,
+    /// Tables whose row events do not show every change, as the server described them when the stream opened, and as
+    /// statements in the binlog changed them since.
+    unfit: HashMap<ShardId, BTreeSet<UnfitTable>>,
     /// Databases whose tables are all known: listed when the stream opened, or created since.
     databases: HashSet<String>,
 }
@@ -52,6 +56,7 @@ impl CapturedTables {
             entities,
             known: HashMap::new(),
             heirs: Heirs::default(),
+            unfit: HashMap::new(),
             databases: HashSet::new(),
         }
     }
@@ -123,6 +128,32 @@ impl CapturedTables {
     /// Returns a shared handle of a table that was resolved before.
     pub fn shared(&self, shard: ShardId) -> Option<Arc<CapturedTable>> {
         self.known.get(&shard).cloned()
+    }
+
+    /// Notes a reason why row events of the table do not show every change.
+    pub fn becomes_unfit(&mut self, shard: ShardId, how: UnfitTable) {
+        self.unfit.entry(shard).or_default().insert(how);
+    }
+
+    /// Notes that the table has no system versioning any more.
+    pub fn loses_versioning(&mut self, shard: ShardId) {
+        self.fits_again(shard, |how| *how == UnfitTable::Versioned);
+    }
+
+    /// Notes that the table has an engine with transactions.
+    pub fn gets_transactions(&mut self, shard: ShardId) {
+        self.fits_again(shard, |how| matches!(how, UnfitTable::Engine(_)));
+    }
+
+    fn fits_again(&mut self, shard: ShardId, is_over: impl Fn(&UnfitTable) -> bool) {
+        if let Some(reasons) = self.unfit.get_mut(&shard) {
+            reasons.retain(|how| !is_over(how));
+        }
+    }
+
+    /// Returns why row events of the table do not show every change; `None` if they do.
+    pub fn unfit(&self, shard: ShardId) -> Option<&UnfitTable> {
+        self.unfit.get(&shard)?.first()
     }
 
     /// Notes that every table of this database is known, or will be when it is created.

@@ -120,11 +120,12 @@ fn judge(known: &mut Known, table: &CapturedTable, change: &TableChange, is_leni
     let entity = table.identity.entity;
     match change {
         TableChange::Versioned => Some("SYSTEM VERSIONING".to_owned()),
+        TableChange::Unversioned => Some("DROP SYSTEM VERSIONING".to_owned()),
         TableChange::Engine(engine) => Some(format!("ENGINE = {engine}, which may not roll back,")),
         TableChange::Retype { column, to } if RAW.contains(&to.name.as_str()) => {
             field_now(known, table, column).map(|_| another_type(column, to))
         }
-        TableChange::Lenient => None,
+        TableChange::Lenient | TableChange::Transactional => None,
         _ if known.is_empty => None,
         TableChange::Ignore => Some("ALTER IGNORE".to_owned()),
         TableChange::Convert { .. } => {

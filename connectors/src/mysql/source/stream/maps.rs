@@ -12,13 +12,16 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::shard::ShardId;
 
 use super::alteration::{Shape, Shapes};
+use crate::mysql::connection::quote_table;
 use crate::mysql::source::decode::character_sets::{Collations, NEEDED, Unfit};
+use crate::mysql::source::decode::column::Format;
 use crate::mysql::source::decode::gtid::Flavor;
 use crate::mysql::source::decode::rows::{Kind, Plan, PlanProblem};
 use crate::mysql::source::decode::table_map::{Column, TableMap};
 use crate::mysql::source::decode::wire::Malformed;
 use crate::mysql::source::server::own_names::{ONE_NAME, ONE_NAME_REMEDY};
 use crate::mysql::source::server::tables::{CapturedTable, CapturedTables, accepted_types, accepts, is_text};
+use crate::mysql::source::server::unfit_tables::UnfitTable;
 
 /// Maps kept for later statements: a captured table's takes a kilobyte or two, another's holds names only. Maps of the
 /// present statement are all kept, since any of its rows may refer to any of them.
@@ -37,6 +40,7 @@ enum Mismatch {
     Plan(PlanProblem),
     Type { column: String, needed: &'static str },
     Text { column: String, unfit: Unfit, needed: &'static str },
+    Versioned,
 }
 
 #[derive(Debug)]
@@ -149,6 +153,9 @@ impl TableMaps {
 
     fn plan(&self, map: &TableMap<'_>, table: &CapturedTable) -> Result<Result<Plan, Mismatch>, Malformed> {
         let columns = map.columns(self.flavor)?;
+        if self.flavor == Flavor::MariaDb && are_versioned(&columns) {
+            return Ok(Err(Mismatch::Versioned));
+        }
         let planned = own_names(&columns, &table.columns)
             .and_then(|names| Plan::new(&columns, &names).map(|plan| (names, plan)));
         let (names, plan) = match planned {
@@ -231,6 +238,18 @@ impl TableMaps {
     }
 }
 
+/// Whether columns have the names and the type that MariaDB gives to those of system versioning, unless the table's
+/// definition names them otherwise.
+fn are_versioned(columns: &[Column<'_>]) -> bool {
+    ["row_start", "row_end"].iter().all(|name| {
+        let is_called = |known: &[u8]| known.eq_ignore_ascii_case(name.as_bytes());
+        let is_it = |column: &Column<'_>| {
+            column.format == Format::Timestamp { decimals: 6 } && column.name.is_some_and(is_called)
+        };
+        columns.iter().any(is_it)
+    })
+}
+
 /// Returns the names that the captured columns have in a table with these columns.
 fn own_names<'n>(columns: &[Column<'_>], captured: &'n [ColumnNames]) -> Result<Vec<&'n str>, PlanProblem> {
     if columns.iter().any(|column| column.name.is_none()) {
@@ -252,10 +271,17 @@ impl MappedTable {
         format!("table {}.{}", self.table.identity.database, self.table.identity.table)
     }
 
+    /// Returns the name in SQL.
+    pub fn quoted(&self) -> String {
+        quote_table(&self.table.identity.database, &self.table.identity.table)
+    }
+
     /// Returns why the table's shape does not fit; `None` if it does, or if a setting of the server is wrong, as that
     /// concerns every table.
     pub fn unfit(&self) -> Option<Fault> {
-        self.plan().err().filter(|fault| fault.code() == Code::SourceSchemaChanged)
+        let is_of_table =
+            |fault: &Fault| matches!(fault.code(), Code::SourceSchemaChanged | Code::SourceTableVersioned);
+        self.plan().err().filter(is_of_table)
     }
 
     /// Returns the plan, or the fault that says why there is none.
@@ -266,6 +292,7 @@ impl MappedTable {
         };
         let fault = |code, found: String| Fault::new(code, self.name(), found);
         Err(match mismatch {
+            Mismatch::Versioned => UnfitTable::Versioned.fault(self.name(), &self.quoted()),
             Mismatch::Plan(
                 problem @ (PlanProblem::NoNames | PlanProblem::NoSigns(_) | PlanProblem::NoCharacterSet(_)),
             ) => {

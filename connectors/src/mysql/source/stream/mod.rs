@@ -313,7 +313,7 @@ impl<E: Events> MysqlStream<E> {
     ) -> Result<(), Fault> {
         let Some(table) = self.captured(kind, event.data(), lsn)? else { return Ok(()) };
         // Also for rows that were sent before: the record at the group's end depends on the group alone.
-        if let Some(fault) = table.unfit() {
+        if let Some(fault) = table.unfit().or_else(|| self.unshown(&table)) {
             return self.read_again(&table.table, fault, lsn);
         }
         if !self.groups.wants(lsn) {

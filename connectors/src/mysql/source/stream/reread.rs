@@ -28,6 +28,12 @@ impl<E: Events> MysqlStream<E> {
         Ok(())
     }
 
+    /// Returns why row events of the table do not show every change, although its columns fit; `None` if they do.
+    pub(super) fn unshown(&self, mapped: &MappedTable) -> Option<Fault> {
+        let how = self.tables.unfit(mapped.table.identity.shard)?;
+        Some(how.fault(mapped.name(), &mapped.quoted()))
+    }
+
     /// Has the child of a foreign key read again: the statement that ends at this position may have changed rows of it.
     pub(super) fn read_child_again(&mut self, child: &MappedTable, lsn: Lsn) -> Result<(), Fault> {
         self.cascaded += u64::from(self.groups.is_new(lsn));

@@ -8,6 +8,7 @@ use anabranch_pipeline::config::{Removal, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::BatchBuilder;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use mysql_async::binlog::events::Event;
 
 use super::MysqlStream;
@@ -18,6 +19,7 @@ use crate::mysql::source::decode::compressed;
 use crate::mysql::source::decode::events::Class;
 use crate::mysql::source::decode::query::{self, MovedTable, Query, Statement, TableChange, TableName};
 use crate::mysql::source::server::tables::CapturedTable;
+use crate::mysql::source::server::unfit_tables::UnfitTable;
 
 /// Bytes of EXECUTE_LOAD_QUERY before the statement: file id, two offsets, how duplicates are handled.
 const LOAD_HEADER_BYTES: usize = 13;
@@ -174,25 +176,31 @@ impl<E: Events> MysqlStream<E> {
         verb: &str,
     ) -> Result<(), Fault> {
         let Some(table) = self.find(name)? else { return Ok(()) };
+        self.note_kind(table.identity.shard, changes);
         let Some(what) = self.maps.shapes.judge(&table, changes) else { return Ok(()) };
         let found =
             format!("{verb} of captured table {}.{}: {what} by a statement", name.database, name.table);
         let fault = self.cursor.fault(Code::SourceSchemaChanged, found);
-        let ends_row_events =
-            |change: &TableChange| matches!(change, TableChange::Versioned | TableChange::Engine(_));
-        if !changes.iter().any(ends_row_events) {
-            return self.read_again(
-                &table,
-                fault.needs("changes of the table that are logged as row events"),
-                lsn,
-            );
-        }
-        match () {
-            () if !self.groups.is_new(lsn) => Ok(()),
-            () if changes.contains(&TableChange::Versioned) => Err(fault
-                .needs("a table without system versioning, which logs updates and deletes in another form")
-                .remedy("ALTER TABLE … DROP SYSTEM VERSIONING")),
-            () => Err(fault.needs("changes of the table that are logged as row events")),
+        let fault = fault.needs("changes of the table that are logged as row events");
+        let fault = match changes.contains(&TableChange::Versioned) {
+            true => fault.remedy("ALTER TABLE … DROP SYSTEM VERSIONING"),
+            false => fault,
+        };
+        self.read_again(&table, fault, lsn)
+    }
+
+    /// Notes whether row events of a table show every change from now on.
+    fn note_kind(&mut self, shard: ShardId, changes: &[TableChange]) {
+        for change in changes {
+            match change {
+                TableChange::Versioned => self.tables.becomes_unfit(shard, UnfitTable::Versioned),
+                TableChange::Unversioned => self.tables.loses_versioning(shard),
+                TableChange::Engine(name) => {
+                    self.tables.becomes_unfit(shard, UnfitTable::Engine(name.clone()));
+                }
+                TableChange::Transactional => self.tables.gets_transactions(shard),
+                _ => {}
+            }
         }
     }
 

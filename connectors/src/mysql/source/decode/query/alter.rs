@@ -14,6 +14,10 @@ pub enum TableChange {
     Lenient,
     /// System versioning: the server logs each update with a row of history after it, and each delete as an update.
     Versioned,
+    /// The table loses its system versioning.
+    Unversioned,
+    /// An engine that rolls back.
+    Transactional,
     /// An engine that is not known to roll back.
     Engine(String),
     /// Converts every text column to this character set.
@@ -95,6 +99,7 @@ pub fn of_create(tokens: Tokens<'_>) -> Vec<TableChange> {
             changes.push(TableChange::Retype { column, to });
         }
     }
+    changes.retain(|change| *change != TableChange::Transactional);
     changes
 }
 
@@ -139,13 +144,19 @@ fn general(part: &Part<'_>, changes: &mut Vec<TableChange>) {
         if (token.is("WITH") || token.is("ADD")) && is_next(1, "SYSTEM") && is_next(2, "VERSIONING") {
             changes.push(TableChange::Versioned);
         }
+        if token.is("DROP") && is_next(1, "SYSTEM") && is_next(2, "VERSIONING") {
+            changes.push(TableChange::Unversioned);
+        }
         let is_assigned = next(1) == Some(&Token::Symbol(b'='));
         if token.is("ENGINE")
             && (is_assigned || at == 0)
             && let Some(name) = next(if is_assigned { 2 } else { 1 }).and_then(Token::name)
-            && !TRANSACTIONAL.contains(&name.to_ascii_lowercase().as_str())
         {
-            changes.push(TableChange::Engine(name.to_owned()));
+            let is_transactional = TRANSACTIONAL.contains(&name.to_ascii_lowercase().as_str());
+            changes.push(match is_transactional {
+                true => TableChange::Transactional,
+                false => TableChange::Engine(name.to_owned()),
+            });
         }
         if token.is("CONVERT") && is_next(1, "TO") {
             changes.push(TableChange::Convert { character_set: character_set(tokens) });

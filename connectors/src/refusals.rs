@@ -1,8 +1,9 @@
-//! Accounts that a server refuses: one connection attempt stands for all tasks of the process.
+//! Accounts that a server of any kind refuses: one connection attempt stands for all tasks of the process.
 //!
 //! A process has a task for each source and lane, and each retries again and again. Servers lock an account, or block a
 //! host, after some refused logins. So after a refusal the account is not used for a second, then two, four and so on
-//! up to a minute. Meanwhile all tasks get the same answer from memory.
+//! up to a minute. Meanwhile all tasks get the same answer from memory. A search cluster gets the password with each
+//! request, so each request is an attempt.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,8 +14,6 @@ use std::time::{Duration, Instant};
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Code, Fault};
 
-use super::error::Side;
-
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
@@ -23,6 +22,7 @@ static REFUSED: LazyLock<Mutex<HashMap<Account, Refusal>>> = LazyLock::new(Mutex
 /// An account and its password, on one server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Account {
+    /// Scheme, host and port.
     server: String,
     user: String,
     /// Hash of the password: an account with another password is tried separately.
@@ -44,25 +44,29 @@ impl Account {
         let mut hasher = DefaultHasher::new();
         url.password().expose().hash(&mut hasher);
         Self {
-            server: url.address(),
+            server: format!("{}://{}", url.scheme(), url.address()),
             user: url.user().to_owned(),
             password_hash: hasher.finish(),
             ca_file: ca_file.map(Path::to_owned),
         }
     }
 
-    /// Connects and returns the outcome; fails at once if the server has just refused the account.
+    /// Returns the same account on a node of the server's cluster. A node may be the server itself, and a connection to
+    /// the server may wait for one to a node, so the two never share an entry.
+    pub fn on_node(&self, host: &str, port: u16) -> Self {
+        Self { server: format!("node {host}:{port} of {}", self.server), ..self.clone() }
+    }
+
+    /// Connects and returns the outcome; fails at once if the server has just refused the account. `denied` is the code
+    /// of a refusal.
     pub async fn connect<T>(
         &self,
-        side: Side,
+        denied: Code,
         subject: &str,
         connecting: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
-        let denied = match side {
-            Side::Source => Code::SourceAccessDenied,
-            Side::Target => Code::TargetAccessDenied,
-        };
-        if let Some(left) = self.begin(Instant::now()) {
+        let began = Instant::now();
+        if let Some(left) = self.begin(began) {
             let found = format!(
                 "the server refused user {} a moment ago, or its certificate could not be verified",
                 self.user
@@ -75,8 +79,19 @@ impl Account {
                 )));
         }
         let outcome = connecting.await;
-        self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), Instant::now());
+        self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), began, Instant::now());
         outcome
+    }
+
+    /// Notes the outcome of a connection that a client library made by itself.
+    pub fn note(&self, is_refused: bool) {
+        let now = Instant::now();
+        self.end(is_refused, now, now);
+    }
+
+    /// Returns how long a client library waits with its next connection; zero if the account is not refused.
+    pub fn pause(&self) -> Duration {
+        self.begin(Instant::now()).unwrap_or_default()
     }
 
     /// Returns how long no attempt may be made; `None` lets the caller try, and other tasks wait for its outcome.
@@ -91,7 +106,9 @@ impl Account {
         Some(left)
     }
 
-    fn end(&self, is_refused: bool, now: Instant) {
+    /// Notes the outcome of an attempt that `began` then. One that was already on its way when another was refused makes
+    /// the pause no longer: a short refusal costs seconds, however many tasks met it together.
+    fn end(&self, is_refused: bool, began: Instant, now: Instant) {
         let mut refused = lock();
         if !is_refused {
             refused.remove(self);
@@ -100,7 +117,11 @@ impl Account {
         let first = Refusal { asked: now, pause: PAUSE_FIRST };
         refused
             .entry(self.clone())
-            .and_modify(|refusal| *refusal = Refusal { asked: now, pause: PAUSE_MAX.min(refusal.pause * 2) })
+            .and_modify(|refusal| {
+                if began >= refusal.asked {
+                    *refusal = Refusal { asked: now, pause: PAUSE_MAX.min(refusal.pause * 2) };
+                }
+            })
             .or_insert(first);
     }
 }
@@ -130,7 +151,7 @@ mod tests {
             let now = begun + Duration::from_secs(second);
             if account.begin(now).is_none() {
                 asked.push(second);
-                account.end(true, now);
+                account.end(true, now, now);
             }
             assert_eq!(other.begin(now), None, "another password was not refused");
         }
@@ -138,7 +159,18 @@ mod tests {
         let later = begun + Duration::from_secs(423);
         assert_eq!(account.begin(later), None);
         assert!(account.begin(later).is_some(), "one attempt asks for all");
-        account.end(false, later);
+        account.end(false, later, later);
         assert_eq!(account.begin(later), None, "the account is right again");
+    }
+
+    #[test]
+    fn attempts_that_are_refused_together_count_as_one() {
+        let url = ServerUrl::try_from("mysql://user:wrong@together:1".to_owned()).unwrap();
+        let (account, began) = (Account::of(&url, None), Instant::now());
+        // All are on their way before the first answer comes.
+        (0..10).for_each(|_| assert_eq!(account.begin(began), None));
+        (1..=10).for_each(|ms| account.end(true, began, began + Duration::from_millis(ms)));
+        assert!(account.begin(began + Duration::from_millis(900)).is_some());
+        assert_eq!(account.begin(began + Duration::from_millis(1100)), None);
     }
 }

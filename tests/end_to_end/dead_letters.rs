@@ -1,0 +1,25 @@
+//! Documents that an index rejected are listed, and forgotten after a dry run that changes nothing.
+
+use anabranch_tests::until;
+
+use crate::documents;
+use crate::page_parts::park;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_dropped_after_a_dry_run_that_changes_nothing() {
+    let installation = documents::with_documents().await;
+    let _daemon = installation.run();
+    documents::add(&installation, 640, 641).await;
+    documents::equal(&installation, "one device").await;
+    park(&installation).await;
+    let said = async |arguments: &[&str]| {
+        installation.command(&[&["dead-letters"][..], arguments].concat()).await.expect_success().stdout
+    };
+    let listed = said(&["list"]).await;
+    assert_eq!(listed.lines().count(), 1, "{listed}");
+    let rehearsed = said(&["drop", "--all", "--dry-run"]).await;
+    assert_eq!(rehearsed, format!("{listed}documents: 1 letters would be dropped\n"));
+    assert_eq!(said(&["list"]).await, listed);
+    assert_eq!(said(&["drop", "--all"]).await, "documents: 1 letters dropped\n");
+    until("none is listed", async || said(&["list"]).await.is_empty()).await;
+}
