@@ -204,7 +204,7 @@ async fn a_read_only_server_a_wrong_password_and_a_dead_server_are_told_apart() 
     let found = faults(&site).await;
     assert_eq!((found.len(), found[0].code()), (1, Code::TargetAccessDenied), "{found:?}");
 
-    anabranch_connectors::mysql::refusals::forget();
+    anabranch_connectors::refusals::forget();
     let server = site.stack.server("target-a").unwrap();
     let config = site.target("target-a");
     tokio::task::spawn_blocking(move || server.kill().unwrap()).await.unwrap();

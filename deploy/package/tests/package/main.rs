@@ -22,7 +22,7 @@ use flate2::read::GzDecoder;
 /// Time of all files in the package: 2001-09-09 01:46:40 UTC.
 const EPOCH_SECONDS: u64 = 1_000_000_000;
 /// Every file of the package but manual pages, with its rights.
-const FILES: [(&str, u32); 33] = [
+const FILES: [(&str, u32); 34] = [
     ("usr/bin/anabranch", 0o755),
     ("usr/lib/systemd/system/anabranch.service", 0o644),
     ("usr/share/bash-completion/completions/anabranch", 0o644),
