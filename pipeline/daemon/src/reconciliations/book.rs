@@ -298,8 +298,8 @@ impl ReconciliationBook {
         Self(Arc::new((wiring.clone(), Mutex::new(BookSnapshot { is_signed, ..BookSnapshot::default() }))))
     }
 
-    /// Returns the list, at most [`FRESH`] old; if it cannot be read within [`WAIT_MAX`], the list as far as it is known,
-    /// with the code of the failure. Other requests wait while one reads, or holds the returned guard.
+    /// Returns the list, at most [`FRESH`] old; if it cannot be read within [`WAIT_MAX`], the list as far as it is
+    /// known, with the code of the failure. Other requests wait while one reads, or holds the returned guard.
     pub async fn read(&self) -> MutexGuard<'_, BookSnapshot> {
         let (wiring, kept) = &*self.0;
         let mut kept = kept.lock().await;
