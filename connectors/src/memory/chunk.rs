@@ -241,7 +241,7 @@ fn meaning(
     Comparison { column, operator, value }: &Comparison,
 ) -> Result<impl Fn(&Row<'static>) -> bool, Fault> {
     let refused = |code, found: String| Fault::new(code, format!("table {}", table.table), found);
-    let field = table.entity.fields().iter().position(|field| field == column);
+    let field = table.entity.field_names().iter().position(|field| field == column);
     let missing = || refused(Code::SourceColumnMissing, format!("it has no column {column}"));
     let field = field.ok_or_else(missing)?;
     let wrong = || {

@@ -219,7 +219,7 @@ impl Projection {
         let calendar = self.calendar.take().unwrap_or(Calendar::Solar);
         let users = |config: &&EntityConfig| config.entity == Entity::User;
         let captures = |field: &str| {
-            let place = Entity::User.fields().iter().position(|known| *known == field);
+            let place = Entity::User.field_names().iter().position(|known| *known == field);
             place.is_some_and(|place| {
                 entities.iter().find(users).is_some_and(|user| user.columns.len() > place)
             })
