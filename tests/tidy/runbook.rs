@@ -10,8 +10,8 @@ const RUNBOOK: &str = "deploy/RUNBOOK.md";
 /// Beginnings of the four paragraphs, in their order.
 const PARTS: [&str; 4] =
     ["**What happened.**", "**Can it wait until morning?**", "**What to do.**", "**If that fails.**"];
-/// Sections that repair no fault: rooms of other sections, explanations, planned work, and lists of alerts and verdicts
-/// that lead to a section with parts.
+/// Sections that repair no single fault: beginnings of other sections, explanations, planned work, and lists of alerts
+/// or verdicts that lead to a section with parts.
 const WITHOUT_PARTS: &[&str] = &[
     "Runbook",
     "First look",
@@ -25,13 +25,9 @@ const WITHOUT_PARTS: &[&str] = &[
     "Replace the stream",
     "Start a projection anew",
     "Drop old tables of payment documents",
-    "A table that left too early",
     "Collect a report",
     "The nightly reconciliation",
     "Verdicts",
-    "Foreign rows",
-    "Missing rows",
-    "The gate",
     "One that was cut off",
     "Placement",
     "Alerts",
