@@ -23,9 +23,7 @@ use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::capture::BusiestTables;
-use anabranch_pipeline::config::{
-    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
-};
+use anabranch_pipeline::config::{CacheConfig, Config, DocumentIndex, ProjectionConfig, SourceConfig};
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::identifiers::flux::CapturedNumbers;
@@ -154,10 +152,7 @@ impl Wiring {
     /// Returns the documents of every projection that has some.
     pub fn all_documents(&self) -> impl Iterator<Item = Documents> {
         self.0.config.projections.iter().filter_map(|projection| {
-            let ProjectionKind::SerialDocuments(DocumentIndex { index, tombstones_kept }) = &projection.kind
-            else {
-                return None;
-            };
+            let DocumentIndex { index, tombstones_kept } = projection.kind.documents()?;
             let target = SearchTarget::new(&self.0.config, projection.targets.first()?)?;
             let (projection, index) = (projection.name.clone(), index.clone());
             Some(Documents { projection, target, index, tombstones_kept: *tombstones_kept })
@@ -243,7 +238,7 @@ impl Wiring {
     pub fn lookup_projection(&self) -> Option<&ProjectionConfig> {
         let config = &self.0.config;
         let is_cached = |name: &str| config.caches.iter().any(|cache| cache.projection == name);
-        let mapping = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::SerialMapping(_));
+        let mapping = |known: &&ProjectionConfig| known.kind.mapping().is_some();
         config.projections.iter().filter(mapping).min_by_key(|known| !is_cached(&known.name))
     }
 

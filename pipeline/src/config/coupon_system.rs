@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
-use super::{Config, Problems, ProjectionConfig, ProjectionKind, TargetStore};
+use super::{Config, Problems, ProjectionConfig, TargetStore};
 
 /// Payment systems promise to remember idempotency keys for a day.
 const KEY_MEMORY_HOURS: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
@@ -76,7 +76,7 @@ impl CouponSystem {
             return None;
         }
         let ca_file = trusted("coupon_system.tls", &self.url, (self.tls, self.ca_file), problems);
-        let is_birthday = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
+        let is_birthday = |known: &&ProjectionConfig| known.kind.birthday().is_some();
         let birthdays = || projections.iter().filter(is_birthday);
         let chosen =
             self.projections.unwrap_or_else(|| birthdays().map(|known| known.name.clone()).collect());
@@ -117,7 +117,7 @@ impl CouponSystem {
 impl Config {
     /// Checks that programmes and the coupon system have the parts of the file that they need.
     pub(super) fn check_coupons(&self, has_coupon_system: bool, problems: &mut Problems) {
-        let is_birthday = |known: &ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
+        let is_birthday = |known: &ProjectionConfig| known.kind.birthday().is_some();
         if !self.programmes.is_empty() && !self.projections.iter().any(is_birthday) {
             let needed =
                 "a [[projections]] entry of kind `birthday`, whose tables have the users that celebrate";

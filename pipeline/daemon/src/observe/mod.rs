@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::config::{Config, ProjectionConfig, ProjectionKind};
+use anabranch_pipeline::config::{Config, ProjectionConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
@@ -190,8 +190,7 @@ impl Observatory {
         let sources = config.sources.iter().map(|source| (source.name.clone(), SourceObservation::default()));
         let lanes = lanes(config).into_iter().map(|lane| (lane, LaneObservation::default()));
         let caches = config.caches.iter().map(|cache| (cache.name.clone(), CacheObservation::default()));
-        let is_search =
-            |projection: &&ProjectionConfig| matches!(projection.kind, ProjectionKind::SerialDocuments(_));
+        let is_search = |projection: &&ProjectionConfig| projection.kind.documents().is_some();
         let searches = config.projections.iter().filter(is_search);
         let searches = searches.map(|projection| (projection.name.clone(), SearchObservation::default()));
         let (sources, lanes, caches) = (sources.collect(), lanes.collect(), caches.collect());
