@@ -173,8 +173,8 @@ impl EntityConfig {
     /// Returns the entity with the rule's key among its columns.
     #[must_use]
     pub fn with_sharding_column(mut self) -> Self {
-        let is_behind = self.sharding_field() == Some(self.columns.len());
-        self.columns.extend(self.sharding_column.clone().filter(|_| is_behind));
+        let is_appended = self.sharding_field() == Some(self.columns.len());
+        self.columns.extend(self.sharding_column.clone().filter(|_| is_appended));
         self
     }
 }
