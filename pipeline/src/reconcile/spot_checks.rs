@@ -8,7 +8,6 @@
 //!
 //! Changes and keys for which there is no time or memory are only counted. No lane waits for a spot check.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -295,13 +294,11 @@ impl Sample {
         if keys.len() >= most && keys.last_key_value().is_none_or(|(highest, _)| hash > *highest) {
             return;
         }
-        match keys.entry(hash) {
-            Entry::Occupied(mut known) => _ = known.get_mut().derived.insert(derived),
-            Entry::Vacant(free) => {
-                let key = SourceKey { shard, key: key.to_owned() };
-                free.insert(ChangedKey { key, derived: BTreeSet::from([derived]), table: table() });
-            }
-        }
+        let known = keys.entry(hash).or_insert_with(|| {
+            let key = SourceKey { shard, key: key.to_owned() };
+            ChangedKey { key, derived: BTreeSet::from([derived]), table: table() }
+        });
+        known.derived.insert(derived);
         if keys.len() > most {
             keys.pop_last();
         }
