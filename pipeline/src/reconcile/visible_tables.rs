@@ -187,7 +187,7 @@ mod tests {
         names.iter().map(table).collect()
     }
 
-    async fn looked(
+    async fn find_with(
         before: &VisibleTables,
         names: &[&'static str],
         others: Code,
@@ -198,17 +198,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_table_that_is_hidden_is_told_by_name_until_it_is_shown_or_gone() {
-        let (both, hidden) = looked(&VisibleTables::new(), &["one", "two"], Code::Internal).await;
+        let (both, hidden) = find_with(&VisibleTables::new(), &["one", "two"], Code::Internal).await;
         assert_eq!(hidden, []);
-        let (known, hidden) = looked(&both, &["one"], Code::SourceGrantMissing).await;
+        let (known, hidden) = find_with(&both, &["one"], Code::SourceGrantMissing).await;
         assert_eq!(known, both);
         assert!(
             matches!(&hidden[..], [HiddenTable { why, .. }] if why.contains("users.two of source a")),
             "{hidden:?}"
         );
-        let (known, hidden) = looked(&known, &["one"], Code::SourceGrantMissing).await;
+        let (known, hidden) = find_with(&known, &["one"], Code::SourceGrantMissing).await;
         assert_eq!((known == both, hidden.len()), (true, 1));
-        let (known, hidden) = looked(&known, &["one"], Code::SourceTableMissing).await;
+        let (known, hidden) = find_with(&known, &["one"], Code::SourceTableMissing).await;
         assert_eq!((known["a"][&Entity::User].len(), hidden.len()), (1, 0));
     }
 }
