@@ -11,6 +11,7 @@ mod drift;
 pub mod exposition;
 mod headroom;
 mod leases;
+mod owed;
 pub mod poll;
 mod polling;
 mod programmes;
@@ -26,6 +27,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anabranch_pipeline::config::{Config, ProjectionConfig};
+use anabranch_pipeline::deliver::UnreadTable;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
@@ -46,6 +48,7 @@ pub use self::dependencies::{CertificateView, Dependency};
 use self::drift::DriftObservation;
 pub use self::drift::DriftView;
 pub use self::leases::LeaseView;
+pub use self::owed::OwedTableView;
 use self::programmes::ProgrammeObservation;
 pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
@@ -135,6 +138,8 @@ struct LaneObservation {
     rows: Rate,
     refreshed: Rate,
     moved_at: Option<Instant>,
+    /// Tables that the lane could not read, if it runs in this process.
+    unread: Vec<UnreadTable>,
 }
 
 #[derive(Debug, Clone, Default)]
