@@ -225,7 +225,25 @@ impl<'t> EntityTrace<'t> {
             cache,
             is_in_log: log.change.is_some(),
             messages: log.searched.messages,
+            owed: self.owed(look),
         }
+    }
+
+    /// Says that a lane is to read a table again that has the key: one with a row of it, or one that was not read.
+    fn owed(&self, look: &Look<'_>) -> Option<String> {
+        let sources = &look.sources;
+        let stored = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+        let stored = stored.flat_map(|found| found.rows.keys().map(|address| address.shard));
+        let shards: BTreeSet<ShardId> = sources.rows.iter().map(|row| row.shard).chain(stored).collect();
+        look.lanes.iter().find_map(|lane| {
+            // A source that did not answer lists no table.
+            let is_listed = sources.places.contains_key(&lane.id.source);
+            let is_meant = |shard: ShardId| {
+                let is_unlisted = is_listed && !sources.tables.contains_key(&shard);
+                shards.contains(&shard) || sources.unread_shards.contains(&shard) || is_unlisted
+            };
+            lane.waits(is_meant, |shard| Some(sources.tables.get(&shard)?.name()))
+        })
     }
 
     fn row_view(&self, row: &SourceRow, sources: &SourceLook) -> SourceRowView {

@@ -21,7 +21,7 @@ fn a_lane_counts_the_tables_that_wait_and_names_some_that_it_could_not_read() {
         code: Code::SourceColumnMissing,
         fault: "[source-column-missing] x".to_owned(),
     };
-    let of_lane = |numbers: Range<u64>| (world.lane.clone(), numbers.map(unread).collect());
+    let of_lane = |numbers: Range<u64>| (world.lane.clone(), numbers.map(unread).collect::<Vec<_>>());
     world.observatory.unread_seen([of_lane(1..20)].into_iter());
     let lane = world.view(1).lanes.remove(0);
     let named: Vec<_> = lane.owed.iter().filter_map(|owed| owed.table.as_deref()).collect();
