@@ -113,6 +113,21 @@ impl Entity {
         self.fields().iter().take_while(|field| field.is_required).count()
     }
 
+    /// Returns whether a row has codes, by which lookups find it and caches keep it.
+    pub fn has_codes(self) -> bool {
+        self == Entity::SerialCode
+    }
+
+    /// Returns whether the identifier of a row names its table. Rows of other entities follow a sharding rule, if any.
+    pub fn is_placed_by_identifier(self) -> bool {
+        self == Entity::Flux
+    }
+
+    /// Returns whether a retention rule may drop source tables while their derived rows stand.
+    pub fn may_retire(self) -> bool {
+        self == Entity::Flux
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Entity::User => "user",

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::reconcile::{self, SourceKey, SourceTable};
 use anabranch_pipeline::records::Cell;
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
@@ -86,7 +86,7 @@ struct Look<'t> {
 impl<'t> EntityTrace<'t> {
     async fn run(self, key: &Cell) -> TraceAnswer {
         let codes: Vec<StoredCode> = match key {
-            Cell::Bytes(code) if self.traced.entity == Entity::SerialCode => {
+            Cell::Bytes(code) if self.traced.entity.has_codes() => {
                 StoredCode::candidates(code).into_iter().map(|(stored, _)| stored).collect()
             }
             _ => Vec::new(),
@@ -150,7 +150,7 @@ impl<'t> EntityTrace<'t> {
     }
 
     async fn cache(&self, mut codes: Vec<StoredCode>, look: &Look<'_>) -> Option<CacheEntryView> {
-        if self.traced.entity != Entity::SerialCode {
+        if !self.traced.entity.has_codes() {
             return None;
         }
         let cached = self.traced.projections.iter().map(|known| known.projection.is_cached());

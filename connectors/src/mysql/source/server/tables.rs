@@ -185,7 +185,7 @@ impl CapturedTables {
                 continue;
             }
             let is_listed = self.databases.contains(database);
-            if entity.entity == Entity::Flux {
+            if entity.entity.is_placed_by_identifier() {
                 let mut add = |table: &str| names.push(table.to_owned());
                 if !is_listed && !pattern.visit_likely_tables(database, LIKELY_TABLES_MAX, &mut add) {
                     return Ok(None);

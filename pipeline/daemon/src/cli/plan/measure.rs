@@ -26,7 +26,6 @@ static SECTIONS: [Section; 3] = [
         entity: Entity::User,
         databases: "source_databases",
         tables: "source_tables",
-        is_named_by_identifier: false,
         size: Size::Rows("users"),
         growth: Growth::RowsPerYear("new_users_per_year"),
     },
@@ -35,7 +34,6 @@ static SECTIONS: [Section; 3] = [
         entity: Entity::SerialCode,
         databases: "inventory_databases",
         tables: "inventory_tables",
-        is_named_by_identifier: false,
         size: Size::RowBytes("inventory_row_bytes"),
         growth: Growth::RowsPerYear("devices_per_year"),
     },
@@ -44,7 +42,6 @@ static SECTIONS: [Section; 3] = [
         entity: Entity::Flux,
         databases: "databases",
         tables: "tables_per_database",
-        is_named_by_identifier: true,
         size: Size::RowBytes("row_bytes"),
         growth: Growth::RechargesPerDay("recharges_per_day"),
     },
@@ -61,9 +58,6 @@ struct Section {
     databases: &'static str,
     /// The field with the number of tables of a database.
     tables: &'static str,
-    /// Whether the identifier of a row names its table. Then sources share the names of databases, and all tables of a
-    /// user partition count as one.
-    is_named_by_identifier: bool,
     size: Size,
     growth: Growth,
 }
@@ -260,14 +254,13 @@ impl Filling<'_> {
             self.keep("databases and tables", "the sources have no such table yet");
             return;
         }
+        let is_by_identifier = section.entity.is_placed_by_identifier();
         // The number in a name is a digit of the identifier, so a fail-over source repeats the names of the main one.
         let databases: BTreeSet<(&str, &str)> = tables
             .iter()
-            .map(|&(source, size)| {
-                (if section.is_named_by_identifier { "" } else { source }, &*size.table.database)
-            })
+            .map(|&(source, size)| (if is_by_identifier { "" } else { source }, &*size.table.database))
             .collect();
-        let each = if section.is_named_by_identifier {
+        let each = if is_by_identifier {
             let partition = |size: &TableSize| config.flux_places.of_table(&size.table).partition;
             let pairs: BTreeSet<_> =
                 tables.iter().map(|&(_, size)| (&*size.table.database, partition(size))).collect();
