@@ -240,7 +240,7 @@ impl Ground {
     }
 }
 
-/// What a batch holds, and where it ends.
+/// The content of a batch, and its end.
 struct Read {
     changes: Vec<(Lsn, String)>,
     position: Lsn,
@@ -272,7 +272,7 @@ fn events_from(raw: &[Vec<u8>], position: u64) -> Vec<Vec<u8>> {
     events
 }
 
-/// What lanes apply of consecutive messages: of each only what is above the position.
+/// Changes that lanes apply of consecutive messages: of each message only those above the position.
 fn applied<'r>(batches: impl IntoIterator<Item = &'r Read>) -> Vec<&'r str> {
     let (mut position, mut applied) = (Lsn::ZERO, Vec::new());
     for batch in batches {

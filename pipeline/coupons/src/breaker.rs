@@ -28,7 +28,7 @@ const PAUSE_FIRST: SignedDuration = SignedDuration::from_secs(60);
 const PAUSE_LAST: SignedDuration = SignedDuration::from_mins(15);
 /// Time after a pause within which a call ends if there are messages: the longest timeout of a call (five minutes), and
 /// the times after which tasks are tried and messages come again. The first pause and this time together are shorter
-/// than the 15 minutes of `AnabranchCouponSystemAway`, so one failure before a quiet time wakes nobody.
+/// than the 15 minutes of `AnabranchCouponSystemAway`, so one failure before a quiet time wakes no person.
 const HALF_OPEN_MAX: SignedDuration = SignedDuration::from_mins(8);
 
 /// The state that decides whether workers may call the coupon system.

@@ -121,11 +121,11 @@ mod tests {
         }
 
         fn visit_likely_tables(&self, _: Entity, _: &mut dyn FnMut(&TableIdentity<'_>)) {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn pressure(&self) -> Result<SourcePressure, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn chunk(
@@ -135,19 +135,19 @@ mod tests {
             _: NonZeroUsize,
             _: u16,
         ) -> Result<Chunk, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn first_rows(&self, _: &[TableIdentity<'static>], _: u16) -> Result<Chunk, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn replication_end(&self) -> Result<String, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn has_replicated(&self, _: &str) -> Result<bool, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn page(
@@ -157,7 +157,7 @@ mod tests {
             _: NonZeroUsize,
             _: &mut (dyn FnMut(&[Value<'_>]) + Send),
         ) -> Result<Option<ScanCursor>, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn matching(
@@ -168,7 +168,7 @@ mod tests {
             _: NonZeroUsize,
             _: u16,
         ) -> Result<Chunk, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], _: u16) -> Result<Chunk, Fault> {

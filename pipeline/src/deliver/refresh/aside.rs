@@ -133,8 +133,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         if rereads.contains(&Reread::Unlisted) {
             tracing::warn!(
                 lane = %self.id,
-                "more tables are to be read again than a progress row lists, so the lane reads every table: nobody has \
-                 to do anything, and `status --watch` shows how far it is"
+                "more tables are to be read again than a progress row lists, so the lane reads every table: there is \
+                 nothing to do, and `status --watch` shows how far it is"
             );
         }
         for reread in rereads {
