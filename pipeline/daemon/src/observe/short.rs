@@ -10,8 +10,8 @@ impl StatusView {
         self.busiest.clear();
     }
 
-    /// Removes texts of faults and pauses, names of tables that wait, and all that [`Self::leave_out_holders`] removes. Codes stay, so that the
-    /// runbook says the rest.
+    /// Removes texts of faults and pauses, names of tables that wait, and all that [`Self::leave_out_holders`] removes.
+    /// Codes stay, so that the runbook says the rest.
     pub fn leave_out_faults(&mut self) {
         self.leave_out_holders();
         let Self {
