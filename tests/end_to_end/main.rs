@@ -15,6 +15,7 @@ mod coupon_faults;
 mod coupon_frozen;
 mod coupon_kills;
 mod coupon_lag;
+mod coupon_restored;
 mod coupon_sources;
 mod coupons;
 mod dead_letters;
