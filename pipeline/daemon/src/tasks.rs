@@ -13,7 +13,7 @@ use anabranch_pipeline::identifiers::{self, Mint};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{Leases, Registers};
 use anabranch_pipeline::records::LaneId;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, running_under, under_lease};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, acquired, running_under, under_lease};
 use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio::sync::watch;
@@ -207,13 +207,8 @@ async fn any_machine<L: Leases>(
     loop {
         let machine = rand::random_range(0..identifiers::MACHINES);
         let key = format!("{MINT_TASK}/{machine}");
-        tokio::select! {
-            lease = timeout(MACHINE_NUMBER_WAIT, leases.acquire(&key)) => {
-                if let Ok(lease) = lease {
-                    return Ok(Some((machine, lease?)));
-                }
-            }
-            () = cancel.cancelled() => return Ok(None),
+        if let Ok(lease) = timeout(MACHINE_NUMBER_WAIT, acquired(leases, &key, cancel)).await {
+            return Ok(lease?.map(|lease| (machine, lease)));
         }
     }
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::Schedule;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Leases;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, while_held};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, acquired, while_held};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
@@ -88,10 +87,7 @@ async fn with_lease(
     cancel: &CancellationToken,
 ) -> Result<u64, Fault> {
     let log = wiring.log().await?;
-    let lease = tokio::select! {
-        lease = log.acquire(SCHEDULED) => lease?,
-        () = cancel.cancelled() => return Ok(ended_at_ms),
-    };
+    let Some(lease) = acquired(log, SCHEDULED, cancel).await? else { return Ok(ended_at_ms) };
     let ended_at_ms = last(wiring).await?.max(ended_at_ms);
     while_held(lease, in_window(wiring, schedule, ended_at_ms, cancel)).await
 }
