@@ -63,8 +63,8 @@ impl StoredProgress {
             return Some(
                 Fault::new(Code::TargetProgressLost, row, found).needs(format!("{lanes} lanes")).remedy(
                     format!(
-                        "set `lanes = {}` for projection {}, or {}",
-                        self.lanes, self.projection, START_ANEW
+                        "set `lanes = {}` for projection {}, or {BUILD_BESIDE}",
+                        self.lanes, self.projection
                     ),
                 ),
             );
@@ -72,14 +72,22 @@ impl StoredProgress {
         (self.layout != layout).then(|| {
             Fault::new(Code::TargetProgressLost, row, format!("it was made for the layout `{}`", self.layout))
                 .needs(format!("the configured layout `{layout}`"))
-                .remedy(format!("set the projection's layout back, or {START_ANEW}"))
+                .remedy(format!("set the projection's layout back, or {BUILD_BESIDE}"))
         })
     }
 }
 
-/// The remedy when nothing else helps: an operator starts the projection anew on the target.
-pub(crate) const START_ANEW: &str = "start the projection anew on this target: empty its derived tables (delete its \
-     index), delete its rows from `progress` and `enrolled`, run `anabranch --config FILE setup`";
+/// The way to another number of lanes or another layout: the stored tables serve until the new ones are filled.
+pub(crate) const BUILD_BESIDE: &str = "give the changed projection another name and other databases, tables or \
+     index, run `anabranch --config FILE setup`, and switch the application once it is filled";
+
+/// Returns the command that creates tables or an index that are gone, and fills them.
+pub(crate) fn refill(projection: &str) -> String {
+    format!(
+        "`anabranch --config FILE setup --refill {projection}`: it creates what is missing, and the lanes of \
+         {projection} read all tables again"
+    )
+}
 
 /// The command that stores progress for lanes that have none.
 pub(crate) const BEGIN_LOST: &str = "`anabranch --config FILE begin-anew --source NAME --lost-progress`: its lanes \

@@ -364,11 +364,20 @@ impl Wiring {
     /// Creates the objects that progress and rows of a target need; returns a line about them.
     pub async fn set_up_target(&self, name: &str) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
-        let made = self.target(name).map_err(one)?.server.setup().await.map_err(one)?;
-        Ok(vec![match made {
-            None => format!("target {name}: as needed"),
-            Some(made) => format!("target {name}: created {made}"),
-        }])
+        Ok(vec![made_at(name, self.target(name).map_err(one)?.server.setup(None).await.map_err(one)?)])
+    }
+
+    /// Returns the derived tables or the index of a projection that are gone from a target though lanes filled them.
+    pub async fn gone_tables(&self, target: &str, projection: &str) -> Result<Vec<String>, Fault> {
+        match &self.target(target)?.server {
+            TargetServer::Mysql(mysql) => mysql.gone_tables(projection).await,
+            TargetServer::Search(search) => search.gone_indexes(projection).await,
+        }
+    }
+
+    /// Creates what [`Self::gone_tables`] returns; the lanes must have been asked to read all tables before.
+    pub async fn refill_target(&self, target: &str, projection: &str) -> Result<String, Fault> {
+        Ok(made_at(target, self.target(target)?.server.setup(Some(projection)).await?))
     }
 
     fn source_names(&self) -> Vec<String> {
@@ -420,16 +429,22 @@ impl TargetServer {
     }
 
     /// Creates missing objects; returns their counts as text, `None` if nothing was missing.
-    async fn setup(&self) -> Result<Option<String>, Fault> {
+    async fn setup(&self, refilled: Option<&str>) -> Result<Option<String>, Fault> {
         Ok(match self {
             Self::Mysql(target) => {
-                let made = target.setup().await?;
+                let made = match refilled {
+                    Some(projection) => target.refill(projection).await?,
+                    None => target.setup().await?,
+                };
                 let mysql::SetupReport { databases, tables, progress_rows, .. } = made;
                 let text = format!("{databases} databases, {tables} tables, {progress_rows} progress rows");
                 (made != mysql::SetupReport::default()).then_some(text)
             }
             Self::Search(target) => {
-                let made = target.setup().await?;
+                let made = match refilled {
+                    Some(projection) => target.refill(projection).await?,
+                    None => target.setup().await?,
+                };
                 let search::SetupReport { indexes, aliases, progress_documents } = made;
                 let text = format!(
                     "{indexes} indexes, {aliases} further aliases, {progress_documents} progress documents"
@@ -460,6 +475,13 @@ impl Cache {
             mapping,
             outboxes: targets.iter().filter_map(|target| target.outbox(&cache.projection)).collect(),
         })
+    }
+}
+
+fn made_at(target: &str, made: Option<String>) -> String {
+    match made {
+        None => format!("target {target}: as needed"),
+        Some(made) => format!("target {target}: created {made}"),
     }
 }
 
