@@ -55,6 +55,7 @@ mod payments;
 mod reconciliation_faults;
 mod reconciliation_schema;
 mod reconciliations;
+mod refill;
 mod refresh;
 mod relations;
 mod remove;
