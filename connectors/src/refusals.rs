@@ -106,8 +106,8 @@ impl Account {
         Some(left)
     }
 
-    /// Notes the outcome of an attempt that `began` then. One that was already on its way when another was refused makes
-    /// the pause no longer: a short refusal costs seconds, however many tasks met it together.
+    /// Notes the outcome of an attempt that `began` then. One that was already on its way when another was refused does
+    /// not make the pause longer: a short refusal costs seconds, however many tasks met it together.
     fn end(&self, is_refused: bool, began: Instant, now: Instant) {
         let mut refused = lock();
         if !is_refused {

@@ -201,7 +201,7 @@ impl Ground {
         let mut stream = match from {
             None => inspect::recorded(FILE, None, parsed(raw), &self.config, &self.entities),
             Some(_) => {
-                let sent_again = behind(raw, resume.position);
+                let sent_again = events_from(raw, resume.position);
                 inspect::resumed(&resume, sent, parsed(&sent_again), &self.config, &self.entities)
             }
         };
@@ -240,7 +240,7 @@ impl Ground {
     }
 }
 
-/// What a batch holds, and where it ends.
+/// The content of a batch, and its end.
 struct Read {
     changes: Vec<(Lsn, String)>,
     position: Lsn,
@@ -260,7 +260,7 @@ fn without_positions(mut raw: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
 }
 
 /// The description of the file, and the events from a place on.
-fn behind(raw: &[Vec<u8>], position: u64) -> Vec<Vec<u8>> {
+fn events_from(raw: &[Vec<u8>], position: u64) -> Vec<Vec<u8>> {
     let mut begins = 4;
     let mut events = vec![raw[0].clone()];
     for event in raw {
@@ -272,7 +272,7 @@ fn behind(raw: &[Vec<u8>], position: u64) -> Vec<Vec<u8>> {
     events
 }
 
-/// What lanes apply of consecutive messages: of each only what is above the position.
+/// Changes that lanes apply of consecutive messages: of each message only those above the position.
 fn applied<'r>(batches: impl IntoIterator<Item = &'r Read>) -> Vec<&'r str> {
     let (mut position, mut applied) = (Lsn::ZERO, Vec::new());
     for batch in batches {

@@ -1,14 +1,16 @@
-//! How a reader and a lane are put together: lease, pre-flight, store, replica slot, loop.
+//! How a reader, a lane and the drain of a cache are put together: lease, pre-flight, store, replica slot, loop.
 //!
 //! Each process brings its own [`Connectors`]: the daemon has those of real servers, the simulation has the twins. The
 //! supervisor decides how often an attempt is made; the loops in `capture` and `deliver` do the work.
 
+mod drain;
 mod store;
 
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use self::drain::{CacheParts, drain, drain_all};
 pub use self::store::EitherStore;
 use crate::capture::{self, BusiestTables, Capture};
 use crate::config::Limits;

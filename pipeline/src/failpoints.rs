@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// Variable with the name of the point to stop at.
 pub const VARIABLE: &str = "ANABRANCH_FAILPOINT";
-/// Variable without which the first one has no effect: nobody sets both by accident.
+/// Variable without which the first one has no effect: no person sets both by accident.
 pub const PERMISSION: &str = "ANABRANCH_FAILPOINT_ALLOWED";
 /// The value of [`PERMISSION`] that allows it.
 pub const PERMITTED: &str = "in-tests-only";

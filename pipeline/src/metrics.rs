@@ -297,7 +297,7 @@ metrics! {
     COUPON_HELD = "anabranch_coupon_held", Gauge, &[],
         "1 while coupons of this process leave the servers to lanes of birthday tables that lag (`coupon_system.lane_lag_ms`); else 0.";
     COUPON_BREAKER = "anabranch_coupon_breaker_open", Gauge, &[],
-        "1 while granters of this process send no requests, because the coupon system does not answer or asks for a pause; else 0.";
+        "1 while granters of this process send no requests, because the coupon system does not answer or asks for a pause, and after such a pause until a call is answered, for eight minutes at most; else 0.";
 
     TASK_STATE = "anabranch_task_state", Gauge, &["task"],
         "0 getting ready, 1 running, 2 retrying, 3 stopped, 4 standby: another process does it, 5 paused: until `anabranch resume`.";

@@ -1,10 +1,12 @@
-//! Retries of work that may succeed later: the pauses in between, and a few attempts in one call.
+//! Retries of work that may succeed later: the pauses in between, a few attempts in one call, and attempts at work that
+//! takes long.
 
 use std::time::Duration;
 
 use backoff::backoff::Backoff;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
 use metrics::counter;
+use tokio::time::Instant;
 
 use crate::error::{Class, Fault};
 use crate::metrics as names;
@@ -85,8 +87,33 @@ pub async fn again<T, F: Future<Output = Result<T, Fault>>>(mut work: impl FnMut
     }
 }
 
+/// Runs work that takes long, and runs it again after a transient fault, until it has not moved for longer than
+/// `budget`. `reached` returns how far the work has come.
+pub async fn while_it_moves<P: PartialOrd, F: Future<Output = Result<(), Fault>>>(
+    budget: Duration,
+    reached: impl Fn() -> P,
+    mut work: impl FnMut() -> F,
+) -> Result<(), Fault> {
+    let (mut last, mut moved_at, mut pauses) = (reached(), Instant::now(), Pauses::default());
+    loop {
+        let Err(fault) = work().await else { return Ok(()) };
+        let now = reached();
+        if now > last {
+            (last, moved_at, pauses) = (now, Instant::now(), Pauses::default());
+        }
+        if fault.class() != Class::Transient || moved_at.elapsed() > budget {
+            return Err(fault);
+        }
+        counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
+        tracing::warn!(%fault, "it is tried again");
+        tokio::time::sleep(pauses.following()).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::error::Code;
 
@@ -108,6 +135,25 @@ mod tests {
         let last: Vec<_> = std::iter::repeat_with(|| pauses.following()).skip(10).take(100).collect();
         let (shortest, longest) = (last.iter().min().unwrap(), last.iter().max().unwrap());
         assert!(*longest < Duration::from_secs(60) && *shortest > Duration::from_secs(30), "{last:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn long_work_is_tried_again_until_it_has_not_moved_for_its_budget() {
+        let (budget, began, reached) = (Duration::from_secs(600), Instant::now(), Cell::new(0));
+        let work = || {
+            // The work moves for an hour.
+            if began.elapsed() < Duration::from_secs(3600) {
+                reached.set(reached.get() + 1);
+            }
+            async { Err::<(), _>(Fault::new(Code::SourceUnreachable, "a server", "it is away")) }
+        };
+        let ended = while_it_moves(budget, || reached.get(), work).await;
+        assert_eq!(ended.expect_err("it always fails").code(), Code::SourceUnreachable);
+        let minutes = began.elapsed().as_secs() / 60;
+        assert!((69..=71).contains(&minutes), "{minutes} minutes");
+        let refused = || async { Err(Fault::new(Code::ReconcileRefused, "a store", "it is unknown")) };
+        assert!(while_it_moves(budget, || 0, refused).await.is_err());
+        assert_eq!(began.elapsed().as_secs() / 60, minutes);
     }
 
     #[tokio::test(start_paused = true)]

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::held::{running_under, under_lease, while_held};
+pub use self::held::{acquired, running_under, under_lease, while_held};
 pub use self::turns::TURN_INTERVAL;
 use crate::error::{Code, Fault};
 use crate::metrics as names;

@@ -86,33 +86,46 @@ pub enum Entity {
 impl Entity {
     pub const ALL: [Entity; 3] = [Entity::User, Entity::SerialCode, Entity::Flux];
 
-    /// Returns the captured fields, in the order in which a [`Row`] holds them. New fields are only ever added at the
-    /// end.
-    pub fn fields(self) -> &'static [&'static str] {
+    /// Returns the captured fields, in the order in which a [`Row`] holds them. The first one is the row's key. New
+    /// fields are only ever added at the end.
+    pub fn fields(self) -> &'static [Field] {
         match self {
-            Entity::User => &["user_id", "birthday", "lunar_birthday", "birthday_type"],
-            Entity::SerialCode => &[
-                "uuid",
-                "imei1",
-                "imei2",
-                "meid",
-                "box_no",
-                "item_code",
-                "first_agent_code",
-                "warehouse_code",
-                "account_id",
-                "sku_code",
-            ],
-            Entity::Flux => &["id", "parent_id", "amount", "created"],
+            Entity::User => &USER,
+            Entity::SerialCode => &SERIAL_CODE,
+            Entity::Flux => &FLUX,
+        }
+    }
+
+    /// Returns the names of the [`Entity::fields`].
+    pub fn field_names(self) -> &'static [&'static str] {
+        const USER_NAMES: [&str; USER.len()] = names(&USER);
+        const SERIAL_CODE_NAMES: [&str; SERIAL_CODE.len()] = names(&SERIAL_CODE);
+        const FLUX_NAMES: [&str; FLUX.len()] = names(&FLUX);
+        match self {
+            Entity::User => &USER_NAMES,
+            Entity::SerialCode => &SERIAL_CODE_NAMES,
+            Entity::Flux => &FLUX_NAMES,
         }
     }
 
     /// Returns how many of the fields each captured table has. The configuration may leave out the later ones.
     pub fn required_fields(self) -> usize {
-        match self {
-            Entity::User | Entity::Flux => 2,
-            Entity::SerialCode => self.fields().len(),
-        }
+        self.fields().iter().take_while(|field| field.is_required).count()
+    }
+
+    /// Returns whether a row has codes, by which lookups find it and caches keep it.
+    pub fn has_codes(self) -> bool {
+        self == Entity::SerialCode
+    }
+
+    /// Returns whether the identifier of a row names its table. Rows of other entities follow a sharding rule, if any.
+    pub fn is_placed_by_identifier(self) -> bool {
+        self == Entity::Flux
+    }
+
+    /// Returns whether a retention rule may drop source tables while their derived rows stand.
+    pub fn may_retire(self) -> bool {
+        self == Entity::Flux
     }
 
     pub fn name(self) -> &'static str {
@@ -122,6 +135,76 @@ impl Entity {
             Entity::Flux => "flux",
         }
     }
+}
+
+/// A captured field of an entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Field {
+    pub name: &'static str,
+    pub kind: FieldKind,
+    /// The type of a usual column of the field, in SQL.
+    pub column_type: &'static str,
+    /// Whether each captured table has the field. The configuration may leave out the others.
+    pub is_required: bool,
+}
+
+/// The values of a field. Every kind of field may also be text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FieldKind {
+    /// An integer, or text without a further form.
+    Code,
+    Text,
+    /// A day, with or without a time.
+    Date,
+    /// A number with decimal places, or an integer.
+    Decimal,
+    /// A day with a time.
+    DateTime,
+}
+
+impl Field {
+    const fn required(name: &'static str, kind: FieldKind, column_type: &'static str) -> Self {
+        Self { name, kind, column_type, is_required: true }
+    }
+
+    const fn optional(name: &'static str, kind: FieldKind, column_type: &'static str) -> Self {
+        Self { name, kind, column_type, is_required: false }
+    }
+}
+
+const USER: [Field; 4] = [
+    Field::required("user_id", FieldKind::Code, "BIGINT UNSIGNED"),
+    Field::required("birthday", FieldKind::Date, "DATE"),
+    Field::optional("lunar_birthday", FieldKind::Text, "VARCHAR(8)"),
+    Field::optional("birthday_type", FieldKind::Text, "VARCHAR(8)"),
+];
+const SERIAL_CODE: [Field; 10] = [
+    Field::required("uuid", FieldKind::Code, "BIGINT UNSIGNED"),
+    Field::required("imei1", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("imei2", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("meid", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("box_no", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("item_code", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("first_agent_code", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("warehouse_code", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("account_id", FieldKind::Code, "VARCHAR(255)"),
+    Field::required("sku_code", FieldKind::Code, "VARCHAR(255)"),
+];
+const FLUX: [Field; 4] = [
+    Field::required("id", FieldKind::Text, "CHAR(31) CHARACTER SET ascii"),
+    Field::required("parent_id", FieldKind::Text, "CHAR(31) CHARACTER SET ascii"),
+    Field::optional("amount", FieldKind::Decimal, "DECIMAL(20, 4)"),
+    Field::optional("created", FieldKind::DateTime, "DATETIME(3)"),
+];
+
+const fn names<const N: usize>(fields: &[Field; N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut index = 0;
+    while index < N {
+        names[index] = fields[index].name;
+        index += 1;
+    }
+    names
 }
 
 /// One physical source table and the shard id under which its rows claim derived rows.
@@ -225,9 +308,9 @@ mod tests {
     /// Rows and headers of stored messages count the fields from the first one on, so their order never changes.
     #[test]
     fn the_fields_of_stored_messages_keep_their_places() {
-        assert_eq!(Entity::User.fields(), ["user_id", "birthday", "lunar_birthday", "birthday_type"]);
+        assert_eq!(Entity::User.field_names(), ["user_id", "birthday", "lunar_birthday", "birthday_type"]);
         assert_eq!(Entity::User.required_fields(), 2);
-        assert_eq!(Entity::Flux.fields(), ["id", "parent_id", "amount", "created"]);
+        assert_eq!(Entity::Flux.field_names(), ["id", "parent_id", "amount", "created"]);
         assert_eq!(Entity::Flux.required_fields(), 2);
         for entity in Entity::ALL {
             assert!((1..=entity.fields().len()).contains(&entity.required_fields()), "{entity:?}");

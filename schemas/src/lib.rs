@@ -52,11 +52,11 @@
 //! - **dead letter**: a document that an index refuses, or a coupon that could not be granted; work goes on.
 //! - **operation**: one change that a person has a command or the page make; two rows say who, when and what.
 //! - **lease**: the right to work on a task, for some seconds.
-//! - **programme**: one kind of birthday coupon, with its time zone, its calendars and its rules.
+//! - **programme**: one kind of birthday coupon, with time zone, calendars and rules.
 //! - **occurrence**: the calendar year of a coupon, such as `solar:2027`.
 //! - **cohort, wave**: the members that celebrate a day, as frozen; one of its three freezes: midnight, noon, catch-up.
 //! - **ledger**: the permanent rows (user, programme, occurrence) that decide who gets a coupon.
-//! - **attempt**: one taking of a ledger row by a granter; its number is used once.
+//! - **attempt**: a task's run between pauses; or one taking of a ledger row, by a number used once.
 
 pub mod beginning;
 pub mod birthday;

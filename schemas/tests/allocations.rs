@@ -41,8 +41,8 @@ fn allocations(work: impl FnOnce()) -> u64 {
 }
 
 const EXAMPLE: &str = "2016060611031103099052400029904";
-/// Each breaks another rule: length, a character, bytes that are no text, date, version, region, system, level, side and
-/// month.
+/// Each breaks another rule: length, a character, bytes that are no text, date, version, region, system, level, side
+/// and month.
 const WRONG: [&[u8]; 11] = [
     b"",
     b"201606061103110309905240002990",

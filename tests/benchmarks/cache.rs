@@ -204,7 +204,7 @@ impl CacheBench {
         let meter = Meter::start(&pids(site));
         let runs = workers.iter_mut().map(async |(target, redis)| {
             loop {
-                let next = steps.lock().expect("nobody panics").next();
+                let next = steps.lock().expect("no task panics").next();
                 let Some(codes) = next else { break };
                 self.fill_by_hand(target, redis, &finish, codes).await;
             }

@@ -59,11 +59,11 @@ struct Outside {
 
 impl Register for Outside {
     async fn read(&self) -> Result<Unique, Fault> {
-        Ok(*self.register.lock().expect("nobody panics with it"))
+        Ok(*self.register.lock().expect("no task panics with it"))
     }
 
     async fn swap(&self, expected: Unique, token: Unique) -> Result<bool, Fault> {
-        let mut register = self.register.lock().expect("nobody panics with it");
+        let mut register = self.register.lock().expect("no task panics with it");
         let is_expected = *register == expected;
         if is_expected {
             *register = token;
@@ -80,7 +80,7 @@ impl Clock for Outside {
 
 impl Uniques for Outside {
     fn fresh(&self) -> Unique {
-        let mut serial = self.serial.lock().expect("nobody panics with it");
+        let mut serial = self.serial.lock().expect("no task panics with it");
         *serial += 1;
         Unique(*serial)
     }

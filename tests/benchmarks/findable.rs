@@ -61,7 +61,7 @@ async fn run(
     changes_a_second: u64,
 ) -> Latencies {
     let (committed, looked_for) = mpsc::unbounded_channel();
-    let lookers = tokio::spawn(look(site.installation.configuration.http_port, looked_for));
+    let lookers = tokio::spawn(find_each(site.installation.configuration.http_port, looked_for));
     let endpoint = Endpoint::admin(site.installation.stack(), SOURCE).expect("a server of the stack");
     let statement: Statement = Arc::new(|number| change(number).1);
     let servers = [TARGET, REDIS, "nats", SOURCE].map(|server| site.pid(server));
@@ -97,7 +97,7 @@ fn device(number: u64) -> Device {
 }
 
 /// Looks the sample up; returns the time at which each change was first found.
-async fn look(port: u16, mut committed: mpsc::UnboundedReceiver<Committed>) -> HashMap<u64, Instant> {
+async fn find_each(port: u16, mut committed: mpsc::UnboundedReceiver<Committed>) -> HashMap<u64, Instant> {
     let mut lookers = JoinSet::new();
     let mut queues = Vec::new();
     for _ in 0..LOOKERS {

@@ -29,7 +29,7 @@ const PARTITIONS: u64 = 100;
 /// The accounts of the counters, as the documents have them.
 const GRANTS: &str = include_str!("../../deploy/grants/mariadb-flux-sequence.sql");
 
-/// What is asked for.
+/// The kind of number that a client asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Uuids,

@@ -25,7 +25,7 @@ use crate::site::{Site, TOKEN};
 const FIGURE: &str = "scraped, 20 pages open";
 const PAGES: u32 = 20;
 const SCRAPE_EVERY: Duration = Duration::from_secs(1);
-/// What each page asks for beside its stream, and how often, as `history.js` and `series.js` do.
+/// Requests of each page beside its stream, and their intervals, as `history.js` and `series.js` have them.
 const QUESTIONS: [(&str, Duration); 2] =
     [("/v1/reconciliations", Duration::from_secs(10)), ("/v1/series", Duration::from_secs(60))];
 /// Most CPU time of a change, over the time without scraper and pages.

@@ -34,7 +34,7 @@ const WRITERS: u64 = 5;
 const FIRST_USER: u64 = 3_000_000_000_000;
 /// Number of the first user that is made in the altered table, and deleted, while the tools run.
 const FIRST_MADE: u64 = 2_500_000_000_000;
-/// Of so many users of the altered table, one may change.
+/// Users of the altered table for each one that may change.
 const TOUCHED_SHARE: u64 = 10;
 const DATABASE: &str = "user_00";
 /// Rows that are written at once.

@@ -189,7 +189,7 @@ pub fn shard(number: u32) -> TableIdentity<'static> {
 
 /// A device with only these captured fields.
 pub fn device(uuid: u64, fields: &[(&str, &[u8])]) -> Row<'static> {
-    let names = Entity::SerialCode.fields();
+    let names = Entity::SerialCode.field_names();
     let mut row = vec![Value::Null; names.len()];
     row[0] = Value::UInt(uuid);
     for (name, value) in fields {

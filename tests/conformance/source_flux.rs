@@ -28,7 +28,7 @@ fn source(database: &Database) -> MysqlSource {
     let entity = |table: &str| EntityConfig {
         entity: Entity::Flux,
         tables: TablePattern::parse(&format!("{}{{db}}.{table}", database.prefix)).unwrap(),
-        columns: Entity::Flux.fields().iter().map(|field| ColumnNames::from(*field)).collect(),
+        columns: Entity::Flux.field_names().iter().map(|field| ColumnNames::from(*field)).collect(),
         level: Some(Level::Atom),
         ..database.entity()
     };

@@ -42,7 +42,7 @@ fn source_with(database: &Database, entity: Entity, fields: usize) -> MysqlSourc
     let entity = EntityConfig {
         entity,
         tables: TablePattern::parse(&format!("{}{{db}}.t{{table}}", database.prefix)).unwrap(),
-        columns: entity.fields()[..fields].iter().map(|field| ColumnNames::from(*field)).collect(),
+        columns: entity.field_names()[..fields].iter().map(|field| ColumnNames::from(*field)).collect(),
         level: None,
         rule: None,
         sharding_column: None,

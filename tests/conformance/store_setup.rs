@@ -93,7 +93,14 @@ async fn a_table_that_vanished_is_made_again_only_while_nothing_was_applied() {
     site.sql(format!("DROP TABLE {}", site.table(0, "0101"))).await;
     let remedy = assert_one(&faults(&site).await, Code::TargetTableMissing, "birthday_0101");
     assert!(remedy.contains("restore"), "{remedy}");
+    assert!(remedy.contains("setup --refill birthday"), "{remedy}");
     assert_eq!(site.target("target-a").setup().await.unwrap_err().code(), Code::TargetTableMissing);
+    let target = site.target("target-a");
+    assert_eq!(target.gone_tables("other").await.unwrap(), Vec::<String>::new());
+    assert_eq!(target.refill("other").await.unwrap_err().code(), Code::TargetTableMissing);
+    assert_eq!(target.gone_tables("birthday").await.unwrap(), [site.table(0, "0101")]);
+    assert_eq!(target.refill("birthday").await.unwrap().tables, 1);
+    assert!(faults(&site).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -75,7 +75,7 @@ impl Life {
     }
 
     pub fn world(&self) -> std::sync::MutexGuard<'_, World> {
-        self.world.lock().expect("nobody panics with it")
+        self.world.lock().expect("no task panics with it")
     }
 
     /// Whether there is no fault so far and `holds` is true.
@@ -340,7 +340,7 @@ impl Life {
 
     /// Breaks something, by chance.
     fn trouble(&mut self, chance: f64) {
-        let mut world = self.world.lock().expect("nobody panics with it");
+        let mut world = self.world.lock().expect("no task panics with it");
         match chance {
             x if x < 0.939 && !self.actors.is_empty() => {
                 let index = world.random.random_range(0..self.actors.len());

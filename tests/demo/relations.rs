@@ -158,7 +158,7 @@ async fn each_kind_of_difference_in_the_relation_index_is_named() {
     bench.check(&moved, &back, Differences { wrong_table: 1, ..none }, (&name, other)).await;
     bench.check(&put(other), &remove(other), Differences { duplicate: 1, ..none }, (&name, other)).await;
 
-    // A row that remains of a shard which the document has left, and one of a document that nobody has.
+    // A row that remains of a shard which the document has left, and one of a document that no source has.
     let left = format!("INSERT INTO {table} SELECT id, 77, lsn, parent_id, amount, created FROM {spare}");
     let repair = format!("DELETE FROM {table} WHERE shard_id = 77");
     bench.check(&left, &repair, Differences { duplicate: 1, ..none }, here).await;

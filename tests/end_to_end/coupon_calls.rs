@@ -14,7 +14,7 @@ use crate::coupons::CouponDay;
 /// A day that is frozen up to noon, whose granters send a request for each user, and its lanes.
 async fn frozen_day() -> (CouponDay, Daemon) {
     let mut day = CouponDay::begin(STANDARD.turn().await, &Plan::small(), "").await;
-    day.call_for_each_user();
+    day.set_system("batch = false\n");
     let lanes = day.installation.run_with(&["--role", "reader", "--role", "projector"], &[]);
     day.installation.drained().await;
     day.use_another_http_port();

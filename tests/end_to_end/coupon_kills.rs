@@ -134,7 +134,7 @@ async fn granter_killed_before_columns(day: &CouponDay) {
 /// A restored ledger is refused until a statement is taken in to its end, and the command may be repeated.
 async fn statement(day: &CouponDay) {
     day.restore_ledger().await;
-    // The copy is from before the first issue, so nobody knows for what time to ask.
+    // The copy is from before the first issue, so no process knows for what time to ask.
     let asked = day.dispatch(&["take-in"]).await;
     assert!(asked.exit_code == 1 && asked.stderr.contains("coupon-ledger-restored"), "{asked:?}");
     let page = day.write_statement().await;

@@ -83,9 +83,9 @@ impl CouponDay {
         self.installation.write_configuration_text(&(with_token + &coupons));
     }
 
-    /// Has granters send a request for each user.
-    pub fn call_for_each_user(&mut self) {
-        self.of_system = "batch = false\n";
+    /// Writes further settings of the coupon system.
+    pub fn set_system(&mut self, settings: &'static str) {
+        self.of_system = settings;
         self.write_configuration();
     }
 
@@ -192,17 +192,18 @@ impl CouponDay {
         page.to_str().unwrap().to_owned()
     }
 
-    /// Puts the copy in the place of the ledger.
+    /// Puts the copy in the place of the ledger, which other processes see as a whole before and after that.
     pub async fn restore_ledger(&self) {
         let tables = self.ledger_tables().await;
-        let restore = tables.iter().map(|table| {
-            format!(
-                "DELETE FROM anabranch_coupons.{table}; \
-                 INSERT INTO anabranch_coupons.{table} SELECT * FROM ledger_copy.{table}"
-            )
-        });
-        let sql: Vec<String> = restore.collect();
-        self.installation.execute(self.target(), sql.join(";")).await;
+        let lock = |table: &String| format!("anabranch_coupons.{table} WRITE, ledger_copy.{table} READ");
+        let restore = |table: &String| {
+            let ledger = format!("anabranch_coupons.{table}");
+            format!("DELETE FROM {ledger}; INSERT INTO {ledger} SELECT * FROM ledger_copy.{table}")
+        };
+        let locks: Vec<String> = tables.iter().map(lock).collect();
+        let sql: Vec<String> = tables.iter().map(restore).collect();
+        let sql = format!("LOCK TABLES {}; {}; UNLOCK TABLES", locks.join(", "), sql.join("; "));
+        self.installation.execute(self.target(), sql).await;
     }
 
     pub fn client(&self) -> WitnessClient {

@@ -230,7 +230,7 @@ async fn tables_with_names_of_html_stay_text_and_leases_charts_and_a_trace_are_s
     expect_only_text(&page).await;
 }
 
-/// Follows a user, then a user that nobody has, and closes the answer, which forgets the key.
+/// Follows a user, then a user that no source has, and closes the answer, which forgets the key.
 async fn follow_a_key(page: &Page, table: &str) {
     page.browser.type_into("#trace-key", &USER.to_string()).await.unwrap();
     page.browser.click("#trace-form button").await.unwrap();

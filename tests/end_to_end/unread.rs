@@ -104,6 +104,20 @@ pub async fn read_again(turn: Turn<'static>) {
         metrics.lines().any(|line| line.starts_with("anabranch_refresh_rereads{") && line.ends_with(" 1"))
     };
     until("a lane says that it owes a table", async || waits(&daemon.metrics().await)).await;
+    let is_named = |lane: &serde_json::Value| {
+        let owed = &lane["owed"][0];
+        lane["owed_tables"] == 1 && owed["table"] == TABLE && owed["code"] == "source-column-missing"
+    };
+    daemon.until_view("lanes", ("source", "source-a"), is_named).await;
+    let shown = installation.command(&["status"]).await.stdout;
+    assert!(
+        shown.contains(
+            "1 table waits to be read again; derived rows stand until then\n  [source-column-missing]"
+        ),
+        "{shown}"
+    );
+    let traced = installation.command(&["trace", "30"]).await.stdout;
+    assert!(traced.contains(&format!("is to read {TABLE} again")), "{traced}");
     installation.execute("source-a", format!("ALTER TABLE {TABLE} RENAME COLUMN born TO birthday")).await;
     until_derived(&installation, 30).await;
     installation.expect_equal().await;

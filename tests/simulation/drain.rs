@@ -10,10 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather};
+use anabranch_pipeline::composition::{CacheParts, drain_all};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audited, CACHED_CLAIMS_MAX, CacheAudit, CacheState, Drain, EntryDrift, Origin, QueryBounds, Reader,
-    decode, drain, encode,
+    Audited, CACHED_CLAIMS_MAX, CacheAudit, CacheState, EntryDrift, Origin, QueryBounds, Reader, decode,
+    encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
 use anabranch_pipeline::records::{DeviceClaim, TimeToLive};
@@ -87,9 +88,10 @@ impl Stage {
             let never = CancellationToken::new();
             loop {
                 let Stage { cache, mapping, .. } = &stage;
-                let work = Drain { cache, outbox: mapping, mapping, time_to_live: TIME };
-                // Starts again after each end, as the supervisor does.
-                let _ended = drain(work, |_| (), &never).await;
+                let outboxes = std::slice::from_ref(mapping);
+                let parts = CacheParts { cache, outboxes, mapping, time_to_live: TIME };
+                // Starts again after each end, as the supervisor does. No lease keeps two drains from one cache here.
+                let _ended = drain_all(&parts, || (), &never).await;
                 sleep(RETRY_PAUSE).await;
             }
         };

@@ -1,4 +1,5 @@
-//! A doc comment names its subject, as it stands alone in rustdoc, beside a name and in a hover.
+//! A doc comment names its subject, as it stands alone in rustdoc, beside a name and in a hover. The product's comments
+//! call programs and persons by what they are.
 
 use syn::visit::{self, Visit};
 
@@ -6,10 +7,21 @@ use crate::Fault;
 use crate::tree::Source;
 
 /// Words that begin half a sentence, whose other half is the name below.
-const HALVES: [&str; 7] = ["And", "But", "Nor", "Of", "Or", "That", "Whose"];
+const HALVES: [&str; 9] = ["And", "But", "Nor", "Of", "Or", "That", "What", "Which", "Whose"];
+/// Words for anybody, with which a comment hides the reader, lane, client or operator that it means.
+const PERSONS: [&str; 8] =
+    ["anybody", "anyone", "everybody", "everyone", "nobody", "somebody", "someone", "whoever"];
+/// Folders whose comments speak of the product; users of tests are persons.
+const PRODUCT: [&str; 3] = ["connectors/", "pipeline/", "schemas/"];
 
-/// Doc comments whose first line is not the beginning of a sentence.
+/// Doc comments whose first line is not the beginning of a sentence, and comments of the product that name no one.
 pub fn faults(source: &Source) -> Vec<Fault> {
+    let mut faults = halves(source);
+    faults.extend(persons(source));
+    faults
+}
+
+fn halves(source: &Source) -> Vec<Fault> {
     let fault = |(line, first): (usize, String)| {
         let is_small = first.starts_with(|letter: char| letter.is_ascii_lowercase());
         let word = first.split_whitespace().next().unwrap_or_default();
@@ -22,6 +34,24 @@ pub fn faults(source: &Source) -> Vec<Fault> {
         })
     };
     beginnings(source).into_iter().filter_map(fault).collect()
+}
+
+fn persons(source: &Source) -> Vec<Fault> {
+    if !PRODUCT.iter().any(|folder| source.path().starts_with(folder)) {
+        return Vec::new();
+    }
+    let fault = |(line, text): (usize, &str)| {
+        let comment = text.trim_start().strip_prefix("//")?;
+        let mut words = comment.split(|letter: char| !letter.is_ascii_alphanumeric());
+        let word = words.find(|word| PERSONS.contains(&&*word.to_ascii_lowercase()))?;
+        Some(Fault {
+            path: source.path().to_owned(),
+            line,
+            what: format!("the comment speaks of `{word}`"),
+            remedy: "Name the program or the person: a reader, no request, an operator.",
+        })
+    };
+    (1..).zip(source.text.text.lines()).filter_map(fault).collect()
 }
 
 /// Line and text of the first line of each doc comment of an item, field or variant.
@@ -69,10 +99,23 @@ mod tests {
     }
 
     #[test]
+    fn a_person_for_a_program_is_told_in_the_product_only() {
+        let text = "// Whoever asks.\n/// Nobody.\nstruct A;\n// No body.\nfn nobody() {}\n";
+        let lines = |path| -> Vec<usize> {
+            faults(&sample(path, text)).into_iter().map(|fault| fault.line).collect()
+        };
+        assert_eq!(lines("pipeline/src/a.rs"), [1, 2]);
+        assert!(lines("tests/conformance/a.rs").is_empty());
+    }
+
+    #[test]
     fn half_a_sentence_is_told_in_the_first_line_only() {
-        let text = "/// Of epochs.\nstruct A {\n  /// Rows\n  /// Of the lane.\n  rows: u64,\n}\n";
-        let found_faults: Vec<_> =
-            faults(&sample("a.rs", text)).into_iter().map(|fault| fault.line).collect();
-        assert_eq!(found_faults, [1]);
+        for half in ["Of epochs", "What it has", "Which user"] {
+            let text =
+                format!("/// {half}.\nstruct A {{\n  /// Rows\n  /// Of the lane.\n  rows: u64,\n}}\n");
+            let found_faults: Vec<_> =
+                faults(&sample("a.rs", &text)).into_iter().map(|fault| fault.line).collect();
+            assert_eq!(found_faults, [1], "{half}");
+        }
     }
 }

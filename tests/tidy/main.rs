@@ -13,6 +13,7 @@ mod lengths;
 mod metrics;
 mod modules;
 mod names;
+mod runbook;
 mod sizes;
 mod tree;
 mod words;
@@ -55,6 +56,7 @@ fn the_tree_keeps_every_rule() {
     faults.extend(circles::faults(&sources, circles::KNOWN));
     faults.extend(names::faults(&sources, &documents));
     faults.extend(glossary::faults(&sources, &documents));
+    faults.extend(runbook::faults(&documents));
     let found_faults: Vec<String> = faults.iter().map(ToString::to_string).collect();
     assert!(found_faults.is_empty(), "{} faults:\n{}", found_faults.len(), found_faults.join("\n"));
 }

@@ -32,6 +32,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("sight", "snapshot view"),
     ("sky", "weather"),
     ("keeping", "store kind"),
+    ("vacant", "free; `or_insert_with` is the free entry of a map"),
 ];
 const REMEDY: &str = "Name it by the word of the glossary.";
 /// Words of an identifier from which on it is a sentence, as the names of tests are.

@@ -52,16 +52,16 @@ impl Event {
         // A description always has one; events of a compressed transaction never do.
         let has_checksum =
             is_checksummed && algorithm.is_some_and(|number| is_description || number != CHECKSUM_OFF);
-        let behind = usize::from(has_algorithm) * BinlogEventFooter::BINLOG_CHECKSUM_ALG_DESC_LEN
+        let after = usize::from(has_algorithm) * BinlogEventFooter::BINLOG_CHECKSUM_ALG_DESC_LEN
             + usize::from(has_checksum) * CHECKSUM_BYTES;
-        if data.len() < behind {
+        if data.len() < after {
             return Err(invalid("an event is shorter than its checksum"));
         }
         let event = Self {
             description: Arc::clone(description),
             header,
             footer,
-            data_end: size - behind,
+            data_end: size - after,
             has_checksum,
             bytes: bytes.into(),
         };
@@ -94,8 +94,8 @@ impl Event {
 
     /// The CRC-32 that the event must have.
     pub fn computed_checksum(&self) -> u32 {
-        let behind = if self.has_checksum { CHECKSUM_BYTES } else { 0 };
-        let covered = &self.bytes[..self.bytes.len() - behind];
+        let after = if self.has_checksum { CHECKSUM_BYTES } else { 0 };
+        let covered = &self.bytes[..self.bytes.len() - after];
         if self.header.event_type_raw() != FORMAT_DESCRIPTION {
             return crc32fast::hash(covered);
         }

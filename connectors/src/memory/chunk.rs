@@ -90,11 +90,11 @@ impl RowSource for MemorySource {
         visit: &mut (dyn FnMut(&[Value<'_>]) + Send),
     ) -> Result<Option<ScanCursor>, Fault> {
         let chunk = self.chunk(table, after, rows, FIRST_EPOCH).await?;
-        let breaks_behind = self.weather.strikes_in(BROKEN).then_some(chunk.rows / 2);
+        let breaks_after = self.weather.strikes_in(BROKEN).then_some(chunk.rows / 2);
         let mut changes = codec::decode(&chunk.payload).expect("it was just encoded");
         let mut visited = 0;
         while let Some(change) = changes.next().expect("it was just encoded") {
-            if breaks_behind == Some(visited) {
+            if breaks_after == Some(visited) {
                 return Err(lock(&self.state).primary.fault(Code::SourceUnreachable, "the connection broke"));
             }
             let (_, after) = change.action.images().expect("rows are inserts");
@@ -241,7 +241,7 @@ fn meaning(
     Comparison { column, operator, value }: &Comparison,
 ) -> Result<impl Fn(&Row<'static>) -> bool, Fault> {
     let refused = |code, found: String| Fault::new(code, format!("table {}", table.table), found);
-    let field = table.entity.fields().iter().position(|field| field == column);
+    let field = table.entity.field_names().iter().position(|field| field == column);
     let missing = || refused(Code::SourceColumnMissing, format!("it has no column {column}"));
     let field = field.ok_or_else(missing)?;
     let wrong = || {

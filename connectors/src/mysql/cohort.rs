@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_coupons::ports::CohortRow;
-use anabranch_pipeline::config::{BirthdayTables, Config, ProjectionKind, TargetStore};
+use anabranch_pipeline::config::{BirthdayTables, Config, TargetStore};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::retry::again;
 use anabranch_schemas::celebration::{Birthday, Calendar, Occurrence};
@@ -94,7 +94,7 @@ impl MysqlCohort {
             let known = config.projections.iter().find(|projection| projection.name == *name);
             let projection =
                 known.ok_or_else(|| refused("it does not exist").needs("a birthday projection"))?;
-            let ProjectionKind::Birthday(tables) = &projection.kind else {
+            let Some(tables) = projection.kind.birthday() else {
                 return Err(
                     refused("it is not a birthday projection").needs("a projection of kind `birthday`")
                 );

@@ -1,7 +1,7 @@
 //! A bounded number of connections to a server, for queries that come at any time.
 //!
-//! The address of a server may lead to another one, as after a switch-over. A pool follows it in two ways. After an error
-//! that says that the server has lost its role, all of its connections end. Each other connection ends after
+//! The address of a server may lead to another one, as after a switch-over. A pool follows it in two ways. After an
+//! error that says that the server has lost its role, all of its connections end. Each other connection ends after
 //! [`LIFE_MAX`]: a query that only reads gets no error from the old server, and would read its old rows for ever.
 
 use std::path::Path;

@@ -171,9 +171,9 @@ impl Sequence for MysqlSequence {
             let row = sets.into_iter().flatten().next().ok_or_else(|| self.odd("a lease"))?;
             let mut cells = Cells::of(row);
             let found = (cells.parsed::<i64>(), cells.parsed::<u32>());
-            let (Some(changed), Some(behind)) = found else { return Err(self.odd("a lease")) };
+            let (Some(changed), Some(end)) = found else { return Err(self.odd("a lease")) };
             if changed == 1 {
-                return Ok(Ok(request.leased_at(behind - 1)));
+                return Ok(Ok(request.leased_at(end - 1)));
             }
             if let Some(refusal) = self.refusal(request, name).await? {
                 return Ok(Err(refusal));

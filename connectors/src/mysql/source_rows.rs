@@ -149,7 +149,7 @@ impl MysqlSourceRows {
     }
 
     /// Lists the tables again where one of these shards is unknown: all sources at once. It ends when the shards are
-    /// known, so nobody waits for a source that has none of the tables.
+    /// known, so no query waits for a source that has none of the tables.
     async fn list_for(&self, wanted: &BTreeMap<ShardId, BTreeSet<u64>>) {
         let are_known = || {
             let listed: Vec<_> = self.sources.iter().map(ListedSource::tables).collect();

@@ -117,7 +117,7 @@ impl Client {
     /// Queries the server's present life.
     pub(super) async fn incarnation(&self) -> Result<String, Fault> {
         let connected = self.connected().await?;
-        let found = self.life_behind(&connected.connection).await;
+        let found = self.life_of(&connected.connection).await;
         match &found {
             Ok(found) if **found == *connected.incarnation => {}
             // Another life, or no answer: the known life of the connection is not valid any more.
@@ -198,7 +198,7 @@ impl Client {
         // Redis takes a connection without a password, and refuses its first command.
         let connecting = async {
             let connection = self.connect().await?;
-            let incarnation = self.life_behind(&connection).await?.into();
+            let incarnation = self.life_of(&connection).await?.into();
             Ok::<_, Fault>(Connected { connection, incarnation })
         };
         let connected = self.account.connect(Code::CacheAccessDenied, &self.subject(), connecting).await?;
@@ -321,7 +321,7 @@ impl Client {
     }
 
     /// Queries the life of the server, or of all primaries of a Cluster.
-    async fn life_behind(&self, connection: &Connection) -> Result<String, Fault> {
+    async fn life_of(&self, connection: &Connection) -> Result<String, Fault> {
         let cluster = match connection {
             Connection::Single(connection) => return self.life(connection.clone()).await,
             Connection::Cluster(cluster) => cluster,

@@ -109,7 +109,18 @@ impl SearchTarget {
     ///
     /// It creates nothing when progress was lost or belongs to another index or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
-        setup::setup(&self.as_setup_account()).await
+        setup::setup(&self.as_setup_account(), None).await
+    }
+
+    /// Returns the indexes of a projection that do not exist although its lanes have written documents.
+    pub async fn gone_indexes(&self, projection: &str) -> Result<Vec<String>, Fault> {
+        setup::gone_indexes(self, projection).await
+    }
+
+    /// Sets up as [`Self::setup`] does, and creates also what [`Self::gone_indexes`] returns. Its lanes must have been
+    /// asked to read all source tables before.
+    pub async fn refill(&self, projection: &str) -> Result<SetupReport, Fault> {
+        setup::setup(&self.as_setup_account(), Some(projection)).await
     }
 
     /// Returns the target with its set-up account, if it has one: that account creates and removes indexes.

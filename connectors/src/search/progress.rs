@@ -6,40 +6,14 @@
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{LaneId, Progress};
-use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use reqwest::StatusCode;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serializer as _};
+use serde_json::Value as Json;
 
 use super::client::Client;
 use super::error::{TypedError, fault as fault_of};
 use super::{SETUP_COMMAND, SearchTarget};
-use crate::progress::{Enrolment, StoredProgress, checksum, refresh_of, refresh_text};
-
-/// A progress document; its fields are those of the index.
-#[derive(Debug, Serialize, Deserialize)]
-struct ProgressDocument {
-    projection: String,
-    source: String,
-    lane: u32,
-    lanes: u32,
-    layout: String,
-    revision: u64,
-    position: u64,
-    highest_position: u64,
-    highest_change: u64,
-    resume_file: String,
-    resume_position: u64,
-    resume_gtid_set: String,
-    server_flavor: String,
-    server_id: String,
-    message_sequence: Option<u64>,
-    message_id: Option<String>,
-    committed_at_us: u64,
-    rows_applied: u64,
-    refresh: Option<String>,
-    checksum: Option<u32>,
-}
+use crate::progress::{Enrolment, StoredProgress, Value, row};
 
 /// A document that was read by its id.
 #[derive(Debug, Deserialize)]
@@ -71,35 +45,24 @@ fn enrolled_id(projection: &str, source: &str) -> String {
     format!("enrolled:{projection}:{source}")
 }
 
+/// Returns the progress document of a lane; its fields are those of the index.
 fn document(lane: &LaneId, lanes: u32, layout: &str, progress: &Progress) -> Vec<u8> {
-    let (message_sequence, message_id) = progress.message.clone().unzip();
-    let document = ProgressDocument {
-        projection: lane.projection.clone(),
-        source: lane.source.clone(),
-        lane: lane.lane,
-        lanes,
-        layout: layout.to_owned(),
-        revision: progress.revision,
-        position: progress.position.as_u64(),
-        highest_position: progress.highest_position.as_u64(),
-        highest_change: progress.highest_change.as_u64(),
-        resume_file: progress.resume.file.clone(),
-        resume_position: progress.resume.position,
-        resume_gtid_set: progress.resume.gtid_set.clone(),
-        server_flavor: progress.server.flavor.clone(),
-        server_id: progress.server.id.clone(),
-        message_sequence,
-        message_id,
-        committed_at_us: progress.committed_at_us,
-        rows_applied: progress.rows,
-        refresh: refresh_text(progress),
-        checksum: Some(checksum(&lane.projection, &lane.source, lane.lane, progress)),
-    };
-    serde_json::to_vec(&document).expect("texts and numbers are always JSON")
+    let mut document = Vec::new();
+    serde_json::Serializer::new(&mut document)
+        .collect_map(row(lane, lanes, layout, progress))
+        .expect("texts and numbers are always JSON");
+    document
 }
 
 fn stored(subject: &str, got: FetchedDocument) -> Result<StoredProgress, Fault> {
-    let unreadable = || {
+    let source = got._source.unwrap_or_default();
+    let cell = |name: &'static str, _: bool| match source.get(name) {
+        None | Some(Json::Null) => Some(Value::Null),
+        Some(Json::Number(number)) => number.as_u64().map(Value::Number),
+        Some(Json::String(text)) => Some(Value::Text(text.into())),
+        Some(_) => None,
+    };
+    StoredProgress::read(cell).map_err(|invalid| {
         Fault::new(
             Code::TargetProgressLost,
             format!("{subject}, progress {}", got._id),
@@ -107,38 +70,7 @@ fn stored(subject: &str, got: FetchedDocument) -> Result<StoredProgress, Fault> 
         )
         .needs("the document as Anabranch wrote it")
         .remedy("restore the index of progress together with the documents")
-    };
-    let source = got._source.unwrap_or_default();
-    let row: ProgressDocument = serde_json::from_value(source).map_err(|_| unreadable())?;
-    let lsn = |value| Lsn::from_u64(value).map_err(|_| unreadable());
-    let reads = refresh_of(row.refresh.as_deref()).map_err(|_| unreadable())?;
-    let progress = Progress {
-        revision: row.revision,
-        position: lsn(row.position)?,
-        highest_position: lsn(row.highest_position)?,
-        highest_change: lsn(row.highest_change)?,
-        resume: ResumePoint {
-            file: row.resume_file,
-            position: row.resume_position,
-            gtid_set: row.resume_gtid_set,
-            ..reads.resume
-        },
-        server: ServerIdentity { flavor: row.server_flavor, id: row.server_id },
-        message: row.message_sequence.zip(row.message_id),
-        committed_at_us: row.committed_at_us,
-        rows: row.rows_applied,
-        ..reads
-    };
-    let expected = checksum(&row.projection, &row.source, row.lane, &progress);
-    Ok(StoredProgress {
-        projection: row.projection,
-        source: row.source,
-        lane: row.lane,
-        lanes: row.lanes,
-        layout: row.layout,
-        progress,
-        // An operator has removed the checksum to confirm that the document is right.
-        is_trusted: row.checksum.is_none_or(|found| found == expected),
+        .caused_by(invalid)
     })
 }
 
@@ -370,6 +302,23 @@ async fn create_document(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Earlier versions wrote these very bytes.
+    #[test]
+    fn a_progress_document_has_the_fields_of_the_row_in_their_order() {
+        let lane = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 1 };
+        let progress = Progress { message: Some((7, "m".into())), rows: 3, ..Progress::default() };
+        let document = document(&lane, 2, "l", &progress);
+        let checksum = 2_614_435_880_u32;
+        let expected = format!(
+            "{{\"projection\":\"p\",\"source\":\"s\",\"lane\":1,\"lanes\":2,\"layout\":\"l\",\"revision\":0,\
+             \"position\":0,\"highest_position\":0,\"highest_change\":0,\"resume_file\":\"\",\"resume_position\":0,\
+             \"resume_gtid_set\":\"\",\"server_flavor\":\"\",\"server_id\":\"\",\"message_sequence\":7,\
+             \"message_id\":\"m\",\"committed_at_us\":0,\"rows_applied\":3,\"refresh\":null,\
+             \"checksum\":{checksum}}}"
+        );
+        assert_eq!(String::from_utf8(document).unwrap(), expected);
+    }
 
     #[test]
     fn a_shard_that_is_away_is_no_missing_index() {

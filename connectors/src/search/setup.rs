@@ -16,7 +16,11 @@ use serde_json::{Map, Value, json};
 use super::client::Client;
 use super::generations::Generations;
 use super::{SETUP_COMMAND, SearchTarget, progress};
-use crate::progress::{Enrolment, START_ANEW};
+use crate::progress::{Enrolment, refill};
+
+/// The way to another mapping: a server cannot change that of an index.
+const OTHER_INDEX: &str = "give the projection another `index`, or delete this one and run `anabranch --config FILE \
+     setup --refill PROJECTION`: its lanes read all tables again";
 
 /// The first Elasticsearch version with every feature in use; every OpenSearch has them.
 const ELASTICSEARCH_MIN: (u32, u32) = (7, 10);
@@ -135,7 +139,7 @@ impl NeededIndex {
             let mut differences = Vec::new();
             compare(&self.body[part], &existing[part], part, &mut differences);
             faults.extend(differences.into_iter().map(|(found, needed)| {
-                Fault::new(Code::TargetTableShape, &subject, found).needs(needed).remedy(START_ANEW)
+                Fault::new(Code::TargetTableShape, &subject, found).needs(needed).remedy(OTHER_INDEX)
             }));
         }
         // One alias never leads to two indexes: a rebuild is moving it at this moment, or an operator must decide.
@@ -190,7 +194,30 @@ fn compare(needed: &Value, found: &Value, path: &str, differences: &mut Vec<(Str
     }
 }
 
-pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
+/// Returns the indexes of a projection that do not exist although lanes have written documents.
+pub(super) async fn gone_indexes(target: &SearchTarget, projection: &str) -> Result<Vec<String>, Fault> {
+    let client = target.client().await?;
+    let [progress_index, _] = NeededIndex::controls(target);
+    if let State::Missing = progress_index.inspect(client, target).await? {
+        return Ok(Vec::new());
+    }
+    let enrolment = progress::read_enrolment(client, target).await?;
+    let mut gone = Vec::new();
+    let is_meant = |name: &str| name == projection && enrolment.has_moved(projection);
+    for assignment in target.0.assignments.iter().filter(|assignment| is_meant(&assignment.name)) {
+        for needed in NeededIndex::of(assignment, generations(client, target, assignment, &enrolment).await?)
+        {
+            if let State::Missing = needed.inspect(client, target).await? {
+                gone.push(needed.index);
+            }
+        }
+    }
+    Ok(gone)
+}
+
+/// Sets the target up. A missing index of the projection `refilled` is created also beside moved progress: its lanes
+/// were asked to read all source tables before.
+pub(super) async fn setup(target: &SearchTarget, refilled: Option<&str>) -> Result<SetupReport, Fault> {
     let client = target.client().await?;
     let mut report = SetupReport::default();
     let mut missing = Vec::new();
@@ -209,7 +236,11 @@ pub(super) async fn setup(target: &SearchTarget) -> Result<SetupReport, Fault> {
         for needed in NeededIndex::of(assignment, generations(client, target, assignment, &enrolment).await?)
         {
             match needed.inspect(client, target).await? {
-                State::Missing if enrolment.has_moved(&assignment.name) => return Err(gone(target, &needed)),
+                State::Missing
+                    if enrolment.has_moved(&assignment.name) && refilled != Some(&*assignment.name) =>
+                {
+                    return Err(gone(target, &assignment.name, &needed));
+                }
                 State::Missing => missing.push(needed),
                 State::Existing { missing_aliases, .. } => {
                     if !enrolment.knows_projection(&assignment.name)
@@ -273,11 +304,11 @@ async fn enrol(client: &Client, target: &SearchTarget, report: &mut SetupReport)
 }
 
 /// Returns the fault of an index that vanished after lanes wrote documents: set-up would create it without them.
-fn gone(target: &SearchTarget, needed: &NeededIndex) -> Fault {
+fn gone(target: &SearchTarget, projection: &str, needed: &NeededIndex) -> Fault {
     let found = "it does not exist, although lanes have written documents before";
     Fault::new(Code::TargetTableMissing, needed.subject(target), found)
         .needs("the index with its documents")
-        .remedy(format!("restore it together with the index of progress, or {START_ANEW}"))
+        .remedy(format!("restore it together with the index of progress, or {}", refill(projection)))
 }
 
 async fn require_empty(client: &Client, target: &SearchTarget, needed: &NeededIndex) -> Result<(), Fault> {
@@ -330,7 +361,7 @@ async fn add_faults(target: &SearchTarget, faults: &mut Vec<Fault>) -> Result<()
         };
         for needed in NeededIndex::of(assignment, generations) {
             match needed.inspect(client, target).await {
-                Ok(State::Missing) if has_moved => faults.push(gone(target, &needed)),
+                Ok(State::Missing) if has_moved => faults.push(gone(target, &assignment.name, &needed)),
                 Ok(State::Missing) => faults.push(needed.missing(target, "it does not exist")),
                 Ok(State::Existing { missing_aliases, faults: differences }) => {
                     let missing =

@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(name = "stack", bin_name = "cargo stack")]
 struct Arguments {
-    /// Which stack; several can run side by side
+    /// Name of the stack; several can run side by side
     #[arg(long, global = true, default_value = "default")]
     instance: String,
     #[command(subcommand)]

@@ -104,8 +104,8 @@ pub(crate) fn is_ready(managed: &ManagedServer) -> bool {
 pub(crate) fn form_cluster(nodes: &[&ManagedServer]) -> Result<()> {
     let deadline = Instant::now() + CLUSTER_TIMEOUT;
     for (index, node) in nodes.iter().enumerate() {
-        let (first, behind) = (index * SLOTS / nodes.len(), (index + 1) * SLOTS / nodes.len());
-        let mut commands = vec![format!("CLUSTER ADDSLOTSRANGE {first} {}", behind - 1)];
+        let (first, end) = (index * SLOTS / nodes.len(), (index + 1) * SLOTS / nodes.len());
+        let mut commands = vec![format!("CLUSTER ADDSLOTSRANGE {first} {}", end - 1)];
         // The first node meets all others; they learn of each other through it.
         let others = if index == 0 { &nodes[1..] } else { &[] };
         commands.extend(others.iter().map(|other| {

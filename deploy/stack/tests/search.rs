@@ -11,7 +11,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// A client that trusts the stack's certificates, or nobody.
+/// A client that trusts the stack's certificates, or none.
 fn client(trusted: Option<&Stack>) -> Client {
     let mut roots = RootCertStore::empty();
     if let Some(stack) = trusted {

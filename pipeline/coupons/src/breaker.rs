@@ -6,6 +6,9 @@
 //! While the breaker is open no worker begins a call. Calls that were under way when it opened prolong a pause only if
 //! the system asks for a longer one.
 //!
+//! After a pause it is half open: workers call again, and no answer has come. It stays half open for some minutes at
+//! most, because a process that has no messages any more makes no call.
+//!
 //! It also decides whose failure an error is. Errors in a row about three users are the system's, and no try counts.
 //! Errors about fewer users are their own, however many there are: so the last user of a day whose calls
 //! always fail becomes a dead letter.
@@ -23,6 +26,10 @@ const USERS_MAX: usize = 3;
 /// The first pause; each further one is twice as long, up to the last.
 const PAUSE_FIRST: SignedDuration = SignedDuration::from_secs(60);
 const PAUSE_LAST: SignedDuration = SignedDuration::from_mins(15);
+/// Time after a pause within which a call ends if there are messages: the longest timeout of a call (five minutes), and
+/// the times after which tasks are tried and messages come again. The first pause and this time together are shorter
+/// than the 15 minutes of `AnabranchCouponSystemAway`, so one failure before a quiet time wakes no person.
+const HALF_OPEN_MAX: SignedDuration = SignedDuration::from_mins(8);
 
 /// The state that decides whether workers may call the coupon system.
 #[derive(Debug, Default)]
@@ -36,6 +43,8 @@ struct State {
     /// Users with errors since the last answer about a user, up to [`USERS_MAX`].
     users: BTreeSet<u64>,
     pauses: u32,
+    /// Whether a pause began since the last answer about a user.
+    is_unanswered: bool,
     /// End of the last pause for which the system named no time.
     own_until: Option<Timestamp>,
     /// End of the pause that the system asked for.
@@ -46,6 +55,13 @@ impl Breaker {
     /// Returns whether calls have to wait.
     pub fn is_open(&self, now: Timestamp) -> bool {
         self.state().open_until().is_some_and(|until| now < until)
+    }
+
+    /// Returns whether it is open or half open.
+    pub fn is_away(&self, now: Timestamp) -> bool {
+        let state = self.state();
+        let grace = if state.is_unanswered { HALF_OPEN_MAX } else { SignedDuration::ZERO };
+        state.open_until().is_some_and(|until| now < until + grace)
     }
 
     /// Returns how long calls have to wait; `None` while they need not.
@@ -93,6 +109,7 @@ impl State {
     }
 
     fn pause(&mut self, now: Timestamp, asked: Option<SignedDuration>) {
+        self.is_unanswered = true;
         if let Some(asked) = asked {
             self.asked_until = self.asked_until.max(Some(now + asked));
             return;
@@ -130,6 +147,35 @@ mod tests {
         let (breaker, now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
         assert_eq!([(); 3].map(|()| breaker.failed(now, [])), [false; 3]);
         assert!(breaker.is_open(now));
+    }
+
+    #[test]
+    fn it_is_half_open_after_a_pause_until_a_user_is_answered() {
+        let (breaker, mut now) = (Breaker::default(), Timestamp::UNIX_EPOCH);
+        assert!(!breaker.is_away(now));
+        // The timeout of a call may be five minutes.
+        for pause in [1, 2, 4, 8, 15, 15].map(SignedDuration::from_mins) {
+            breaker.paused(now, None);
+            now += pause + SignedDuration::from_mins(5);
+            assert!(!breaker.is_open(now) && breaker.is_away(now), "after {pause}");
+        }
+        breaker.answered();
+        assert!(!breaker.is_away(now));
+        let asked = SignedDuration::from_mins(5);
+        breaker.paused(now, Some(asked.unsigned_abs()));
+        breaker.answered();
+        assert!(breaker.is_away(now) && !breaker.is_away(now + asked), "the pause that it asked for goes on");
+    }
+
+    #[test]
+    fn it_stays_half_open_without_a_call_for_less_time_than_the_alert_waits() {
+        let now = Timestamp::UNIX_EPOCH;
+        let alert = now + SignedDuration::from_mins(15);
+        for asked in [None, Some(Duration::from_secs(300))] {
+            let breaker = Breaker::default();
+            breaker.paused(now, asked);
+            assert!(breaker.is_away(now + HALF_OPEN_MAX) && !breaker.is_away(alert), "{asked:?}");
+        }
     }
 
     #[test]

@@ -203,7 +203,7 @@ impl LedgerRow {
         self.state == RowState::Refused(Reason::SourceUnreadable)
     }
 
-    /// Returns whether a person sent the row again, and nobody has decided about it since.
+    /// Returns whether a person sent the row again, and no granter has decided about it since.
     pub fn is_sent_again(&self) -> bool {
         self.by_hand && (self.is_held() || self.state == RowState::Refused(Reason::OtherDay))
     }

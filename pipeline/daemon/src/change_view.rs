@@ -87,7 +87,7 @@ fn action_name(action: &Action<'_>) -> &'static str {
 
 /// Returns a row by the entity's field names. Values of a newer build without a name here are called `field_7`.
 fn row(entity: Entity, values: &[Value<'_>]) -> Json {
-    let names = entity.fields();
+    let names = entity.field_names();
     let named = values.iter().enumerate().map(|(index, value)| {
         let name = names.get(index).map_or_else(|| format!("field_{index}"), |name| (*name).to_owned());
         (name, value_json(value))

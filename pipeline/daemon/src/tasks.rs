@@ -1,22 +1,20 @@
 //! The daemon's tasks: readers, lanes, drains of caches, sweeps of tombstones and the mint of uuids.
 //!
-//! `composition` in the pipeline puts readers and lanes together; here they also obey pauses, and yield to processes
-//! that have less to do. Each failure ends an attempt, and the supervisor decides whether it makes another one.
+//! `composition` in the pipeline puts readers, lanes and drains together; here readers and lanes also obey pauses, and
+//! yield to processes that have less to do. Each failure ends an attempt, and the supervisor decides whether it makes another one.
 
 use std::pin::pin;
 use std::time::Duration;
 
-use anabranch_pipeline::composition;
+use anabranch_pipeline::composition::{self, CacheParts};
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::{self, Mint};
-use anabranch_pipeline::lookup::{self, Drain};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{Leases, Registers};
 use anabranch_pipeline::records::LaneId;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, running_under, under_lease};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, acquired, running_under, under_lease};
 use anabranch_schemas::lsn::Lsn;
-use futures::future::try_join_all;
 use metrics::counter;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -131,29 +129,20 @@ pub fn spawn_cache(supervisor: &mut Supervisor, wiring: &Wiring, name: &str) {
     });
 }
 
-/// Drains the outboxes of all targets of a cache's projection, until one of them fails.
 async fn drain(
     wiring: &Wiring,
     name: &str,
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let log = wiring.log().await?;
-    let work = async |settled: watch::Sender<Lsn>| {
-        let cache = wiring.cache(name)?;
-        handle.waits_for(format!("cache {name} and the targets of its projection"));
-        let drains = cache.outboxes.iter().map(|outbox| {
-            let work = Drain {
-                cache: &cache.redis,
-                outbox,
-                mapping: &cache.mapping,
-                time_to_live: cache.config.time_to_live,
-            };
-            lookup::drain(work, |_| settled.send_modify(|_| {}), cancel)
-        });
-        try_join_all(drains).await.map(drop)
+    let (log, cache) = (wiring.log().await?, wiring.cache(name)?);
+    let parts = CacheParts {
+        cache: &cache.redis,
+        outboxes: &cache.outboxes,
+        mapping: &cache.mapping,
+        time_to_live: cache.config.time_to_live,
     };
-    under_lease(log, handle, cancel, work).await
+    composition::drain(log, name, parts, handle, cancel).await
 }
 
 /// Starts the task that removes tombstones of a document projection that are older than `kept`.
@@ -218,13 +207,8 @@ async fn any_machine<L: Leases>(
     loop {
         let machine = rand::random_range(0..identifiers::MACHINES);
         let key = format!("{MINT_TASK}/{machine}");
-        tokio::select! {
-            lease = timeout(MACHINE_NUMBER_WAIT, leases.acquire(&key)) => {
-                if let Ok(lease) = lease {
-                    return Ok(Some((machine, lease?)));
-                }
-            }
-            () = cancel.cancelled() => return Ok(None),
+        if let Ok(lease) = timeout(MACHINE_NUMBER_WAIT, acquired(leases, &key, cancel)).await {
+            return Ok(lease?.map(|lease| (machine, lease)));
         }
     }
 }

@@ -23,9 +23,7 @@ use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::redis::{RedisCache, RedisSettings};
 use anabranch_connectors::search::{self, SearchTarget};
 use anabranch_pipeline::capture::BusiestTables;
-use anabranch_pipeline::config::{
-    CacheConfig, Config, DocumentIndex, ProjectionConfig, ProjectionKind, SourceConfig,
-};
+use anabranch_pipeline::config::{CacheConfig, Config, DocumentIndex, ProjectionConfig, SourceConfig};
 use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::identifiers::flux::CapturedNumbers;
@@ -154,10 +152,7 @@ impl Wiring {
     /// Returns the documents of every projection that has some.
     pub fn all_documents(&self) -> impl Iterator<Item = Documents> {
         self.0.config.projections.iter().filter_map(|projection| {
-            let ProjectionKind::SerialDocuments(DocumentIndex { index, tombstones_kept }) = &projection.kind
-            else {
-                return None;
-            };
+            let DocumentIndex { index, tombstones_kept } = projection.kind.documents()?;
             let target = SearchTarget::new(&self.0.config, projection.targets.first()?)?;
             let (projection, index) = (projection.name.clone(), index.clone());
             Some(Documents { projection, target, index, tombstones_kept: *tombstones_kept })
@@ -243,7 +238,7 @@ impl Wiring {
     pub fn lookup_projection(&self) -> Option<&ProjectionConfig> {
         let config = &self.0.config;
         let is_cached = |name: &str| config.caches.iter().any(|cache| cache.projection == name);
-        let mapping = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::SerialMapping(_));
+        let mapping = |known: &&ProjectionConfig| known.kind.mapping().is_some();
         config.projections.iter().filter(mapping).min_by_key(|known| !is_cached(&known.name))
     }
 
@@ -369,11 +364,20 @@ impl Wiring {
     /// Creates the objects that progress and rows of a target need; returns a line about them.
     pub async fn set_up_target(&self, name: &str) -> Result<Vec<String>, Vec<Fault>> {
         let one = |fault| vec![fault];
-        let made = self.target(name).map_err(one)?.server.setup().await.map_err(one)?;
-        Ok(vec![match made {
-            None => format!("target {name}: as needed"),
-            Some(made) => format!("target {name}: created {made}"),
-        }])
+        Ok(vec![made_at(name, self.target(name).map_err(one)?.server.setup(None).await.map_err(one)?)])
+    }
+
+    /// Returns the derived tables or the index of a projection that are gone from a target though lanes filled them.
+    pub async fn gone_tables(&self, target: &str, projection: &str) -> Result<Vec<String>, Fault> {
+        match &self.target(target)?.server {
+            TargetServer::Mysql(mysql) => mysql.gone_tables(projection).await,
+            TargetServer::Search(search) => search.gone_indexes(projection).await,
+        }
+    }
+
+    /// Creates what [`Self::gone_tables`] returns; the lanes must have been asked to read all tables before.
+    pub async fn refill_target(&self, target: &str, projection: &str) -> Result<String, Fault> {
+        Ok(made_at(target, self.target(target)?.server.setup(Some(projection)).await?))
     }
 
     fn source_names(&self) -> Vec<String> {
@@ -425,16 +429,22 @@ impl TargetServer {
     }
 
     /// Creates missing objects; returns their counts as text, `None` if nothing was missing.
-    async fn setup(&self) -> Result<Option<String>, Fault> {
+    async fn setup(&self, refilled: Option<&str>) -> Result<Option<String>, Fault> {
         Ok(match self {
             Self::Mysql(target) => {
-                let made = target.setup().await?;
+                let made = match refilled {
+                    Some(projection) => target.refill(projection).await?,
+                    None => target.setup().await?,
+                };
                 let mysql::SetupReport { databases, tables, progress_rows, .. } = made;
                 let text = format!("{databases} databases, {tables} tables, {progress_rows} progress rows");
                 (made != mysql::SetupReport::default()).then_some(text)
             }
             Self::Search(target) => {
-                let made = target.setup().await?;
+                let made = match refilled {
+                    Some(projection) => target.refill(projection).await?,
+                    None => target.setup().await?,
+                };
                 let search::SetupReport { indexes, aliases, progress_documents } = made;
                 let text = format!(
                     "{indexes} indexes, {aliases} further aliases, {progress_documents} progress documents"
@@ -465,6 +475,13 @@ impl Cache {
             mapping,
             outboxes: targets.iter().filter_map(|target| target.outbox(&cache.projection)).collect(),
         })
+    }
+}
+
+fn made_at(target: &str, made: Option<String>) -> String {
+    match made {
+        None => format!("target {target}: as needed"),
+        Some(made) => format!("target {target}: created {made}"),
     }
 }
 

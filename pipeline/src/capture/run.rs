@@ -224,7 +224,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
                     self.drained = filled == Filled::Drained;
                 }
                 Event::Acknowledged(entry) => self.acknowledge(&entry, acknowledged).await,
-                Event::PositionDue => self.look_at_the_end().await?,
+                Event::PositionDue => self.check_end().await?,
                 // A request before the position has moved is dropped: its sender repeats it.
                 Event::PositionAsked if self.wants_position_message() => {
                     self.position_message_at = Instant::now()
@@ -276,7 +276,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
     /// Checks the stream's end. A quiet reader appends nothing, so the chain cannot tell it that the stream was wiped
     /// or rolled back, or that another writer took over. When the position moved, the position message that follows
     /// finds it as well.
-    async fn look_at_the_end(&mut self) -> Result<(), Fault> {
+    async fn check_end(&mut self) -> Result<(), Fault> {
         if self.wants_position_message() {
             return Ok(());
         }

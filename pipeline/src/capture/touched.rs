@@ -44,7 +44,7 @@ const WHOLE: &str = "run the command without `--touched`: then all tables are re
 
 type Tables = BTreeMap<ShardId, TableIdentity<'static>>;
 
-/// What a server has of everything that was read up to a message.
+/// The part of everything that was read up to a message that a server has.
 enum Held {
     /// The server has everything, and its binlog from there on.
     Whole(ServerIdentity),

@@ -65,7 +65,7 @@ impl EntityTables {
             .ok()?;
         let columns = self.captured_columns(problems);
         for unknown in self.columns.keys() {
-            let needed = format!("one of {}", self.entity.fields().join(", "));
+            let needed = format!("one of {}", self.entity.field_names().join(", "));
             problems.add(&format!("entities.columns.{unknown}"), "an unknown field".to_owned(), &needed);
         }
         if let Some(rule) = self.rule
@@ -139,7 +139,7 @@ impl EntityTables {
     /// Returns the names of the captured columns. An optional field is captured when the configuration names it
     /// together with the optional fields before it.
     fn captured_columns(&mut self, problems: &mut Problems) -> Vec<ColumnNames> {
-        let (required, fields) = (self.entity.required_fields(), self.entity.fields());
+        let (required, fields) = (self.entity.required_fields(), self.entity.field_names());
         let mut columns: Vec<ColumnNames> = Vec::new();
         for (place, field) in fields.iter().enumerate() {
             let key = format!("entities.columns.{field}");

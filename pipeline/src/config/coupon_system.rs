@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::transport::{Tls, trusted};
 use super::values::{Expanded, Secret, ServerUrl};
-use super::{Config, Problems, ProjectionConfig, ProjectionKind, TargetStore};
+use super::{Config, Problems, ProjectionConfig, TargetStore};
 
 /// Payment systems promise to remember idempotency keys for a day.
 const KEY_MEMORY_HOURS: NonZeroU32 = NonZeroU32::new(24).expect("not zero");
@@ -21,6 +21,10 @@ const CALLS_IN_FLIGHT_MAX: usize = 64;
 /// Timeout of a call: far shorter than the half hour after which other granters take an attempt over.
 const TIMEOUT_SECONDS: NonZeroU32 = NonZeroU32::new(10).expect("not zero");
 const TIMEOUT_SECONDS_MAX: u32 = 300;
+/// Half an hour: the coupon system closes a connection ten minutes after its last request, and stops work on a request
+/// ten minutes after its client has gone away (`docs/coupon-system.md`).
+const RESTORED_WAIT_SECONDS: NonZeroU32 = NonZeroU32::new(1_800).expect("not zero");
+const RESTORED_WAIT_SECONDS_MAX: u32 = 86_400;
 /// Lag from which lanes get the servers for themselves: the highest one (p99) of lanes whose servers do nothing else is
 /// 10 to 20 ms (`cargo bench -- day-lag`).
 const LANE_LAG_MS: NonZeroU64 = NonZeroU64::new(20).expect("not zero");
@@ -37,6 +41,8 @@ pub struct CouponSystemConfig {
     /// Calls that one process makes at once, at most.
     pub calls_in_flight: NonZeroUsize,
     pub timeout: Duration,
+    /// Time for which a restored ledger waits until no earlier call can be under way.
+    pub restored_wait: Duration,
     /// Lag of a lane of the birthday tables above which a day leaves the servers to the lanes.
     pub lane_lag: Duration,
     /// Whether a call asks for many users at once; otherwise it asks for one.
@@ -57,6 +63,7 @@ pub(super) struct CouponSystem {
     key_memory_hours: Option<NonZeroU32>,
     calls_in_flight: Option<NonZeroUsize>,
     timeout_seconds: Option<NonZeroU32>,
+    restored_wait_seconds: Option<NonZeroU32>,
     lane_lag_ms: Option<NonZeroU64>,
     batch: Option<bool>,
     projections: Option<Vec<String>>,
@@ -76,7 +83,7 @@ impl CouponSystem {
             return None;
         }
         let ca_file = trusted("coupon_system.tls", &self.url, (self.tls, self.ca_file), problems);
-        let is_birthday = |known: &&ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
+        let is_birthday = |known: &&ProjectionConfig| known.kind.birthday().is_some();
         let birthdays = || projections.iter().filter(is_birthday);
         let chosen =
             self.projections.unwrap_or_else(|| birthdays().map(|known| known.name.clone()).collect());
@@ -88,16 +95,22 @@ impl CouponSystem {
             return None;
         };
         let timeout = self.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
+        let restored_wait = self.restored_wait_seconds.unwrap_or(RESTORED_WAIT_SECONDS);
         let calls_in_flight = self.calls_in_flight.unwrap_or(CALLS_IN_FLIGHT);
         let hours = self.key_memory_hours.unwrap_or(KEY_MEMORY_HOURS);
         for (key, found, most) in [
             ("key_memory_hours", hours.get() as usize, KEY_MEMORY_HOURS_MAX as usize),
             ("timeout_seconds", timeout.get() as usize, TIMEOUT_SECONDS_MAX as usize),
+            ("restored_wait_seconds", restored_wait.get() as usize, RESTORED_WAIT_SECONDS_MAX as usize),
             ("calls_in_flight", calls_in_flight.get(), CALLS_IN_FLIGHT_MAX),
         ] {
             if found > most {
                 problems.add(&format!("coupon_system.{key}"), found.to_string(), &format!("at most {most}"));
             }
+        }
+        if restored_wait <= timeout {
+            let needed = format!("more than timeout_seconds, which is {timeout}");
+            problems.add("coupon_system.restored_wait_seconds", restored_wait.to_string(), &needed);
         }
         Some(CouponSystemConfig {
             url: self.url,
@@ -106,6 +119,7 @@ impl CouponSystem {
             key_memory: Duration::from_secs(u64::from(hours.get()) * 3600),
             calls_in_flight,
             timeout: Duration::from_secs(timeout.get().into()),
+            restored_wait: Duration::from_secs(restored_wait.get().into()),
             lane_lag: Duration::from_millis(self.lane_lag_ms.unwrap_or(LANE_LAG_MS).get()),
             is_batched: self.batch.unwrap_or(true),
             ledger_target: self.ledger_target.or_else(|| first.targets.first().cloned())?,
@@ -117,7 +131,7 @@ impl CouponSystem {
 impl Config {
     /// Checks that programmes and the coupon system have the parts of the file that they need.
     pub(super) fn check_coupons(&self, has_coupon_system: bool, problems: &mut Problems) {
-        let is_birthday = |known: &ProjectionConfig| matches!(known.kind, ProjectionKind::Birthday(_));
+        let is_birthday = |known: &ProjectionConfig| known.kind.birthday().is_some();
         if !self.programmes.is_empty() && !self.projections.iter().any(is_birthday) {
             let needed =
                 "a [[projections]] entry of kind `birthday`, whose tables have the users that celebrate";

@@ -63,6 +63,26 @@ impl ProjectionKind {
             Self::SerialDocuments(_) => TargetStore::Search,
         }
     }
+
+    /// Returns the tables of a projection of birthdays; `None` for another kind.
+    pub fn birthday(&self) -> Option<&BirthdayTables> {
+        if let Self::Birthday(tables) = self { Some(tables) } else { None }
+    }
+
+    /// Returns the mapping tables, which answer lookups and fill caches; `None` for another kind.
+    pub fn mapping(&self) -> Option<&MappingTables> {
+        if let Self::SerialMapping(tables) = self { Some(tables) } else { None }
+    }
+
+    /// Returns the index of documents, which answer searches; `None` for another kind.
+    pub fn documents(&self) -> Option<&DocumentIndex> {
+        if let Self::SerialDocuments(index) = self { Some(index) } else { None }
+    }
+
+    /// Returns the tables of the relation index; `None` for another kind.
+    pub fn relations(&self) -> Option<&RelationTables> {
+        if let Self::FluxRelations(tables) = self { Some(tables) } else { None }
+    }
 }
 
 /// The search index of serial codes.
@@ -219,7 +239,7 @@ impl Projection {
         let calendar = self.calendar.take().unwrap_or(Calendar::Solar);
         let users = |config: &&EntityConfig| config.entity == Entity::User;
         let captures = |field: &str| {
-            let place = Entity::User.fields().iter().position(|known| *known == field);
+            let place = Entity::User.field_names().iter().position(|known| *known == field);
             place.is_some_and(|place| {
                 entities.iter().find(users).is_some_and(|user| user.columns.len() > place)
             })

@@ -173,8 +173,8 @@ impl EntityConfig {
     /// Returns the entity with the rule's key among its columns.
     #[must_use]
     pub fn with_sharding_column(mut self) -> Self {
-        let is_behind = self.sharding_field() == Some(self.columns.len());
-        self.columns.extend(self.sharding_column.clone().filter(|_| is_behind));
+        let is_appended = self.sharding_field() == Some(self.columns.len());
+        self.columns.extend(self.sharding_column.clone().filter(|_| is_appended));
         self
     }
 }
@@ -447,7 +447,7 @@ impl Config {
                 };
                 problems.add("projections.targets", format!("`{name}`"), needed);
             }
-            if matches!(projection.kind, ProjectionKind::SerialDocuments(_)) && projection.targets.len() > 1 {
+            if projection.kind.documents().is_some() && projection.targets.len() > 1 {
                 let found = format!("{} in `{}`", projection.targets.len(), projection.name);
                 problems.add("projections.targets", found, "one: an index lies in one cluster");
             }
@@ -461,9 +461,8 @@ impl Config {
             }
         }
         for cache in &self.caches {
-            let is_mapping = |known: &ProjectionConfig| {
-                known.name == cache.projection && matches!(known.kind, ProjectionKind::SerialMapping(_))
-            };
+            let is_mapping =
+                |known: &ProjectionConfig| known.name == cache.projection && known.kind.mapping().is_some();
             if !self.projections.iter().any(is_mapping) {
                 let needed = "the name of a [[projections]] entry of kind `serial_mapping`";
                 problems.add("caches.projection", format!("`{}`", cache.projection), needed);

@@ -241,6 +241,7 @@ fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
     let system = config.coupon_system.as_ref().unwrap();
     assert_eq!((&*system.ledger_target, &system.projections), ("target", &vec!["birthday".to_owned()]));
     assert_eq!((system.key_memory, system.is_batched), (Duration::from_secs(24 * 3600), true));
+    assert_eq!(system.restored_wait, Duration::from_secs(1_800));
     assert!(!format!("{config:?}").contains("secret"));
     for (from, to, expected) in [
         ("[coupon_system]\n", "[unknown]\n", "unknown field"),
@@ -255,6 +256,16 @@ fn a_programme_needs_a_coupon_system_and_a_birthday_projection() {
             "token =",
             "key_memory_hours = 8761\ntoken =",
             "coupon_system.key_memory_hours: 8761; needed: at most 8760",
+        ),
+        (
+            "token =",
+            "restored_wait_seconds = 86401\ntoken =",
+            "coupon_system.restored_wait_seconds: 86401; needed: at most 86400",
+        ),
+        (
+            "token =",
+            "restored_wait_seconds = 10\ntoken =",
+            "coupon_system.restored_wait_seconds: 10; needed: more than timeout_seconds, which is 10",
         ),
         ("token =", "calls_in_flight = 65\ntoken =", "coupon_system.calls_in_flight: 65; needed: at most 64"),
         ("token =", "projections = [\"serials\"]\ntoken =", "coupon_system.projections: `serials`"),

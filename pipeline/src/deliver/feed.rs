@@ -204,7 +204,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// Returns the permit for a direct feed; `None` while other lanes have all of them.
     async fn permit(&self) -> Option<OwnedSemaphorePermit> {
         let waited = timeout(JOIN_INTERVAL, self.shared.feeds.clone().acquire_owned()).await;
-        waited.ok().map(|permit| permit.expect("nobody closes it"))
+        waited.ok().map(|permit| permit.expect("it is never closed"))
     }
 
     async fn open_direct(

@@ -120,8 +120,8 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let Some(end) = end else { return Err(fault) };
         let position = end.envelope.position;
         // A lane that followed the new server by its direct feed may be at the stream's end already.
-        let is_behind = position > before.position || (begins && position == before.position);
-        if !is_behind || position.epoch() < before.highest_position.epoch() {
+        let is_beyond = position > before.position || (begins && position == before.position);
+        if !is_beyond || position.epoch() < before.highest_position.epoch() {
             return Err(fault);
         }
         tracing::warn!(lane = %self.id, %fault, %position, "the lane begins at the stream's end and reads all tables");

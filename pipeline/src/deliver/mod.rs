@@ -6,8 +6,8 @@
 //! continues the lane's state (pure), `fields.rs` whether one has all fields (pure). `window.rs` collects the work of
 //! one transaction (pure), `run.rs` is one attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are
 //! not in the feed, and `load.rs` begins a lane with them. `withdrawals.rs` removes the rows of tables that were
-//! dropped or truncated, `shared.rs` has the state that the lanes of a source share, and `ages.rs` says how old changes
-//! are when they are visible (pure).
+//! dropped or truncated, `shared.rs` has the state that the lanes of a source share, `owed.rs` the reasons why tables
+//! wait to be read again, and `ages.rs` says how old changes are when they are visible (pure).
 
 mod ages;
 mod feed;
@@ -15,6 +15,7 @@ mod fields;
 mod lane;
 mod link;
 mod load;
+mod owed;
 mod projected;
 mod refresh;
 mod rewind;
@@ -26,6 +27,7 @@ mod withdrawals;
 pub(crate) use feed::is_hole;
 pub use lane::Lane;
 pub(crate) use load::refresh_command;
+pub use owed::UnreadTable;
 pub use projected::ProjectedLane;
 pub use refresh::{forget_rereads, rehearse_refresh, request_refresh};
 pub use rewind::{Rewind, RewindSource, fence, rewind};

@@ -54,6 +54,7 @@ use self::read::{Read, rows_of, rows_where};
 pub use self::request::{forget_rereads, rehearse_refresh, request_refresh};
 use self::sweep::is_sweep_due;
 use super::lane::Lane;
+use super::owed::UnreadOfLane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
 use crate::error::{Code, Fault};
@@ -141,6 +142,8 @@ pub(super) struct Refresher<'a, S> {
     repeated: u32,
     meters: Meters,
     aside: Aside,
+    /// Why tables that wait could not be read.
+    unread: UnreadOfLane<'a>,
     /// Tables that were retired in this attempt: one that cannot be found is gone and not hidden.
     retired: BTreeSet<ShardId>,
 }
@@ -180,6 +183,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             repeated: 0,
             meters: Meters::of(lane.id),
             aside: Aside::default(),
+            unread: UnreadOfLane::new(&lane.shared.unread, lane.id),
             retired: BTreeSet::new(),
         }
     }
@@ -408,6 +412,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     fn after_read(&mut self, refresh: &Refresh, read: &Read, progress: &Progress) -> Refresh {
         self.note_end(refresh, read);
         let shard = *self.changes.shards.first().expect("a chunk was read of something");
+        self.unread.was_read(shard);
         let after = refresh.after_chunk(shard, &read.chunk, self.is_reread);
         self.owe_hidden(after, &read.hidden, progress)
     }
@@ -460,10 +465,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     ) -> Result<(), Fault> {
         flush.progress.revision += 1;
         flush.progress.rows += flush.rows() as u64;
-        let behind = flush.progress.clone();
+        let after = flush.progress.clone();
         let reading_ahead = async {
-            if !is_sweep_due(&behind) {
-                self.read(&behind).await;
+            if !is_sweep_due(&after) {
+                self.read(&after).await;
             }
             std::future::pending::<()>().await;
         };

@@ -17,6 +17,7 @@ use anabranch_schemas::shard::ShardId;
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::Instant;
 
+use super::owed::{UnreadTable, UnreadTables};
 use crate::error::Fault;
 use crate::ports::RowSource;
 use crate::records::{Chunk, LaneId, ScanCursor};
@@ -33,6 +34,8 @@ pub struct Shared {
     chunks: Mutex<VecDeque<SharedChunk>>,
     /// Comparisons that each lane has begun in a row without a result, by table.
     comparisons: std::sync::Mutex<BegunComparisons>,
+    /// Tables that lanes could not read when they had to read them again.
+    pub(super) unread: UnreadTables,
 }
 
 type BegunComparisons = BTreeMap<(LaneId, ShardId), u32>;
@@ -81,7 +84,13 @@ impl Shared {
             feeds: Arc::new(Semaphore::new(direct_feeds)),
             chunks: Mutex::default(),
             comparisons: std::sync::Mutex::default(),
+            unread: UnreadTables::default(),
         }
+    }
+
+    /// Returns the tables that lanes of this process are to read again and could not read.
+    pub fn unread(&self) -> Vec<(LaneId, Vec<UnreadTable>)> {
+        self.unread.of_lanes()
     }
 
     /// Counts a comparison that begins; returns how many of the table have begun in a row without a result.

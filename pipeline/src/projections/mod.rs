@@ -66,6 +66,16 @@ pub fn key_of(entity: Entity, row: &[Value<'_>]) -> Option<Cell> {
     }
 }
 
+/// Returns the key that a person writes as this text, in the form that derived rows have; `None` when no row of the
+/// entity can have it. Any text may be the uuid of a device. It may also be the key of a document, because people name
+/// rows that break the rule of identifiers.
+pub fn key_of_text(entity: Entity, text: &str) -> Option<Cell> {
+    match entity {
+        Entity::User => birthday::user_id(&Value::Bytes(text.as_bytes().into())).ok().map(Cell::UInt),
+        Entity::SerialCode | Entity::Flux => Some(Cell::Bytes(text.as_bytes().into())),
+    }
+}
+
 /// Returns the number of a projection's targets, at least one.
 fn target_count(config: &ProjectionConfig) -> u32 {
     u32::try_from(config.targets.len()).unwrap_or(u32::MAX).max(1)

@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_document_has_a_field_for_each_captured_column() {
-        let captured = &Entity::SerialCode.fields()[UUID + 1..];
+        let captured = &Entity::SerialCode.field_names()[UUID + 1..];
         assert_eq!(&SHAPE.value_columns[..captured.len()], captured);
         assert_eq!(&SHAPE.value_columns[captured.len()..], ["database", "table"]);
     }

@@ -20,7 +20,7 @@ use crate::metrics as names;
 use crate::ports::{DerivedRows, Lanes, RowSource, SourcePressure};
 
 /// Time between two polls.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Announces to the reads of one reconciliation whether they are to pause.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Backpressure {
             if let (Some(why), false) = (&why, was_held) {
                 tracing::info!(why, "the reconciliation pauses");
             }
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
     }
 }

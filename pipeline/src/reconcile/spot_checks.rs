@@ -8,7 +8,6 @@
 //!
 //! Changes and keys for which there is no time or memory are only counted. No lane waits for a spot check.
 
-use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -168,7 +167,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
                         .enumerate()
                         .map(|(store, of)| self.check_keys(of, store, &due, *after));
                     join_all(looks).await;
-                    lock(waiting).looked(place, due);
+                    lock(waiting).queue_next(place, due);
                 }
             }
         }
@@ -295,13 +294,11 @@ impl Sample {
         if keys.len() >= most && keys.last_key_value().is_none_or(|(highest, _)| hash > *highest) {
             return;
         }
-        match keys.entry(hash) {
-            Entry::Occupied(mut known) => _ = known.get_mut().derived.insert(derived),
-            Entry::Vacant(free) => {
-                let key = SourceKey { shard, key: key.to_owned() };
-                free.insert(ChangedKey { key, derived: BTreeSet::from([derived]), table: table() });
-            }
-        }
+        let known = keys.entry(hash).or_insert_with(|| {
+            let key = SourceKey { shard, key: key.to_owned() };
+            ChangedKey { key, derived: BTreeSet::from([derived]), table: table() }
+        });
+        known.derived.insert(derived);
         if keys.len() > most {
             keys.pop_last();
         }
@@ -352,7 +349,7 @@ impl Waiting {
     }
 
     /// Queues checked keys for the next check; drops them after the last.
-    fn looked(&mut self, look: usize, chosen: Vec<SampledKeys>) {
+    fn queue_next(&mut self, look: usize, chosen: Vec<SampledKeys>) {
         match self.queues.get_mut(look + 1) {
             Some(next) => next.extend(chosen),
             None => self.keys -= chosen.iter().map(SampledKeys::len).sum::<usize>(),
@@ -415,10 +412,10 @@ mod tests {
         assert!(waiting.due(0, minute, begin + minute - SECOND).is_empty());
         let due = waiting.due(0, minute, begin + minute + SECOND);
         assert_eq!(due.len(), 2);
-        waiting.looked(0, due);
+        waiting.queue_next(0, due);
         assert_eq!((waiting.queues[0].len(), waiting.queues[1].len(), waiting.keys), (3, 2, 100));
         let due = waiting.due(1, minute * 5, begin + minute * 6);
-        waiting.looked(1, due);
+        waiting.queue_next(1, due);
         assert_eq!((waiting.queues[1].len(), waiting.keys), (0, 60));
         let skipped: u64 = (0..3_000).map(|second| waiting.add(chosen(second))).sum();
         assert!(waiting.keys <= WAITING_MAX && skipped > 0, "{} keys, {skipped} skipped", waiting.keys);

@@ -121,11 +121,11 @@ mod tests {
         }
 
         fn visit_likely_tables(&self, _: Entity, _: &mut dyn FnMut(&TableIdentity<'_>)) {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn pressure(&self) -> Result<SourcePressure, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn chunk(
@@ -135,19 +135,19 @@ mod tests {
             _: NonZeroUsize,
             _: u16,
         ) -> Result<Chunk, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn first_rows(&self, _: &[TableIdentity<'static>], _: u16) -> Result<Chunk, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn replication_end(&self) -> Result<String, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn has_replicated(&self, _: &str) -> Result<bool, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn page(
@@ -157,7 +157,7 @@ mod tests {
             _: NonZeroUsize,
             _: &mut (dyn FnMut(&[Value<'_>]) + Send),
         ) -> Result<Option<ScanCursor>, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn matching(
@@ -168,7 +168,7 @@ mod tests {
             _: NonZeroUsize,
             _: u16,
         ) -> Result<Chunk, Fault> {
-            unreachable!("nobody asks")
+            unreachable!("it is not asked")
         }
 
         async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], _: u16) -> Result<Chunk, Fault> {
@@ -187,7 +187,7 @@ mod tests {
         names.iter().map(table).collect()
     }
 
-    async fn looked(
+    async fn find_with(
         before: &VisibleTables,
         names: &[&'static str],
         others: Code,
@@ -198,17 +198,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_table_that_is_hidden_is_told_by_name_until_it_is_shown_or_gone() {
-        let (both, hidden) = looked(&VisibleTables::new(), &["one", "two"], Code::Internal).await;
+        let (both, hidden) = find_with(&VisibleTables::new(), &["one", "two"], Code::Internal).await;
         assert_eq!(hidden, []);
-        let (known, hidden) = looked(&both, &["one"], Code::SourceGrantMissing).await;
+        let (known, hidden) = find_with(&both, &["one"], Code::SourceGrantMissing).await;
         assert_eq!(known, both);
         assert!(
             matches!(&hidden[..], [HiddenTable { why, .. }] if why.contains("users.two of source a")),
             "{hidden:?}"
         );
-        let (known, hidden) = looked(&known, &["one"], Code::SourceGrantMissing).await;
+        let (known, hidden) = find_with(&known, &["one"], Code::SourceGrantMissing).await;
         assert_eq!((known == both, hidden.len()), (true, 1));
-        let (known, hidden) = looked(&known, &["one"], Code::SourceTableMissing).await;
+        let (known, hidden) = find_with(&known, &["one"], Code::SourceTableMissing).await;
         assert_eq!((known["a"][&Entity::User].len(), hidden.len()), (1, 0));
     }
 }

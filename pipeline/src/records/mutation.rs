@@ -261,9 +261,9 @@ impl Flush {
         }
         let mut before = 0;
         let end = rows_of.into_iter().find_map(|(table, rows)| {
-            let is_behind = before > 0 && before + TABLE_WORK + rows > work;
+            let is_beyond = before > 0 && before + TABLE_WORK + rows > work;
             before += TABLE_WORK + rows;
-            is_behind.then_some(table)
+            is_beyond.then_some(table)
         })?;
         let rest = self.mutations.extract_if(|(table, ..), _| *table >= end).collect();
         Some(Self { mutations: rest, owners: self.owners.clone(), ..Self::default() })

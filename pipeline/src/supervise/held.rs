@@ -29,13 +29,30 @@ where
 {
     handle.waits_for("its lease");
     let on_standby = || handle.standby();
-    let lease = tokio::select! {
+    let acquired = unless_cancelled(leases.acquire_or_stand_by(handle.name(), &on_standby), cancel);
+    let Some(lease) = acquired.await? else { return Ok(()) };
+    running_under(lease, handle, work).await
+}
+
+/// Waits for a lease; returns `None` on `cancel`.
+pub async fn acquired<L: Leases>(
+    leases: &L,
+    key: &str,
+    cancel: &CancellationToken,
+) -> Result<Option<L::Lease>, Fault> {
+    unless_cancelled(leases.acquire(key), cancel).await
+}
+
+async fn unless_cancelled<L: Lease>(
+    acquired: impl Future<Output = Result<L, Fault>>,
+    cancel: &CancellationToken,
+) -> Result<Option<L>, Fault> {
+    tokio::select! {
         // Virtual time has one order of events for each seed.
         biased;
-        lease = leases.acquire_or_stand_by(handle.name(), &on_standby) => lease?,
-        () = cancel.cancelled() => return Ok(()),
-    };
-    running_under(lease, handle, work).await
+        lease = acquired => lease.map(Some),
+        () = cancel.cancelled() => Ok(None),
+    }
 }
 
 /// Works under a lease that is held already. The task has begun at the first position that the work reports. It is well

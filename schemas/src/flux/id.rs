@@ -1,8 +1,9 @@
 //! The identifier of a payment document: 31 decimal digits in eleven parts.
 //!
-//! Reading, checking and writing allocate nothing (`tests/allocations.rs`). A [`Defect`] names the digits with their meaning, the value found
-//! and the one expected. Digits are counted from 1. The reserved digits may be anything, and so may the business code,
-//! whose meaning is a setting. This module does not check whether a document lies where its identifier says.
+//! Reading, checking and writing allocate nothing (`tests/allocations.rs`). A [`Defect`] names the digits with their
+//! meaning, the value found and the one expected. Digits are counted from 1. The reserved digits may be anything, and
+//! so may the business code, whose meaning is a setting. This module does not check whether a document lies where its
+//! identifier says.
 
 mod digits;
 

@@ -39,7 +39,7 @@ async fn filled(ground: &impl Ground, codes: &[StoredCode]) -> MemoryMapping {
     mapping
 }
 
-async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> (Audited, Option<Fault>) {
+async fn audit(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> (Audited, Option<Fault>) {
     let outboxes = std::slice::from_ref(mapping);
     let work = CacheAudit { cache: ground.cache(), outboxes, mapping, time_to_live: TIME, repairs_max };
     anabranch_tests::audited(&work).await
@@ -47,7 +47,7 @@ async fn look(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -
 
 /// Audits the whole cache and expects a judgement.
 async fn complete(ground: &impl Ground, mapping: &MemoryMapping, repairs_max: u64) -> Audited {
-    let (found, fault) = look(ground, mapping, repairs_max).await;
+    let (found, fault) = audit(ground, mapping, repairs_max).await;
     assert!(fault.is_none() && found.is_judged(), "{found:?}, {fault:?}");
     found
 }
@@ -134,7 +134,7 @@ async fn a_cache_that_is_not_believed_is_not_judged(ground: impl Ground) {
     let mapping = filled(&ground, &codes).await;
     ground.plant(&codes[3], encode(&set(7)), Some(LONG)).await;
     mapping.flush_without_cache(vec![(codes[5].clone(), set(2))]);
-    let (found, fault) = look(&ground, &mapping, 100).await;
+    let (found, fault) = audit(&ground, &mapping, 100).await;
     assert!(found.found() == 0 && fault.is_some(), "{found:?}");
     assert_eq!(cached(ground.cache(), &codes[3]).await, Some(set(7)));
 }

@@ -71,7 +71,7 @@ async fn issue_new(
             return issued.remove(0);
         }
     }
-    unreachable!("somebody issues")
+    unreachable!("one task issues")
 }
 
 fn source_row(calendar: Calendar) -> SourceRow {

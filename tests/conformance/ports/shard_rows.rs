@@ -67,15 +67,15 @@ async fn claims_of_withdrawn_shards_go_in_parts_and_newer_ones_stay(ground: impl
     let limit = NonZeroUsize::new(7).unwrap();
     let (mut progress, mut next, mut parts) = (written.progress, Some(ClaimsPage::default()), 0);
     while let Some(from) = next {
-        let (claims, behind) = store.withdrawn_claims(&withdrawals, &from, limit).await.unwrap();
+        let (claims, rest) = store.withdrawn_claims(&withdrawals, &from, limit).await.unwrap();
         assert!(claims.len() <= limit.get(), "{claims:?}");
-        let moves_on = behind.as_ref().is_none_or(|page| page.table >= from.table && *page != from);
-        assert!(moves_on, "{behind:?} after {from:?}: rows that stay are passed once");
+        let moves_on = rest.as_ref().is_none_or(|page| page.table >= from.table && *page != from);
+        assert!(moves_on, "{rest:?} after {from:?}: rows that stay are passed once");
         parts += usize::from(!claims.is_empty());
         let mut flush = Flush::new(Progress { revision: progress.revision + 1, ..progress });
         claims.into_iter().for_each(|claim| flush.push(claim));
         store.commit(&flush).await.unwrap();
-        (progress, next) = (flush.progress, behind);
+        (progress, next) = (flush.progress, rest);
     }
     assert!(parts > 2 * USERS as usize / limit.get(), "{parts} parts");
     let rows = ground.rows().await;

@@ -201,7 +201,7 @@ on_every_store!(
     each_row_of_a_multi_row_delete_has_its_own_version,
     the_last_mutation_of_a_claim_wins_and_a_move_over_three_days_leaves_one_row,
     a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane,
-    every_shard_that_has_rows_is_named_whoever_wrote_them,
+    each_shard_that_has_rows_is_named_for_every_writer,
     of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_stood,
 );
 
@@ -365,7 +365,7 @@ async fn a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_la
 
 /// A lane withdraws many shards at once, and leaves out those without a row. Documents have no transaction, so an
 /// interrupted flush may still be written after another process has taken the lane.
-async fn every_shard_that_has_rows_is_named_whoever_wrote_them(ground: impl Ground) {
+async fn each_shard_that_has_rows_is_named_for_every_writer(ground: impl Ground) {
     let mut writer = Writer::open(&ground).await;
     let shards = BTreeSet::from([0, 1, 2].map(|number| table(number).shard));
     writer.commit(vec![(1, 0, insert(user(1, 1, 1)))]).await;

@@ -35,10 +35,10 @@ impl MemoryStore {
         let after = page.after.as_ref().and_then(scan_cursor::decode);
         let (rows, retired) = self.target.with(|state| {
             let is_asked = |(table, shard, key): &Claim| {
-                let is_behind = *table > page.table
+                let is_after = *table > page.table
                     || *table == page.table
                         && after.as_ref().is_none_or(|(of, last)| (shard.as_u64(), key) > (*of, last));
-                is_behind && self.tables.contains(table) && withdrawals.iter().any(|(of, _)| of == shard)
+                is_after && self.tables.contains(table) && withdrawals.iter().any(|(of, _)| of == shard)
             };
             let rows = state.rows.iter().filter(|(claim, _)| is_asked(claim)).take(limit);
             let rows: Vec<(Claim, Lsn)> =

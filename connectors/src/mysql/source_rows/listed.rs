@@ -91,7 +91,7 @@ impl ListedSource {
     /// Lists the tables, unless they were listed or could not be listed a short while ago.
     pub(super) async fn list(&self) {
         let has_failed = self.state().list_again_at.is_some();
-        // Nobody waits for another reader's listing of a source that did not answer before.
+        // No query waits for another one's listing of a source that did not answer before.
         let _listing = match self.listing.try_lock() {
             Ok(listing) => listing,
             Err(_) if has_failed => return,

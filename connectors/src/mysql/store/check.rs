@@ -161,7 +161,9 @@ fn check_tables(
         }
     }
     match absent.first() {
-        Some(table) if enrolment.has_moved(&assignment.name) => faults.push(gone(target, table)),
+        Some(table) if enrolment.has_moved(&assignment.name) => {
+            faults.push(gone(target, &assignment.name, table));
+        }
         _ => faults.extend(missing(target, &absent, tables)),
     }
 }

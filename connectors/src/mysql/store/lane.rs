@@ -20,7 +20,6 @@ use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{ClaimsPage, LEASE_TIME_TO_LIVE, LaneStore, ShardPage};
 use anabranch_pipeline::projections::Assignment;
 use anabranch_pipeline::records::{DerivedRow, Flush, LaneId, Mutation, Progress, RetiredShards};
-use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use metrics::counter;
@@ -144,7 +143,7 @@ impl MysqlLane {
                 .remedy("connect to the server itself, not through a proxy that hides session settings"));
         }
         let forgets_cache = self.forgets_cache(&mut connection).await?;
-        let may_retire = self.assignment.projection.entity() == Entity::Flux;
+        let may_retire = self.assignment.projection.entity().may_retire();
         let has_retired = may_retire && self.has_control_table(&mut connection, RETIRED_TABLE).await?;
         let packet_bytes = usize::try_from(max_allowed_packet).unwrap_or(usize::MAX);
         let packet_bytes = packet_bytes.saturating_sub(PACKET_SLACK_BYTES).min(PACKET_BYTES);

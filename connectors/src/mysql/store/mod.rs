@@ -179,7 +179,18 @@ impl MysqlTarget {
     ///
     /// It creates nothing when progress was lost or belongs to another layout or number of lanes.
     pub async fn setup(&self) -> Result<SetupReport, Fault> {
-        setup::setup(&self.as_setup_account()).await
+        setup::setup(&self.as_setup_account(), None).await
+    }
+
+    /// Returns the derived tables of a projection that do not exist although its lanes have applied rows.
+    pub async fn gone_tables(&self, projection: &str) -> Result<Vec<String>, Fault> {
+        setup::gone_tables(self, projection).await
+    }
+
+    /// Sets up as [`Self::setup`] does, and creates also what [`Self::gone_tables`] returns. Its lanes must have been
+    /// asked to read all source tables before: otherwise rows would be missing and nobody would notice.
+    pub async fn refill(&self, projection: &str) -> Result<SetupReport, Fault> {
+        setup::setup(&self.as_setup_account(), Some(projection)).await
     }
 
     /// Returns the lanes of a source whose progress is lost or damaged. Lanes that have progress of another layout or

@@ -3,41 +3,15 @@
 //! The fence is `revision = IF(revision = old, new, NULL)` on a NOT NULL column: in strict mode a stale writer's
 //! statement fails with error 1048, and its transaction changes nothing.
 
-use std::str::FromStr;
+use std::fmt::Write as _;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{LaneId, Progress};
-use anabranch_schemas::envelope::ServerIdentity;
-use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::MysqlTarget;
 use super::session::{Session, TextRow};
 use crate::mysql::connection::push_bytes;
-use crate::progress::{StoredProgress, checksum, refresh_of, refresh_text};
-
-/// Columns in the order in which rows are selected.
-const COLUMNS: &[&str] = &[
-    "projection",
-    "source",
-    "lane",
-    "lanes",
-    "layout",
-    "revision",
-    "position",
-    "highest_position",
-    "highest_change",
-    "resume_file",
-    "resume_position",
-    "resume_gtid_set",
-    "server_flavor",
-    "server_id",
-    "message_sequence",
-    "message_id",
-    "committed_at_us",
-    "rows_applied",
-    "refresh",
-    "checksum",
-];
+use crate::progress::{self, StoredProgress, Value};
 
 impl Session {
     /// Reads all progress rows of a target.
@@ -68,7 +42,8 @@ fn key(lane: &LaneId) -> String {
 /// One lane's row is selected with a lock, which waits for a commit in progress of unknown outcome: the answer is
 /// final.
 pub(super) fn select(table: &str, lane: Option<&LaneId>) -> String {
-    let columns: Vec<String> = COLUMNS.iter().map(|column| format!("CAST(`{column}` AS CHAR)")).collect();
+    let columns: Vec<String> =
+        progress::columns().map(|column| format!("CAST(`{column}` AS CHAR)")).collect();
     let columns = columns.join(", ");
     match lane {
         Some(lane) => format!("SELECT {columns} FROM {table} WHERE {} LOCK IN SHARE MODE", key(lane)),
@@ -76,19 +51,25 @@ pub(super) fn select(table: &str, lane: Option<&LaneId>) -> String {
     }
 }
 
+/// Returns a value as SQL.
+fn sql(value: Value<'_>) -> String {
+    match value {
+        Value::Null => "NULL".to_owned(),
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => literal(&text),
+    }
+}
+
 /// Inserts the row of a new lane unless it exists.
 pub(super) fn insert(table: &str, lane: &LaneId, lanes: u32, layout: &str) -> String {
+    let (mut columns, mut values) = (String::new(), String::new());
+    for (column, value) in progress::row(lane, lanes, layout, &Progress::default()) {
+        let _ = write!(columns, "`{column}`, ");
+        let _ = write!(values, "{}, ", sql(value));
+    }
     format!(
-        "INSERT INTO {table} (`projection`, `source`, `lane`, `lanes`, `layout`, `revision`, `position`, \
-         `highest_position`, `highest_change`, `resume_file`, `resume_position`, `resume_gtid_set`, `server_flavor`, `server_id`, \
-         `committed_at_us`, `rows_applied`, `checksum`, `updated_at`) \
-         VALUES ({}, {}, {}, {lanes}, {}, 0, 0, 0, 0, '', 0, '', '', '', 0, 0, {}, UTC_TIMESTAMP(6)) \
-         ON DUPLICATE KEY UPDATE `lane` = `lane`",
-        literal(&lane.projection),
-        literal(&lane.source),
-        lane.lane,
-        literal(layout),
-        checksum(&lane.projection, &lane.source, lane.lane, &Progress::default())
+        "INSERT INTO {table} ({columns}`updated_at`) VALUES ({values}UTC_TIMESTAMP(6)) \
+         ON DUPLICATE KEY UPDATE `lane` = `lane`"
     )
 }
 
@@ -100,114 +81,54 @@ pub(super) fn set_revision(table: &str, lane: &LaneId, revision: u64) -> String 
 /// Checks the fence and stores the new progress in one statement. It fails with error 1048 when the stored revision is
 /// not the one before, and changes no row when the row is gone.
 pub(super) fn update(table: &str, lane: &LaneId, progress: &Progress) -> String {
-    let (sequence, id) = match &progress.message {
-        Some((sequence, id)) => (sequence.to_string(), literal(id)),
-        None => ("NULL".to_owned(), "NULL".to_owned()),
-    };
-    let refresh = refresh_text(progress).map_or("NULL".to_owned(), |text| literal(&text));
-    format!(
-        "UPDATE {table} SET `revision` = IF(`revision` = {}, {}, NULL), `position` = {}, `highest_position` = {}, `highest_change` = {}, \
-         `resume_file` = {}, `resume_position` = {}, `resume_gtid_set` = {}, `server_flavor` = {}, `server_id` = {}, \
-         `message_sequence` = {sequence}, `message_id` = {id}, `committed_at_us` = {}, `rows_applied` = {}, \
-         `refresh` = {refresh}, `checksum` = {}, `updated_at` = UTC_TIMESTAMP(6) WHERE {}",
+    let mut update = format!(
+        "UPDATE {table} SET `revision` = IF(`revision` = {}, {}, NULL)",
         progress.revision.saturating_sub(1),
-        progress.revision,
-        progress.position.as_u64(),
-        progress.highest_position.as_u64(),
-        progress.highest_change.as_u64(),
-        literal(&progress.resume.file),
-        progress.resume.position,
-        literal(&progress.resume.gtid_set),
-        literal(&progress.server.flavor),
-        literal(&progress.server.id),
-        progress.committed_at_us,
-        progress.rows,
-        checksum(&lane.projection, &lane.source, lane.lane, progress),
-        key(lane)
-    )
+        progress.revision
+    );
+    for (column, value) in progress::written(lane, progress) {
+        if column != "revision" {
+            let _ = write!(update, ", `{column}` = {}", sql(value));
+        }
+    }
+    update + ", `updated_at` = UTC_TIMESTAMP(6) WHERE " + &key(lane)
 }
 
 impl StoredProgress {
-    /// Parses a row of [`select`]. An operator sets the checksum to NULL to confirm that the row is right.
+    /// Parses a row of [`select`].
     pub(super) fn from_row(subject: &str, row: &TextRow) -> Result<Self, Fault> {
-        let mut cells = Cells { subject, row };
-        let message = match (cells.optional("message_sequence"), cells.optional("message_id")) {
-            (Some(_), Some(id)) => Some((cells.number("message_sequence")?, id.to_owned())),
-            _ => None,
+        let cell = |name: &'static str, is_number: bool| {
+            let index = progress::columns().position(|column| column == name)?;
+            match row.get(index)?.as_deref() {
+                None => Some(Value::Null),
+                Some(text) if is_number => text.parse().ok().map(Value::Number),
+                Some(text) => Some(Value::Text(text.into())),
+            }
         };
-        let reads = refresh_of(cells.optional("refresh"))
-            .map_err(|error| cells.unreadable("refresh").caused_by(error))?;
-        let stored_checksum: Option<u32> =
-            cells.optional("checksum").is_some().then(|| cells.number("checksum")).transpose()?;
-        let mut stored = Self {
-            projection: cells.text("projection"),
-            source: cells.text("source"),
-            lane: cells.number("lane")?,
-            lanes: cells.number("lanes")?,
-            layout: cells.text("layout"),
-            progress: Progress {
-                revision: cells.number("revision")?,
-                position: cells.lsn("position")?,
-                highest_position: cells.lsn("highest_position")?,
-                highest_change: cells.lsn("highest_change")?,
-                resume: ResumePoint {
-                    file: cells.text("resume_file"),
-                    position: cells.number("resume_position")?,
-                    gtid_set: cells.text("resume_gtid_set"),
-                    ..reads.resume
-                },
-                server: ServerIdentity { flavor: cells.text("server_flavor"), id: cells.text("server_id") },
-                message,
-                committed_at_us: cells.number("committed_at_us")?,
-                rows: cells.number("rows_applied")?,
-                ..reads
-            },
-            is_trusted: false,
-        };
-        let expected = checksum(&stored.projection, &stored.source, stored.lane, &stored.progress);
-        stored.is_trusted = stored_checksum.is_none_or(|found| found == expected);
-        Ok(stored)
-    }
-}
-
-/// A row whose cells are read by name.
-struct Cells<'r> {
-    subject: &'r str,
-    row: &'r TextRow,
-}
-
-impl<'r> Cells<'r> {
-    fn optional(&self, name: &'static str) -> Option<&'r str> {
-        let index = COLUMNS.iter().position(|column| *column == name).expect("a name of the list above");
-        self.row.get(index)?.as_deref()
-    }
-
-    fn text(&self, name: &'static str) -> String {
-        self.optional(name).unwrap_or_default().to_owned()
-    }
-
-    fn number<T: FromStr>(&mut self, name: &'static str) -> Result<T, Fault> {
-        self.optional(name).and_then(|text| text.parse().ok()).ok_or_else(|| self.unreadable(name))
-    }
-
-    fn lsn(&mut self, name: &'static str) -> Result<Lsn, Fault> {
-        Lsn::from_u64(self.number(name)?).map_err(|error| self.unreadable(name).caused_by(error))
-    }
-
-    fn unreadable(&self, name: &str) -> Fault {
-        Fault::new(
-            Code::TargetProgressLost,
-            format!("{}, progress row", self.subject),
-            format!("column `{name}` holds no valid value"),
-        )
-        .needs("the row as Anabranch wrote it")
-        .remedy("restore the control database together with the derived tables")
+        Self::read(cell).map_err(|invalid| {
+            Fault::new(
+                Code::TargetProgressLost,
+                format!("{subject}, progress row"),
+                format!("column `{}` holds no valid value", invalid.name),
+            )
+            .needs("the row as Anabranch wrote it")
+            .remedy("restore the control database together with the derived tables")
+            .caused_by(invalid.cause)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns the checksum of a lane without progress.
+    fn checksum_of_a_new_lane() -> String {
+        let lane =
+            LaneId { projection: "birthday".into(), target: "t".into(), source: "source-a".into(), lane: 1 };
+        let row = progress::row(&lane, 2, "by_day", &Progress::default());
+        row.into_iter().next_back().map(|(_, value)| sql(value)).unwrap()
+    }
 
     fn stored() -> StoredProgress {
         StoredProgress {
@@ -223,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_row_of_a_new_lane_reads_as_a_new_lane() {
-        let checksum = checksum("birthday", "source-a", 1, &Progress::default());
+        let checksum = checksum_of_a_new_lane();
         let text = format!("birthday,source-a,1,2,by_day,0,0,0,0,,0,,,,NULL,NULL,0,0,NULL,{checksum}");
         let row: TextRow = text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
         assert_eq!(StoredProgress::from_row("target t", &row).unwrap(), stored());
@@ -231,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_row_that_was_changed_by_hand_is_not_trusted_unless_its_checksum_was_taken_out() {
-        let checksum = checksum("birthday", "source-a", 1, &Progress::default());
+        let checksum = checksum_of_a_new_lane();
         let read = |position: u32, checksum: &str| {
             let text =
                 format!("birthday,source-a,1,2,by_day,0,{position},0,0,,0,,,,NULL,NULL,0,0,NULL,{checksum}");
@@ -239,14 +160,14 @@ mod tests {
                 text.split(',').map(|cell| (cell != "NULL").then(|| cell.to_owned())).collect();
             StoredProgress::from_row("target t", &row).unwrap().is_trusted
         };
-        assert!(read(0, &checksum.to_string()));
-        assert!(!read(4711, &checksum.to_string()));
+        assert!(read(0, &checksum));
+        assert!(!read(4711, &checksum));
         assert!(read(4711, "NULL"));
     }
 
     #[test]
     fn a_damaged_row_is_named() {
-        let row: TextRow = vec![Some("x".to_owned()); COLUMNS.len()];
+        let row: TextRow = vec![Some("x".to_owned()); progress::columns().count()];
         let fault = StoredProgress::from_row("target t", &row).unwrap_err();
         assert_eq!(fault.code(), Code::TargetProgressLost);
     }

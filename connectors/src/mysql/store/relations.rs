@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anabranch_pipeline::config::{Config, ProjectionKind};
+use anabranch_pipeline::config::Config;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::RelationStore;
 use anabranch_pipeline::projections::flux_relations::FluxRelations;
@@ -41,7 +41,7 @@ impl MysqlRelations {
     /// queries of one target.
     pub fn new(config: &Config, projection: &str, connections: usize) -> Option<Self> {
         let configured = config.projections.iter().find(|known| known.name == projection)?;
-        let ProjectionKind::FluxRelations(tables) = &configured.kind else { return None };
+        let tables = configured.kind.relations()?;
         let pool = |target: &String| {
             Some(MysqlTarget::new(config, target)?.pool(connections).shown(target, "relations"))
         };

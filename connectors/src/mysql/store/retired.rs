@@ -13,7 +13,6 @@ use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::{ForeignRow, ForeignRows as _};
 use anabranch_pipeline::records::{Cell, CellRef, LaneId, RetiredShards, Retirement};
-use anabranch_schemas::change::Entity;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Row;
@@ -180,7 +179,7 @@ fn newest_document(row: Row, derived_table: u32) -> Option<RetiredDocument> {
 impl MysqlRows {
     /// Returns whether the target has the table of retired source tables; only a target of payment documents can.
     async fn has_retired(&self) -> Result<bool, Fault> {
-        if self.assignment.projection.entity() != Entity::Flux {
+        if !self.assignment.projection.entity().may_retire() {
             return Ok(false);
         }
         if self.has_retired.get().is_some() {
@@ -401,7 +400,7 @@ impl MysqlRows {
 mod tests {
     use std::borrow::Cow;
 
-    use anabranch_schemas::change::TableIdentity;
+    use anabranch_schemas::change::{Entity, TableIdentity};
 
     use super::*;
 

@@ -5,6 +5,7 @@
 //! everything is checked before anything is created.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
@@ -16,7 +17,7 @@ use super::progress::{self, literal};
 use super::session::Session;
 use super::{MysqlTarget, ddl};
 use crate::mysql::connection::{quote_identifier, quote_table};
-use crate::progress::{BEGIN_LOST, Enrolment, START_ANEW};
+use crate::progress::{BEGIN_LOST, Enrolment, refill};
 
 /// Statements in a packet: hundreds of tables in a few round trips, each far below every packet limit.
 const STATEMENTS_PER_PACKET: usize = 100;
@@ -57,12 +58,32 @@ pub(super) async fn read_enrolment(
     Ok(enrolment)
 }
 
-pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
+/// Returns the derived tables of a projection that do not exist although lanes have applied rows.
+pub(super) async fn gone_tables(target: &MysqlTarget, projection: &str) -> Result<Vec<String>, Fault> {
+    let mut session = Session::open(target).await?;
+    let catalog = Catalog::read(&mut session, target).await?;
+    let enrolment = read_enrolment(&mut session, target, &catalog).await?;
+    session.close().await;
+    let is_meant =
+        |assignment: &&Arc<Assignment>| assignment.name == projection && enrolment.has_moved(projection);
+    let mut gone = Vec::new();
+    for assignment in target.0.assignments.iter().filter(is_meant) {
+        let missing = assignment
+            .tables()
+            .filter(|table| catalog.table(&table.derived.database, &table.derived.table).is_none());
+        gone.extend(missing.map(|table| quote_table(&table.derived.database, &table.derived.table)));
+    }
+    Ok(gone)
+}
+
+/// Sets the target up. Missing tables of the projection `refilled` are created also beside moved progress: its lanes
+/// were asked to read all source tables before.
+pub(super) async fn setup(target: &MysqlTarget, refilled: Option<&str>) -> Result<SetupReport, Fault> {
     let mut session = Session::open(target).await?;
     let catalog = Catalog::read(&mut session, target).await?;
     let enrolment = read_enrolment(&mut session, target, &catalog).await?;
     for assignment in target.0.assignments.iter() {
-        require_intact(&mut session, target, &catalog, &enrolment, assignment).await?;
+        require_intact(&mut session, target, &catalog, &enrolment, assignment, refilled).await?;
     }
     let mut report = SetupReport::default();
     create(&mut session, target, &catalog, &mut report).await?;
@@ -73,13 +94,14 @@ pub(super) async fn setup(target: &MysqlTarget) -> Result<SetupReport, Fault> {
     Ok(report)
 }
 
-/// Fails on every loss that set-up must not hide.
+/// Fails on every loss that set-up must not hide. Missing tables of the projection `refilled` are none.
 async fn require_intact(
     session: &mut Session,
     target: &MysqlTarget,
     catalog: &Catalog,
     enrolment: &Enrolment,
     assignment: &Assignment,
+    refilled: Option<&str>,
 ) -> Result<(), Fault> {
     let lanes = target.lane_ids().into_iter().filter(|lane| lane.projection == assignment.name);
     for lane in lanes {
@@ -87,12 +109,13 @@ async fn require_intact(
             return Err(fault);
         }
     }
-    if enrolment.has_moved(&assignment.name) {
+    if enrolment.has_moved(&assignment.name) && refilled != Some(&*assignment.name) {
         let missing = assignment
             .tables()
             .find(|table| catalog.table(&table.derived.database, &table.derived.table).is_none());
         if let Some(table) = missing {
-            return Err(gone(target, &quote_table(&table.derived.database, &table.derived.table)));
+            let table = quote_table(&table.derived.database, &table.derived.table);
+            return Err(gone(target, &assignment.name, &table));
         }
     }
     if !enrolment.knows_projection(&assignment.name) {
@@ -118,11 +141,14 @@ async fn require_intact(
 }
 
 /// Returns the fault of a table that vanished after lanes applied rows to it: set-up would create it without them.
-pub(super) fn gone(target: &MysqlTarget, table: &str) -> Fault {
+pub(super) fn gone(target: &MysqlTarget, projection: &str, table: &str) -> Fault {
     let found = "it does not exist, although lanes have applied rows before";
     Fault::new(Code::TargetTableMissing, format!("{}, table {table}", target.subject()), found)
         .needs("the table with its rows")
-        .remedy(format!("restore the derived tables together with the control database, or {START_ANEW}"))
+        .remedy(format!(
+            "restore the derived tables together with the control database, or {}",
+            refill(projection)
+        ))
 }
 
 /// Returns the first of the tables that holds a row.

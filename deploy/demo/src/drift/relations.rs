@@ -12,7 +12,7 @@ use crate::workload::SetAside;
 
 /// Documents that are put into a wrong source table.
 const MISPLACED: usize = 7;
-/// The first sequence of documents that nobody has: between those of the workload and those of the lag probe.
+/// The first sequence of documents that no source has: between those of the workload and those of the lag probe.
 const FIRST_SEQUENCE: u64 = 50_000_000;
 /// Sequences of such documents.
 const SEQUENCES: u64 = 10_000_000;

@@ -176,7 +176,8 @@ impl Site {
     /// Writes the statement of the coupon system into the files that the runbook names.
     pub(super) async fn write_statement(&self) -> Result<()> {
         let gifts = self.coupon_client()?.gifts().await?;
-        for (file, page) in PAGES.into_iter().zip([json!({ "gifts": gifts }), json!({ "gifts": [] })]) {
+        let pages = [json!({ "gifts": gifts, "next": 1 }), json!({ "gifts": [], "next": null })];
+        for (file, page) in PAGES.into_iter().zip(pages) {
             write_private(&self.stack.folder().join(file), &page.to_string())?;
         }
         Ok(())

@@ -14,7 +14,7 @@ use crate::error::{FileContext, Result, StackError};
 const PACKAGES: [&str; 3] = ["default-jdk-headless", "maven", "ca-certificates"];
 /// Versions of Java on which OpenSearch 2.19 runs: from the first, below the second.
 const MINIMUM: (u32, u32) = (17, 0);
-const BEHIND: (u32, u32) = (22, 0);
+const END: (u32, u32) = (22, 0);
 
 const TRUST_STORE: &str = include_str!("java/TrustStore.java");
 
@@ -43,7 +43,7 @@ impl Java {
             maven: find("mvn")?,
             environment: Vec::new(),
         };
-        (MINIMUM..BEHIND).contains(&version).then_some(found)
+        (MINIMUM..END).contains(&version).then_some(found)
     }
 
     pub(super) fn unpack(folder: &Path) -> Result<()> {

@@ -147,13 +147,13 @@ fn a_rename_between_shards_waits_for_its_other_half() {
     let candidate = user.day(date(2027, 5, 4), SOLAR);
     let taken = user.reserve(&candidate).unwrap();
     assert_eq!(judge(&[], &taken, SOLAR, user.ledger.now), DueState::Absent);
-    let look =
+    let decide =
         |user: &mut User, taken: &TakenRow| judged(&mut user.ledger, &candidate, taken, DueState::Absent);
-    assert_eq!(look(&mut user, &taken), Err(MessageEnd::Later));
+    assert_eq!(decide(&mut user, &taken), Err(MessageEnd::Later));
     user.ledger.now += SignedDuration::from_hours(9);
-    assert_eq!(look(&mut user, &taken), Err(MessageEnd::Later));
+    assert_eq!(decide(&mut user, &taken), Err(MessageEnd::Later));
     user.ledger.now += SignedDuration::from_hours(1);
-    assert_eq!(look(&mut user, &taken), Err(MessageEnd::Done));
+    assert_eq!(decide(&mut user, &taken), Err(MessageEnd::Done));
     assert_eq!(user.ledger.rows.values().next().unwrap().state, RowState::Refused(Reason::SourceRowGone));
 }
 

@@ -57,7 +57,7 @@ pub(super) async fn serve(
     loop {
         // The permit is taken before the connection is accepted, so no descriptor is held without a permit.
         let accepted = async {
-            let place = room.clone().acquire_owned().await.expect("nobody closes it");
+            let place = room.clone().acquire_owned().await.expect("it is never closed");
             (place, accept(&listener).await)
         };
         let (place, stream) = tokio::select! {

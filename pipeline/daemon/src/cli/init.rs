@@ -29,9 +29,9 @@ const RULE_COLUMNS_MAX: usize = 8;
 
 /// Ask sources what they have, and write a commented configuration; changes nothing on any server
 ///
-/// Addresses are given as names of environment variables, because a command line is seen by everybody on the machine:
-/// the file says `url = "${NAME}"`. To find the rule by which rows are shared out, 40 rows of 16 tables are read; none
-/// of their values is printed or kept.
+/// Addresses are given as names of environment variables, because each account of the machine sees a command line: the
+/// file says `url = "${NAME}"`. To find the rule by which rows are shared out, 40 rows of 16 tables are read; none of
+/// their values is printed or kept.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// Environment variable with the address of a source (mysql://user:password@host:port), with a name before it if

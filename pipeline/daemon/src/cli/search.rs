@@ -11,6 +11,7 @@ use anabranch_pipeline::deliver::fence;
 use anabranch_pipeline::error::{Class, Fault};
 use anabranch_pipeline::ports::{LaneStore as _, READER_REPLICA_SLOT};
 use anabranch_pipeline::records::LaneId;
+use anabranch_pipeline::retry::while_it_moves;
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
 use futures::future::try_join_all;
@@ -25,7 +26,7 @@ use crate::output;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring, lanes};
 
-/// Pause between two attempts of a lane.
+/// Pause after a failed question for a lane's progress.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two looks at a lane that reads tables.
 const POLL: Duration = Duration::from_millis(200);
@@ -187,8 +188,11 @@ async fn build(
         done.cancel();
         Ok(())
     };
-    let work =
-        retried(wiring, || attempt(wiring, documents, (number, id), index, (&reached, &done)), &reached);
+    let work = while_it_moves(
+        wiring.config().limits.retry_budget,
+        || *reached.borrow(),
+        || attempt(wiring, documents, (number, id), index, (&reached, &done)),
+    );
     tokio::try_join!(goal, work).map(|_| ())
 }
 
@@ -226,27 +230,6 @@ async fn report(id: &LaneId, position: Lsn, seen: &mut watch::Receiver<Lsn>) {
         }
         let at = *seen.borrow();
         tracing::info!(lane = %id, %at, to = %position, "rebuilding");
-    }
-}
-
-/// Repeats an attempt after a transient fault, unless it has made no progress for longer than the retry budget.
-async fn retried<W: Future<Output = Result<(), Fault>>>(
-    wiring: &Wiring,
-    attempt: impl Fn() -> W,
-    reached: &watch::Sender<Lsn>,
-) -> Result<(), Fault> {
-    let (mut moved_at, mut last) = (Instant::now(), *reached.borrow());
-    loop {
-        let Err(fault) = attempt().await else { return Ok(()) };
-        let now = *reached.borrow();
-        if now > last {
-            (moved_at, last) = (Instant::now(), now);
-        }
-        if fault.class() != Class::Transient || moved_at.elapsed() > wiring.config().limits.retry_budget {
-            return Err(fault);
-        }
-        tracing::warn!(%fault, "tried again");
-        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 

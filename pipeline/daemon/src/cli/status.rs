@@ -116,6 +116,8 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
             lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
             // Only a daemon asks what streams and binlogs still have.
             lane.paused_seconds_left = known.paused_seconds_left;
+            // Only the process that runs the lane knows why a table could not be read.
+            lane.owed.clone_from(&known.owed);
             if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
                 // The daemon measures the rate over more than a second.
                 lane.refreshed_rows_per_second =
@@ -247,6 +249,7 @@ fn text(status: &StatusView, daemon: bool, now_us: u64) -> String {
     let searches = status.searches.iter().map(|search| (search.projection.clone(), &search.fault));
     let sources = status.sources.iter().map(|source| (source.source.clone(), &source.fault));
     write_pauses(&mut out, status);
+    write_owed(&mut out, status);
     let lanes = status.lanes.iter().map(|lane| (lane.id(), &lane.fault));
     let caches = status.caches.iter().map(|cache| (cache.cache.clone(), &cache.fault));
     let programmes =
@@ -278,6 +281,21 @@ fn write_pauses(out: &mut String, status: &StatusView) {
         if let Some(left) = lane.paused_seconds_left {
             let left = duration(left as u64);
             _ = write!(out, "; log and binlog lose what it needs next in {left} at the present rate");
+        }
+    }
+}
+
+fn write_owed(out: &mut String, status: &StatusView) {
+    for lane in status.lanes.iter().filter(|lane| lane.owed_tables > 0) {
+        let tables = match lane.owed_tables {
+            1 => "1 table waits".to_owned(),
+            many => format!("{many} tables wait"),
+        };
+        _ = write!(out, "\n{}: {tables} to be read again; derived rows stand until then", lane.id());
+        for owed in &lane.owed {
+            // A daemon gives a client without a token no text.
+            let text = if owed.fault.is_empty() { format!("[{}]", owed.code) } else { owed.fault.clone() };
+            _ = write!(out, "\n  {}", text.replace('\n', " "));
         }
     }
 }

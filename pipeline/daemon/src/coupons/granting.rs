@@ -218,8 +218,9 @@ impl Workers {
 
     /// Returns a fault while the breaker is open: the task is then tried again, and `status` shows the fault.
     fn require_closed_breaker(&self) -> Result<(), Fault> {
-        let is_open = self.breaker.is_open(Process.now());
-        gauge!(names::COUPON_BREAKER).set(f64::from(u8::from(is_open)));
+        let (now, breaker) = (Process.now(), &self.breaker);
+        let is_open = breaker.is_open(now);
+        gauge!(names::COUPON_BREAKER).set(f64::from(u8::from(breaker.is_away(now))));
         match is_open {
             false => Ok(()),
             true => Err(Fault::new(

@@ -1,19 +1,26 @@
 //! Mends a ledger that was restored from an older copy: asks the coupon system for every coupon that it gave since.
 //!
-//! A dispatcher does this half an hour after it saw the restore. By then each call that began before it has ended.
+//! A dispatcher does this once the ledger has waited for `coupon_system.restored_wait_seconds`. By then each call that
+//! began before the restore has ended. A register in the log's bucket has the time that the ledger has waited, so a
+//! dispatcher that starts again goes on with the wait.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use anabranch_coupons::ports::Register as _;
 use anabranch_coupons::programme::Programme;
-use anabranch_coupons::records::ATTEMPT_TIMEOUT;
+use anabranch_coupons::records::Unique;
 use anabranch_coupons::restored;
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::ports::{Register, Registers};
 use tokio::time::Instant;
 
 use super::{LedgerRegister, Process};
 use crate::operations::{Actor, CommandText, recorded};
 use crate::wiring::Wiring;
+
+/// The key of the register that has the wait after a restore.
+const KEY: &str = "coupon-ledger-restored";
 
 /// Asks the coupon system for its statement, takes it in and records that; returns the number of its coupons.
 pub async fn mend(
@@ -30,17 +37,85 @@ pub async fn mend(
     Ok(recorded(wiring, actor, (CommandText::of(command).text(), None), work, after).await?.done)
 }
 
-/// The time since which a task sees the ledger as restored; clones share it.
+/// The wait of a ledger after a restore, as the register has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wait {
+    /// The token of the last issue. A later issue begins another wait.
+    token: Unique,
+    /// The time that dispatchers saw pass since that issue. No time counts twice, and no clock that a person sets
+    /// counts.
+    waited: Duration,
+}
+
+impl Wait {
+    /// Parses the value of the register; `None` = no wait has begun.
+    fn parse(value: &str) -> Option<Self> {
+        let (token, waited) = value.split_once(' ')?;
+        let token = Unique(u128::from_str_radix(token, 16).ok()?);
+        Some(Self { token, waited: Duration::from_millis(waited.parse().ok()?) })
+    }
+
+    fn text(&self) -> String {
+        format!("{:032x} {}", self.token.0, self.waited.as_millis())
+    }
+
+    fn is_over(&self, needed: Duration) -> bool {
+        self.waited >= needed
+    }
+}
+
+/// The last pass of a task that saw the ledger as restored; clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct SeenRestored(Arc<Mutex<Option<Instant>>>);
+pub struct SeenRestored(Arc<Mutex<Option<Seen>>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// Revision of the register, whose wait reaches to this pass or to an earlier time.
+    revision: u64,
+    at: Instant,
+}
 
 impl SeenRestored {
-    /// Takes note of a pass; returns whether the ledger has been seen as restored for long enough.
-    fn note(&self, is_restored: bool, now: Instant) -> bool {
-        let mut since = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *since = is_restored.then(|| since.unwrap_or(now));
-        let wait = Duration::try_from(ATTEMPT_TIMEOUT).unwrap_or(Duration::MAX);
-        since.is_some_and(|since| now.duration_since(since) >= wait)
+    /// Returns the wait at a pass. The time since the last pass counts unless another process wrote the register.
+    /// `now` lies between the readings of the register and of the token.
+    fn note(&self, known: &Register, token: Unique, now: Instant) -> Wait {
+        let last = self.lock().replace(Seen { revision: known.revision, at: now });
+        let Some(wait) = Wait::parse(&known.value).filter(|wait| wait.token == token) else {
+            return Wait { token, waited: Duration::ZERO };
+        };
+        let last = last.filter(|last| last.revision == known.revision);
+        let passed = last.map_or(Duration::ZERO, |last| now.duration_since(last.at));
+        Wait { waited: wait.waited + passed, ..wait }
+    }
+
+    /// Records that the register has the wait at a pass.
+    fn written(&self, revision: u64, at: Instant) {
+        *self.lock() = Some(Seen { revision, at });
+    }
+
+    /// Records that a pass did not see the ledger as restored.
+    fn forget(&self) {
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Seen>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds the time since the last pass to the register; returns whether the ledger has waited long enough.
+    async fn has_waited(&self, wiring: &Wiring) -> Result<bool, Fault> {
+        let log = wiring.log().await?;
+        let known = log.read(KEY).await?;
+        let now = Instant::now();
+        let token = LedgerRegister(wiring.clone()).read().await?;
+        let wait = self.note(&known, token, now);
+        match log.compare_and_set(KEY, &known, wait.text()).await {
+            Ok(register) => self.written(register.revision, now),
+            // Another dispatcher wrote first, and the time that it saw counts.
+            Err(fault) if fault.code() == Code::LeaseLost => return Ok(false),
+            Err(fault) => return Err(fault),
+        }
+        Ok(wait.is_over(wiring.coupon_system()?.restored_wait))
     }
 
     /// Mends the ledger if a pass of the first programme ended because it was restored, and if no earlier call can be
@@ -55,7 +130,11 @@ impl SeenRestored {
         let programmes = super::programmes(wiring.config())?;
         // The ledger is one for all programmes, so one of their tasks mends it.
         let is_first = programmes.first().is_some_and(|first| first.name == programme.name);
-        if !self.note(is_restored, Instant::now()) || !is_first {
+        if !is_restored || !is_first {
+            self.forget();
+            return Ok(false);
+        }
+        if !self.has_waited(wiring).await? {
             return Ok(false);
         }
         let mended = mend(wiring, &programmes, &Actor::of_command(), "dispatch take-in").await;
@@ -70,17 +149,62 @@ impl SeenRestored {
 mod tests {
     use super::*;
 
+    /// A register, and the passes of processes that see the ledger as restored.
+    struct Passes {
+        began: Instant,
+        register: Register,
+    }
+
+    impl Passes {
+        fn new() -> Self {
+            Self { began: Instant::now(), register: Register { value: String::new(), revision: 0 } }
+        }
+
+        /// Returns the wait in minutes.
+        fn pass(&mut self, process: &SeenRestored, token: u128, at_minute: u64) -> u64 {
+            let now = self.began + minutes(at_minute);
+            let wait = process.note(&self.register, Unique(token), now);
+            let revision = self.register.revision + 1;
+            self.register = Register { value: wait.text(), revision };
+            process.written(revision, now);
+            wait.waited.as_secs() / 60
+        }
+    }
+
+    fn minutes(minutes: u64) -> Duration {
+        Duration::from_secs(60 * minutes)
+    }
+
     #[test]
-    fn a_ledger_is_mended_half_an_hour_after_it_was_first_seen_as_restored_without_a_break() {
-        let seen = SeenRestored::default();
-        let began = Instant::now();
-        let at = |minutes: u64| began + Duration::from_secs(60 * minutes);
-        assert!(!seen.note(true, at(0)));
-        assert!(!seen.note(true, at(29)));
-        assert!(seen.note(true, at(30)));
-        assert!(!seen.note(false, at(31)), "a pass found the ledger whole");
-        assert!(!seen.note(true, at(40)));
-        assert!(!seen.note(true, at(69)));
-        assert!(seen.note(true, at(70)));
+    fn a_ledger_waits_while_a_dispatcher_sees_it_and_goes_on_waiting_after_a_restart() {
+        let (mut passes, process) = (Passes::new(), SeenRestored::default());
+        assert_eq!([0, 1, 29].map(|at| passes.pass(&process, 1, at)), [0, 1, 29]);
+        let next = SeenRestored::default();
+        assert_eq!([40, 41].map(|at| passes.pass(&next, 1, at)), [29, 30], "nobody saw the time in between");
+        next.forget();
+        assert_eq!(passes.pass(&next, 1, 50), 30, "a pass found the ledger whole");
+    }
+
+    #[test]
+    fn time_that_two_processes_see_counts_once() {
+        let (mut passes, one, other) = (Passes::new(), SeenRestored::default(), SeenRestored::default());
+        assert_eq!([0, 1].map(|at| passes.pass(&one, 1, at)), [0, 1]);
+        assert_eq!([2, 3].map(|at| passes.pass(&other, 1, at)), [1, 2]);
+        assert_eq!([4, 5].map(|at| passes.pass(&one, 1, at)), [2, 3]);
+    }
+
+    #[test]
+    fn an_issue_begins_another_wait() {
+        let (mut passes, process) = (Passes::new(), SeenRestored::default());
+        assert_eq!([0, 29].map(|at| passes.pass(&process, 1, at)), [0, 29]);
+        assert_eq!([30, 31].map(|at| passes.pass(&process, 2, at)), [0, 1]);
+    }
+
+    #[test]
+    fn a_wait_is_read_as_it_is_written_and_over_after_the_needed_time() {
+        let wait = Wait { token: Unique(u128::MAX - 5), waited: minutes(30) };
+        assert_eq!(Wait::parse(&wait.text()), Some(wait));
+        assert_eq!(Wait::parse("").or(Wait::parse("no wait")), None);
+        assert!(wait.is_over(minutes(30)) && !wait.is_over(minutes(31)));
     }
 }

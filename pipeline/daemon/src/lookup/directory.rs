@@ -180,7 +180,7 @@ fn confirm(
     uuids: &HashSet<&[u8]>,
     rows: &HashMap<Vec<u8>, TextRow>,
 ) {
-    let fields = Entity::SerialCode.fields();
+    let fields = Entity::SerialCode.field_names();
     let is_read = |device: &&mut DeviceView| {
         (question.with_rows || device.is_disputed()) && uuids.contains(&*device.uuid)
     };

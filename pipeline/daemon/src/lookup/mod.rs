@@ -79,17 +79,17 @@ impl Lookup {
     /// not hold up the poll of the cache, which is believed for a few polls only.
     pub async fn keep_current(self, status: impl Fn() -> StatusView, cancel: CancellationToken) {
         let cache = async {
-            let mut looks = looks();
+            let mut checks = checks();
             loop {
-                looks.tick().await;
+                checks.tick().await;
                 self.lanes_seen(&status());
                 self.check_cache().await;
             }
         };
         let tables = async {
-            let mut looks = looks();
+            let mut checks = checks();
             loop {
-                looks.tick().await;
+                checks.tick().await;
                 self.0.directory.complete(&self.0.wiring).await;
             }
         };
@@ -219,7 +219,7 @@ impl Lookup {
     }
 }
 
-fn looks() -> tokio::time::Interval {
+fn checks() -> tokio::time::Interval {
     let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     ticks

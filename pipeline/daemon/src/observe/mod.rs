@@ -11,6 +11,7 @@ mod drift;
 pub mod exposition;
 mod headroom;
 mod leases;
+mod owed;
 pub mod poll;
 mod polling;
 mod programmes;
@@ -25,7 +26,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anabranch_pipeline::config::{Config, ProjectionConfig, ProjectionKind};
+use anabranch_pipeline::config::{Config, ProjectionConfig};
+use anabranch_pipeline::deliver::UnreadTable;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
 use anabranch_pipeline::metrics as names;
@@ -46,6 +48,7 @@ pub use self::dependencies::{CertificateView, Dependency};
 use self::drift::DriftObservation;
 pub use self::drift::DriftView;
 pub use self::leases::LeaseView;
+pub use self::owed::OwedTableView;
 use self::programmes::ProgrammeObservation;
 pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
@@ -135,6 +138,8 @@ struct LaneObservation {
     rows: Rate,
     refreshed: Rate,
     moved_at: Option<Instant>,
+    /// Tables that the lane could not read, if it runs in this process.
+    unread: Vec<UnreadTable>,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -190,8 +195,7 @@ impl Observatory {
         let sources = config.sources.iter().map(|source| (source.name.clone(), SourceObservation::default()));
         let lanes = lanes(config).into_iter().map(|lane| (lane, LaneObservation::default()));
         let caches = config.caches.iter().map(|cache| (cache.name.clone(), CacheObservation::default()));
-        let is_search =
-            |projection: &&ProjectionConfig| matches!(projection.kind, ProjectionKind::SerialDocuments(_));
+        let is_search = |projection: &&ProjectionConfig| projection.kind.documents().is_some();
         let searches = config.projections.iter().filter(is_search);
         let searches = searches.map(|projection| (projection.name.clone(), SearchObservation::default()));
         let (sources, lanes, caches) = (sources.collect(), lanes.collect(), caches.collect());

@@ -71,6 +71,7 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
     }
     let asking = (wiring.clone(), observatory.clone());
     loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
+        asking.1.unread_seen(asking.0.unread_tables());
         ask_pauses(&asking.0, &asking.1).await;
     }));
     let asking = (wiring.clone(), observatory.clone());

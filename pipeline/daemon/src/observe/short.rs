@@ -10,8 +10,8 @@ impl StatusView {
         self.busiest.clear();
     }
 
-    /// Removes texts of faults and pauses, and all that [`Self::leave_out_holders`] removes. Codes stay, so that the
-    /// runbook says the rest.
+    /// Removes texts of faults and pauses, names of tables that wait, and all that [`Self::leave_out_holders`] removes.
+    /// Codes stay, so that the runbook says the rest.
     pub fn leave_out_faults(&mut self) {
         self.leave_out_holders();
         let Self {
@@ -29,6 +29,10 @@ impl StatusView {
         for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {
             pause.by.clear();
             pause.reason = None;
+        }
+        for owed in lanes.iter_mut().flat_map(|view| &mut view.owed) {
+            owed.table = None;
+            owed.fault.clear();
         }
         let texts = sources.iter_mut().map(|view| &mut view.fault);
         let texts = texts.chain(lanes.iter_mut().map(|view| &mut view.fault));

@@ -1,5 +1,7 @@
 //! Tests of the views of sources, lanes and tasks in each state.
 
+mod owed;
+
 use anabranch_pipeline::capture::BusyTable;
 use anabranch_pipeline::records::Refresh;
 use anabranch_pipeline::supervise::{TaskState, TaskStatus};

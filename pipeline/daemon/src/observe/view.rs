@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     BusiestView, CacheObservation, CertificateView, DriftView, LaneObservation, LastAnswer, LeaseView,
-    Observatory, ProgrammeView, SearchObservation, SourceObservation, TableSize,
+    Observatory, OwedTableView, ProgrammeView, SearchObservation, SourceObservation, TableSize,
 };
 use crate::pauses::Pause;
 use crate::task_names::{cache_task, lane_task, reader_task};
@@ -117,6 +117,12 @@ pub struct LaneView {
     /// Dropped and truncated tables of which the lane is still to remove derived rows.
     #[serde(default)]
     pub withdrawn_tables: usize,
+    /// Tables that wait to be read again, as far as progress lists them. Their derived rows stand meanwhile.
+    #[serde(default)]
+    pub owed_tables: usize,
+    /// Some of them that could not be read; only the daemon that runs the lane knows why.
+    #[serde(default)]
+    pub owed: Vec<OwedTableView>,
 }
 
 /// One cache.
@@ -464,6 +470,8 @@ impl LaneObservation {
             rows: self.progress.as_ref().map_or(0, |progress| progress.rows),
             rows_per_second: self.rows.per_second(),
             withdrawn_tables: self.progress.as_ref().map_or(0, |progress| progress.withdrawals.len()),
+            owed_tables: self.owed_tables(),
+            owed: self.owed(),
             refreshed_rows: refresh.map(|refresh| refresh.rows),
             refreshed_rows_per_second,
             refresh_rows,

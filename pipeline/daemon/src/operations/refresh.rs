@@ -10,9 +10,10 @@ use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::deliver::{rehearse_refresh, request_refresh};
 use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::ports::{LaneStore as _, RowSource};
-use anabranch_pipeline::records::{COMPARISONS_MAX, Cell, Comparison, Condition, LaneId, Scope};
+use anabranch_pipeline::projections::key_of_text;
+use anabranch_pipeline::records::{COMPARISONS_MAX, Comparison, Condition, LaneId, Scope};
 use anabranch_pipeline::retry::again;
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::lsn::FIRST_EPOCH;
 use anabranch_schemas::shard::ShardId;
 
@@ -135,13 +136,7 @@ impl RefreshRequest {
         }
         let refused = || Fault::new(Code::RefreshRefused, "a key", "it is not a user id").needs("a number");
         let entity = wiring.projection(&lanes[0].projection)?.entity();
-        let key = |text: &String| match entity {
-            Entity::User => {
-                let number = text.parse().ok().filter(|number: &u64| number.to_string() == *text);
-                number.map(Cell::UInt).ok_or_else(refused)
-            }
-            Entity::SerialCode | Entity::Flux => Ok(Cell::Bytes(text.as_bytes().into())),
-        };
+        let key = |text: &String| key_of_text(entity, text).ok_or_else(refused);
         Ok(Scope::Keys([(shard, self.keys.iter().map(key).collect::<Result<_, _>>()?)].into()))
     }
 }

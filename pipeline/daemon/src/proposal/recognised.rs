@@ -38,7 +38,7 @@ pub fn recognise(columns: &[SurveyedColumn]) -> Option<Recognised> {
 }
 
 fn serial_code(columns: &[SurveyedColumn]) -> Option<Recognised> {
-    let fields = Entity::SerialCode.fields();
+    let fields = Entity::SerialCode.field_names();
     let mut recognised = Recognised {
         entity: Entity::SerialCode,
         columns: Vec::new(),

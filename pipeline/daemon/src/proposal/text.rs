@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn devices(missing: Vec<&'static str>) -> Proposed {
-        let fields = Entity::SerialCode.fields().iter();
+        let fields = Entity::SerialCode.field_names().iter();
         let columns =
             fields.filter(|field| !missing.contains(field)).map(|field| (*field, ColumnNames::from(*field)));
         Proposed {

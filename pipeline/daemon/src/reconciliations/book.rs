@@ -2,7 +2,7 @@
 //! keeps them in memory.
 //!
 //! One read of history and registers answers all requests within [`FRESH`]. Of a report only its figures are kept. New
-//! reports are added to the list. After [`VERIFIED_FOR`] the whole list is read again, so a report that someone changed
+//! reports are added to the list. After [`VERIFIED_FOR`] the whole list is read again, so a report that was changed
 //! in the history appears as `broken` here too. This read begins with the newest reports. If a slow server does not end
 //! it within [`WAIT_MAX`], its result stays, and the next request reads on from there.
 
@@ -298,8 +298,8 @@ impl ReconciliationBook {
         Self(Arc::new((wiring.clone(), Mutex::new(BookSnapshot { is_signed, ..BookSnapshot::default() }))))
     }
 
-    /// Returns the list, at most [`FRESH`] old; if it cannot be read within [`WAIT_MAX`], the list as far as it is known,
-    /// with the code of the failure. Other requests wait while one reads, or holds the returned guard.
+    /// Returns the list, at most [`FRESH`] old; if it cannot be read within [`WAIT_MAX`], the list as far as it is
+    /// known, with the code of the failure. Other requests wait while one reads, or holds the returned guard.
     pub async fn read(&self) -> MutexGuard<'_, BookSnapshot> {
         let (wiring, kept) = &*self.0;
         let mut kept = kept.lock().await;

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::Schedule;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Leases;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, while_held};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, acquired, while_held};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +21,7 @@ use crate::wall_clock;
 use crate::wiring::Wiring;
 
 /// Time between two reads of the wall clock, which may be set while a reconciliation is waited for.
-const LOOK: Duration = Duration::from_secs(30);
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Difference between clocks of processes that work on reconciliations, at most.
 const CLOCK_SKEW_MAX_MS: u64 = 60_000;
 /// Windows of one reconciliation from which on its window counts as too short.
@@ -54,7 +53,7 @@ async fn reconciliations(
         }
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            () = tokio::time::sleep(LOOK.min(next_in(schedule))) => handle.well(),
+            () = tokio::time::sleep(CHECK_INTERVAL.min(next_in(schedule))) => handle.well(),
         }
     }
 }
@@ -88,10 +87,7 @@ async fn with_lease(
     cancel: &CancellationToken,
 ) -> Result<u64, Fault> {
     let log = wiring.log().await?;
-    let lease = tokio::select! {
-        lease = log.acquire(SCHEDULED) => lease?,
-        () = cancel.cancelled() => return Ok(ended_at_ms),
-    };
+    let Some(lease) = acquired(log, SCHEDULED, cancel).await? else { return Ok(ended_at_ms) };
     let ended_at_ms = last(wiring).await?.max(ended_at_ms);
     while_held(lease, in_window(wiring, schedule, ended_at_ms, cancel)).await
 }
@@ -162,7 +158,7 @@ struct ScheduleWindow {
 fn next_in(schedule: &Schedule) -> Duration {
     let now = Zoned::now().with_time_zone(schedule.time_zone.clone());
     let due = schedule.cron.find_next_occurrence(&now, false).ok();
-    due.and_then(|due: Zoned| Duration::try_from(now.duration_until(&due)).ok()).unwrap_or(LOOK)
+    due.and_then(|due: Zoned| Duration::try_from(now.duration_until(&due)).ok()).unwrap_or(CHECK_INTERVAL)
 }
 
 /// Returns when the next reconciliation is due, seconds since the Unix epoch; `None` if none will be.

@@ -1,5 +1,6 @@
-//! Tables of payment documents that left their source before they were due: somebody dropped or emptied them past
-//! `flux retention check`. The source has no row left that says the age, so the newest row of the index says it.
+//! Tables of payment documents that left their source before they were due: a person or a job dropped or emptied
+//! them past `flux retention check`. The source has no row left that says the age, so the newest row of the index says
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

@@ -7,6 +7,7 @@ use anabranch_pipeline::ports::Log as _;
 use anabranch_pipeline::records::{LaneId, Progress, Scope};
 use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
@@ -50,6 +51,8 @@ pub(super) struct TracedLane {
     pub(super) id: LaneId,
     pub(super) reach: LaneReach,
     position: Option<Lsn>,
+    /// Tables that wait to be read again.
+    owed: BTreeSet<ShardId>,
     view: Option<LaneView>,
 }
 
@@ -92,7 +95,9 @@ pub(super) fn traced_lanes(
         let view = views.get(&id.to_string()).map(|view| (*view).clone());
         let stored = progress.get(&id);
         let reach = reach(stored, places.get(&id.source), view.as_ref());
-        TracedLane { reach, position: stored.map(|stored| stored.position), view, id }
+        let refresh = stored.and_then(|stored| stored.refresh.as_ref());
+        let owed = refresh.into_iter().flat_map(|refresh| refresh.rereads.keys().copied()).collect();
+        TracedLane { reach, position: stored.map(|stored| stored.position), owed, view, id }
     };
     traced.lanes().map(lane).collect()
 }
@@ -155,7 +160,25 @@ fn reach(
 impl TracedLane {
     #[cfg(test)]
     pub(super) fn for_test(id: LaneId, reach: LaneReach) -> Self {
-        Self { id, reach, position: None, view: None }
+        Self { id, reach, position: None, owed: BTreeSet::new(), view: None }
+    }
+
+    /// Says that the lane is to read a table again that has the key, or may have it; `name` returns the name of a table
+    /// that was traced, and `is_meant` whether the table is asked for.
+    pub(super) fn waits(
+        &self,
+        is_meant: impl Fn(ShardId) -> bool,
+        name: impl Fn(ShardId) -> Option<String>,
+    ) -> Option<String> {
+        let shard = self.owed.iter().copied().find(|shard| is_meant(*shard))?;
+        let known = self.view.iter().flat_map(|view| &view.owed).find(|owed| owed.shard == shard.to_string());
+        let name = name(shard).or_else(|| known?.table.clone());
+        let name = name.unwrap_or_else(|| "a table that its source does not list".to_owned());
+        let why = known.map_or_else(String::new, |owed| format!(" ([{}])", owed.code));
+        Some(format!(
+            "lane {} is to read {name} again{why}, and `anabranch status` says what it waits for",
+            self.id
+        ))
     }
 
     pub(super) fn view(&self) -> LaneOfKeyView {
@@ -173,6 +196,7 @@ impl TracedLane {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::OwedTableView;
 
     fn server() -> ServerIdentity {
         ServerIdentity { flavor: "mariadb".to_owned(), id: "1".to_owned() }
@@ -192,6 +216,26 @@ mod tests {
     fn seen(progress: &Progress, state: &str) -> LaneReach {
         let view = LaneView { state: state.to_owned(), lag_seconds: Some(7.0), ..LaneView::default() };
         reach(Some(progress), Some(&("1:4:96".parse().unwrap(), server())), Some(&view))
+    }
+
+    #[test]
+    fn a_lane_says_which_table_of_the_key_it_is_to_read_again_and_why() {
+        let shard = |number| ShardId::from_u64(number).unwrap();
+        let id = LaneId { projection: "p".into(), target: "t".into(), source: "s".into(), lane: 0 };
+        let mut lane = TracedLane::for_test(id, LaneReach::Refreshing);
+        lane.owed = [shard(7), shard(9)].into();
+        let name = |meant: ShardId| (meant == shard(7)).then(|| "d.u".to_owned());
+        assert_eq!(lane.waits(|meant| meant == shard(8), name), None);
+        let said = lane.waits(|meant| meant == shard(7), name).unwrap();
+        assert!(said.starts_with("lane p/t/s/0 is to read d.u again, and"), "{said}");
+        let code = "source-table-missing".to_owned();
+        let owed = OwedTableView { shard: shard(9).to_string(), code, ..OwedTableView::default() };
+        lane.view = Some(LaneView { owed: vec![owed], ..LaneView::default() });
+        let said = lane.waits(|meant| meant == shard(9), name).unwrap();
+        assert!(
+            said.contains("a table that its source does not list again ([source-table-missing])"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::reconcile::{self, SourceKey, SourceTable};
 use anabranch_pipeline::records::Cell;
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::serial::StoredCode;
 use anabranch_schemas::shard::ShardId;
 use futures::future::join_all;
@@ -86,7 +86,7 @@ struct Look<'t> {
 impl<'t> EntityTrace<'t> {
     async fn run(self, key: &Cell) -> TraceAnswer {
         let codes: Vec<StoredCode> = match key {
-            Cell::Bytes(code) if self.traced.entity == Entity::SerialCode => {
+            Cell::Bytes(code) if self.traced.entity.has_codes() => {
                 StoredCode::candidates(code).into_iter().map(|(stored, _)| stored).collect()
             }
             _ => Vec::new(),
@@ -150,7 +150,7 @@ impl<'t> EntityTrace<'t> {
     }
 
     async fn cache(&self, mut codes: Vec<StoredCode>, look: &Look<'_>) -> Option<CacheEntryView> {
-        if self.traced.entity != Entity::SerialCode {
+        if !self.traced.entity.has_codes() {
             return None;
         }
         let cached = self.traced.projections.iter().map(|known| known.projection.is_cached());
@@ -225,7 +225,25 @@ impl<'t> EntityTrace<'t> {
             cache,
             is_in_log: log.change.is_some(),
             messages: log.searched.messages,
+            owed: self.owed(look),
         }
+    }
+
+    /// Says that a lane is to read a table again that has the key: one with a row of it, or one that was not read.
+    fn owed(&self, look: &Look<'_>) -> Option<String> {
+        let sources = &look.sources;
+        let stored = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+        let stored = stored.flat_map(|found| found.rows.keys().map(|address| address.shard));
+        let shards: BTreeSet<ShardId> = sources.rows.iter().map(|row| row.shard).chain(stored).collect();
+        look.lanes.iter().find_map(|lane| {
+            // A source that did not answer lists no table.
+            let is_listed = sources.places.contains_key(&lane.id.source);
+            let is_meant = |shard: ShardId| {
+                let is_unlisted = is_listed && !sources.tables.contains_key(&shard);
+                shards.contains(&shard) || sources.unread_shards.contains(&shard) || is_unlisted
+            };
+            lane.waits(is_meant, |shard| Some(sources.tables.get(&shard)?.name()))
+        })
     }
 
     fn row_view(&self, row: &SourceRow, sources: &SourceLook) -> SourceRowView {

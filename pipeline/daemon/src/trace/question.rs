@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::projections::Projection;
+use anabranch_pipeline::projections::{Projection, key_of_text};
 use anabranch_pipeline::records::{Cell, LaneId};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::flux::id::DIGITS;
@@ -124,18 +124,11 @@ impl TraceQuestion {
 
     /// Returns the key in the form of the entity's derived rows; `None` if no row of the entity can have it.
     fn key_of(&self, entity: Entity) -> Option<Cell> {
-        let text = || Cell::Bytes(self.key.as_bytes().into());
-        match entity {
-            Entity::User => {
-                let number = self.key.parse().ok().filter(|number: &u64| number.to_string() == self.key);
-                number.map(Cell::UInt)
-            }
-            Entity::SerialCode => Some(text()),
-            Entity::Flux => {
-                let is_id = self.key.len() == DIGITS && self.key.bytes().all(|byte| byte.is_ascii_digit());
-                is_id.then(text)
-            }
+        let has_digits = self.key.len() == DIGITS && self.key.bytes().all(|byte| byte.is_ascii_digit());
+        if entity == Entity::Flux && !has_digits {
+            return None;
         }
+        key_of_text(entity, &self.key)
     }
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Facts<'f> {
     pub(super) is_in_log: bool,
     /// Messages of the log that were searched.
     pub(super) messages: u64,
+    /// A lane is to read a table again that has the key or may have it.
+    pub(super) owed: Option<String>,
 }
 
 /// Says whether the stores equal the source rows, or why they differ.
@@ -42,6 +44,9 @@ pub(super) fn sentence(facts: &Facts<'_>) -> String {
         && !facts.differences.is_empty()
     {
         text.push_str(&format!("; source {} could not be read as a whole", unread.source));
+    }
+    if let Some(owed) = &facts.owed {
+        text.push_str(&format!("; {owed}"));
     }
     text + "."
 }

@@ -212,7 +212,7 @@ impl SourceReader<'_, '_> {
             key,
             claims: Vec::new(),
             excluded: Vec::new(),
-            fields: fields(self.traced.entity.fields(), row),
+            fields: fields(self.traced.entity.field_names(), row),
         };
         for traced in &self.traced.projections {
             let mut claims = Rows::new();

@@ -8,6 +8,7 @@ use anabranch_connectors::search::SearchLane;
 use anabranch_pipeline::capture::BusyTable;
 use anabranch_pipeline::composition::{Connectors, EitherStore, LogServer, SourceParts};
 use anabranch_pipeline::config::{Config, Limits};
+use anabranch_pipeline::deliver::UnreadTable;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::{Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::{LaneId, Progress};
@@ -29,6 +30,11 @@ impl Wiring {
         self.0.sources.iter().flat_map(move |(name, source)| {
             source.busiest.top(count, now).into_iter().map(move |table| (name.as_str(), table))
         })
+    }
+
+    /// Returns the tables that lanes of this process are to read again and could not read.
+    pub fn unread_tables(&self) -> impl Iterator<Item = (LaneId, Vec<UnreadTable>)> {
+        self.0.sources.values().flat_map(|source| source.shared.unread())
     }
 }
 

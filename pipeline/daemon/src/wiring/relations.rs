@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 pub use anabranch_connectors::mysql::store::MysqlRelations as RelationIndex;
-use anabranch_pipeline::config::{ProjectionConfig, ProjectionKind};
+use anabranch_pipeline::config::ProjectionConfig;
 use anabranch_pipeline::records::FluxPlaces;
 
 use super::Wiring;
@@ -12,12 +12,10 @@ impl Wiring {
     /// Returns the projection whose tables answer which payment documents belong together, and the places of documents:
     /// the first of its kind.
     pub fn relations_projection(&self) -> Option<(&str, &Arc<FluxPlaces>)> {
-        self.config().projections.iter().find_map(|known| match &known.kind {
-            ProjectionKind::FluxRelations(tables) => Some((known.name.as_str(), &tables.places)),
-            ProjectionKind::Birthday(_)
-            | ProjectionKind::SerialMapping(_)
-            | ProjectionKind::SerialDocuments(_) => None,
-        })
+        self.config()
+            .projections
+            .iter()
+            .find_map(|known| Some((known.name.as_str(), &known.kind.relations()?.places)))
     }
 
     /// Returns the projections whose rows may outlive their source table.

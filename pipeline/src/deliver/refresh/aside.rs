@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 
@@ -132,8 +133,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         if rereads.contains(&Reread::Unlisted) {
             tracing::warn!(
                 lane = %self.id,
-                "more tables are to be read again than a progress row lists, so the lane reads every table: nobody has \
-                 to do anything, and `status --watch` shows how far it is"
+                "more tables are to be read again than a progress row lists, so the lane reads every table: there is \
+                 nothing to do, and `status --watch` shows how far it is"
             );
         }
         for reread in rereads {
@@ -164,19 +165,14 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let unlisted: BTreeSet<ShardId> = refresh.rereads.keys().copied().filter(is_new).collect();
         let Some(first) = unlisted.first() else { return };
         let named = likely(self.source, self.entity, &unlisted);
-        let name = named.first().map(|table| format!("{}.{}", table.database, table.table));
-        let thing = match &name {
-            Some(name) => format!("table {name}"),
-            None => format!("shard {first}"),
-        };
-        let thing = match unlisted.len() - 1 {
-            0 => thing,
-            more => format!("{thing} and {more} more"),
-        };
-        let name = name.unwrap_or_else(|| "DATABASE.TABLE".to_owned());
-        let fault = Fault::new(Code::SourceTableMissing, thing, "the source does not list it")
-            .needs("SELECT on its database for the capture account, or a table of that name")
-            .remedy(format!("if it is gone for good, `anabranch --config FILE remove --table {name}`"));
+        let name_of = |shard: ShardId| named.iter().find(|table| table.shard == shard).map(full_name);
+        for shard in &unlisted {
+            let name = name_of(*shard);
+            let fault = unlisted_fault(*shard, name.as_deref(), 0);
+            self.unread.note(*shard, name, &fault);
+        }
+        let first = named.first().map_or(*first, |table| table.shard);
+        let fault = unlisted_fault(first, name_of(first).as_deref(), unlisted.len() - 1);
         tracing::warn!(
             lane = %self.id, %fault,
             "a table cannot be read now: its derived rows stay as they are until it can"
@@ -188,8 +184,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn owe(&mut self, shard: ShardId, progress: &Progress) -> Refresh {
         // All tables are read anew when more wait than are listed.
         self.empty.forget();
-        let behind = progress.refresh.as_ref().map(|refresh| refresh.after_table(shard));
-        Refresh::with_reread(behind, shard, progress.position)
+        let after = progress.refresh.as_ref().map(|refresh| refresh.after_table(shard));
+        Refresh::with_reread(after, shard, progress.position)
     }
 
     /// Returns the phase after a failed read. A first load skips a table that cannot be read by keys, which capture
@@ -224,13 +220,16 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let pause = FAILED.saturating_mul(1 << self.failures.min(6)).min(FAILED_MAX);
         self.failures += 1;
         self.not_before = Instant::now() + pause;
+        let shard = self.changes.shards.first().copied();
+        let listed = self.tables.iter().flatten().find(|table| Some(table.shard) == shard);
+        let name = listed.map(full_name);
         // A table that was dropped meanwhile is no longer listed.
         self.tables = None;
-        let shard = self.changes.shards.first().copied();
         if let (Some(refresh), Some(shard)) = (&progress.refresh, shard)
             && fault.class() != Class::Transient
             && let Some(step) = step_aside(refresh, shard, self.is_reread)
         {
+            self.unread.note(shard, name, &fault);
             if self.aside.warned_of.insert(shard) {
                 tracing::warn!(
                     lane = %self.id, %fault,
@@ -253,6 +252,23 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         }
         Phase::Resting
     }
+}
+
+fn full_name(table: &TableIdentity<'_>) -> String {
+    format!("{}.{}", table.database, table.table)
+}
+
+/// Returns the fault of a waiting table that the source does not list, and of `more` others.
+fn unlisted_fault(shard: ShardId, name: Option<&str>, more: usize) -> Fault {
+    let thing = name.map_or_else(|| format!("shard {shard}"), |name| format!("table {name}"));
+    let thing = match more {
+        0 => thing,
+        more => format!("{thing} and {more} more"),
+    };
+    let name = name.unwrap_or("DATABASE.TABLE");
+    Fault::new(Code::SourceTableMissing, thing, "the source does not list it")
+        .needs("SELECT on its database for the capture account, or a table of that name")
+        .remedy(format!("if it is gone for good, `anabranch --config FILE remove --table {name}`"))
 }
 
 /// Returns the phase in which an unreadable table leaves the work to the others; `None` if it alone was requested. A

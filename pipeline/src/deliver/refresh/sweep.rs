@@ -48,8 +48,8 @@ impl<S: RowSource> Refresher<'_, S> {
             flush.withdrawn_tables = Some(tables.clone());
         }
         if tables.end < self.derived_tables {
-            let behind = tables.end.saturating_add(tables.end - tables.start);
-            self.phase = Phase::Waiting(Step::Sweep(tables.end..behind));
+            let next_end = tables.end.saturating_add(tables.end - tables.start);
+            self.phase = Phase::Waiting(Step::Sweep(tables.end..next_end));
         } else {
             let left = refresh.after_sweep(shard, first);
             if left.rereads.contains_key(&shard) {

@@ -237,9 +237,9 @@ impl<S: Sequence> FluxIssuer<S> {
         let [first, second] = all;
         let split = first.end.min(first.start + count);
         let (taken, left) = (first.start..split, count - (split - first.start));
-        let behind = if left == 0 { split } else { second.start + left };
+        let end = if left == 0 { split } else { second.start + left };
         if let Some(held) = held {
-            held.next = behind;
+            held.next = end;
         }
         Ok([taken, second.start..second.start + left])
     }

@@ -50,13 +50,13 @@ pub struct Rules {
 impl Rules {
     /// Builds the rules of an entity from its configuration; `places` are those of payment documents.
     pub fn of(entity: Entity, entities: &[EntityConfig], places: &Arc<FluxPlaces>) -> Self {
-        match entity {
-            Entity::User | Entity::SerialCode => Self::by_key(entity, entities),
-            Entity::Flux => Self {
-                rules: RuleSet::Flux(Arc::clone(places)),
-                unreachable: Vec::new(),
-                not_audited: places.unaudited(),
-            },
+        if !entity.is_placed_by_identifier() {
+            return Self::by_key(entity, entities);
+        }
+        Self {
+            rules: RuleSet::Flux(Arc::clone(places)),
+            unreachable: Vec::new(),
+            not_audited: places.unaudited(),
         }
     }
 

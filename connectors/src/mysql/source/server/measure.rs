@@ -15,12 +15,12 @@ use crate::mysql::source::MysqlSource;
 #[derive(Debug, Clone)]
 pub struct SourceMeasure {
     pub tables: Vec<TableSize>,
-    /// Rows that the server inserted into tables of any database between the two looks. MySQL counts rows of its
-    /// temporary tables, too.
+    /// Rows that the server inserted into tables of any database between the two readings of its counters. MySQL
+    /// counts rows of its temporary tables, too.
     pub inserted_rows: u64,
-    /// Time between the two looks.
+    /// Time between the two readings of its counters.
     pub seconds: f64,
-    /// `None` = the server removed the file of the first look in the meantime.
+    /// `None` = the server removed the file of the first reading in the meantime.
     pub binlog_bytes_per_second: Option<f64>,
 }
 
@@ -41,7 +41,7 @@ pub struct TableSize {
 
 /// The counters of a server at one moment.
 #[derive(Debug)]
-struct Look {
+struct Counters {
     at: Instant,
     inserted_rows: u64,
     /// File and offset of the binlog's end.
@@ -55,10 +55,10 @@ impl MysqlSource {
         let mut session = Session::open(&self.address).await?;
         let tables: Vec<_> = self.list_tables(&mut session).await?.all().cloned().collect();
         let sizes = sizes(&mut session, &tables).await?;
-        let first = look(&mut session).await?;
+        let first = read_counters(&mut session).await?;
         failpoints::reach("measure-first-look").await;
         tokio::time::sleep(time).await;
-        let last = look(&mut session).await?;
+        let last = read_counters(&mut session).await?;
         let files = session.binlogs().await?;
         session.close().await;
         let seconds = last.at.duration_since(first.at).as_secs_f64();
@@ -79,11 +79,11 @@ impl MysqlSource {
     }
 }
 
-async fn look(session: &mut Session) -> Result<Look, Fault> {
+async fn read_counters(session: &mut Session) -> Result<Counters, Fault> {
     let sql = "SHOW GLOBAL STATUS WHERE Variable_name = 'Handler_write'".to_owned();
     let rows = session.rows(sql).await?;
     let inserted_rows = rows.first().and_then(|row| column_text(row, 1)?.parse().ok()).unwrap_or_default();
-    Ok(Look { at: Instant::now(), inserted_rows, end: session.end_position().await? })
+    Ok(Counters { at: Instant::now(), inserted_rows, end: session.end_position().await? })
 }
 
 /// Returns the bytes between two ends of the binlog. `files` are names and sizes, oldest first.

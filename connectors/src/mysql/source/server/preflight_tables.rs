@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use anabranch_pipeline::config::{ColumnNames, EntityConfig, MarkerTable, Misnamed};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_schemas::change::Entity;
-
 use sqlx::mysql::MySqlRow;
 
 use super::own_names::{ONE_NAME, ONE_NAME_REMEDY};
@@ -303,19 +301,6 @@ fn no_table(subject: &str, entity: &EntityConfig, account: &str) -> Fault {
         .remedy(format!("GRANT SELECT ON {}.* TO {account}", quote_identifier(&database)))
 }
 
-/// Returns the type that a remedy proposes for the column of a field.
-fn usual_type(entity: Entity, field: usize) -> &'static str {
-    match (entity, field) {
-        (Entity::Flux, 0 | 1) => "CHAR(31) CHARACTER SET ascii",
-        (Entity::Flux, 2) => "DECIMAL(20, 4)",
-        (Entity::Flux, _) => "DATETIME(3)",
-        (_, 0) => "BIGINT UNSIGNED",
-        (Entity::User, 1) => "DATE",
-        (Entity::User, _) => "VARCHAR(8)",
-        (Entity::SerialCode, _) => "VARCHAR(255)",
-    }
-}
-
 impl Problem {
     fn fault(&self, entity: &EntityConfig, names: &BTreeSet<&Name>, account: &str) -> Fault {
         let (database, table) = names.first().map_or(("", ""), |name| (name.0.as_str(), name.1.as_str()));
@@ -334,7 +319,7 @@ impl Problem {
                     .remedy(format!(
                         "ALTER TABLE {quoted} ADD COLUMN {} {}",
                         quote_identifier(names.first()),
-                        usual_type(entity.entity, *field)
+                        entity.entity.fields()[*field].column_type
                     ))
             }
             Problem::ColumnTwice(one, other) => {
@@ -357,7 +342,7 @@ impl Problem {
                     .remedy(format!(
                         "ALTER TABLE {quoted} MODIFY {} {}",
                         quote_identifier(column),
-                        usual_type(entity.entity, *field)
+                        entity.entity.fields()[*field].column_type
                     ))
             }
             Problem::SelectDenied => Fault::new(

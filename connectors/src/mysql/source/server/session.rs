@@ -322,7 +322,7 @@ impl Session {
     }
 
     /// Whether the kept binlog files hold every group after these. `oldest` is the oldest of the files.
-    pub async fn keeps_all_behind(&mut self, gtids: &Gtids, oldest: &str) -> Result<bool, Fault> {
+    pub async fn keeps_all_after(&mut self, gtids: &Gtids, oldest: &str) -> Result<bool, Fault> {
         match self.version.flavor {
             Flavor::MariaDb => {
                 let purged = self.gtid_at(oldest, FILE_START).await?.unwrap_or_default();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anabranch_pipeline::config::{ColumnNames, EntityConfig, Removal, SourceConfig, UnseenChanges};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::{Entity, FieldKind, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 
 use super::heirs::Heirs;
@@ -185,7 +185,7 @@ impl CapturedTables {
                 continue;
             }
             let is_listed = self.databases.contains(database);
-            if entity.entity == Entity::Flux {
+            if entity.entity.is_placed_by_identifier() {
                 let mut add = |table: &str| names.push(table.to_owned());
                 if !is_listed && !pattern.visit_likely_tables(database, LIKELY_TABLES_MAX, &mut add) {
                     return Ok(None);
@@ -223,50 +223,30 @@ pub fn is_text(format: Format) -> bool {
 
 /// Whether a field of an entity can be read from a column of this format.
 pub fn accepts(entity: Entity, field: usize, format: Format) -> bool {
-    let is_text = is_text(format);
-    match (entity, entity.fields().get(field).copied()) {
-        (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
-            is_text || matches!(format, Format::Integer { .. })
+    let Some(field) = entity.fields().get(field) else { return false };
+    let is_moment = matches!(
+        format,
+        Format::DateTime { .. } | Format::Timestamp { .. } | Format::OldDateTime | Format::OldTimestamp
+    );
+    is_text(format)
+        || match field.kind {
+            FieldKind::Code => matches!(format, Format::Integer { .. }),
+            FieldKind::Text => false,
+            FieldKind::Date => is_moment || matches!(format, Format::Date),
+            FieldKind::Decimal => matches!(format, Format::Integer { .. } | Format::Decimal { .. }),
+            FieldKind::DateTime => is_moment,
         }
-        (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
-        (Entity::User, Some("birthday")) => {
-            is_text
-                || matches!(
-                    format,
-                    Format::Date
-                        | Format::DateTime { .. }
-                        | Format::Timestamp { .. }
-                        | Format::OldDateTime
-                        | Format::OldTimestamp
-                )
-        }
-        (Entity::Flux, Some("id" | "parent_id")) => is_text,
-        (Entity::Flux, Some("amount")) => {
-            is_text || matches!(format, Format::Integer { .. } | Format::Decimal { .. })
-        }
-        (Entity::Flux, Some("created")) => {
-            is_text
-                || matches!(
-                    format,
-                    Format::DateTime { .. }
-                        | Format::Timestamp { .. }
-                        | Format::OldDateTime
-                        | Format::OldTimestamp
-                )
-        }
-        (Entity::User | Entity::SerialCode | Entity::Flux, _) => false,
-    }
 }
 
 /// Describes, for messages, the types that [`accepts`] accepts.
 pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
-    match (entity, field) {
-        (Entity::User, 0) | (Entity::SerialCode, _) => "an integer or text type",
-        (Entity::User, 2..) => "a text type",
-        (Entity::User, 1) => "DATE, DATETIME, TIMESTAMP or a text type",
-        (Entity::Flux, 0 | 1) => "a text type",
-        (Entity::Flux, 2) => "DECIMAL, an integer or text type",
-        (Entity::Flux, _) => "DATETIME, TIMESTAMP or a text type",
+    match entity.fields().get(field).map(|field| field.kind) {
+        Some(FieldKind::Code) => "an integer or text type",
+        Some(FieldKind::Text) => "a text type",
+        Some(FieldKind::Date) => "DATE, DATETIME, TIMESTAMP or a text type",
+        Some(FieldKind::Decimal) => "DECIMAL, an integer or text type",
+        Some(FieldKind::DateTime) => "DATETIME, TIMESTAMP or a text type",
+        None => "a field of the entity",
     }
 }
 
@@ -274,18 +254,15 @@ pub fn accepted_types(entity: Entity, field: usize) -> &'static str {
 pub fn accepts_data_type(entity: Entity, field: usize, data_type: &str) -> bool {
     const TEXT: &[&str] = &["char", "varchar", "tinytext", "text", "mediumtext", "longtext"];
     const INTEGER: &[&str] = &["tinyint", "smallint", "mediumint", "int", "bigint"];
-    let is_text = TEXT.contains(&data_type);
-    match (entity, entity.fields().get(field).copied()) {
-        (Entity::User, Some("user_id")) | (Entity::SerialCode, Some(_)) => {
-            is_text || INTEGER.contains(&data_type)
+    let Some(field) = entity.fields().get(field) else { return false };
+    TEXT.contains(&data_type)
+        || match field.kind {
+            FieldKind::Code => INTEGER.contains(&data_type),
+            FieldKind::Text => false,
+            FieldKind::Date => ["date", "datetime", "timestamp"].contains(&data_type),
+            FieldKind::Decimal => INTEGER.contains(&data_type) || data_type == "decimal",
+            FieldKind::DateTime => ["datetime", "timestamp"].contains(&data_type),
         }
-        (Entity::User, Some("lunar_birthday" | "birthday_type")) => is_text,
-        (Entity::User, Some("birthday")) => is_text || ["date", "datetime", "timestamp"].contains(&data_type),
-        (Entity::Flux, Some("id" | "parent_id")) => is_text,
-        (Entity::Flux, Some("amount")) => is_text || INTEGER.contains(&data_type) || data_type == "decimal",
-        (Entity::Flux, Some("created")) => is_text || ["datetime", "timestamp"].contains(&data_type),
-        (Entity::User | Entity::SerialCode | Entity::Flux, _) => false,
-    }
 }
 
 #[cfg(test)]

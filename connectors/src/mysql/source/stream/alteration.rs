@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 
-use anabranch_schemas::change::Entity;
+use anabranch_schemas::change::{Entity, FieldKind};
 use anabranch_schemas::shard::ShardId;
 
 use crate::mysql::source::decode::column::Format;
@@ -266,7 +266,7 @@ impl Kind {
 
 /// Whether every value stays the same, as row events would have shown it. `old` is `None` when it is not known.
 fn keeps_values(entity: Entity, field: usize, old: Option<Format>, to: &ColumnType) -> bool {
-    let is_date = entity.fields().get(field).is_some_and(|field| *field == "birthday");
+    let is_date = entity.fields().get(field).is_some_and(|field| field.kind == FieldKind::Date);
     match (old.map(Kind::of), Kind::named(&to.name)) {
         (Some(Kind::Text), Kind::Text) => to.character_set.is_none(),
         (Some(Kind::Integer), Kind::Text | Kind::Integer) => true,

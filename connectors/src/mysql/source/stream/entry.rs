@@ -28,7 +28,7 @@ impl MysqlSource {
             BinlogStart::Latest => {
                 let Some(end) = session.end().await? else {
                     let executed = session.text("SELECT @@GLOBAL.gtid_executed").await?.replace('\n', "");
-                    return self.behind_set(session, &executed, epoch).await;
+                    return self.start_after_set(session, &executed, epoch).await;
                 };
                 let gtids = self.gtids(session, &end.gtid_set)?;
                 let position = self.position(epoch, &end.file, end.position)?;
@@ -37,7 +37,7 @@ impl MysqlSource {
                     StreamStart::fresh(position, Some(gtids)),
                 ))
             }
-            BinlogStart::Gtid(text) => self.behind_set(session, &text, epoch).await,
+            BinlogStart::Gtid(text) => self.start_after_set(session, &text, epoch).await,
             BinlogStart::Resume { resume, position, server } => {
                 self.resume(session, resume, position, &server, epoch).await
             }
@@ -45,7 +45,7 @@ impl MysqlSource {
     }
 
     /// Starts after a set of groups, at a position that the server finds.
-    async fn behind_set(
+    async fn start_after_set(
         &self,
         session: &mut Session,
         text: &str,

@@ -275,7 +275,7 @@ impl MysqlSource {
         logs: &[(String, u64)],
     ) -> Result<(), Fault> {
         let oldest = logs.first().map_or("", |(file, _)| file.as_str());
-        if !is_file_start(resume) && session.keeps_all_behind(gtids, oldest).await? {
+        if !is_file_start(resume) && session.keeps_all_after(gtids, oldest).await? {
             return Ok(());
         }
         Err(self

@@ -36,7 +36,7 @@ impl MysqlLane {
         };
         let mut left = self.owned.iter().copied().filter(is_asked);
         let tables: Vec<u32> = left.by_ref().take(TABLES_MAX).collect();
-        let behind = left.next().map(|table| ClaimsPage { table, after: None });
+        let rest = left.next().map(|table| ClaimsPage { table, after: None });
         if tables.is_empty() {
             return Ok((Vec::new(), None));
         }
@@ -48,7 +48,7 @@ impl MysqlLane {
             let is_meant = version <= lsn.as_u64() && !is_retired;
             is_meant.then_some(Mutation { table, shard, key, lsn, action: MutationAction::Delete })
         };
-        let mut next = behind;
+        let mut next = rest;
         for table in tables {
             let after = page.after.as_ref().filter(|_| table == page.table);
             let sql = self.rows_of_shards_sql(table, &versions, after, rows_left)?;

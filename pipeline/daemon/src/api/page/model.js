@@ -55,7 +55,9 @@ function lane(view) {
     task: `lane/${view.projection}/${view.target}/${view.source}/${view.lane}`,
     refreshed: known(view.refreshed_rows), refreshRows: known(view.refresh_rows),
     refreshLeft: known(view.refresh_seconds_left), pausedLeft: known(view.paused_seconds_left),
-    withdrawn: view.withdrawn_tables ?? 0, ...trouble(view),
+    withdrawn: view.withdrawn_tables ?? 0, owed: view.owed_tables ?? 0,
+    unread: (view.owed ?? []).map((one) => ({ table: known(one.table), code: one.code, fault: known(one.fault) })),
+    ...trouble(view),
   };
 }
 

@@ -41,6 +41,13 @@ const sources = () => liveTable("Sources: state, lag, rate, room, position", [
 
 const shareOf = (lane) => Math.min(1, lane.refreshed / lane.refreshRows);
 
+/** Says how many tables wait to be read again, and which of them could not be read. */
+function owed(lane) {
+  if (!lane.owed) return "";
+  const named = lane.unread.map((one) => (one.table ? `${one.table} [${one.code}]` : `[${one.code}]`));
+  return `; ${plural(lane.owed, "table waits", "tables wait")}${named.length ? `: ${named.join(", ")}` : ""}`;
+}
+
 /** Mounts the progress of a refresh; the bar stays while its value changes. */
 function refresh(cell) {
   const bar = make("progress", { max: 1 });
@@ -49,13 +56,13 @@ function refresh(cell) {
   return (lane) => {
     bar.hidden = lane.refreshed === null || !lane.refreshRows;
     if (bar.hidden) {
-      say(text, lane.refreshed === null ? "–" : `${count(lane.refreshed)} rows`);
+      say(text, lane.refreshed === null ? "–" : `${count(lane.refreshed)} rows${owed(lane)}`);
       return;
     }
     bar.value = shareOf(lane);
     if (!bar.hasAttribute("aria-label")) bar.setAttribute("aria-label", `refresh of ${lane.name}`);
     const left = lane.refreshLeft === null ? "" : `, ${duration(lane.refreshLeft)} left`;
-    say(text, `${Math.floor(shareOf(lane) * 100)} %${left}`);
+    say(text, `${Math.floor(shareOf(lane) * 100)} %${left}${owed(lane)}`);
   };
 }
 

@@ -19,7 +19,7 @@ use crate::exit::Exit;
 use crate::output;
 use crate::wiring::Wiring;
 
-/// Which user, and which day.
+/// The user and the day.
 #[derive(Debug, Args)]
 pub struct Arguments {
     /// The user's id

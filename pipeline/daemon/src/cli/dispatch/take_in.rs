@@ -2,8 +2,8 @@
 //! from an older copy.
 //!
 //! A statement is all pages of `GET /v1/coupons/given` (`docs/coupon-system.md`). It names no day, so the ledger's rows
-//! and cohorts say for which day a coupon counts ([`restored`]). The chain of tokens is that of the whole ledger, so the
-//! coupons of every programme are settled, also of those that the file lacks by now.
+//! and cohorts say for which day a coupon counts ([`restored`]). The chain of tokens is that of the whole ledger, so
+//! the coupons of every programme are settled, also of those that the file lacks by now.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -19,11 +19,65 @@ use serde::Serialize;
 use crate::cli::{Cli, block_on};
 use crate::wiring::{SourceMeasure, TableSize, Wiring};
 
-/// The sections of a plan, each with the entity that its source tables hold.
-const SECTIONS: [(&str, Entity); 3] =
-    [("birthdays", Entity::User), ("serial_codes", Entity::SerialCode), ("flux", Entity::Flux)];
+/// The sections of a plan, one for each entity.
+static SECTIONS: [Section; 3] = [
+    Section {
+        name: "birthdays",
+        entity: Entity::User,
+        databases: "source_databases",
+        tables: "source_tables",
+        size: Size::Rows("users"),
+        growth: Growth::RowsPerYear("new_users_per_year"),
+    },
+    Section {
+        name: "serial_codes",
+        entity: Entity::SerialCode,
+        databases: "inventory_databases",
+        tables: "inventory_tables",
+        size: Size::RowBytes("inventory_row_bytes"),
+        growth: Growth::RowsPerYear("devices_per_year"),
+    },
+    Section {
+        name: "flux",
+        entity: Entity::Flux,
+        databases: "databases",
+        tables: "tables_per_database",
+        size: Size::RowBytes("row_bytes"),
+        growth: Growth::RechargesPerDay("recharges_per_day"),
+    },
+];
 const SECONDS_A_DAY: f64 = 86_400.0;
 const DAYS_A_YEAR: f64 = 365.0;
+
+/// A section of a plan: the entity that its source tables hold, and the fields that are filled.
+#[derive(Debug)]
+struct Section {
+    name: &'static str,
+    entity: Entity,
+    /// The field with the number of databases.
+    databases: &'static str,
+    /// The field with the number of tables of a database.
+    tables: &'static str,
+    size: Size,
+    growth: Growth,
+}
+
+/// The field of a section that the sizes of tables fill.
+#[derive(Debug, Clone, Copy)]
+enum Size {
+    /// The rows of all tables.
+    Rows(&'static str),
+    /// The bytes of one row.
+    RowBytes(&'static str),
+}
+
+/// The field of a section that the rate of inserted rows fills.
+#[derive(Debug, Clone, Copy)]
+enum Growth {
+    RowsPerYear(&'static str),
+    /// Recharges of a day, each of which brings several documents.
+    RechargesPerDay(&'static str),
+}
 
 /// The measured servers, and the fields that were filled.
 #[derive(Debug, Serialize)]
@@ -83,7 +137,7 @@ pub fn fill_in(
     let wiring = Wiring::new(cli.configuration()?);
     let config = wiring.config();
     let planned = |entity: &Entity| {
-        SECTIONS.iter().any(|(section, known)| known == entity && file.contains_key(*section))
+        SECTIONS.iter().any(|section| section.entity == *entity && file.contains_key(section.name))
     };
     let sources: Vec<_> =
         config.sources.iter().filter(|source| source.entities.iter().any(planned)).collect();
@@ -127,15 +181,16 @@ pub fn fill_in(
 /// Fills every section of the file that has an entity here. Returns the filled fields and sentences about others.
 fn fill(file: &mut Fields, config: &Config, measured: &[MeasuredSource]) -> (Vec<FieldView>, Vec<String>) {
     let (mut filled, mut kept) = (Vec::new(), Vec::new());
-    for (section, entity) in SECTIONS {
-        let Some(Setting::Table(fields)) = file.get_mut(section) else { continue };
+    for section in &SECTIONS {
+        let Some(Setting::Table(fields)) = file.get_mut(section.name) else { continue };
         let mut filling = Filling { section, fields, filled: Vec::new(), kept: Vec::new() };
-        if config.sources.iter().any(|source| source.entities.contains(&entity)) {
-            filling.configured(config, entity);
-            filling.sizes(config, entity, measured);
-            filling.rate(entity, measured);
+        if config.sources.iter().any(|source| source.entities.contains(&section.entity)) {
+            filling.configured(config);
+            filling.sizes(config, measured);
+            filling.rate(measured);
         } else {
-            filling.kept.push(format!("[{section}]: no configured source has the entity {}", entity.name()));
+            let entity = section.entity.name();
+            filling.kept.push(format!("[{}]: no configured source has the entity {entity}", section.name));
         }
         filled.extend(filling.filled);
         kept.extend(filling.kept);
@@ -145,7 +200,7 @@ fn fill(file: &mut Fields, config: &Config, measured: &[MeasuredSource]) -> (Vec
 
 /// One section of a plan while it is filled.
 struct Filling<'f> {
-    section: &'static str,
+    section: &'static Section,
     fields: &'f mut Fields,
     filled: Vec<FieldView>,
     kept: Vec<String>,
@@ -157,7 +212,7 @@ impl Filling<'_> {
         let value = value.round().max(1.0);
         let before = self.fields.insert(field.to_owned(), Setting::Integer(value as i64));
         self.filled.push(FieldView {
-            field: format!("[{}] {field}", self.section),
+            field: format!("[{}] {field}", self.section.name),
             value,
             file: before.map(|setting| match amount(&setting) {
                 Some(amount) => amount.to_string(),
@@ -169,10 +224,12 @@ impl Filling<'_> {
     }
 
     fn keep(&mut self, field: &str, why: &str) {
-        self.kept.push(format!("[{}] {field}: the figure of the file stands, because {why}", self.section));
+        let section = self.section.name;
+        self.kept.push(format!("[{section}] {field}: the figure of the file stands, because {why}"));
     }
 
-    fn configured(&mut self, config: &Config, entity: Entity) {
+    fn configured(&mut self, config: &Config) {
+        let entity = self.section.entity;
         let sources = config.sources.iter().filter(|source| source.entities.contains(&entity)).count();
         let how = format!("sources with the entity {}", entity.name());
         self.set("sources", sources as f64, "configured", how);
@@ -186,59 +243,51 @@ impl Filling<'_> {
     }
 
     /// Fills databases, tables, rows and bytes of a row from the sizes of the entity's tables.
-    fn sizes(&mut self, config: &Config, entity: Entity, measured: &[MeasuredSource]) {
+    fn sizes(&mut self, config: &Config, measured: &[MeasuredSource]) {
+        let section = self.section;
         let tables: Vec<(&str, &TableSize)> = measured
             .iter()
             .flat_map(|source| source.measure.tables.iter().map(move |table| (source.name.as_str(), table)))
-            .filter(|(_, size)| size.table.entity == entity)
+            .filter(|(_, size)| size.table.entity == section.entity)
             .collect();
         if tables.is_empty() {
             self.keep("databases and tables", "the sources have no such table yet");
             return;
         }
+        let is_by_identifier = section.entity.is_placed_by_identifier();
         // The number in a name is a digit of the identifier, so a fail-over source repeats the names of the main one.
         let databases: BTreeSet<(&str, &str)> = tables
             .iter()
-            .map(|&(source, size)| (if entity == Entity::Flux { "" } else { source }, &*size.table.database))
+            .map(|&(source, size)| (if is_by_identifier { "" } else { source }, &*size.table.database))
             .collect();
-        let each = match entity {
-            Entity::Flux => {
-                let place = |size: &TableSize| config.flux_places.of_table(&size.table).partition;
-                let pairs: BTreeSet<_> =
-                    tables.iter().map(|&(_, size)| (&*size.table.database, place(size))).collect();
-                pairs.len()
-            }
-            Entity::User | Entity::SerialCode => tables.len(),
+        let each = if is_by_identifier {
+            let partition = |size: &TableSize| config.flux_places.of_table(&size.table).partition;
+            let pairs: BTreeSet<_> =
+                tables.iter().map(|&(_, size)| (&*size.table.database, partition(size))).collect();
+            pairs.len()
+        } else {
+            tables.len()
         };
         let how = format!("{} captured tables that exist", Amount::of(tables.len() as f64));
-        let (database_field, table_field) = match entity {
-            Entity::User => ("source_databases", "source_tables"),
-            Entity::SerialCode => ("inventory_databases", "inventory_tables"),
-            Entity::Flux => ("databases", "tables_per_database"),
-        };
-        self.set(database_field, databases.len() as f64, "measured", how.clone());
-        self.set(table_field, each.div_ceil(databases.len()) as f64, "measured", how);
+        self.set(section.databases, databases.len() as f64, "measured", how.clone());
+        self.set(section.tables, each.div_ceil(databases.len()) as f64, "measured", how);
         let rows: u64 = tables.iter().map(|(_, size)| size.rows).sum();
         let bytes: u64 = tables.iter().map(|(_, size)| size.bytes).sum();
-        self.rows(entity, rows as f64, bytes as f64);
+        self.rows(rows as f64, bytes as f64);
     }
 
-    fn rows(&mut self, entity: Entity, rows: f64, bytes: f64) {
-        let field = match entity {
-            Entity::User => "users",
-            Entity::SerialCode => "inventory_row_bytes",
-            Entity::Flux => "row_bytes",
-        };
+    fn rows(&mut self, rows: f64, bytes: f64) {
+        let (Size::Rows(field) | Size::RowBytes(field)) = self.section.size;
         if rows == 0.0 {
             self.keep(field, "the tables are empty, by the statistics of the sources");
             return;
         }
         let (rows_text, bytes_text) = (Amount::of(rows), Amount::of(bytes));
-        match entity {
-            Entity::User => {
-                self.set(field, rows, "measured", "rows, by the statistics of the sources".to_owned())
+        match self.section.size {
+            Size::Rows(field) => {
+                self.set(field, rows, "measured", "rows, by the statistics of the sources".to_owned());
             }
-            Entity::SerialCode | Entity::Flux => {
+            Size::RowBytes(field) => {
                 let how = format!(
                     "{bytes_text} bytes of rows and indexes ÷ {rows_text} rows, by the statistics of the sources"
                 );
@@ -248,14 +297,11 @@ impl Filling<'_> {
     }
 
     /// Fills the growth from the rows that the sources inserted, if all of those may be the entity's.
-    fn rate(&mut self, entity: Entity, measured: &[MeasuredSource]) {
-        let field = match entity {
-            Entity::User => "new_users_per_year",
-            Entity::SerialCode => "devices_per_year",
-            Entity::Flux => "recharges_per_day",
-        };
+    fn rate(&mut self, measured: &[MeasuredSource]) {
+        let Section { entity, growth, .. } = self.section;
+        let (Growth::RowsPerYear(field) | Growth::RechargesPerDay(field)) = *growth;
         let holds =
-            |source: &&MeasuredSource| source.measure.tables.iter().any(|size| size.table.entity == entity);
+            |source: &&MeasuredSource| source.measure.tables.iter().any(|size| size.table.entity == *entity);
         let sources: Vec<_> = measured.iter().filter(holds).collect();
         if let Some(shared) = sources.iter().find(|source| !source.has_one_entity) {
             let why =
@@ -270,15 +316,15 @@ impl Filling<'_> {
         }
         let text = format!("{} rows inserted a second, of all tables of the servers", Amount::of(rate));
         let a_day = rate * SECONDS_A_DAY;
-        match (entity, self.documents_per_recharge()) {
-            (Entity::User | Entity::SerialCode, _) => {
+        match (growth, self.documents_per_recharge()) {
+            (Growth::RowsPerYear(field), _) => {
                 self.set(field, a_day * DAYS_A_YEAR, "measured", text);
             }
-            (Entity::Flux, Some(documents)) => {
+            (Growth::RechargesPerDay(field), Some(documents)) => {
                 let how = format!("{text}, ÷ {} documents of a recharge by the file", Amount::of(documents));
                 self.set(field, a_day / documents, "measured", how);
             }
-            (Entity::Flux, None) => {
+            (Growth::RechargesPerDay(field), None) => {
                 self.keep(field, "atoms_per_recharge, refund_percent or atoms_per_refund is no number");
             }
         }

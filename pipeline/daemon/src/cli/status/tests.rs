@@ -1,6 +1,7 @@
 //! Tests of the text for people, of what a daemon's answer adds, and of the exit code.
 
 use super::*;
+use crate::observe::OwedTableView;
 
 fn status() -> StatusView {
     StatusView {
@@ -67,6 +68,25 @@ fn a_refresh_shows_as_much_as_is_known_of_it() {
     assert_eq!(refresh(&lane), "removes 2 tables, 7 rows");
     assert_eq!(refresh(&LaneView { refreshed_rows: None, ..lane }), "removes 2 tables");
     assert_eq!(refresh(&LaneView::default()), "-");
+}
+
+#[test]
+fn a_lane_says_which_tables_wait_to_be_read_again_and_why_as_far_as_the_daemon_knows() {
+    let mut shown = status();
+    shown.lanes[0].owed_tables = 2;
+    let mut daemon = shown.clone();
+    let fault = "[source-column-missing] table d.u: it has no column birthday".to_owned();
+    let code = "source-column-missing".to_owned();
+    daemon.lanes[0].owed =
+        vec![OwedTableView { table: Some("d.u".to_owned()), code, fault, ..OwedTableView::default() }];
+    merge(&mut shown, daemon);
+    let waits = "birthday/t/a/1: 2 tables wait to be read again; derived rows stand until then\n  ";
+    let said = text(&shown, true, 0);
+    assert!(said.contains(&format!("{waits}[source-column-missing] table d.u: it has")), "{said}");
+    shown.leave_out_faults();
+    let said = text(&shown, true, 0);
+    assert!(said.contains(&format!("{waits}[source-column-missing]")) && !said.contains("d.u"), "{said}");
+    assert_eq!(exit(&shown), Exit::Success, "its lane works");
 }
 
 #[test]

@@ -120,6 +120,13 @@ fn a_row_without_derived_rows_is_explained_by_its_defect() {
 }
 
 #[test]
+fn a_table_of_the_key_that_waits_to_be_read_again_is_named_at_the_end() {
+    let owed = Some("lane p/t/s/0 is to read d.u again".to_owned());
+    let text = sentence(&Facts { owed, ..one_row() });
+    assert!(text.ends_with("; lane p/t/s/0 is to read d.u again."), "{text}");
+}
+
+#[test]
 fn a_key_without_rows_is_looked_for_in_the_log() {
     let text = sentence(&Facts { messages: 7, ..Facts::default() });
     let expected = "Nothing has this key: no source table, no store, and none of the newest 7 messages of the log (rows of \
