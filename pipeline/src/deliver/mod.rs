@@ -6,8 +6,9 @@
 //! continues the lane's state (pure), `fields.rs` whether one has all fields (pure). `window.rs` collects the work of
 //! one transaction (pure), `run.rs` is one attempt, `rewind.rs` sets a lane back, `refresh.rs` brings in rows that are
 //! not in the feed, and `load.rs` begins a lane with them. `withdrawals.rs` removes the rows of tables that were
-//! dropped or truncated, `shared.rs` has the state that the lanes of a source share, `owed.rs` the reasons why tables
-//! wait to be read again, and `ages.rs` says how old changes are when they are visible (pure).
+//! dropped or truncated, and `work_beside.rs` does both beside the feed. `shared.rs` has the state that the lanes of a
+//! source share, `owed.rs` the reasons why tables wait to be read again, and `ages.rs` says how old changes are when
+//! they are visible (pure).
 
 mod ages;
 mod feed;
@@ -23,6 +24,7 @@ mod run;
 mod shared;
 mod window;
 mod withdrawals;
+mod work_beside;
 
 pub(crate) use feed::is_hole;
 pub use lane::Lane;

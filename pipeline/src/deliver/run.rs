@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anabranch_schemas::change::Change;
 use anabranch_schemas::lsn::Lsn;
+use anabranch_schemas::timeline::Timeline;
 use futures::FutureExt;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use tokio::sync::watch;
@@ -20,6 +21,7 @@ use super::load::lacks_rows;
 use super::refresh::Refresher;
 use super::window::{Delivery, LaneWindow};
 use super::withdrawals::Withdrawals;
+use super::work_beside::WorkBeside;
 use crate::config::Limits;
 use crate::error::{Code, Fault};
 use crate::failpoints;
@@ -118,18 +120,16 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
     let meters = Meters::of(lane.id);
     let mut window = begin(&lane, store, applied, cancel).await?;
     let (mut hole, mut due) = (None, Due::now(lane.limits));
-    let (mut refresher, mut withdrawals) = work_beside(&lane, store, cancel);
+    let mut beside = WorkBeside::new(&lane, store, cancel);
     let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
     let Some((mut feed, _)) = opened else { return Ok(()) };
     loop {
-        let event = next_event(&mut feed, &window, &due, &mut refresher, &withdrawals, &meters, cancel);
+        let event = next_event(&mut feed, &window, &due, &mut beside, &meters, cancel);
         let broken = match event.await? {
             Event::Delivery(delivery) => {
-                let taken = take(&lane, &mut window, &mut feed, *delivery, &mut project);
-                meters.unaccounted.set(window.counts().unaccounted() as f64);
-                let broken = taken?;
-                leave_out_withdrawals(&mut window, &mut refresher, store, cancel).await?;
-                if broken.is_none() && !is_commit_due(&due, &window, &refresher, lane.limits) {
+                let broken = take(&lane, &mut window, &mut feed, *delivery, &mut project, &meters)?;
+                leave_out_withdrawals(&mut window, &mut beside.refresher, store, cancel).await?;
+                if broken.is_none() && !is_commit_due(&due, &window, &beside.refresher, lane.limits) {
                     continue;
                 }
                 broken
@@ -137,10 +137,7 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
             Event::Broken(broken) => Some(broken),
             Event::JoinDue => {
                 due.join_at = Instant::now() + JOIN_INTERVAL;
-                let joined = lane.join(window.progress(), hole, feed.direct_timeline());
-                if let Some(Some(joined)) = unless(cancel, joined).await? {
-                    tracing::info!(lane = %lane.id, position = %window.progress().position, "reads the stream again");
-                    failpoints::reach("lane-direct-joined").await;
+                if let Some(joined) = joined(&lane, &window, hole, feed.direct_timeline(), cancel).await? {
                     (feed, hole) = (joined, None);
                 }
                 continue;
@@ -162,24 +159,19 @@ pub async fn run<S: SourceConnector + RowSource, L: Log>(
                 let opened = lane.feed_or_load(&mut window, None, store, cancel).await?;
                 let Some((other, _)) = opened else { return Ok(()) };
                 (feed, hole, due) = (other, None, Due::now(lane.limits));
-                (refresher, withdrawals) = work_beside(&lane, store, cancel);
+                beside = WorkBeside::new(&lane, store, cancel);
                 continue;
             }
         }
-        if window.has_moved() {
-            refresher.record(window.flush());
-        }
-        commit(&lane, &mut window, store, applied, &meters).await?;
-        write_beside(&mut window, &mut withdrawals, &mut refresher, store, &mut project).await?;
+        commit_and_step(&lane, &mut window, &mut beside, store, &mut project, applied, &meters).await?;
         due.committed(lane.limits);
         if hole.is_some() && !feed.is_direct() {
             drop(feed);
-            let Some((other, was_set)) = lane.feed_or_load(&mut window, hole, store, cancel).await? else {
-                return Ok(());
-            };
+            let opened = lane.feed_or_load(&mut window, hole, store, cancel).await?;
+            let Some((other, was_set)) = opened else { return Ok(()) };
             feed = other;
             if was_set {
-                (refresher, withdrawals) = work_beside(&lane, store, cancel);
+                beside = WorkBeside::new(&lane, store, cancel);
             }
             if !feed.is_direct() {
                 // The stream is trusted again; a direct feed remembers the hole until the lane is past it.
@@ -206,32 +198,36 @@ async fn begin<S: SourceConnector, L: Log>(
     Ok(LaneWindow::new(progress))
 }
 
-/// Returns the work of a lane beside its feed. Nothing of it has begun.
-fn work_beside<'a, S: RowSource, L: Log>(
-    lane: &Lane<'a, S, L>,
-    store: &impl LaneStore,
-    cancel: &CancellationToken,
-) -> (Refresher<'a, S>, Withdrawals<'a>) {
-    (Refresher::new(lane, store, cancel), Withdrawals::new(lane.id, cancel))
-}
-
-/// Removes some claims of withdrawn tables, then writes a step of the refresh. The window must be empty: everything
-/// that it held is committed, and noted.
-async fn write_beside<S: RowSource>(
+/// Commits the window, and does a step of the work beside the feed once the window is empty.
+async fn commit_and_step<S: RowSource, L: Log>(
+    lane: &Lane<'_, S, L>,
     window: &mut LaneWindow,
-    withdrawals: &mut Withdrawals<'_>,
-    refresher: &mut Refresher<'_, S>,
+    beside: &mut WorkBeside<'_, S>,
     store: &mut impl LaneStore,
     project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    applied: &watch::Sender<Lsn>,
+    meters: &Meters,
 ) -> Result<(), Fault> {
-    if Withdrawals::are_due(window.progress()) {
-        // On the heap: it is rare, and every step of the lane would have room for it on its stack.
-        Box::pin(withdrawals.remove(window, store, refresher)).await?;
+    if window.has_moved() {
+        beside.refresher.record(window.flush());
     }
-    if Withdrawals::hold_back(window.progress(), refresher.shards()) {
-        return Ok(());
-    }
-    refresher.write(window, store, project).await
+    commit(lane, window, store, applied, meters).await?;
+    beside.write(window, store, project).await
+}
+
+/// Returns the feed of the stream if it links to a lane that is fed directly.
+async fn joined<S: SourceConnector, L: Log>(
+    lane: &Lane<'_, S, L>,
+    window: &LaneWindow,
+    hole: Option<Hole>,
+    fed: Option<&Timeline>,
+    cancel: &CancellationToken,
+) -> Result<Option<Feed<L::Reader>>, Fault> {
+    let joined = unless(cancel, lane.join(window.progress(), hole, fed)).await?;
+    let Some(Some(joined)) = joined else { return Ok(None) };
+    tracing::info!(lane = %lane.id, position = %window.progress().position, "reads the stream again");
+    failpoints::reach("lane-direct-joined").await;
+    Ok(Some(joined))
 }
 
 /// Waits for the first event, and records how long. Each branch is cancel safe.
@@ -239,12 +235,11 @@ async fn next_event<R: LogReader, S: RowSource>(
     feed: &mut Feed<R>,
     window: &LaneWindow,
     due: &Due,
-    refresher: &mut Refresher<'_, S>,
-    withdrawals: &Withdrawals<'_>,
+    beside: &mut WorkBeside<'_, S>,
     meters: &Meters,
     cancel: &CancellationToken,
 ) -> Result<Event, Fault> {
-    withdrawals.measure(window.progress());
+    beside.withdrawals.measure(window.progress());
     let is_direct = feed.is_direct();
     meters.direct.set(f64::from(u8::from(is_direct)));
     let began = Instant::now();
@@ -259,7 +254,7 @@ async fn next_event<R: LogReader, S: RowSource>(
         },
         () = tokio::time::sleep_until(due.progress_at), if window.has_moved() => Ok(Event::ProgressDue),
         // A late writer may undo a part of a flush that ends within an event, where versions have no order within it.
-        () = refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
+        () = beside.refresher.read(window.progress()), if !window.is_within_event() => Ok(Event::Read),
         // The read comes first, so the next chunk is on its way while claims are removed.
         () = std::future::ready(()), if is_removal_due => Ok(Event::RemovalDue),
         () = tokio::time::sleep_until(due.check_at), if !window.has_moved() => Ok(Event::CheckDue),
@@ -268,8 +263,22 @@ async fn next_event<R: LogReader, S: RowSource>(
     event
 }
 
-/// Takes a message, and those that have arrived already, until the window is full or the feed is broken.
+/// Takes a message, and those that have arrived already, until the window is full or the feed is broken. Shows the
+/// changes that are neither applied nor passed, also when it fails.
 fn take<S, L: Log>(
+    lane: &Lane<'_, S, L>,
+    window: &mut LaneWindow,
+    feed: &mut Feed<L::Reader>,
+    delivery: Delivery,
+    project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    meters: &Meters,
+) -> Result<Option<FeedBreak>, Fault> {
+    let broken = add_messages(lane, window, feed, delivery, project);
+    meters.unaccounted.set(window.counts().unaccounted() as f64);
+    broken
+}
+
+fn add_messages<S, L: Log>(
     lane: &Lane<'_, S, L>,
     window: &mut LaneWindow,
     feed: &mut Feed<L::Reader>,
