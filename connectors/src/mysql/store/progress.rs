@@ -126,7 +126,8 @@ mod tests {
     fn checksum_of_a_new_lane() -> String {
         let lane =
             LaneId { projection: "birthday".into(), target: "t".into(), source: "source-a".into(), lane: 1 };
-        let row = progress::row(&lane, 2, "by_day", &Progress::default());
+        let progress = Progress::default();
+        let row = progress::row(&lane, 2, "by_day", &progress);
         row.into_iter().next_back().map(|(_, value)| sql(value)).unwrap()
     }
 

@@ -56,7 +56,7 @@ impl LaneObservation {
     }
 
     /// Returns some of the tables that could not be read and still wait.
-    pub(super) fn owed(&self) -> Vec<OwedTableView> {
+    pub(super) fn owed_table_views(&self) -> Vec<OwedTableView> {
         let Some(refresh) = self.refresh() else { return Vec::new() };
         let waits = |unread: &&UnreadTable| refresh.rereads.contains_key(&unread.shard);
         self.unread.iter().filter(waits).take(TABLES_SHOWN_MAX).map(OwedTableView::of).collect()

@@ -471,7 +471,7 @@ impl LaneObservation {
             rows_per_second: self.rows.per_second(),
             withdrawn_tables: self.progress.as_ref().map_or(0, |progress| progress.withdrawals.len()),
             owed_tables: self.owed_tables(),
-            owed: self.owed(),
+            owed: self.owed_table_views(),
             refreshed_rows: refresh.map(|refresh| refresh.rows),
             refreshed_rows_per_second,
             refresh_rows,
