@@ -1,9 +1,14 @@
 //! A GTID domain that an operator deletes on MariaDB is no reset of the server.
 
+use std::time::Duration;
+
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{BinlogStart, SourceConnector};
+use mysql_async::prelude::Queryable;
 
-use crate::source::{Database, SourceProbe};
+use crate::source::{Database, SourceProbe, WAIT_MAX};
+
+const PAUSE: Duration = Duration::from_millis(100);
 
 on_each_mariadb!(a_deleted_domain_is_no_reset);
 
@@ -29,7 +34,18 @@ async fn a_deleted_domain_is_no_reset(database: Database) {
     let kept = probe.batches.len() - 1;
     let newest = database.source().head().await.unwrap().file_number();
     let purge = format!("PURGE BINARY LOGS TO 'binlog.{newest:06}'");
-    database.run(&[&purge, "FLUSH BINARY LOGS DELETE_DOMAIN_ID = (77)"]).await;
+    // The server keeps a file while a client reads it.
+    let deleted = async {
+        loop {
+            database.run(&[&purge]).await;
+            let delete = "FLUSH BINARY LOGS DELETE_DOMAIN_ID = (77)";
+            if database.admin().await.query_drop(delete).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    tokio::time::timeout(WAIT_MAX, deleted).await.expect("no kept file has the domain");
     database.run(&["INSERT INTO $0.t0 VALUES (3, '', NULL)"]).await;
     probe.until_seen(3).await;
     probe.until_end(&database).await;

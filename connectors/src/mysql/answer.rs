@@ -18,6 +18,8 @@ pub(super) async fn sets(connection: &mut Conn, sql: &str) -> Result<Vec<Vec<Row
             sets.push(rows);
         }
         if result.is_empty() {
+            // The client library keeps an error of a later statement until it is polled once more.
+            result.drop_result().await?;
             return Ok(sets);
         }
     }

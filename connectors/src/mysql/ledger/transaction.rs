@@ -238,5 +238,7 @@ async fn affected(connection: &mut Conn, sql: &str) -> Result<u64, mysql_async::
         result.collect::<Row>().await?;
         changed += result.affected_rows();
     }
+    // The client library keeps an error of a later statement until it is polled once more.
+    result.drop_result().await?;
     Ok(changed)
 }
