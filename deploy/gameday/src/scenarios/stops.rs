@@ -1,5 +1,5 @@
-//! Stops that a person ends: a lane without its progress, a change by text where such changes stop the source, a damaged
-//! binlog. And a source that left for good.
+//! Stops that a person ends: a lane without its progress, a change by text where such changes stop the source, a binlog
+//! that is damaged, a server that was restored in part. And a source that left for good.
 
 use super::{SHOWN, leave, means};
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
@@ -13,8 +13,9 @@ const BY_TEXT: &str = "
     SET SESSION binlog_format = STATEMENT;
     UPDATE user_00.user_000 SET birthday = '1992-07-08' WHERE user_id = 5000000004";
 const ROW_FORMAT: &str = "SET GLOBAL binlog_format = ROW";
+const RENEW_ESTIMATE: &str = "ANALYZE NO_WRITE_TO_BINLOG TABLE user_05.user_000";
 
-pub(super) static ALL: [Scenario; 4] = [
+pub(super) static ALL: [Scenario; 5] = [
     Scenario {
         name: "progress-lost",
         fault: "a person deletes the progress of lanes while the daemon is away",
@@ -81,7 +82,7 @@ pub(super) static ALL: [Scenario; 4] = [
         words: &[("SOURCE", &["source-b"])],
         afterwards: &[Action::RestoreFile],
     },
-    // The last drill: the damaged file stays in the source's binlog.
+    // The damaged file stays in the source's binlog until the next drill.
     Scenario {
         name: "binlog-damaged",
         fault: "a bit of a binlog is flipped while the daemon is away",
@@ -98,6 +99,31 @@ pub(super) static ALL: [Scenario; 4] = [
             table: &[
                 leave("mariadb-binlog --verify-binlog-checksum BINLOG", "the drill damaged the file itself"),
                 leave("anabranch --config FILE restart reader/SOURCE", "the file is not whole"),
+            ],
+        }],
+        words: &[("SOURCE", &["source-b"])],
+        afterwards: &[],
+    },
+    // The last drill: the source has lost rows, and later reconciliations would count them.
+    Scenario {
+        name: "restored-in-part",
+        fault: "a source is restored from a backup that lacks three of four users",
+        inject: &[Action::KillDaemon, Action::LoseUsers("source-b"), Action::StartDaemon],
+        alert: Expected::Alert {
+            name: "AnabranchTaskStopped",
+            labels: &[("task", "reader/source-b")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("source-server-changed"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "begin-anew-refused",
+            table: &[
+                leave("anabranch --config FILE refresh --projection NAME", "the reader cannot go on"),
+                means(
+                    "ANALYZE NO_WRITE_TO_BINLOG TABLE DATABASE.TABLE;",
+                    &[Action::Sql { server: "source-b", statements: RENEW_ESTIMATE }],
+                ),
             ],
         }],
         words: &[("SOURCE", &["source-b"])],

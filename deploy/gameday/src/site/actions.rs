@@ -47,6 +47,7 @@ impl Site {
             Action::ForeignIndex => self.replace_index().await,
             Action::PurgeBinlog(source) => self.purge_binlog(source).await,
             Action::ForgetBinlog(source) => self.forget_binlog(source).await,
+            Action::LoseUsers(source) => self.lose_users(source).await,
             Action::DamageBinlog(source) => self.damage_binlog(source).await,
             Action::StopAtUnseenChanges => self.stop_at_unseen_changes().await,
             Action::TakeSourceOut(source) => self.take_source_out(source).await,
