@@ -255,24 +255,7 @@ async fn main() {
     let wanted = Selection(arguments.figures.clone());
     let scale = Scale::of(&arguments);
     let mut report = Report::new(&scale);
-    if wanted.has(Figure::Decode)
-        || wanted.has(Figure::Append)
-        || wanted.has(Figure::Apply)
-        || wanted.has(Figure::Memory)
-    {
-        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
-        let data = data::write(&site, Users::WHAT, (scale.rows, scale.seed), Users::writers()).await;
-        report.note(&data.to_string());
-        if wanted.has(Figure::Decode) || wanted.has(Figure::Append) {
-            capture::measure(&mut site, &data, &scale, &wanted, &mut report).await;
-        }
-        if wanted.has(Figure::Apply) {
-            apply::measure(&mut site, &data, Figure::Apply, &scale, &mut report).await;
-        }
-        if wanted.has(Figure::Memory) {
-            memory::measure(&mut site, &data, &scale, &mut report).await;
-        }
-    }
+    changes_of_users(&wanted, &scale, &mut report).await;
     if wanted.has(Figure::Decode) {
         let site = Site::of_many_tables(GROUND.turn().await, APPLY_LANES).await;
         let amount = (scale.rows, scale.seed);
@@ -308,30 +291,57 @@ async fn main() {
         report.note(&data.to_string());
         apply::measure(&mut site, &data, Figure::Mapping, &scale, &mut report).await;
     }
+    cached_devices(&wanted, &scale, &mut report).await;
+    if wanted.has(Figure::Documents) {
+        let mut site = Site::of_documents(GROUND.turn().await, LATENCY_LANES).await;
+        documents::measure(&mut site, &scale, &mut report).await;
+    }
+    report.print();
+}
+
+/// Figures of the same written changes of users.
+async fn changes_of_users(wanted: &Selection, scale: &Scale, report: &mut Report) {
+    if wanted.has(Figure::Decode)
+        || wanted.has(Figure::Append)
+        || wanted.has(Figure::Apply)
+        || wanted.has(Figure::Memory)
+    {
+        let mut site = Site::of_users(GROUND.turn().await, APPLY_LANES).await;
+        let data = data::write(&site, Users::WHAT, (scale.rows, scale.seed), Users::writers()).await;
+        report.note(&data.to_string());
+        if wanted.has(Figure::Decode) || wanted.has(Figure::Append) {
+            capture::measure(&mut site, &data, scale, wanted, report).await;
+        }
+        if wanted.has(Figure::Apply) {
+            apply::measure(&mut site, &data, Figure::Apply, scale, report).await;
+        }
+        if wanted.has(Figure::Memory) {
+            memory::measure(&mut site, &data, scale, report).await;
+        }
+    }
+}
+
+/// Figures of devices whose codes are cached.
+async fn cached_devices(wanted: &Selection, scale: &Scale, report: &mut Report) {
     let served = [Figure::Lookup, Figure::Findable].into_iter().any(|figure| wanted.has(figure));
     if wanted.has(Figure::Cache) || served {
         let mut site = Site::of_cached_devices(GROUND.turn().await, LATENCY_LANES).await;
-        cache::fill_tables(&mut site, &scale, &mut report).await;
+        cache::fill_tables(&mut site, scale, report).await;
         if wanted.has(Figure::Cache) {
-            cache::measure(&site, &scale, &mut report).await;
+            cache::measure(&site, scale, report).await;
         }
         if served {
             let daemon = site.installation.run();
             daemon.until_ready().await;
             site.installation.drained().await;
             if wanted.has(Figure::Lookup) {
-                lookup::measure(&site, &daemon, &scale, &mut report).await;
+                lookup::measure(&site, &daemon, scale, report).await;
             }
             if wanted.has(Figure::Findable) {
-                findable::measure(&site, &daemon, &scale, &mut report).await;
+                findable::measure(&site, &daemon, scale, report).await;
             }
         }
     }
-    if wanted.has(Figure::Documents) {
-        let mut site = Site::of_documents(GROUND.turn().await, LATENCY_LANES).await;
-        documents::measure(&mut site, &scale, &mut report).await;
-    }
-    report.print();
 }
 
 /// Measures the latency of live changes, also beside a schema change, what it costs to read tables again, and what it

@@ -65,6 +65,19 @@ impl Tables {
         CacheState::read(&self.outbox).await.unwrap()
     }
 
+    /// Expects that each entry of the cache equals its mapping rows; returns how many of the codes have an entry.
+    async fn equal_entries(&self, cache: &impl CodeCache, codes: &[StoredCode]) -> usize {
+        let mut found = 0;
+        for (code, entry) in codes.iter().zip(cache.get(codes).await.unwrap().entries) {
+            let mapped = self.mapped(code).await;
+            if let Some(entry) = entry {
+                found += 1;
+                assert_eq!(decode(&entry).unwrap(), mapped, "{code:?}");
+            }
+        }
+        found
+    }
+
     async fn mapped(&self, code: &StoredCode) -> Vec<DeviceClaim> {
         self.mapping.claims(std::slice::from_ref(code), 1000).await.unwrap().swap_remove(0).claims
     }
@@ -403,14 +416,7 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
     };
     tokio::join!(draining, writing, stream);
     tables.settle(&ground.cache).await;
-    let mut found = 0;
-    for (code, entry) in codes.iter().zip(ground.cache.get(&codes).await.unwrap().entries) {
-        let mapped = tables.mapped(code).await;
-        if let Some(entry) = entry {
-            found += 1;
-            assert_eq!(decode(&entry).unwrap(), mapped, "{code:?}");
-        }
-    }
+    let found = tables.equal_entries(&ground.cache, &codes).await;
     assert!(found > 0, "the cache holds something");
 }
 

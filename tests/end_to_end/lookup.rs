@@ -169,26 +169,7 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
         assert_eq!(uuids(&found(&daemon, code).await).len(), devices, "{code}");
     }
 
-    // Answers in pages, with the inventory's rows.
-    let (mut seen, mut after) = (Vec::new(), String::new());
-    loop {
-        let page = found(&daemon, &format!("CRATE%207?limit=7{after}")).await;
-        seen.extend(uuids(&page).into_iter().map(|uuid| uuid.parse::<u32>().unwrap()));
-        match page["next"].as_str() {
-            Some(next) => after = format!("&after={next}"),
-            None => break,
-        }
-    }
-    seen.sort_unstable();
-    assert_eq!(seen, (1..=30).collect::<Vec<_>>());
-    let answer = found(&daemon, "BOX-1?rows=true").await;
-    let claim = &answer["devices"][0]["claims"][0];
-    assert_eq!((answer["from"].as_str(), &claim["confirmed"]), (Some("inventory"), &json!(true)));
-    assert_eq!(
-        (&claim["row"]["uuid"], &claim["row"]["warehouse_code"]),
-        (&json!("9007199254740993"), &json!("north"))
-    );
-
+    pages_and_rows(&daemon).await;
     let body = r#"{"codes": ["BOX-1", "nobody", "CRATE 7"]}"#;
     let (status, batch) = daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), body).await;
     let counts: Vec<usize> =
@@ -199,6 +180,28 @@ async fn any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_i
     two_spellings(&daemon).await;
     a_lost_cache(&installation, &daemon, &mut source).await;
     moves(&installation, &mut daemon, &mut source).await;
+}
+
+/// Answers come in pages, and with the inventory's rows.
+async fn pages_and_rows(daemon: &Daemon) {
+    let (mut seen, mut after) = (Vec::new(), String::new());
+    loop {
+        let page = found(daemon, &format!("CRATE%207?limit=7{after}")).await;
+        seen.extend(uuids(&page).into_iter().map(|uuid| uuid.parse::<u32>().unwrap()));
+        match page["next"].as_str() {
+            Some(next) => after = format!("&after={next}"),
+            None => break,
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, (1..=30).collect::<Vec<_>>());
+    let answer = found(daemon, "BOX-1?rows=true").await;
+    let claim = &answer["devices"][0]["claims"][0];
+    assert_eq!((answer["from"].as_str(), &claim["confirmed"]), (Some("inventory"), &json!(true)));
+    assert_eq!(
+        (&claim["row"]["uuid"], &claim["row"]["warehouse_code"]),
+        (&json!("9007199254740993"), &json!("north"))
+    );
 }
 
 async fn wrong_questions(daemon: &Daemon) {

@@ -1,5 +1,6 @@
 //! `/metrics` as a monitoring server reads it: well-formed, described on its page, few series.
 
+use std::net::SocketAddr;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -7,10 +8,9 @@ use anabranch_demo::WorkloadOptions;
 use anabranch_pipeline::metrics::{Kind, Metric};
 use anabranch_pipeline::wall_clock;
 use anabranch_stack::{Layout, ServerSpec, StackError};
-use anabranch_tests::{Installation, Plan, WAIT_MAX, blocking, seed, until};
+use anabranch_tests::{Installation, Plan, WAIT_MAX, blocking, http, seed, until};
 use serde_json::Value as Json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio::time::Instant;
 
@@ -243,13 +243,9 @@ fn panels() -> Vec<(String, String)> {
 /// Whether Prometheus has series for the query now; an invalid query fails the test.
 async fn is_answered(port: u16, query: &str) -> bool {
     let path = format!("/api/v1/query?query={}", percent_encoded(query));
-    let request = format!("GET {path} HTTP/1.0\r\nHost: prometheus\r\nConnection: close\r\n\r\n");
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.unwrap();
-    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
-    let answer: Json = serde_json::from_str(body).unwrap_or_else(|error| panic!("{error}: {answer}"));
+    let address = SocketAddr::from(([127, 0, 0, 1], port));
+    let (_, body) = http::get(address, &path).await.expect("Prometheus answers");
+    let answer: Json = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{error}: {body}"));
     assert_eq!(answer["status"], "success", "{query}: {answer}");
     !answer["data"]["result"].as_array().unwrap().is_empty()
 }

@@ -129,16 +129,20 @@ pub async fn repaired_beside_changes(turn: Turn<'static>) {
     let in_order = BTreeSet::from([foreign, home]);
     assert_eq!(placement["doubles"][0]["tables"], serde_json::json!(in_order), "{placement}");
 
-    // The history has the same report, unchanged.
+    the_history_is_sealed(&installation, &target, &report).await;
+}
+
+/// The history has the same report, and a change of it is found.
+async fn the_history_is_sealed(installation: &Installation<'_>, target: &str, report: &Json) {
     let shown = installation.command(&["reconcile", "show", "--json"]).await.expect_success().json();
-    assert_eq!(shown, report);
+    assert_eq!(shown, *report);
     let status = installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
     assert_eq!(status["underway"], Json::Null);
     let past = status["reconciliations"].as_array().unwrap();
     assert_eq!((&past[0]["id"], past.len()), (&report["id"], 3));
     installation.command(&["reconcile", "verify"]).await.expect_success();
     let forge = "UPDATE anabranch.reconciliations SET report = REPLACE(report, '0', '1')";
-    installation.execute(&target, forge).await;
+    installation.execute(target, forge).await;
     let broken = installation.command(&["reconcile", "verify"]).await;
     assert!(broken.exit_code == 1 && broken.stderr.contains("history-broken"), "{broken:?}");
 }

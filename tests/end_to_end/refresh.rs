@@ -83,7 +83,15 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
     })
     .await;
 
-    // Of one table: missing rows come back, and unclaimed ones go.
+    rows_of_tables_are_refreshed(&installation).await;
+    rows_of_a_key_are_refreshed(&installation).await;
+    let log = daemon.log();
+    assert!(log.contains("the refresh is complete"), "{log}");
+    rows_that_a_condition_finds_are_refreshed(&installation).await;
+}
+
+/// A refresh of tables: missing rows come back, and unclaimed ones go.
+async fn rows_of_tables_are_refreshed(installation: &Installation<'_>) {
     installation
         .execute(
             "target",
@@ -105,9 +113,11 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
             .await;
         }
     }
-    until("equal after refreshes of tables", async || wrong(&installation).await == 0).await;
+    until("equal after refreshes of tables", async || wrong(installation).await == 0).await;
+}
 
-    // Of one key: a row in a wrong table that is newer than every change.
+/// A refresh of a key: a row in a wrong table goes, though it is newer than every change.
+async fn rows_of_a_key_are_refreshed(installation: &Installation<'_>) {
     let planted = "INSERT INTO birthday_00.birthday_0107 (shard_id, user_id, birthday, lsn) \
         SELECT shard_id, user_id, '01-07', ~0 FROM birthday_00.birthday_0101 LIMIT 1";
     installation.execute("target", planted).await;
@@ -148,10 +158,7 @@ pub async fn refreshed_beside_changes(turn: Turn<'static>) {
             }
         }
     }
-    until("equal after refreshes of a key", async || wrong(&installation).await == 0).await;
-    let log = daemon.log();
-    assert!(log.contains("the refresh is complete"), "{log}");
-    rows_that_a_condition_finds_are_refreshed(&installation).await;
+    until("equal after refreshes of a key", async || wrong(installation).await == 0).await;
 }
 
 /// A refresh by condition in all tables of all sources: missing rows come back, planted rows of these users go, and

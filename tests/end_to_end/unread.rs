@@ -203,6 +203,11 @@ async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once
     installation.execute("source-a", &hide).await;
     installation.command(&refresh).await.expect_success();
     until("a lane owes the hidden table", async || owed().await > 0.0).await;
+    let is_named = |lane: &serde_json::Value| {
+        let owed = &lane["owed"][0];
+        owed["table"] == TABLE && owed["code"] == "source-table-missing"
+    };
+    daemon.until_view("lanes", ("source", "source-a"), is_named).await;
     assert!(is_derived(&installation, 1).await, "its rows stay as they are");
     installation.execute("source-a", &show).await;
     until("no lane owes a table", async || owed().await == 0.0).await;

@@ -1,4 +1,5 @@
-//! One HTTP/1.0 request to a daemon, with the answer that `curl` would show.
+//! One HTTP/1.0 request, with the answer that `curl` would show. Requests are written as bytes, because some tests ask
+//! for paths that a client's library would change.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,8 +12,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit of an application's request, above the API's own.
 const APPLICATION_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Sends a GET; returns status code and body, `None` when no daemon answers.
-pub(crate) async fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+/// Sends a GET; returns status code and body, `None` when nothing answers.
+pub async fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let request = format!("GET {path} HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
     let answer = tokio::time::timeout(TIMEOUT, ask(address, request.as_bytes())).await.ok()??;
     let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -8,7 +8,7 @@ mod audit;
 mod browser;
 mod daemon;
 mod ground;
-mod http;
+pub mod http;
 mod installation;
 pub mod protections;
 mod search;

@@ -9,23 +9,6 @@ use crate::tree::Source;
 const FILE_LINES_MAX: usize = 500;
 /// Most lines of a function; a longer one does not fit on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Functions that are still longer, with their lines. The list only shrinks.
-const KNOWN: [(&str, &str, usize); 6] = [
-    ("deploy/demo/src/cli/session.rs", "measure", 85),
-    ("tests/benchmarks/main.rs", "main", 86),
-    (
-        "tests/conformance/cache_drain.rs",
-        "under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_its_table",
-        73,
-    ),
-    (
-        "tests/end_to_end/lookup.rs",
-        "any_code_of_a_device_leads_to_the_device_and_an_answer_says_how_fresh_it_is",
-        82,
-    ),
-    ("tests/end_to_end/reconciliations.rs", "repaired_beside_changes", 80),
-    ("tests/end_to_end/refresh.rs", "refreshed_beside_changes", 113),
-];
 
 pub fn faults(source: &Source) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -48,15 +31,7 @@ pub fn faults(source: &Source) -> Vec<Fault> {
     for (name, first, last) in functions.0 {
         // Comments take nothing from a function's room.
         let lines = all[first - 1..last].iter().filter(is_code).count();
-        let known = KNOWN.iter().find(|(path, known, _)| *path == source.path() && *known == name);
-        if let Some((.., known)) = known
-            && *known != lines
-        {
-            let what = format!("fn {name} has {lines} lines of code, and {known} are known");
-            report(first, what, "Correct the list in tests/tidy/sizes.rs, where a number only falls.");
-            continue;
-        }
-        if lines > FUNCTION_LINES_MAX && known.is_none() {
+        if lines > FUNCTION_LINES_MAX {
             let what = format!("fn {name} has {lines} lines of code, and the limit is {FUNCTION_LINES_MAX}");
             report(first, what, "Give one of its steps a name and a function.");
         }

@@ -122,6 +122,16 @@ pub enum Action {
     PurgeBinlog(&'static str),
     /// Lets a source forget its binlog and its GTIDs.
     ForgetBinlog(&'static str),
+    /// Removes three of four users of a source beside its binlog, and lets it forget the binlog.
+    LoseUsers(&'static str),
+    /// Flips a bit of a row in the newest binlog of a source.
+    DamageBinlog(&'static str),
+    /// Starts the daemon with `unseen_changes = "stop"`, until [`Action::RestoreFile`].
+    StopAtUnseenChanges,
+    /// Starts the daemon with a file that lacks a source, until [`Action::RestoreFile`].
+    TakeSourceOut(&'static str),
+    /// Starts the daemon with the file of the beginning.
+    RestoreFile,
     /// Waits until the tasks of all paused lanes have ended their work.
     AwaitPause,
     /// Ends the changes of the workload until [`Action::ResumeLoad`].

@@ -413,6 +413,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.note_end(refresh, read);
         let shard = *self.changes.shards.first().expect("a chunk was read of something");
         self.unread.was_read(shard);
+        self.aside.was_read(shard);
         let after = refresh.after_chunk(shard, &read.chunk, self.is_reread);
         self.owe_hidden(after, &read.hidden, progress)
     }

@@ -214,13 +214,7 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
         () = stop.cancelled() => return Ok(()),
         drained = drain(&running.audits, DRAIN_MAX) => drop(drained?),
     }
-    let aside: Vec<SetAside> = match arguments.drift {
-        0 => Vec::new(),
-        keys => {
-            let rows = Planter::rows_needed(keys);
-            running.workloads.iter_mut().flat_map(|workload| workload.set_aside(rows)).collect()
-        }
-    };
+    let aside = set_aside(arguments, &mut running.workloads);
     let cancel = stop.child_token();
     let mut screen = screen(arguments, running);
     screen.open();
@@ -285,13 +279,34 @@ async fn measure(arguments: &Arguments, running: &mut Running, stop: &Cancellati
     running.measured.stall = stalled?;
     running.measured.drift = planted?;
     let reports = reports.into_iter().collect::<Result<Vec<WorkloadReport>>>()?;
-    running.measured.paced_changes = reports.iter().map(|report| report.changes).sum();
-    for ((_, total), report) in running.measured.totals.iter_mut().zip(&reports) {
+    sum_up(&mut running.measured, &mut running.workloads, &reports, stop).await
+}
+
+/// Sets rows aside in which drift is planted later.
+fn set_aside(arguments: &Arguments, workloads: &mut [Workload]) -> Vec<SetAside> {
+    match arguments.drift {
+        0 => Vec::new(),
+        keys => {
+            let rows = Planter::rows_needed(keys);
+            workloads.iter_mut().flat_map(|workload| workload.set_aside(rows)).collect()
+        }
+    }
+}
+
+/// Adds the reports of the workloads to the totals, and the last large transactions.
+async fn sum_up(
+    measured: &mut Measured,
+    workloads: &mut [Workload],
+    reports: &[WorkloadReport],
+    stop: &CancellationToken,
+) -> Result<()> {
+    measured.paced_changes = reports.iter().map(|report| report.changes).sum();
+    for ((_, total), report) in measured.totals.iter_mut().zip(reports) {
         total.merge(report);
     }
     if !stop.is_cancelled() {
         // Each source changes 10,000 rows in one transaction again, now that it has as many.
-        for ((_, total), workload) in running.measured.totals.iter_mut().zip(&mut running.workloads) {
+        for ((_, total), workload) in measured.totals.iter_mut().zip(workloads) {
             total.merge(&workload.giant_transactions().await?);
         }
     }

@@ -1,9 +1,11 @@
 //! Carries actions out on servers and daemons. What is done to the content of stores stands in `stores.rs`, and what is
 //! done about coupons in `coupons.rs`.
 
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
-use anabranch_demo::{FORGET_BINLOG, SHOW_BINLOG_END, daemon as product};
+use anabranch_demo::{Connection, FORGET_BINLOG, SHOW_BINLOG_END, daemon as product};
 use mysql_async::Row;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -17,6 +19,13 @@ use crate::scenario::Action;
 const PURGE_MAX: Duration = Duration::from_secs(60);
 /// Time in which the workload changes rows that a stopped reader misses.
 const MISSED_FOR: Duration = Duration::from_secs(3);
+/// The name of a user whose row is damaged in the binlog, and that row: no workload has either, and the table is one of
+/// the second source.
+const DAMAGED: &str = "the-name-that-is-damaged";
+const DAMAGED_ROW: &str = "
+    DELETE FROM user_05.user_000 WHERE user_id = 5000000003;
+    INSERT INTO user_05.user_000 (user_id, user_name, birthday)
+    VALUES (5000000003, 'the-name-that-is-damaged', '1992-03-04')";
 /// Limit until a process that was started answers.
 const PROCESS_MAX: Duration = Duration::from_secs(60);
 /// Time in which a daemon that was frozen notices that others have its tasks.
@@ -38,6 +47,11 @@ impl Site {
             Action::ForeignIndex => self.replace_index().await,
             Action::PurgeBinlog(source) => self.purge_binlog(source).await,
             Action::ForgetBinlog(source) => self.forget_binlog(source).await,
+            Action::LoseUsers(source) => self.lose_users(source).await,
+            Action::DamageBinlog(source) => self.damage_binlog(source).await,
+            Action::StopAtUnseenChanges => self.stop_at_unseen_changes().await,
+            Action::TakeSourceOut(source) => self.take_source_out(source).await,
+            Action::RestoreFile => self.restore_file().await,
             Action::AwaitPause => self.await_pause().await,
             Action::PauseLoad => Ok(self.load.stop().await?),
             Action::ResumeLoad => {
@@ -114,12 +128,7 @@ impl Site {
         tokio::time::sleep(MISSED_FOR).await;
         let mut admin = self.admin(source).await?;
         admin.execute("begin a new binlog", "FLUSH BINARY LOGS").await?;
-        let newest = admin.first::<Row>("find the newest binlog", SHOW_BINLOG_END).await?;
-        let newest: Option<String> = newest.as_ref().and_then(|row| row.get(0));
-        let Some(newest) = newest else {
-            let reason = "it names no newest binlog".to_owned();
-            return Err(GamedayError::AnswerUnfit { server: "the source", reason });
-        };
+        let newest = newest_binlog(&mut admin).await?;
         // The server keeps files in use by a reader, and the killed daemon's connection may end a moment later.
         let deadline = Instant::now() + PURGE_MAX;
         loop {
@@ -133,6 +142,22 @@ impl Site {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+    }
+
+    /// Writes a row of a captured table, and flips a bit of it in the binlog: one of the rows event, as the text of the
+    /// statement stands before it. The server does not check the event when it sends it.
+    async fn damage_binlog(&self, source: &str) -> Result<()> {
+        let mut admin = self.admin(source).await?;
+        admin.execute("write a row", DAMAGED_ROW).await?;
+        let path = self.server(source)?.folder().join("db").join(newest_binlog(&mut admin).await?);
+        let failed = |source| GamedayError::File { action: "damage", path: path.clone(), source };
+        let bytes = fs::read(&path).map_err(failed)?;
+        let Some(at) = bytes.windows(DAMAGED.len()).rposition(|part| part == DAMAGED.as_bytes()) else {
+            let reason = "its binlog lacks the row".to_owned();
+            return Err(GamedayError::AnswerUnfit { server: "the source", reason });
+        };
+        let binlog = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+        binlog.write_all_at(&[bytes[at] ^ 0b10], at as u64).map_err(failed)
     }
 
     async fn forget_binlog(&mut self, source: &str) -> Result<()> {
@@ -241,4 +266,12 @@ impl Site {
         }
         Ok(())
     }
+}
+
+async fn newest_binlog(admin: &mut Connection) -> Result<String> {
+    let newest = admin.first::<Row>("find the newest binlog", SHOW_BINLOG_END).await?;
+    newest.as_ref().and_then(|row| row.get(0)).ok_or_else(|| GamedayError::AnswerUnfit {
+        server: "the source",
+        reason: "it names no newest binlog".to_owned(),
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{RedisServer, SearchServer, Topology, uuid};
+use anabranch_demo::{FORGET_BINLOG, RedisServer, SearchServer, Topology, uuid};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use async_nats::{HeaderMap, jetstream};
@@ -191,6 +191,25 @@ impl Site {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+    }
+
+    /// Leaves a source as a restored backup does that has a fourth of its users.
+    pub(super) async fn lose_users(&mut self, source: &str) -> Result<()> {
+        self.load.stop().await?;
+        let lost = self.restore_a_fourth(source).await;
+        self.load.start();
+        lost
+    }
+
+    async fn restore_a_fourth(&self, source: &str) -> Result<()> {
+        let mut admin = self.admin(source).await?;
+        let tables = "SELECT CONCAT(table_schema, '.', table_name) FROM information_schema.tables \
+                      WHERE table_schema LIKE 'user\\_%'";
+        let tables: Vec<String> = admin.rows("list the tables of users", tables).await?;
+        let deletes = tables.iter().map(|table| format!("DELETE FROM {table} WHERE user_id % 4 <> 0; "));
+        let deletes: String = deletes.collect();
+        let statements = format!("SET SESSION sql_log_bin = 0; {deletes}{FORGET_BINLOG}");
+        Ok(admin.execute("restore a part", statements).await?)
     }
 
     fn search(&self) -> Result<SearchServer> {

@@ -14,8 +14,13 @@ use super::*;
 const CONFIG: &str = include_str!("../../../../deploy/anabranch.example.toml");
 
 async fn get(address: SocketAddr, path: &str) -> String {
+    exchange(address, &format!("GET {path} HTTP/1.0\r\n\r\n")).await
+}
+
+/// Sends the request as it is and reads the answer to the end.
+async fn exchange(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
@@ -141,12 +146,9 @@ impl Api {
         Self { address, cancel, orders }
     }
 
-    /// Sends the request as it is and reads to the end; returns the head, and the body as JSON.
+    /// Sends the request as it is; returns the head, and the body as JSON.
     async fn raw(&self, request: &str) -> (String, serde_json::Value) {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
+        let answer = exchange(self.address, request).await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.to_owned(), serde_json::from_str(body).unwrap_or_default())
     }

@@ -72,6 +72,11 @@ impl Aside {
         self.until.map_or(paused_until, |until| until.max(paused_until))
     }
 
+    /// Notes that rows of a table were read: a warning names the table again if it cannot be read later.
+    pub(super) fn was_read(&mut self, shard: ShardId) {
+        self.warned_of.remove(&shard);
+    }
+
     /// Lets a table rest that was read or compared, and of which rows changed unseen meanwhile.
     pub(super) fn rest(&mut self, shard: ShardId) {
         let begun = self.begun.take().filter(|(begun, _)| *begun == shard);
