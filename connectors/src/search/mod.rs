@@ -114,7 +114,7 @@ impl SearchTarget {
 
     /// Returns the indexes of a projection that do not exist although its lanes have written documents.
     pub async fn gone_indexes(&self, projection: &str) -> Result<Vec<String>, Fault> {
-        setup::gone_indexes(self, projection).await
+        setup::gone_indexes(&self.as_setup_account(), projection).await
     }
 
     /// Sets up as [`Self::setup`] does, and creates also what [`Self::gone_indexes`] returns. Its lanes must have been

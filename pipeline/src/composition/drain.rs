@@ -35,8 +35,8 @@ pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
     under_lease(leases, handle, cancel, work).await
 }
 
-/// Drains all outboxes into the cache until `cancel`, or until one of them fails. It calls `settled` whenever nothing is
-/// pending in one of them.
+/// Drains all outboxes into the cache until `cancel`, or until one of them fails. It calls `settled` whenever nothing
+/// is pending in one of them.
 pub async fn drain_all<C: CodeCache, O: Outbox, M: MappingStore>(
     parts: &CacheParts<'_, C, O, M>,
     settled: impl Fn(),

@@ -257,9 +257,56 @@ impl Refresh {
     }
 }
 
-const EMPTY_IN_EPOCH: &str = "empty_in_epoch:";
-const REREADS: &str = "rereads:";
-const EVERY_WAITS: &str = "every";
+/// A word that may follow the number of rows.
+struct Word {
+    name: &'static str,
+    is_needed: fn(&Refresh) -> bool,
+    /// Writes the value, without blanks.
+    write: fn(&Refresh, &mut fmt::Formatter<'_>) -> fmt::Result,
+    read: fn(&mut Refresh, &str) -> Result<(), InvalidRefresh>,
+}
+
+/// The words in their order.
+static WORDS: [Word; 3] = [
+    Word {
+        name: "every",
+        is_needed: |refresh| refresh.every_waits,
+        write: |_, _| Ok(()),
+        read: |refresh, text| {
+            refresh.every_waits = true;
+            if text.is_empty() { Ok(()) } else { Err(InvalidRefresh) }
+        },
+    },
+    Word {
+        name: "empty_in_epoch:",
+        is_needed: |refresh| refresh.empty_in_epoch.is_some(),
+        write: |refresh, f| write!(f, "{}", refresh.empty_in_epoch.unwrap_or_default()),
+        read: |refresh, text| {
+            refresh.empty_in_epoch = Some(text.parse().map_err(|_| InvalidRefresh)?);
+            Ok(())
+        },
+    },
+    Word {
+        name: "rereads:",
+        is_needed: |refresh| !refresh.rereads.is_empty(),
+        write: |refresh, f| {
+            for (index, (shard, at)) in refresh.rereads.iter().enumerate() {
+                write!(f, "{}{shard}@{at}", if index == 0 { "" } else { "," })?;
+            }
+            Ok(())
+        },
+        read: |refresh, text| {
+            let reread = |text: &str| -> Result<(ShardId, Lsn), InvalidRefresh> {
+                let (of, at) = text.split_once('@').ok_or(InvalidRefresh)?;
+                Ok((shard(of)?, at.parse().map_err(|_| InvalidRefresh)?))
+            };
+            refresh.rereads = text.split(',').map(reread).collect::<Result<_, InvalidRefresh>>()?;
+            Ok(())
+        },
+    },
+];
+
+/// Precedes the table being read if it waited to be read again.
 const IS_REREAD: &str = "again:";
 
 /// Formats as `- 4711 20000`: scope, last finished table, rows. Further parts follow where they apply, in this order;
@@ -277,14 +324,9 @@ impl fmt::Display for Refresh {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shard = |shard: Option<ShardId>| shard.map_or("-".to_owned(), |shard| shard.to_string());
         write!(f, "{} {} {}", self.scope, shard(self.done), self.rows)?;
-        if self.every_waits {
-            write!(f, " {EVERY_WAITS}")?;
-        }
-        if let Some(epoch) = self.empty_in_epoch {
-            write!(f, " {EMPTY_IN_EPOCH}{epoch}")?;
-        }
-        for (place, (shard, at)) in self.rereads.iter().enumerate() {
-            write!(f, "{}{shard}@{at}", if place == 0 { " rereads:" } else { "," })?;
+        for word in WORDS.iter().filter(|word| (word.is_needed)(self)) {
+            write!(f, " {}", word.name)?;
+            (word.write)(self, f)?;
         }
         let Some(table) = &self.table else { return Ok(()) };
         let again = if table.is_reread { IS_REREAD } else { "" };
@@ -348,12 +390,16 @@ impl FromStr for Refresh {
     fn from_str(text: &str) -> Result<Self, InvalidRefresh> {
         let parts: Vec<&str> = text.split(' ').collect();
         let [scope, done, rows, tail @ ..] = parts.as_slice() else { return Err(InvalidRefresh) };
-        let every_waits = tail.first() == Some(&EVERY_WAITS);
-        let tail = &tail[usize::from(every_waits)..];
-        let empty_in_epoch = tail.first().and_then(|part| part.strip_prefix(EMPTY_IN_EPOCH));
-        let tail = &tail[usize::from(empty_in_epoch.is_some())..];
-        let rereads = tail.first().and_then(|part| part.strip_prefix(REREADS));
-        let table = match &tail[usize::from(rereads.is_some())..] {
+        let mut refresh = Self::new(scope.parse()?);
+        refresh.done = if *done == "-" { None } else { Some(shard(done)?) };
+        refresh.rows = number(rows)?;
+        let mut tail = tail;
+        for word in &WORDS {
+            let Some(value) = tail.first().and_then(|part| part.strip_prefix(word.name)) else { continue };
+            (word.read)(&mut refresh, value)?;
+            tail = &tail[1..];
+        }
+        refresh.table = match tail {
             [] => None,
             [of, first, chunks, after] => {
                 let after = if *after == "-" { None } else { Some(ScanCursor(bytes(after)?)) };
@@ -364,21 +410,7 @@ impl FromStr for Refresh {
             }
             _ => return Err(InvalidRefresh),
         };
-        let reread = |text: &str| {
-            let (of, at) = text.split_once('@').ok_or(InvalidRefresh)?;
-            Ok((shard(of)?, at.parse().map_err(|_| InvalidRefresh)?))
-        };
-        let rereads = rereads.map(|text| text.split(',').map(reread).collect::<Result<_, _>>());
-        let epoch = |text: &str| text.parse().map_err(|_| InvalidRefresh);
-        Ok(Self {
-            scope: scope.parse()?,
-            done: if *done == "-" { None } else { Some(shard(done)?) },
-            table,
-            rows: number(rows)?,
-            empty_in_epoch: empty_in_epoch.map(epoch).transpose()?,
-            rereads: rereads.transpose()?.unwrap_or_default(),
-            every_waits,
-        })
+        Ok(refresh)
     }
 }
 

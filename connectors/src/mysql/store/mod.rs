@@ -184,7 +184,7 @@ impl MysqlTarget {
 
     /// Returns the derived tables of a projection that do not exist although its lanes have applied rows.
     pub async fn gone_tables(&self, projection: &str) -> Result<Vec<String>, Fault> {
-        setup::gone_tables(self, projection).await
+        setup::gone_tables(&self.as_setup_account(), projection).await
     }
 
     /// Sets up as [`Self::setup`] does, and creates also what [`Self::gone_tables`] returns. Its lanes must have been

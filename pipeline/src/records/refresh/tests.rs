@@ -1,6 +1,8 @@
 //! Tests of the stored state of a refresh.
 
 use anabranch_schemas::lsn::FIRST_EPOCH;
+use proptest::option;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -72,6 +74,23 @@ fn the_text_is_read_back() {
         "x?61203d20273727 - 0",
     ] {
         assert_eq!(text.parse::<Refresh>(), Err(InvalidRefresh), "{text}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn words_in_any_combination_are_read_back(
+        every_waits: bool,
+        empty_in_epoch in option::of(any::<u16>()),
+        rereads in 0..4u64,
+        is_begun: bool,
+        is_reread: bool,
+    ) {
+        let rereads = (1..=rereads).map(|number| (numbered(number), Lsn::MAX)).collect();
+        let table = TableRefresh { shard: numbered(9), first: Lsn::MAX, chunks: 3, after: None, is_reread };
+        let table = is_begun.then_some(table);
+        let refresh = Refresh { table, empty_in_epoch, rereads, every_waits, ..Refresh::of_every_table() };
+        prop_assert_eq!(refresh.to_string().parse::<Refresh>(), Ok(refresh));
     }
 }
 
