@@ -82,7 +82,7 @@ async fn gifts(day: &CouponDay) -> usize {
     day.client().gifts().await.unwrap().len()
 }
 
-/// What the operations say that was done, for each time that the ledger was mended.
+/// Returns what was done, as the operations say, for each time that the ledger was mended.
 async fn mended(day: &CouponDay) -> Vec<String> {
     let rows = day.installation.command(&["operations", "--json"]).await.expect_success().json_lines();
     let is_end = |row: &&Json| row["command"] == "dispatch take-in" && row["phase"] == "done";

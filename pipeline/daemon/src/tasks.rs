@@ -1,7 +1,8 @@
 //! The daemon's tasks: readers, lanes, drains of caches, sweeps of tombstones and the mint of uuids.
 //!
 //! `composition` in the pipeline puts readers, lanes and drains together; here readers and lanes also obey pauses, and
-//! yield to processes that have less to do. Each failure ends an attempt, and the supervisor decides whether it makes another one.
+//! yield to processes that have less to do. Each failure ends an attempt, and the supervisor decides whether it makes
+//! another one.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -54,7 +55,7 @@ pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, yields: &Yield
         async move {
             loop {
                 let turn = cancel.child_token();
-                let work = composition::read(&wiring, &source.name, &handle, &turn);
+                let work = Box::pin(composition::read(&wiring, &source.name, &handle, &turn));
                 let yielded = async {
                     yields.requested(handle.name()).await;
                     Interruption::Yielded
@@ -77,7 +78,7 @@ pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, requests: &Reque
             loop {
                 pauses.resumed(&id, &handle, &cancel).await;
                 let turn = cancel.child_token();
-                let work = composition::apply(&wiring, &id, &handle, &turn);
+                let work = Box::pin(composition::apply(&wiring, &id, &handle, &turn));
                 let interruption = async {
                     tokio::select! {
                         pause = pauses.paused(&id) => Interruption::Paused(pause),

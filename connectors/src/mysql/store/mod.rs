@@ -188,7 +188,7 @@ impl MysqlTarget {
     }
 
     /// Sets up as [`Self::setup`] does, and creates also what [`Self::gone_tables`] returns. Its lanes must have been
-    /// asked to read all source tables before: otherwise rows would be missing and nobody would notice.
+    /// asked to read all source tables before: otherwise rows would be missing without a sign.
     pub async fn refill(&self, projection: &str) -> Result<SetupReport, Fault> {
         setup::setup(&self.as_setup_account(), Some(projection)).await
     }

@@ -34,7 +34,9 @@ impl Session {
     pub(super) async fn open(target: &MysqlTarget) -> Result<Self, Fault> {
         let subject = target.subject();
         let options = sqlx_options(&target.0.url, target.0.ca_file.as_deref());
-        let connecting = within(&subject, CONNECT_TIMEOUT, MySqlConnection::connect_with(&options));
+        // The library's future has 16 KB, which each future around it would hold a copy of.
+        let connected = Box::pin(MySqlConnection::connect_with(&options));
+        let connecting = within(&subject, CONNECT_TIMEOUT, connected);
         let connection = Account::of(&target.0.url, target.0.ca_file.as_deref())
             .connect(Side::Target.denied(), &subject, connecting)
             .await?;

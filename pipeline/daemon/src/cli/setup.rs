@@ -2,7 +2,7 @@
 //!
 //! Each server is set up on its own: a fault at one does not hinder the others, and every fault is reported. A derived
 //! table that is gone beside moved progress is created only with `--refill`, after its lanes were asked to read all
-//! source tables: created first, it would lack its rows if the command broke off, and nobody would notice.
+//! source tables: created first, it would lack its rows if the command broke off, without a sign.
 
 use std::future::Future;
 

@@ -79,9 +79,9 @@ fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
 /// Polls every server twice, a second apart, because a rate needs two answers; returns also whether a daemon answered.
 pub(super) async fn observe(wiring: &Wiring) -> (StatusView, bool) {
     let observatory = Observatory::new(wiring.config());
-    poll::once(wiring, &observatory).await;
+    Box::pin(poll::once(wiring, &observatory)).await;
     tokio::time::sleep(poll::POLL_INTERVAL).await;
-    poll::once(wiring, &observatory).await;
+    Box::pin(poll::once(wiring, &observatory)).await;
     let mut status = observatory.status(&Default::default(), Instant::now());
     let answer = match wiring.config().http.listen {
         Some(listen) => client::status(listen).await,

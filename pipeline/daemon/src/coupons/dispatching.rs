@@ -121,11 +121,11 @@ async fn dispatch(
             let began = Instant::now();
             let pass = tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
-                pass = pass(wiring, &dispatcher, programme, &reports) => pass,
+                pass = Box::pin(pass(wiring, &dispatcher, programme, &reports)) => pass,
             };
             let mended = tokio::select! {
                 () = cancel.cancelled() => return Ok(()),
-                mended = kept.seen_restored.mend(wiring, programme, pass.as_ref().err()) => mended,
+                mended = Box::pin(kept.seen_restored.mend(wiring, programme, pass.as_ref().err())) => mended,
             };
             if mended.inspect_err(|_| kept.failed(programme, began.elapsed()))? {
                 continue;

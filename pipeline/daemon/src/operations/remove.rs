@@ -120,7 +120,7 @@ impl RemoveRequest {
     /// Removes everything.
     pub async fn carry_out(&self, wiring: &Wiring, actor: &Actor) -> Result<Recorded<RemoveOutcome>, Fault> {
         let after = |outcome: &RemoveOutcome| outcome.lines(false).join("\n");
-        recorded(wiring, actor, (self.command(), None), self.run(wiring, false), after).await
+        recorded(wiring, actor, (self.command(), None), Box::pin(self.run(wiring, false)), after).await
     }
 
     async fn run(&self, wiring: &Wiring, is_rehearsal: bool) -> Result<RemoveOutcome, Fault> {

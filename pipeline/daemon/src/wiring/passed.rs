@@ -48,7 +48,10 @@ impl Wiring {
     /// Does the source's pre-flight with one result, unless an earlier one holds.
     pub async fn require_source(&self, name: &str) -> Result<(), Fault> {
         let source = self.wired_source(name)?;
-        source.passed.require(source.connector.judged_state(), self.require_whole_source(name)).await
+        source
+            .passed
+            .require(source.connector.judged_state(), Box::pin(self.require_whole_source(name)))
+            .await
     }
 
     /// Does the whole pre-flight of a source. A table that does not fit is left out and read again once it does, unless
