@@ -378,7 +378,9 @@ async fn a_command_that_is_killed_at_any_step_is_repeated_and_begins_anew_once()
         installation.execute("source-a", restore).await;
         installation.free_leases().await;
         daemon = installation.run();
-        expect_stopped(&installation, &daemon, "source-server-changed", "source source-a").await;
+        let is_stopped =
+            |view: &serde_json::Value| view["state"] == "stopped" && view["code"] == "source-server-changed";
+        daemon.until_view("sources", ("source", "source-a"), is_stopped).await;
 
         let arguments = ["begin-anew", "--source", "source-a", "--confirm", "source-a", "--id", name];
         let mut killed = installation.start(&arguments, &[("ANABRANCH_FAILPOINT", name)]);
