@@ -62,14 +62,15 @@ async fn begun_anew(site: &Site<'_>) -> Measured {
     };
     until("source-server-changed", 1).await;
     let command = ["begin-anew", "--source", SOURCE, "--confirm", SOURCE];
-    let (begun, measured) = tokio::join!(site.installation.command(&command), async {
+    // A refusal ends the benchmark at once.
+    let begun = async { site.installation.command(&command).await.expect_success() };
+    let (_, measured) = tokio::join!(begun, async {
         until("the lane begins at the stream's end and reads all tables", 1).await;
         let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
         let own_cpu_seconds = cpu_seconds(daemon.pid());
         until("the refresh is complete", lanes).await;
         Measured { own_cpu_seconds: cpu_seconds(daemon.pid()) - own_cpu_seconds, ..meter.stop() }
     });
-    begun.expect_success();
     daemon.terminate().expect("it ends when asked");
     measured
 }
