@@ -59,6 +59,11 @@ impl Wait {
         format!("{:032x} {}", self.token.0, self.waited.as_millis())
     }
 
+    /// Returns whether the register has this wait, so that nothing is to be written.
+    fn is_in(&self, register: &Register) -> bool {
+        register.value == self.text()
+    }
+
     fn is_over(&self, needed: Duration) -> bool {
         self.waited >= needed
     }
@@ -70,7 +75,8 @@ pub struct SeenRestored(Arc<Mutex<Option<Seen>>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
-    /// Revision of the register, whose wait reaches to this pass or to an earlier time.
+    /// Revision of the register, whose wait reaches to this pass or to an earlier time. A pass that adds no time leaves
+    /// it alone: otherwise the passes of two processes in turn would hide all time from each other.
     revision: u64,
     at: Instant,
 }
@@ -109,11 +115,13 @@ impl SeenRestored {
         let now = Instant::now();
         let token = LedgerRegister(wiring.clone()).read().await?;
         let wait = self.note(&known, token, now);
-        match log.compare_and_set(KEY, &known, wait.text()).await {
-            Ok(register) => self.written(register.revision, now),
-            // Another dispatcher wrote first, and the time that it saw counts.
-            Err(fault) if fault.code() == Code::LeaseLost => return Ok(false),
-            Err(fault) => return Err(fault),
+        if !wait.is_in(&known) {
+            match log.compare_and_set(KEY, &known, wait.text()).await {
+                Ok(register) => self.written(register.revision, now),
+                // Another dispatcher wrote first, and the time that it saw counts.
+                Err(fault) if fault.code() == Code::LeaseLost => return Ok(false),
+                Err(fault) => return Err(fault),
+            }
         }
         Ok(wait.is_over(wiring.coupon_system()?.restored_wait))
     }
@@ -164,9 +172,11 @@ mod tests {
         fn pass(&mut self, process: &SeenRestored, token: u128, at_minute: u64) -> u64 {
             let now = self.began + minutes(at_minute);
             let wait = process.note(&self.register, Unique(token), now);
-            let revision = self.register.revision + 1;
-            self.register = Register { value: wait.text(), revision };
-            process.written(revision, now);
+            if !wait.is_in(&self.register) {
+                let revision = self.register.revision + 1;
+                self.register = Register { value: wait.text(), revision };
+                process.written(revision, now);
+            }
             wait.waited.as_secs() / 60
         }
     }
@@ -191,6 +201,10 @@ mod tests {
         assert_eq!([0, 1].map(|at| passes.pass(&one, 1, at)), [0, 1]);
         assert_eq!([2, 3].map(|at| passes.pass(&other, 1, at)), [1, 2]);
         assert_eq!([4, 5].map(|at| passes.pass(&one, 1, at)), [2, 3]);
+        // Each of them makes a pass in turn.
+        let in_turn = [(6, &other), (7, &one), (8, &other), (9, &one), (10, &other), (11, &one)];
+        assert_eq!(in_turn.map(|(at, process)| passes.pass(process, 1, at)), [3, 5, 5, 7, 7, 9]);
+        assert_eq!([12, 13].map(|at| passes.pass(&other, 1, at)), [9, 10], "the first process has ended");
     }
 
     #[test]
