@@ -31,8 +31,8 @@ pub(super) struct Answer {
     is_signed: bool,
     /// Number of older reconciliations, which are not listed.
     older: u64,
-    /// Number of reconciliations that will be listed and were not read yet.
-    unread: u64,
+    /// Number of reconciliations that will be listed and were not read yet; `None` = not known.
+    unread: Option<u64>,
     underway: Vec<Progress>,
     /// The newest first.
     reconciliations: Vec<HistoryEntry>,

@@ -189,15 +189,16 @@ pub struct BookSnapshot {
 }
 
 impl BookSnapshot {
-    /// Number of reconciliations that will be listed and were not read yet.
-    pub fn unread(&self) -> u64 {
+    /// Number of reconciliations that will be listed and were not read yet; `None` = the newest number is not known.
+    pub fn unread(&self) -> Option<u64> {
         if self.is_complete {
-            return 0;
+            return Some(0);
         }
-        self.unread_up_to.map_or(0, |number| number.saturating_sub(self.older))
+        self.unread_up_to.map(|number| number.saturating_sub(self.older))
     }
 
-    /// Reads within [`WAIT_MAX`]. The answers to finished queries stay, also when the next query fails.
+    /// Reads within [`WAIT_MAX`]. The answers to finished queries stay, also when the next query fails. The list and
+    /// the registers are read beside each other: a server that is away holds up only its own part.
     async fn read(
         &mut self,
         history: &impl History,
@@ -205,20 +206,31 @@ impl BookSnapshot {
         underway: impl Future<Output = Result<Vec<Progress>, Fault>>,
     ) {
         let blocks_before = self.blocks_read;
-        let ended = timeout(WAIT_MAX, self.read_on(history, key, underway)).await;
-        let code = match ended {
-            Ok(Ok(())) => {
+        let (mut list, mut registers) = (None, None);
+        let of_list = async { list = Some(self.read_on(history, key).await) };
+        let of_registers = async { registers = Some(underway.await) };
+        _ = timeout(WAIT_MAX, async { tokio::join!(of_list, of_registers) }).await;
+        let list_code = match list {
+            Some(Ok(())) => {
                 self.halvings = 0;
                 None
             }
-            Ok(Err(fault)) => Some(fault.code()),
-            Err(_) if self.blocks_read > blocks_before => None,
-            Err(_) => {
+            Some(Err(fault)) => Some(fault.code()),
+            None if self.blocks_read > blocks_before => None,
+            None => {
                 self.halvings = self.halvings.saturating_add(1);
                 Some(Code::TimedOut)
             }
         };
-        self.ended(code);
+        let registers_code = match registers {
+            Some(Ok(found)) => {
+                self.underway = found;
+                None
+            }
+            Some(Err(fault)) => Some(fault.code()),
+            None => Some(Code::TimedOut),
+        };
+        self.ended(list_code.or(registers_code));
     }
 
     fn ended(&mut self, code: Option<Code>) {
@@ -226,12 +238,7 @@ impl BookSnapshot {
         self.looked_at = Some(Instant::now());
     }
 
-    async fn read_on(
-        &mut self,
-        history: &impl History,
-        key: Option<&Secret>,
-        underway: impl Future<Output = Result<Vec<Progress>, Fault>>,
-    ) -> Result<(), Fault> {
+    async fn read_on(&mut self, history: &impl History, key: Option<&Secret>) -> Result<(), Fault> {
         let newest = history.newest_number().await?.unwrap_or(0);
         let older = newest.saturating_sub(KEPT_MAX);
         let is_replaced = self.entries.keys().next_back().is_some_and(|last| newest < *last);
@@ -249,7 +256,6 @@ impl BookSnapshot {
             self.read_block(history, key, known, up_to).await?;
             known = up_to;
         }
-        self.underway = underway.await?;
         self.read_at_ms = Some(wall_clock::now_ms());
         while let Some(up_to) = self.unread_up_to.filter(|number| *number > older) {
             let after = up_to.saturating_sub(self.at_once()).max(older);
@@ -397,7 +403,7 @@ mod tests {
     async fn a_report_that_was_changed_is_broken_here_after_two_minutes_and_costs_no_query_before() {
         let (mut book, mut rows) = (BookSnapshot::default(), Rows::of(30, Duration::ZERO));
         read(&mut book, &rows).await;
-        assert_eq!((seals(&book, "whole").len(), rows.queries(), book.unread()), (30, 2, 0));
+        assert_eq!((seals(&book, "whole").len(), rows.queries(), book.unread()), (30, 2, Some(0)));
         rows.rows[3].report.push(' ');
         rows.append_one();
         advance(Duration::from_secs(60)).await;
@@ -413,29 +419,42 @@ mod tests {
         let (mut book, rows) = (BookSnapshot::default(), Rows::of(45, Duration::from_millis(170)));
         read(&mut book, &rows).await;
         let first = book.entries.keys().next().copied();
-        assert_eq!((first, book.entries.len(), book.unread(), book.code), (Some(26), 20, 25, None));
+        assert_eq!((first, book.entries.len(), book.unread(), book.code), (Some(26), 20, Some(25), None));
         for _ in 0..2 {
             read(&mut book, &rows).await;
         }
-        assert_eq!((seals(&book, "whole").len(), book.unread(), book.code), (45, 0, None));
+        assert_eq!((seals(&book, "whole").len(), book.unread(), book.code), (45, Some(0), None));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_query_that_takes_too_long_is_tried_with_fewer_reports() {
         let (mut book, rows) = (BookSnapshot::default(), Rows::of(3, Duration::from_millis(1_500)));
         read(&mut book, &rows).await;
-        assert_eq!((book.entries.len(), book.unread(), book.code), (0, 3, Some(Code::TimedOut)));
+        assert_eq!((book.entries.len(), book.unread(), book.code), (0, Some(3), Some(Code::TimedOut)));
         for _ in 0..10 {
             read(&mut book, &rows).await;
         }
-        assert_eq!((seals(&book, "whole").len(), book.unread(), book.code), (3, 0, None));
+        assert_eq!((seals(&book, "whole").len(), book.unread(), book.code), (3, Some(0), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn registers_that_cannot_be_read_hide_no_report_and_their_code_is_shown() {
+        let rows = Rows::of(30, Duration::ZERO);
+        let mut book = BookSnapshot::default();
+        assert_eq!(book.unread(), None);
+        book.read(&rows, None, async { Err(Fault::new(Code::LogUnreachable, "log", "away")) }).await;
+        assert_eq!((book.entries.len(), book.unread(), book.code), (30, Some(0), Some(Code::LogUnreachable)));
+        let mut book = BookSnapshot::default();
+        book.read(&rows, None, std::future::pending()).await;
+        let (unread, code) = (book.unread(), book.code);
+        assert_eq!((book.entries.len(), unread, code, book.halvings), (30, Some(0), Some(Code::TimedOut), 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn five_hundred_reports_are_listed_and_the_number_of_older_ones_is_known() {
         let (mut book, mut rows) = (BookSnapshot::default(), Rows::of(510, Duration::ZERO));
         read(&mut book, &rows).await;
-        assert_eq!((seals(&book, "whole").len(), book.older, book.unread()), (500, 10, 0));
+        assert_eq!((seals(&book, "whole").len(), book.older, book.unread()), (500, 10, Some(0)));
         // A history that was replaced by an older one is read anew.
         rows.rows.truncate(7);
         read(&mut book, &rows).await;

@@ -24,7 +24,8 @@ async function readAll() {
   const page = readHistory(await ask("/v1/reconciliations"));
   noteTime(page.now);
   const oldest = page.past.at(-1)?.number ?? 0;
-  if (history && history.unread === 0 && performance.now() - wholeAt < WHOLE_MS) {
+  const isWhole = history && history.readAt !== null && !history.code && history.unread === 0;
+  if (isWhole && performance.now() - wholeAt < WHOLE_MS) {
     page.past.push(...history.past.filter((one) => one.number < oldest));
     return page;
   }

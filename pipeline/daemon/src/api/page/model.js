@@ -230,7 +230,7 @@ const past = (isSigned) => (view) => {
 /** Makes the model of one page of the history. */
 export const readHistory = (document) => ({
   now: document.now_ms, readAt: known(document.read_at_ms), code: known(document.code), isSigned: document.is_signed,
-  next: known(document.next), older: document.older ?? 0, unread: document.unread ?? 0,
+  next: known(document.next), older: document.older ?? 0, unread: known(document.unread),
   past: document.reconciliations.map(past(document.is_signed)),
   underway: document.underway.map((view) => ({
     id: view.id, command: view.command, begunAt: view.begun_at_ms, windows: view.windows, share: view.share,

@@ -116,7 +116,8 @@ function calm(model, history) {
   }
   if (busy.length) return { text: `Nothing is wrong; ${plural(busy.length, "task or lane", "tasks or lanes")} catch up`, level: "busy" };
   const sources = plural(model.sources.length, "source");
-  const isProved = !history || history.past.some((one) => one.isWhole);
+  const isCut = !history || history.code || history.unread > 0 || history.older > 0;
+  const isProved = isCut || history.past.some((one) => one.isWhole);
   const unproved = `No whole reconciliation has ended yet.${see(ALERTS.AnabranchReconciliationMissing.runbook)}`;
   return {
     text: `All is current: ${sources}, ${plural(model.lanes.length, "lane")}`, level: "good",
