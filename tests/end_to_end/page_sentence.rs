@@ -63,7 +63,8 @@ async fn the_sentence_names_what_alerts_watch_and_the_newest_whole_reconciliatio
     assert!(unproved["advice"].as_str().unwrap().contains("No whole reconciliation"), "{unproved}");
     // A report that was not read may be whole.
     for (key, value) in [("code", json!("target-unreachable")), ("unread", json!(3)), ("older", json!(1))] {
-        let mut history = json!({ "now_ms": NOW_MS, "is_signed": true, "reconciliations": [], "underway": [] });
+        let mut history =
+            json!({ "now_ms": NOW_MS, "is_signed": true, "reconciliations": [], "underway": [] });
         history[key] = value;
         let parameters = [status.clone(), history, json!(NOW_MS)];
         let unknown = browser.script_with(SENTENCE, &parameters).await.unwrap();

@@ -115,7 +115,7 @@ pub(super) async fn stream(
     State(Shared(served)): State<Shared>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let is_known = served.guard.knows_sender(&headers)?;
+    let is_known = served.guard.knows_sender("/v1/events", &headers)?;
     let events = &served.events;
     let place = events.places.clone().try_acquire_owned().map_err(|_| {
         let detail = format!("{STREAMS_MAX} streams of events are open");

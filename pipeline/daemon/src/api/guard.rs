@@ -87,11 +87,17 @@ impl Guard {
         REQUESTS_MAX.saturating_sub(self.requests.available_permits())
     }
 
-    fn authorise(&self, headers: &HeaderMap) -> Result<&Application, Problem> {
+    /// Returns the application whose token came with the request, and counts the request.
+    fn authorise(&self, route: &str, headers: &HeaderMap) -> Result<&Application, Problem> {
+        let application = self.sender(headers)?;
+        application.requests.increment(1);
+        tracing::debug!(application = application.name, route, "request");
+        Ok(application)
+    }
+
+    fn sender(&self, headers: &HeaderMap) -> Result<&Application, Problem> {
         if self.applications.is_empty() {
-            let remedy =
-                "set http.tokens or [[http.applications]] in the daemon's configuration and restart it";
-            return Err(Problem::new(Code::TokensMissing, "no token is configured", remedy));
+            return Err(closed("no token is configured"));
         }
         let token = bearer(headers).ok_or_else(|| unauthorised("no bearer token was sent"))?;
         self.application(token).ok_or_else(|| unauthorised("the token is none of the configured ones"))
@@ -99,9 +105,11 @@ impl Guard {
 
     /// Counts a request of an application, and refuses it unless its token has the scope of the route.
     fn authorise_for(&self, route: &str, headers: &HeaderMap) -> Result<(), Problem> {
-        let application = self.authorise(headers)?;
-        application.requests.increment(1);
-        tracing::debug!(application = application.name, route, "request");
+        let opens = |scope: &Scope| *scope != Scope::Status;
+        if !self.applications.iter().any(|(application, _)| application.scopes.iter().any(opens)) {
+            return Err(closed("no token opens an endpoint for applications in this process"));
+        }
+        let application = self.authorise(route, headers)?;
         let scope = scope_of(route);
         if scope.is_some_and(|scope| application.scopes.contains(&scope)) {
             return Ok(());
@@ -130,15 +138,15 @@ impl Guard {
     }
 
     /// Returns whether the request came with the token of an operator, or of an application with the scope `status`. No
-    /// token is no error; a wrong token is one.
-    pub fn knows_sender(&self, headers: &HeaderMap) -> Result<bool, Problem> {
+    /// token is no error; a wrong token is one. A request of an application is counted.
+    pub fn knows_sender(&self, route: &str, headers: &HeaderMap) -> Result<bool, Problem> {
         if !headers.contains_key(header::AUTHORIZATION) {
             return Ok(false);
         }
         if bearer(headers).is_some_and(|token| self.operator(token).is_some()) {
             return Ok(true);
         }
-        self.authorise(headers).map(|application| application.scopes.contains(&Scope::Status))
+        self.authorise(route, headers).map(|application| application.scopes.contains(&Scope::Status))
     }
 
     /// Returns whether a configured token of an application equals this one.
@@ -194,6 +202,12 @@ const BEARER: &[u8] = b"Bearer ";
 
 fn digest(token: &[u8]) -> [u8; 32] {
     Sha256::digest(token).into()
+}
+
+fn closed(detail: &str) -> Problem {
+    let remedy = "set http.tokens or [[http.applications]] in the daemon's configuration, and restart it with the \
+                  role `api`";
+    Problem::new(Code::TokensMissing, detail, remedy)
 }
 
 fn unauthorised(detail: &str) -> Problem {
@@ -323,13 +337,32 @@ mod tests {
                 headers.insert(header::AUTHORIZATION, value.parse().unwrap());
                 let is_open = guard.authorise_for(route, &headers).is_ok();
                 assert_eq!(is_open, known.scopes == [scope], "{route} {}", known.name);
-                let shows_all = guard.knows_sender(&headers).is_ok_and(|is_known| is_known);
+                let shows_all = guard.knows_sender("/v1/status", &headers).is_ok_and(|is_known| is_known);
                 assert_eq!(shows_all, known.scopes == [Scope::Status], "{}", known.name);
             }
         }
         let idle = Scope::ALL.into_iter().filter(|scope| !opened.contains(scope)).collect::<Vec<_>>();
         assert_eq!(idle, [Scope::Status]);
         assert_eq!(scope_of("/v1/operations"), None);
+    }
+
+    #[test]
+    fn a_process_without_the_role_shows_the_texts_to_status_tokens_and_opens_no_route_for_applications() {
+        let application = |name: &str, scopes: Vec<Scope>| ApplicationConfig {
+            name: name.to_owned(),
+            token: Secret::new(format!("token-of-{name}-0123")),
+            scopes,
+        };
+        let known = [application("monitor", vec![Scope::Status]), application("shop", Vec::new())];
+        let guard = Guard::new(&known, &[], TIME_LIMIT);
+        for (name, shows) in [("monitor", Some(true)), ("shop", Some(false)), ("stranger", None)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, format!("Bearer token-of-{name}-0123").parse().unwrap());
+            assert_eq!(guard.knows_sender("/v1/status", &headers).ok(), shows, "{name}");
+            for (route, _, _) in application_routes() {
+                assert!(guard.authorise_for(route, &headers).is_err(), "{name} {route}");
+            }
+        }
     }
 
     #[test]

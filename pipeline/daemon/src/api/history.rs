@@ -45,7 +45,7 @@ pub(super) async fn list(
     headers: HeaderMap,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Json<Answer>, Problem> {
-    let is_known = served.guard.knows_sender(&headers)?;
+    let is_known = served.guard.knows_sender("/v1/reconciliations", &headers)?;
     let before = number(&query, "before", u64::MAX, u64::MAX)?;
     let limit = number(&query, "limit", PAGE_MAX, PAGE_MAX)?;
     let kept = served.context.book.read().await;

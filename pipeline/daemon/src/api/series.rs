@@ -40,7 +40,7 @@ pub(super) async fn recent(
     headers: HeaderMap,
     Query(query): Query<HashMap<String, String>>,
 ) -> Result<Response, Problem> {
-    served.guard.knows_sender(&headers)?;
+    served.guard.knows_sender("/v1/series", &headers)?;
     let thing = query.get("thing").map(String::as_str);
     // Each answer may hold some megabytes until its client has read them.
     let Ok(permit) = ANSWERS.try_acquire() else {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::config::{ApplicationConfig, Config};
+use anabranch_pipeline::config::{ApplicationConfig, Config, Scope};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::supervise::{Supervisor, TaskStates};
 use clap::Args;
@@ -114,8 +114,8 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
     let observatory = Observatory::new(&config);
     let wiring = Wiring::new(config.clone());
     // Without the role, or without tokens, the endpoints for applications are closed.
-    let tokens = if roles.contains(&Role::Api) { config.http.applications.clone() } else { Vec::new() };
-    let (orders, serves) = (UuidOrders::default(), !tokens.is_empty());
+    let (tokens, serves) = applications(&config, roles);
+    let orders = UuidOrders::default();
     let requests = Requests { pauses: observatory.pauses(), yields: Yields::default() };
     let [mut readers, mut projectors, mut others] =
         spawn_tasks(&wiring, &requests, &observatory, roles, group);
@@ -169,6 +169,18 @@ async fn daemon(config: Config, roles: &[Role]) -> Result<(Exit, TaskStates), Fa
         }
     };
     Ok((exit, states))
+}
+
+/// Returns the applications whose tokens this process knows, and whether it serves them. Without the role `api` a token
+/// with the scope `status` still shows the full texts, and opens nothing else.
+fn applications(config: &Config, roles: &[Role]) -> (Vec<ApplicationConfig>, bool) {
+    let mut known = config.http.applications.clone();
+    let has_role = roles.contains(&Role::Api);
+    if !has_role {
+        known.iter_mut().for_each(|application| application.scopes.retain(|scope| *scope == Scope::Status));
+    }
+    let serves = has_role && !known.is_empty();
+    (known, serves)
 }
 
 /// Returns what the handlers of HTTP requests show and use.
