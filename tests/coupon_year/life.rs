@@ -9,6 +9,7 @@ use anabranch_coupons::dead_letters::{self, Decision};
 use anabranch_coupons::dispatching::Dispatcher;
 use anabranch_coupons::granting::{Granter, MessagesCarried, join};
 use anabranch_coupons::issuers::Issuers;
+use anabranch_coupons::issuing::Chain;
 use anabranch_coupons::ports::Gift;
 use anabranch_coupons::records::{CouponKey, FailedOutcome, Message, RowState, RunKey};
 use anabranch_coupons::reserving::MessageEnd;
@@ -411,6 +412,11 @@ impl Life {
             if is_quiet {
                 let (asker, taker) = (self.asker(), self.taker());
                 _ = self.ends_well(asker) || self.ends_well(taker);
+                let mut world = self.world();
+                // Another restore may have brought the ledger back whole, and both were refused.
+                if Chain::of(world.database.tokens, world.register) != Chain::Restored {
+                    world.books.stopped_at = None;
+                }
             }
         }
         let mut world = self.world();

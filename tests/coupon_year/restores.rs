@@ -153,6 +153,23 @@ fn a_person_decides_where_the_coupon_system_has_no_statement_or_the_copy_no_time
 }
 
 #[test]
+fn a_ledger_that_was_not_restored_takes_no_statement_in_and_stays_as_it_is() {
+    let mut script = Script::new();
+    script.work_until(1);
+    let tokens = script.life.world().database.tokens;
+    for actor in [script.life.taker(), script.life.asker()] {
+        assert_eq!(code(script.finish(actor)), Code::DispatchRefused);
+    }
+    // An issuer has died before it moved the register.
+    let before = tokens.before.unwrap();
+    script.life.world().register = before;
+    let taker = script.life.taker();
+    assert_eq!(code(script.finish(taker)), Code::DispatchRefused);
+    assert_eq!(script.life.world().database.tokens, tokens);
+    assert_eq!(script.life.world().register, before);
+}
+
+#[test]
 fn a_granter_whose_issue_was_lost_in_a_restore_does_not_call() {
     let mut script = Script::new();
     let mut actor = granter(&mut script);
@@ -161,7 +178,9 @@ fn a_granter_whose_issue_was_lost_in_a_restore_does_not_call() {
     while !has_issued(&script) {
         assert!(script.life.poll(&mut actor).is_none(), "it ended before it issued");
     }
-    // Between the issue and the register a person restores the ledger and takes an empty statement in.
+    // Another process moves the register. Then a person restores the ledger and takes an empty statement in.
+    let issued = script.life.world().database.tokens.latest;
+    script.life.world().register = issued;
     restore(&script, copy);
     let taker = script.life.taker();
     script.finish(taker).unwrap();

@@ -135,7 +135,7 @@ async fn granter_killed_before_columns(day: &CouponDay) {
 async fn statement(day: &CouponDay) {
     day.restore_ledger().await;
     // The copy is from before the first issue, so no process knows for what time to ask.
-    let asked = day.dispatch(&["take-in"]).await;
+    let asked = day.dispatch(&["take-in", "--waited"]).await;
     assert!(asked.exit_code == 1 && asked.stderr.contains("coupon-ledger-restored"), "{asked:?}");
     let page = day.write_statement().await;
     for failpoint in failpoints::TAKING_IN {
@@ -146,15 +146,18 @@ async fn statement(day: &CouponDay) {
     }
     // The last kill came after the last step.
     day.run_day().await.expect_success();
-    let taken = day.dispatch(&["take-in", &page]).await.expect_success();
+    let refused = day.dispatch(&["take-in", &page]).await;
+    assert!(refused.exit_code == 1 && refused.stderr.contains("dispatch-refused"), "{refused:?}");
+    day.run_day().await.expect_success();
     let settled = format!("{} coupons were settled", present(day).len());
-    assert!(taken.stdout.contains(&settled), "{taken:?}");
     // A copy that knows the time of an issue needs no file.
     let issued = "UPDATE ledger_copy.coupon_token SET issued_at = UTC_TIMESTAMP(6) - INTERVAL 1 HOUR";
     day.installation.execute(day.target(), issued).await;
     day.restore_ledger().await;
     assert_eq!(day.run_day().await.exit_code, 1);
-    let asked = day.dispatch(&["take-in"]).await.expect_success();
+    let refused = day.dispatch(&["take-in"]).await;
+    assert!(refused.exit_code == 1 && refused.stderr.contains("must wait for another"), "{refused:?}");
+    let asked = day.dispatch(&["take-in", "--waited"]).await.expect_success();
     assert!(asked.stdout.contains(&settled), "{asked:?}");
     let run = day.run_day().await.expect_success();
     assert!(run.stdout.contains(&format!("{} granted", present(day).len())), "{run:?}");

@@ -242,16 +242,33 @@ struct Mend {
     marker: Unique,
 }
 
-/// Writes a marker into the ledger. Its tokens differ from the register all the same, so nothing is granted.
+/// Returns the tokens of the ledger and the register; a fault unless the ledger was restored.
+pub async fn require_restored<L: Ledger, R: Register>(
+    ledger: &L,
+    register: &R,
+) -> Result<(LedgerTokens, Unique), Fault> {
+    let (chain, tokens, before) = compare(ledger, register).await?;
+    let found = match chain {
+        Some(Chain::Restored) => return Ok((tokens, before)),
+        Some(Chain::Level | Chain::RegisterBehind) => "it was not restored, or it was mended since",
+        None => "another process issues or mends at this time",
+    };
+    Err(Fault::new(Code::DispatchRefused, "coupon ledger", found)
+        .needs("a ledger that granters and dispatchers name with `coupon-ledger-restored`"))
+}
+
+/// Writes a marker into a ledger that was restored. Its tokens differ from the register all the same, so nothing is
+/// granted.
 async fn begin_mend<L: Ledger, R: Register, U: Uniques>(
     ledger: &L,
     register: &R,
     process: &U,
 ) -> Result<Mend, Fault> {
     failpoints::reach("coupons-before-take-in").await;
-    let register = register.read().await?;
-    let (latest, marker) = (ledger.tokens().await?.latest, process.fresh());
-    match ledger.begin_tokens(latest, marker).await? {
+    // A marker would stop a ledger that was not restored.
+    let (tokens, register) = require_restored(ledger, register).await?;
+    let marker = process.fresh();
+    match ledger.begin_tokens(tokens.latest, marker).await? {
         true => Ok(Mend { register, marker }),
         false => Err(moved()),
     }
@@ -287,7 +304,8 @@ async fn end_mend<L: Ledger, R: Register, U: Uniques>(
 /// Settles every coupon of a complete statement that a person has, and then begins a new chain of tokens.
 ///
 /// The statement reaches back to before the copy was made. The caller has waited until connections of that time are
-/// closed, so no call of theirs arrives any more. Running it again after a crash does the same.
+/// closed, so no call of theirs arrives any more. Running it again after a crash does the same. A ledger that was not
+/// restored is refused and stays as it is.
 pub async fn take_in<L: Ledger, R: Register, U: Uniques>(
     ledger: &L,
     register: &R,

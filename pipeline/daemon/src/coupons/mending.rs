@@ -37,6 +37,14 @@ pub async fn mend(
     Ok(recorded(wiring, actor, (CommandText::of(command).text(), None), work, after).await?.done)
 }
 
+/// Returns the time that a restored ledger has still to wait; `None` once the wait is over.
+pub async fn left_to_wait(wiring: &Wiring) -> Result<Option<Duration>, Fault> {
+    let known = wiring.log().await?.read(KEY).await?;
+    let token = LedgerRegister(wiring.clone()).read().await?;
+    let needed = wiring.coupon_system()?.restored_wait;
+    Ok(Wait::of(&known, token).map_or(Some(needed), |wait| wait.left(needed)))
+}
+
 /// The wait of a ledger after a restore, as the register has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wait {
@@ -55,6 +63,11 @@ impl Wait {
         Some(Self { token, waited: Duration::from_millis(waited.parse().ok()?) })
     }
 
+    /// Returns the wait since the issue of this token; `None` = none has begun.
+    fn of(known: &Register, token: Unique) -> Option<Self> {
+        Self::parse(&known.value).filter(|wait| wait.token == token)
+    }
+
     fn text(&self) -> String {
         format!("{:032x} {}", self.token.0, self.waited.as_millis())
     }
@@ -66,6 +79,11 @@ impl Wait {
 
     fn is_over(&self, needed: Duration) -> bool {
         self.waited >= needed
+    }
+
+    /// Returns the time that is left; `None` once the wait is over.
+    fn left(&self, needed: Duration) -> Option<Duration> {
+        (!self.is_over(needed)).then(|| needed.saturating_sub(self.waited))
     }
 }
 
@@ -86,7 +104,7 @@ impl SeenRestored {
     /// `now` lies between the readings of the register and of the token.
     fn note(&self, known: &Register, token: Unique, now: Instant) -> Wait {
         let last = self.lock().replace(Seen { revision: known.revision, at: now });
-        let Some(wait) = Wait::parse(&known.value).filter(|wait| wait.token == token) else {
+        let Some(wait) = Wait::of(known, token) else {
             return Wait { token, waited: Duration::ZERO };
         };
         let last = last.filter(|last| last.revision == known.revision);
@@ -220,5 +238,8 @@ mod tests {
         assert_eq!(Wait::parse(&wait.text()), Some(wait));
         assert_eq!(Wait::parse("").or(Wait::parse("no wait")), None);
         assert!(wait.is_over(minutes(30)) && !wait.is_over(minutes(31)));
+        assert_eq!([30, 31].map(|needed| wait.left(minutes(needed))), [None, Some(minutes(1))]);
+        let known = Register { value: wait.text(), revision: 1 };
+        assert_eq!((Wait::of(&known, wait.token), Wait::of(&known, Unique(1))), (Some(wait), None));
     }
 }

@@ -37,7 +37,7 @@ pub use self::days::{CouponDays, no_run};
 pub use self::dispatching::{dispatcher_task, pass, spawn_dispatchers};
 pub use self::granting::{GRANTER_TASK, spawn_granter};
 pub use self::lane_lag::LaneLag;
-pub use self::mending::mend;
+pub use self::mending::{left_to_wait, mend};
 pub use self::process::Process;
 pub use self::register::LedgerRegister;
 pub use self::reports::{ReportChain, Signed, SignedReport, signed};

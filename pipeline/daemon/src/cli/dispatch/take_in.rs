@@ -31,6 +31,10 @@ pub struct Arguments {
     /// Pages of the coupon system's statement, from before the copy was made up to now. Without a file the command
     /// asks the coupon system for them
     files: Vec<PathBuf>,
+    /// Ask at once: no granter runs, and none has run for half an hour. Without a file the command refuses otherwise to
+    /// ask before dispatchers have seen the restored ledger for `coupon_system.restored_wait_seconds`
+    #[arg(long, conflicts_with = "files")]
+    waited: bool,
     /// Say what would be settled, and change nothing
     #[arg(long, requires = "files")]
     dry_run: bool,
@@ -62,6 +66,7 @@ pub(super) async fn run(
     arguments: &Arguments,
 ) -> Result<Exit, Fault> {
     if arguments.files.is_empty() {
+        require_waited(wiring, arguments.waited).await?;
         let coupons = coupons::mend(wiring, programmes, &Actor::of_command(), "dispatch take-in").await?;
         _ = output::line(&format!("{coupons} coupons were settled; the ledger begins anew"));
         return Ok(Exit::Success);
@@ -96,6 +101,22 @@ pub(super) async fn run(
         "{coupons} coupons {verb} settled, {others} of them of programmes that the file lacks; the ledger {left}"
     ));
     Ok(Exit::Success)
+}
+
+/// Refuses a ledger that was not restored, and one whose wait goes on unless a person has waited.
+async fn require_waited(wiring: &Wiring, has_waited: bool) -> Result<(), Fault> {
+    let (ledger, register) = (wiring.coupon_ledger().await?, LedgerRegister(wiring.clone()));
+    restored::require_restored(&ledger, &register).await?;
+    match coupons::left_to_wait(wiring).await? {
+        Some(left) if !has_waited => {
+            let found =
+                format!("the ledger must wait for another {} s: earlier calls may arrive", left.as_secs());
+            Err(refused("dispatch take-in", found)
+                .needs("a dispatcher that runs for this time, and then asks by itself")
+                .remedy("stop all granters and dispatchers, wait half an hour, and add `--waited`"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn page(file: &PathBuf) -> Result<Page, Fault> {
