@@ -1,10 +1,10 @@
 //! The progress row of a lane, as every kind of target stores it: the lanes and the layout that it was made for, and
 //! the check that Anabranch wrote it. `fields.rs` lists the row's fields once for all stores.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::projections::Assignment;
+use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::records::{LaneId, Progress};
 
 pub(crate) use fields::{Value, columns, row, written};
@@ -153,17 +153,35 @@ impl Enrolment {
     }
 
     /// Returns the lanes of a source whose row is missing or damaged; none if any row of them was made for another
-    /// layout or number of lanes.
+    /// layout or number of lanes, or if set-up has yet to make rows of a new source.
     pub(crate) fn lost_lanes(&self, assignment: &Assignment, target: &str, source: &str) -> Vec<LaneId> {
         let layout = assignment.fingerprint();
         let is_other = |row: &StoredProgress| row.lanes != assignment.lanes || row.layout != layout;
         let is_of_source = |row: &StoredProgress| row.projection == assignment.name && row.source == source;
-        if self.rows.iter().any(|row| is_of_source(row) && is_other(row)) {
+        let is_new = self.knows_projection(&assignment.name) && !self.knows(&assignment.name, source);
+        if is_new || self.rows.iter().any(|row| is_of_source(row) && is_other(row)) {
             return Vec::new();
         }
         let mut lanes = assignment.lane_ids(target);
         lanes.retain(|lane| lane.source == source && self.row(lane).is_none_or(|row| !row.is_trusted));
         lanes
+    }
+
+    /// Returns the pairs (projection, source) to store as enrolled before these lanes get other progress. Where nothing
+    /// of a projection is known, all of its sources have lost theirs: set-up would take the others for new.
+    pub(crate) fn pairs_of_lost<'a>(
+        &self,
+        assignments: &'a Assignments,
+        lanes: &[(LaneId, Progress)],
+    ) -> BTreeSet<(&'a str, &'a str)> {
+        let mut pairs = BTreeSet::new();
+        for (lane, _) in lanes {
+            let Some(assignment) = assignments.of_lane(lane) else { continue };
+            let is_unknown = !self.knows_projection(&assignment.name);
+            let sources = assignment.sources.iter().filter(|source| is_unknown || **source == lane.source);
+            pairs.extend(sources.map(|source| (assignment.name.as_str(), source.as_str())));
+        }
+        pairs
     }
 }
 

@@ -84,6 +84,16 @@ async fn lost_progress_and_lost_documents_are_never_taken_for_new() {
     let fault = target.setup().await.unwrap_err();
     assert_eq!(fault.code(), Code::TargetProgressLost, "{fault}");
     assert!(fault.to_string().contains("it holds documents"), "{fault}");
+    let both = SearchSite { sources: vec!["source-a", "source-b"], ..site.clone() }.target();
+    for source in ["source-a", "source-b"] {
+        assert_eq!(both.setup().await.unwrap_err().code(), Code::TargetProgressLost, "{source}");
+        let lost = both.lost_lanes(source).await.unwrap();
+        assert_eq!(lost.len(), site.lanes as usize, "{source}");
+        let lanes: Vec<_> = lost.into_iter().map(|lane| (lane, own.clone())).collect();
+        both.begin_lost_lanes(&lanes).await.unwrap();
+    }
+    assert_eq!(both.setup().await.unwrap().progress_documents, 0);
+    assert!(both.check().await.is_empty(), "{:?}", both.check().await);
 
     let site = SearchSite::new().await.ready().await;
     let (mut lane, progress) = site.lane("source-a", 0).await;

@@ -3,6 +3,7 @@
 use anabranch_connectors::mysql::store::SetupReport;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::LaneStore;
+use anabranch_pipeline::records::Progress;
 
 use crate::derived::{StoreSite, insert, user};
 
@@ -76,6 +77,28 @@ async fn filled_tables_without_any_progress_are_never_taken_for_new() {
     assert!(fault.to_string().contains("birthday_0101"), "{fault}");
     site.sql(format!("TRUNCATE {}", site.table(0, "0101"))).await;
     site.target("target-a").setup().await.unwrap();
+    assert!(faults(&site).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_database_that_is_gone_is_a_loss_of_each_source_until_its_lanes_have_other_progress() {
+    let site = StoreSite { sources: vec!["source-a"], ..StoreSite::new().await };
+    site.target("target-a").setup().await.unwrap();
+    let (mut lane, progress) = site.lane("source-a", 0).await;
+    lane.commit(&site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))])).await.unwrap();
+    let site = StoreSite { sources: vec!["source-a", "source-b"], ..site };
+    let target = site.target("target-a");
+    assert_eq!(target.lost_lanes("source-b").await.unwrap(), [], "it is new, and set-up makes its progress");
+    site.sql(format!("DROP DATABASE `{}`", site.control())).await;
+    for source in ["source-a", "source-b"] {
+        assert_eq!(target.setup().await.unwrap_err().code(), Code::TargetProgressLost, "{source}");
+        let lost = target.lost_lanes(source).await.unwrap();
+        assert_eq!(lost.len(), 2, "{source}");
+        let own = Progress { revision: 1_000, ..Progress::default() };
+        let lanes: Vec<_> = lost.into_iter().map(|lane| (lane, own.clone())).collect();
+        target.begin_lost_lanes(&lanes).await.unwrap();
+    }
+    assert_eq!(target.setup().await.unwrap().progress_rows, 0);
     assert!(faults(&site).await.is_empty());
 }
 

@@ -5,7 +5,8 @@
 //! `error.rs` names their faults, `bulk.rs` writes many documents, `progress.rs` stores a lane's progress as a
 //! document, `hits.rs` reads hits of searches, `query.rs` finds documents for people, `rebuild.rs` builds an index anew
 //! beside the serving one, `dead_letters.rs` lists rejected documents, `rows.rs` reads all documents, `sweep.rs`
-//! removes tombstones, `removal.rs` makes room for a replay, `former.rs` forgets a source that left for good.
+//! removes tombstones, `removal.rs` makes room for a replay, `former.rs` forgets a source that left for good, `lost.rs`
+//! handles lanes whose progress is lost.
 
 mod bulk;
 mod client;
@@ -15,6 +16,7 @@ mod former;
 mod generations;
 mod hits;
 mod lane;
+mod lost;
 mod progress;
 mod query;
 mod rebuild;
@@ -150,21 +152,12 @@ impl SearchTarget {
     /// Returns the lanes of a source whose progress is lost or damaged. Lanes that have progress of another index or
     /// number of lanes are not among them.
     pub async fn lost_lanes(&self, source: &str) -> Result<Vec<LaneId>, Fault> {
-        let enrolment = progress::read_enrolment(self.client().await?, self).await?;
-        let assignments = self.0.assignments.iter();
-        Ok(assignments.flat_map(|assignment| enrolment.lost_lanes(assignment, self.name(), source)).collect())
+        lost::lost_lanes(self, source).await
     }
 
-    /// Stores progress of lanes in place of what they lost.
+    /// Stores progress of lanes in place of what they lost; creates the index of progress if it is gone.
     pub async fn begin_lost_lanes(&self, lanes: &[(LaneId, Progress)]) -> Result<(), Fault> {
-        let client = self.client().await?;
-        for (lane, own) in lanes {
-            let Some(assignment) = self.0.assignments.of_lane(lane) else { continue };
-            let layout = assignment.fingerprint();
-            progress::write_lost(client, self, (lane, own), assignment.lanes, &layout).await?;
-            progress::enrol(client, self, &lane.projection, &lane.source).await?;
-        }
-        Ok(())
+        lost::begin(&self.as_setup_account(), lanes).await
     }
 
     /// `target NAME`, as faults name it.

@@ -223,10 +223,7 @@ pub(super) async fn setup(target: &SearchTarget, refilled: Option<&str>) -> Resu
     let mut missing = Vec::new();
     let mut unnamed = Vec::new();
     let [progress_index, dead_letters] = NeededIndex::controls(target);
-    let enrolment = match progress_index.inspect(client, target).await? {
-        State::Missing => Enrolment::at(format!("index {}", progress_index.index)),
-        State::Existing { .. } => progress::read_enrolment(client, target).await?,
-    };
+    let enrolment = read_enrolment(client, target).await?;
     for assignment in target.0.assignments.iter() {
         for lane in assignment.lane_ids(target.name()) {
             if let Some(fault) = enrolment.loss(&target.subject(), assignment, &lane) {
@@ -271,6 +268,21 @@ pub(super) async fn setup(target: &SearchTarget, refilled: Option<&str>) -> Resu
     enrol(client, target, &mut report).await?;
     failpoints::reach("setup-after-progress").await;
     Ok(report)
+}
+
+/// Reads progress and enrolment; an index of progress that does not exist holds none.
+pub(super) async fn read_enrolment(client: &Client, target: &SearchTarget) -> Result<Enrolment, Fault> {
+    let [progress_index, _] = NeededIndex::controls(target);
+    match progress_index.inspect(client, target).await? {
+        State::Missing => Ok(Enrolment::at(format!("index {}", progress_index.index))),
+        State::Existing { .. } => progress::read_enrolment(client, target).await,
+    }
+}
+
+/// Creates the index of progress if it is missing: a first write would create one with another mapping.
+pub(super) async fn ensure_progress_index(client: &Client, target: &SearchTarget) -> Result<(), Fault> {
+    let [progress_index, _] = NeededIndex::controls(target);
+    progress_index.ensure(client, target).await
 }
 
 /// Reads the stored list of indexes; before any progress exists there is none.

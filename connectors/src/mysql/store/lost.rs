@@ -22,12 +22,16 @@ pub(super) async fn lost_lanes(target: &MysqlTarget, source: &str) -> Result<Vec
 /// commit fails.
 pub(super) async fn begin(target: &MysqlTarget, lanes: &[(LaneId, Progress)]) -> Result<(), Fault> {
     let mut session = Session::open(target).await?;
-    create_control_tables(&mut session, target).await?;
+    let catalog = Catalog::read(&mut session, target).await?;
+    let enrolment = read_enrolment(&mut session, target, &catalog).await?;
+    create_control_tables(&mut session, target, &catalog).await?;
     let table = target.progress_table();
     let mut statements = vec!["START TRANSACTION".to_owned()];
+    for (projection, source) in enrolment.pairs_of_lost(&target.0.assignments, lanes) {
+        statements.push(enrolment_of(target, projection, source));
+    }
     for (lane, own) in lanes {
         let Some(assignment) = target.0.assignments.of_lane(lane) else { continue };
-        statements.push(enrolment_of(target, &lane.projection, &lane.source));
         statements.push(progress::insert(&table, lane, assignment.lanes, &assignment.fingerprint()));
         statements.push(progress::set_revision(&table, lane, own.revision.saturating_sub(1)));
         statements.push(progress::update(&table, lane, own));
@@ -39,8 +43,11 @@ pub(super) async fn begin(target: &MysqlTarget, lanes: &[(LaneId, Progress)]) ->
 }
 
 /// Creates the control tables that are gone. Derived tables are not created: one that is missing is another loss.
-async fn create_control_tables(session: &mut Session, target: &MysqlTarget) -> Result<(), Fault> {
-    let catalog = Catalog::read(session, target).await?;
+async fn create_control_tables(
+    session: &mut Session,
+    target: &MysqlTarget,
+    catalog: &Catalog,
+) -> Result<(), Fault> {
     let control = target.0.control_database.as_str();
     if !catalog.has_database(control) {
         session.run(format!("CREATE DATABASE IF NOT EXISTS {}", quote_identifier(control))).await?;
