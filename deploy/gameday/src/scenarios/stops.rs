@@ -76,6 +76,7 @@ pub(super) static ALL: [Scenario; 5] = [
             heading: "Remove a source or a table",
             table: &[
                 leave("anabranch --config FILE remove --source SOURCE --with-log", "the source comes back"),
+                leave("nats stream rm NAME_SOURCE", "the source comes back"),
                 leave("anabranch --config FILE remove --table TABLE", "the source goes with all its tables"),
             ],
         }],
