@@ -71,12 +71,14 @@ impl Account {
                 "the server refused user {} a moment ago, or its certificate could not be verified",
                 self.user
             );
+            let at_once = match denied {
+                // `restart` asks over NATS.
+                Code::LogAccessDenied => "`systemctl reload anabranch` (SIGHUP)",
+                _ => "`anabranch --config FILE restart --all`",
+            };
             return Err(Fault::new(denied, subject, found)
                 .needs("the right user and password; with `ca_file`, a server certificate that it signed")
-                .remedy(format!(
-                    "the next attempt is in {} s; `anabranch --config FILE restart --all` tries at once",
-                    left.as_secs() + 1
-                )));
+                .remedy(format!("the next attempt is in {} s; {at_once} tries at once", left.as_secs() + 1)));
         }
         let outcome = connecting.await;
         self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), began, Instant::now());
