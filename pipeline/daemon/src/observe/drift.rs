@@ -44,7 +44,7 @@ impl Observatory {
         *seen = DriftObservation { rows: seen.rows + 1, at: now };
     }
 
-    /// Returns the drift of the last hour.
+    /// Returns each drift whose last wrong row was found within the hour.
     pub(super) fn drifts(&self, now: Instant) -> Vec<DriftView> {
         let all = self.lock();
         let shown = all.drifts.iter().filter(|(_, seen)| seen.is_shown(now));

@@ -47,7 +47,7 @@ pub struct StatusView {
     /// Certificates of servers whose end is known.
     #[serde(default)]
     pub certificates: Vec<CertificateView>,
-    /// Drift that spot checks of this process found within the last hour.
+    /// Drift that spot checks of this process found, the last row of each within the hour.
     #[serde(default)]
     pub drifts: Vec<DriftView>,
 }

@@ -55,7 +55,7 @@ function alerts(model, history, now) {
   }
   for (const drift of model.drifts.filter((one) => one.rows > ALERTS.AnabranchDriftSeen.limit)) {
     found.push(alert("AnabranchDriftSeen", `Spot checks found ${plural(drift.rows, "wrong row")} of ${drift.store} ` +
-      `after changes in ${drift.source} within the last hour`));
+      `after changes in ${drift.source}, the last within the hour`));
   }
   return found;
 }

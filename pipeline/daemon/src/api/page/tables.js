@@ -33,6 +33,7 @@ const sources = () => liveTable("Sources: state, lag, rate, room, position", [
   texts("Lag", (source) => duration(source.lag), true),
   mounted("Binlog written", sparkline),
   texts("Messages", (source) => rate(source.messagesPerSecond, "/s"), true),
+  // A dash: the server keeps what the reader needs, or that is not known.
   texts("Binlog kept for", (source) => duration(source.purgeLeft), true),
   texts("Stream filled", (source) => filled(source), true),
   texts("Logged up to", (source) => source.position ?? "–", true),
