@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anabranch_connectors::coupon_system::{CouponSystemSettings, HttpCouponSystem};
 use anabranch_coupons::ports::{Answer, CouponSystem};
@@ -15,6 +15,7 @@ use anabranch_pipeline::config::{Secret, ServerUrl};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::celebration::Occurrence;
 use anabranch_stack::{Options, Stack};
+use jiff::Timestamp;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 
@@ -223,6 +224,42 @@ async fn an_answer_that_is_no_answer_of_the_contract_is_unknown() {
     }
     assert_eq!(found[0], [Answer::Given, Answer::Unknown], "no word of the second key");
     assert_eq!(found[1..], vec![vec![Answer::Unknown; 2]; 8]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_of_the_statement_is_asked_for_again_after_a_fault_that_may_pass() {
+    let listener = TcpListener::bind(ANYWHERE).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers = [
+        ("503 Service Unavailable", ""),
+        ("429 Too Many Requests", ""),
+        ("200 OK", r#"{"gifts": []}"#),
+        ("200 OK", r#"{"gifts": [], "after": 200, "next": null}"#),
+        ("401 Unauthorized", ""),
+    ];
+    let requests = tokio::spawn(async move {
+        let mut requests = Vec::new();
+        for (status, body) in answers {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 64 * 1024];
+            let bytes = stream.read(&mut request).await.unwrap();
+            requests.push(String::from_utf8_lossy(&request[..bytes]).contains("after=200&"));
+            let answer = format!(
+                "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                body.len()
+            );
+            tokio::io::AsyncWriteExt::write_all(&mut stream, answer.as_bytes()).await.unwrap();
+        }
+        requests
+    });
+    let system = HttpCouponSystem::new(&settings(&url, true)).unwrap();
+    let began = Instant::now();
+    let page = within(system.statement(Timestamp::UNIX_EPOCH, 200)).await.unwrap().unwrap();
+    assert_eq!((page.gifts.len(), page.next), (0, None));
+    assert!(began.elapsed() >= Duration::from_secs(1), "it asked for a pause");
+    let fault = within(system.statement(Timestamp::UNIX_EPOCH, 200)).await.unwrap_err();
+    assert_eq!(fault.code(), Code::CouponSystemRefused, "{fault}");
+    assert_eq!(within(requests).await.unwrap(), [true; 5]);
 }
 
 fn untrusted(url: &str, ca_file: Option<&Path>) -> Result<HttpCouponSystem, Fault> {

@@ -1,7 +1,7 @@
 //! A coupon system over HTTP, by the contract in `docs/coupon-system.md`.
 //!
-//! A request is sent once, over a connection that was opened before: nothing here repeats a request or reopens a closed
-//! connection. `connection.rs` opens and keeps connections, `messages.rs` has the bodies, `outcome.rs` translates a
+//! A call is sent once, over a connection that was opened before: nothing here repeats a call or reopens its closed
+//! connection. A page of the statement is asked for again after a fault that may pass. `connection.rs` opens and keeps connections, `messages.rs` has the bodies, `outcome.rs` translates a
 //! status. Redirects are not followed.
 
 mod connection;
@@ -16,6 +16,7 @@ use anabranch_coupons::ports::{Answer, CouponSystem, GiftPage};
 use anabranch_coupons::records::CouponKey;
 use anabranch_pipeline::config::{Secret, ServerUrl};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::retry;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -116,6 +117,20 @@ impl HttpCouponSystem {
         }
     }
 
+    /// Asks once for a page of the statement, when the pause after the last refusal is over.
+    async fn page(&self, since: Timestamp, position: u64) -> Result<Option<GiftPage>, Fault> {
+        if let Some(pause) = self.pause() {
+            tokio::time::sleep(pause).await;
+        }
+        let connection = self.connect().await?;
+        match connection.send(messages::given(since, position)).await {
+            Exchange::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
+            Exchange::Unanswered(fault) => Err(fault),
+            Exchange::Answered(response) => outcome::of_given(&response, position, self.subject())?
+                .map_err(|refusal| self.refused(refusal)),
+        }
+    }
+
     /// Records a refusal and returns its fault.
     fn refused(&self, refusal: Refusal) -> Fault {
         let fault = refusal.fault(self.subject());
@@ -162,13 +177,8 @@ impl CouponSystem for HttpCouponSystem {
     }
 
     async fn statement(&self, since: Timestamp, position: u64) -> Result<Option<GiftPage>, Fault> {
-        let connection = self.connect().await?;
-        match connection.send(messages::given(since, position)).await {
-            Exchange::NotSent => Err(unreachable(self.subject(), "the connection was closed")),
-            Exchange::Unanswered(fault) => Err(fault),
-            Exchange::Answered(response) => outcome::of_given(&response, position, self.subject())?
-                .map_err(|refusal| self.refused(refusal)),
-        }
+        // The question changes nothing. Without another attempt one lost page would discard all pages before it.
+        retry::again(|| self.page(since, position)).await
     }
 }
 
