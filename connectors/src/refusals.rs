@@ -78,7 +78,10 @@ impl Account {
             };
             return Err(Fault::new(denied, subject, found)
                 .needs("the right user and password; with `ca_file`, a server certificate that it signed")
-                .remedy(format!("the next attempt is in {} s; {at_once} tries at once", left.as_secs() + 1)));
+                .remedy(format!(
+                    "the next attempt is in {} s; {at_once} tries at once",
+                    left.as_secs() + 1
+                )));
         }
         let outcome = connecting.await;
         self.end(outcome.as_ref().is_err_and(|fault| fault.code() == denied), began, Instant::now());
