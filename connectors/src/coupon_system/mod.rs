@@ -178,7 +178,7 @@ impl CouponSystem for HttpCouponSystem {
 
     async fn statement(&self, since: Timestamp, position: u64) -> Result<Option<GiftPage>, Fault> {
         // The question changes nothing. Without another attempt one lost page would discard all pages before it.
-        retry::again(|| self.page(since, position)).await
+        retry::again(|| Box::pin(self.page(since, position))).await
     }
 }
 

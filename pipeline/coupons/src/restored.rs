@@ -274,8 +274,16 @@ async fn begin_mend<L: Ledger, R: Register, U: Uniques>(
     }
 }
 
+/// The cause of a fault after which the same question may have another end.
+const MOVED: &str = "another process issued or mended meanwhile, or the ledger was restored once more";
+
 fn moved() -> Fault {
-    fault().caused_by("another process issued or mended meanwhile, or the ledger was restored once more")
+    fault().caused_by(MOVED)
+}
+
+/// Returns whether [`ask_and_take_in`] would have the same fault again, so that a person decides.
+pub fn needs_person(fault: &Fault) -> bool {
+    fault.code() == Code::CouponLedgerRestored && !fault.causes().iter().any(|cause| cause == MOVED)
 }
 
 /// Settles a statement, eight parts at once, and then begins a new chain of tokens behind the marker.
@@ -347,4 +355,16 @@ pub async fn ask_and_take_in<L: Ledger, R: Register, U: Uniques, C: CouponSystem
     }
     end_mend((ledger, register, process), mend, &statement).await?;
     Ok(statement.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_that_another_process_disturbed_or_that_got_no_answer_may_be_asked_again() {
+        assert!(needs_person(&fault().caused_by("the coupon system has no statement")));
+        assert!(!needs_person(&moved()));
+        assert!(!needs_person(&Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer")));
+    }
 }

@@ -5,7 +5,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   `operation` char(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'The operation: both of its rows have it',
   `phase` varchar(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'begun, done, failed',
   `at` datetime(6) NOT NULL COMMENT 'UTC',
-  `who` varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'Account of the command, or name in http.operators',
+  `who` varchar(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'Account of the command, task of a daemon, or name in http.operators',
   `via` varchar(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'command, page',
   `host` varchar(255) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL COMMENT 'Machine of the process',
   `version` varchar(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'Version of Anabranch',

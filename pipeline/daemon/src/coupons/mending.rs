@@ -7,12 +7,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anabranch_coupons::ports::Register as _;
+use anabranch_coupons::ports::{Ledger as _, Register as _};
 use anabranch_coupons::programme::Programme;
 use anabranch_coupons::records::Unique;
 use anabranch_coupons::restored;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Register, Registers};
+use jiff::Timestamp;
 use tokio::time::Instant;
 
 use super::{LedgerRegister, Process};
@@ -87,9 +88,23 @@ impl Wait {
     }
 }
 
-/// The last pass of a task that saw the ledger as restored; clones share it.
+/// The last pass of a task that saw the ledger as restored, and its last question that had no use; clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct SeenRestored(Arc<Mutex<Option<Seen>>>);
+pub struct SeenRestored {
+    seen: Arc<Mutex<Option<Seen>>>,
+    useless: Arc<Mutex<Option<Useless>>>,
+}
+
+/// A question for a statement: the token of the register, and the time of the last issue that the ledger knows.
+type Question = (Unique, Option<Timestamp>);
+
+/// A question that this process does not ask again, and the reason why a person decides. Another attempt would write
+/// another marker, and so disturb the person's `take-in`.
+#[derive(Debug)]
+struct Useless {
+    question: Question,
+    why: String,
+}
 
 #[derive(Debug, Clone, Copy)]
 struct Seen {
@@ -123,7 +138,22 @@ impl SeenRestored {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Seen>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the fault of an earlier question that was the same and had no use.
+    fn useless(&self, question: Question) -> Option<Fault> {
+        let useless = self.useless.lock().unwrap_or_else(PoisonError::into_inner);
+        let same = useless.as_ref().filter(|useless| useless.question == question);
+        same.map(|useless| restored::fault().caused_by(useless.why.clone()))
+    }
+
+    /// Records the end of a question.
+    fn ended(&self, question: Question, fault: &Fault) {
+        if restored::needs_person(fault) {
+            let useless = Useless { question, why: fault.causes().join(": ") };
+            *self.useless.lock().unwrap_or_else(PoisonError::into_inner) = Some(useless);
+        }
     }
 
     /// Adds the time since the last pass to the register; returns whether the ledger has waited long enough.
@@ -163,11 +193,19 @@ impl SeenRestored {
         if !self.has_waited(wiring).await? {
             return Ok(false);
         }
-        let mended = mend(wiring, &programmes, &Actor::of_command(), "dispatch take-in").await;
-        mended.map(|_| true).map_err(|fault| match fault.code() {
-            Code::CouponLedgerRestored => fault,
-            _ => restored::fault().caused_by(fault),
-        })
+        let token = LedgerRegister(wiring.clone()).read().await?;
+        let question = (token, wiring.coupon_ledger().await?.issued_at().await?);
+        if let Some(fault) = self.useless(question) {
+            return Err(fault);
+        }
+        let mended = mend(wiring, &programmes, &Actor::of_task("dispatcher"), "dispatch take-in").await;
+        match mended.inspect_err(|fault| self.ended(question, fault)) {
+            Ok(_) => Ok(true),
+            // Another process has mended it meanwhile, so the next pass finds it whole.
+            Err(fault) if fault.code() == Code::DispatchRefused => Ok(false),
+            Err(fault) if fault.code() == Code::CouponLedgerRestored => Err(fault),
+            Err(fault) => Err(restored::fault().caused_by(fault)),
+        }
     }
 }
 
@@ -223,6 +261,19 @@ mod tests {
         let in_turn = [(6, &other), (7, &one), (8, &other), (9, &one), (10, &other), (11, &one)];
         assert_eq!(in_turn.map(|(at, process)| passes.pass(process, 1, at)), [3, 5, 5, 7, 7, 9]);
         assert_eq!([12, 13].map(|at| passes.pass(&other, 1, at)), [9, 10], "the first process has ended");
+    }
+
+    #[test]
+    fn a_question_that_a_person_must_answer_is_not_asked_again_until_the_ledger_is_another() {
+        let (process, question) = (SeenRestored::default(), (Unique(1), Some(Timestamp::UNIX_EPOCH)));
+        process.ended(question, &Fault::new(Code::CouponSystemUnreachable, "coupon system", "no answer"));
+        assert!(process.useless(question).is_none(), "it may be asked again");
+        process.ended(question, &restored::fault().caused_by("the coupon system has no statement"));
+        let fault = process.clone().useless(question).unwrap();
+        assert_eq!(fault.code(), Code::CouponLedgerRestored);
+        assert_eq!(fault.causes(), ["the coupon system has no statement"]);
+        assert!(process.useless((Unique(2), question.1)).is_none(), "another issue");
+        assert!(process.useless((Unique(1), None)).is_none(), "another copy");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::wiring::{OperationRecords, Wiring};
 /// Time for one record: a change that a person waits for must not hang on a server that does not answer.
 const RECORD_TIME_MAX: Duration = Duration::from_secs(5);
 
-/// The person who asks for an operation.
+/// The person or the task that asks for an operation.
 #[derive(Debug, Clone)]
 pub struct Actor {
     pub who: String,
@@ -28,6 +28,11 @@ impl Actor {
     /// Returns the account that runs this command.
     pub fn of_command() -> Self {
         Self { who: operator::user(), way: OperationWay::Command }
+    }
+
+    /// Returns a task of a daemon, which does the work of a command by itself.
+    pub fn of_task(name: &str) -> Self {
+        Self { who: name.to_owned(), way: OperationWay::Command }
     }
 
     /// Returns the operator of this name, who asks over HTTP.
