@@ -18,9 +18,8 @@ pub(super) async fn begin(target: &SearchTarget, lanes: &[(LaneId, Progress)]) -
     let client = target.client().await?;
     let enrolment = read_enrolment(client, target).await?;
     ensure_progress_index(client, target).await?;
-    for (projection, source) in enrolment.pairs_of_lost(&target.0.assignments, lanes) {
-        progress::enrol(client, target, projection, source).await?;
-    }
+    let pairs = enrolment.pairs_of_lost(&target.0.assignments, lanes);
+    progress::enrol_all(client, target, &pairs).await?;
     for (lane, own) in lanes {
         let Some(assignment) = target.0.assignments.of_lane(lane) else { continue };
         let layout = assignment.fingerprint();

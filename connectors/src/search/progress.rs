@@ -4,6 +4,9 @@
 //! read (`if_seq_no`, `if_primary_term`): that is a lane's fence. Once a projection was rebuilt, a document beside them
 //! lists the indexes that its lanes write. It is read together with progress, so each flush knows the present ones.
 
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::{LaneId, Progress};
 use reqwest::StatusCode;
@@ -283,6 +286,35 @@ pub(super) async fn enrol(
 ) -> Result<(), Fault> {
     let note = serde_json::json!({ "projection": projection, "source": source }).to_string();
     create_document(client, target, &enrolled_id(projection, source), note.into()).await.map(drop)
+}
+
+/// Stores enrolments in one request: set-up takes a source of a known projection for new if its enrolment is missing.
+pub(super) async fn enrol_all(
+    client: &Client,
+    target: &SearchTarget,
+    pairs: &BTreeSet<(&str, &str)>,
+) -> Result<(), Fault> {
+    #[derive(Deserialize)]
+    struct Reply {
+        errors: bool,
+    }
+    let index = target.progress_index();
+    let mut lines = String::new();
+    for (projection, source) in pairs {
+        let action = serde_json::json!({ "index": { "_id": enrolled_id(projection, source) } });
+        let note = serde_json::json!({ "projection": projection, "source": source });
+        let _ = writeln!(lines, "{action}\n{note}");
+    }
+    let thing = format!(", index {index}");
+    let answer = client.post(&format!("/{index}/_bulk"), lines).await?.success(&thing)?;
+    match answer.read::<Reply>()?.errors {
+        false => Ok(()),
+        true => Err(Fault::new(
+            Code::TargetUnreachable,
+            format!("{}{thing}", target.subject()),
+            "it did not store every enrolment",
+        )),
+    }
 }
 
 async fn create_document(
