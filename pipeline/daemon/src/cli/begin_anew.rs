@@ -67,6 +67,10 @@ pub struct Arguments {
     /// and read all tables
     #[arg(long, conflicts_with_all = ["touched", "open_gate", "id"])]
     lost_progress: bool,
+    /// Also give such lanes of an entity with `removal = "retain"` other progress: they miss which tables left by the
+    /// retention rule, and remove retained rows
+    #[arg(long, requires = "lost_progress")]
+    without_retired: bool,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -144,7 +148,11 @@ async fn begin(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     let command = command.option("--id", arguments.id.as_deref()).text();
     let before = state_before(gap.read.as_ref().map(|(position, _)| *position), gap.why.as_deref());
     // The server may have written more meanwhile, so the beginning is at its end of this moment.
-    let work = again(async || ask(wiring, source, &id, &known, false).await);
+    // A beginning that waits is not asked for again: its reader may begin meanwhile, and another one would be written.
+    let work = again(async || match gap.is_repeated {
+        true => Ok(gap.clone()),
+        false => ask(wiring, source, &id, &known, false).await,
+    });
     let after = |gap: &Gap| {
         let begins = &gap.beginning;
         format!("beginning {} at {} of server {}, id {id}", begins.number, begins.position, begins.server)
