@@ -183,6 +183,12 @@ async fn a_binlog_that_leaves_captured_changes_out_is_refused() {
     let faults = check(&filtered.config(), &filtered.entity()).await;
     assert_eq!(faults.iter().map(Fault::code).collect::<Vec<_>>(), [Code::SourceBinlogOff]);
     assert!(faults[0].to_string().contains("binlog_do_db does not name it"), "{}", faults[0]);
+    // Another captured database needs another whole pre-flight: a filter may leave it out.
+    let source = filtered.source();
+    let passed = source.judged_state().await.unwrap();
+    assert_eq!(source.judged_state().await.unwrap(), passed);
+    filtered.run(&["CREATE DATABASE $1", "CREATE TABLE $1.t0 LIKE $0.t0"]).await;
+    assert_ne!(source.judged_state().await.unwrap(), passed);
 
     // The server replicates, and writes nothing of that into its binlog.
     let flags = ["--skip-log-slave-updates", "--binlog-ignore-db=flux_ops"];

@@ -119,7 +119,7 @@ impl MysqlSource {
 
     /// Returns the state of the server that a pre-flight judges: one that passed holds while this stays the same.
     pub async fn judged_state(&self) -> Result<String, Fault> {
-        preflight::judged_state(&self.config).await
+        preflight::judged_state(&self.config, &self.entities).await
     }
 }
 

@@ -66,17 +66,24 @@ async fn check_session(
 }
 
 /// Returns what a pre-flight judges of the server itself, as text: identity, version, settings, and whether it is a
-/// replica. Tables and privileges are not in it.
-pub async fn judged_state(config: &SourceConfig) -> Result<String, Fault> {
+/// replica. Tables and privileges are not in it, except the captured databases of a binlog with filters.
+pub async fn judged_state(config: &SourceConfig, entities: &[EntityConfig]) -> Result<String, Fault> {
     let mut session = Session::open(&Address::of(config)).await?;
     let identity = session.identity().await?;
     let settings: BTreeMap<_, _> = variables(&mut session).await?.into_iter().collect();
     // An account that may not ask gets its fault from the whole pre-flight.
     let filters = session.binlog_filters().await.ok();
+    let is_filtered = filters.as_ref().is_some_and(|(only, not)| !only.is_empty() || !not.is_empty());
+    let here = entities.iter().filter(|entity| config.entities.contains(&entity.entity));
+    let here: Vec<EntityConfig> = here.cloned().collect();
+    let databases = match is_filtered {
+        true => preflight_tables::databases(&mut session, &here).await?,
+        false => Vec::new(),
+    };
     let is_replica = session.is_replica().await.ok();
     let version = std::mem::take(&mut session.version_text);
     session.close().await;
-    Ok(format!("{identity:?} {version} {settings:?} {filters:?} {is_replica:?}"))
+    Ok(format!("{identity:?} {version} {settings:?} {filters:?} {databases:?} {is_replica:?}"))
 }
 
 async fn variables(session: &mut Session) -> Result<HashMap<String, String>, Fault> {

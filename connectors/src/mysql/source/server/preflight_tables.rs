@@ -163,6 +163,18 @@ pub fn condition(entities: &[EntityConfig]) -> String {
     format!("({})", each.join(" OR "))
 }
 
+/// Returns the databases that have captured tables, and possibly some others.
+pub async fn databases(session: &mut Session, entities: &[EntityConfig]) -> Result<Vec<String>, Fault> {
+    if entities.is_empty() {
+        return Ok(Vec::new());
+    }
+    let sql = format!(
+        "SELECT DISTINCT TABLE_SCHEMA FROM information_schema.TABLES WHERE {} ORDER BY TABLE_SCHEMA",
+        condition(entities)
+    );
+    Ok(session.rows(sql).await?.iter().filter_map(|row| column_text(row, 0)).collect())
+}
+
 async fn kinds(session: &mut Session, entities: &[EntityConfig]) -> Result<BTreeMap<Name, Kind>, Fault> {
     const VERSIONED: &str = "SYSTEM VERSIONED";
     let sql = format!(
