@@ -9,6 +9,7 @@
 //! The point is always the server's end. An older one would gain nothing, as all tables are read, and rows from before
 //! a restore that wrote no binlog would have versions that no sweep reaches.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
@@ -245,7 +246,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         *end = Some(position);
         // A stream that is entered by its transactions has no position before the next one.
         let read = &batch.resume().gtid_set;
-        let is_at_end = !read.is_empty() && *read == resume.gtid_set;
+        let is_at_end = !read.is_empty() && gtids_in(read) == gtids_in(&resume.gtid_set);
         while !is_at_end && batch.position() < position {
             source.fill(batch).await?;
             batch.take();
@@ -301,7 +302,24 @@ fn resume_of(entry: &BinlogStart) -> ResumePoint {
     entry.resume_point().map(|(resume, _)| resume).unwrap_or_default()
 }
 
+/// Returns the parts of a GTID set's text, whatever their order and the white space between them.
+fn gtids_in(set: &str) -> BTreeSet<&str> {
+    set.split(',').map(str::trim).collect()
+}
+
 /// Returns the point of the stream's end, for a request that was written before.
 fn read_before(end: Option<&Envelope>, read: Option<(Lsn, ResumePoint)>) -> Option<(Lsn, ResumePoint)> {
     end.map(|end| (end.position, end.resume.clone())).or(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gtid_sets_are_compared_whatever_the_order_of_their_parts() {
+        assert_eq!(gtids_in("0-1-7,1-2-9"), gtids_in("1-2-9, 0-1-7"));
+        assert_eq!(gtids_in("a:1-5,\nb:1"), gtids_in("a:1-5,b:1"));
+        assert_ne!(gtids_in("0-1-7,1-2-9"), gtids_in("0-1-8,1-2-9"));
+    }
 }
