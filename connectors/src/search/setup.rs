@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 use super::client::Client;
 use super::generations::Generations;
 use super::{SETUP_COMMAND, SearchTarget, progress};
-use crate::progress::{Enrolment, refill};
+use crate::progress::{BEGIN_LOST, Enrolment, refill};
 
 /// The way to another mapping: a server cannot change that of an index.
 const OTHER_INDEX: &str = "give the projection another `index`, or delete this one and run `anabranch --config FILE \
@@ -332,7 +332,10 @@ async fn require_empty(client: &Client, target: &SearchTarget, needed: &NeededIn
     let found = "it holds documents, and no progress of any lane is stored";
     Err(Fault::new(Code::TargetProgressLost, needed.subject(target), found)
         .needs("an empty index for a first set-up")
-        .remedy("restore the index of progress together with the documents, or delete the index"))
+        .remedy(format!(
+            "restore the index of progress together with the documents; or, for each source, {BEGIN_LOST}; or delete \
+             the index"
+        )))
 }
 
 pub(super) async fn check(target: &SearchTarget) -> Vec<Fault> {
