@@ -134,13 +134,15 @@ async fn filled(turn: Turn<'static>) -> (Installation<'static>, Daemon) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name() {
-    let (installation, daemon) = filled(STANDARD.turn().await).await;
+    let (installation, mut daemon) = filled(STANDARD.turn().await).await;
     due(&installation).await;
     refusals(&installation).await;
     measured_plan(&installation).await;
     dropped(&installation).await;
     left_early(&installation).await;
     daemon.until_ready().await;
+    daemon.kill();
+    lost_progress(&installation).await;
 }
 
 /// The part of the test above that a server decides: greatest keys, the statement that drops, marked deletions, and the
@@ -150,6 +152,19 @@ pub async fn dropped_without_refusals(turn: Turn<'static>) {
     due(&installation).await;
     dropped(&installation).await;
     daemon.until_ready().await;
+}
+
+/// A lane without its progress would remove retained rows, so a person must say that it may.
+async fn lost_progress(installation: &Installation<'_>) {
+    let gone = "DELETE FROM anabranch.progress WHERE projection = 'relations' AND source = 'source-a'";
+    installation.execute("target", gone).await;
+    let rehearsed = ["begin-anew", "--source", "source-a", "--lost-progress", "--dry-run"];
+    let refused = installation.command(&rehearsed).await;
+    assert_eq!(refused.exit_code, 1, "{refused:?}");
+    assert!(refused.stdout.contains("would go on at"), "{refused:?}");
+    assert!(refused.stderr.contains("--without-retired"), "{refused:?}");
+    let allowed = [&rehearsed[..], &["--without-retired"]].concat();
+    installation.command(&allowed).await.expect_success();
 }
 
 /// One of the tables is due, and the plan says so.
