@@ -312,7 +312,7 @@ impl ReconciliationBook {
         if kept.looked_at.is_none_or(|at| at.elapsed() >= FRESH) {
             let key = wiring.config().reconcile.signing_key.as_ref();
             match wiring.history() {
-                Ok(history) => kept.read(&history, key, progress(wiring)).await,
+                Ok(history) => Box::pin(kept.read(&history, key, progress(wiring))).await,
                 Err(fault) => kept.ended(Some(fault.code())),
             }
         }
