@@ -85,6 +85,6 @@ async fn gifts(day: &CouponDay) -> usize {
 /// Returns what was done, as the operations say, for each time that the ledger was mended.
 async fn mended(day: &CouponDay) -> Vec<String> {
     let rows = day.installation.command(&["operations", "--json"]).await.expect_success().json_lines();
-    let is_end = |row: &&Json| row["command"] == "dispatch take-in" && row["phase"] == "done";
+    let is_end = |row: &&Json| row["command"] == "anabranch dispatch take-in" && row["phase"] == "done";
     rows.iter().filter(is_end).filter_map(|row| Some(row["after"].as_str()?.to_owned())).collect()
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_stack::{Server, ServerSpec};
-use anabranch_tests::{Daemon, Installation, Plan, blocking};
+use anabranch_tests::{Daemon, Installation, Plan, blocking, until};
 use async_nats::ConnectOptions;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
@@ -97,8 +97,10 @@ async fn works(installation: &Installation<'_>, daemon: &Daemon) {
     ] {
         installation.command(command).await.expect_success();
     }
-    let leases = daemon.status().await.unwrap()["leases"].as_array().map_or(0, Vec::len);
-    assert!(leases > 0, "the holders of leases cannot be read");
+    until("the holders of leases are shown", async || {
+        daemon.status().await.unwrap()["leases"].as_array().is_some_and(|leases| !leases.is_empty())
+    })
+    .await;
 }
 
 /// Checks what neither user may do, while no daemon runs.

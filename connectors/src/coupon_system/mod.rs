@@ -1,8 +1,8 @@
 //! A coupon system over HTTP, by the contract in `docs/coupon-system.md`.
 //!
 //! A call is sent once, over a connection that was opened before: nothing here repeats a call or reopens its closed
-//! connection. A page of the statement is asked for again after a fault that may pass. `connection.rs` opens and keeps connections, `messages.rs` has the bodies, `outcome.rs` translates a
-//! status. Redirects are not followed.
+//! connection. A page of the statement is asked for again after a fault that may pass. `connection.rs` opens and keeps
+//! connections, `messages.rs` has the bodies, `outcome.rs` translates a status. Redirects are not followed.
 
 mod connection;
 mod messages;
