@@ -3,7 +3,8 @@
 //!
 //! `ANABRANCH_OLDER_DAEMON` is the path of the older `anabranch`. It is one from before codec version 2, such as commit
 //! 12f214e5. `tests/README.md` says how to build it. The older daemon refuses settings that it does not know, so both
-//! read a configuration without them.
+//! read a configuration without them. It derives birthdays only: lanes of devices note with how many fields their
+//! changes were captured, and the older daemon refuses that word, so these lanes have no way back to it.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,7 +34,7 @@ const SWAPPED: u64 = 9_000_900;
 #[ignore = "it needs an older binary, which ANABRANCH_OLDER_DAEMON names"]
 async fn an_older_daemon_beside_the_present_one_loses_nothing_in_either_order() {
     let older = older();
-    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::both()).await;
+    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
     // The older daemon does not know this setting.
     installation.configuration.limits.retain(|line| !line.starts_with("rebalance_interval_ms"));
     installation.write_configuration();
@@ -163,13 +164,10 @@ async fn readers_first(installation: &mut Installation<'_>, older: &Path) {
          RENAME TABLE {TABLE} TO user_00.old, user_00.copy TO {TABLE}; DROP TABLE user_00.old"
     );
     installation.execute("source-a", swap).await;
-    for projection in ["birthday", "mapping"] {
-        for lane in 0..2 {
-            let task = format!("lane/{projection}/target/source-a/{lane}");
-            let is_reported =
-                |view: &Json| view["state"] == "stopped" && view["code"] == "log-version-unknown";
-            lanes.until_view("tasks", ("task", &task), is_reported).await;
-        }
+    for lane in 0..2 {
+        let task = format!("lane/birthday/target/source-a/{lane}");
+        let is_reported = |view: &Json| view["state"] == "stopped" && view["code"] == "log-version-unknown";
+        lanes.until_view("tasks", ("task", &task), is_reported).await;
     }
     // The other source goes on, and changes of the first one wait in the log.
     insert(installation, "source-b", OTHER, 9_000_510).await;
