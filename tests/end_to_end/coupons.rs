@@ -13,14 +13,12 @@ use jiff::tz::TimeZone;
 use serde_json::Value as Json;
 
 use crate::STANDARD;
-
 const TOKEN: &str = "token-of-the-coupon-day";
 const VARIABLE: &str = "ANABRANCH_FAILPOINT";
 /// Numbers of users in the first table of each source whose day is today; there are others too.
 const CELEBRATING: [u64; 2] = [30, 20];
 const OTHERS: u64 = 5;
 const PARTS: u64 = 16;
-
 /// The store of a reconciliation that compares the columns with the ledger.
 const COLUMNS: &str = "coupons/columns";
 
@@ -154,8 +152,10 @@ impl CouponDay {
                  WHERE state IN ('reserved', 'issued') OR reason = 'source_unreadable'"
             )
         };
-        let sql: Vec<String> = (0..PARTS).map(age).collect();
-        self.installation.execute(self.target(), sql.join(";")).await;
+        let sql = (0..PARTS).map(age).collect::<Vec<String>>().join(";");
+        let mut target = self.installation.admin(self.target()).await;
+        until("no frozen granter holds a row", async || target.execute("age", sql.clone()).await.is_ok())
+            .await;
     }
 
     /// Tables of the ledger.
