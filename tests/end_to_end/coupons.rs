@@ -13,6 +13,7 @@ use jiff::tz::TimeZone;
 use serde_json::Value as Json;
 
 use crate::STANDARD;
+
 const TOKEN: &str = "token-of-the-coupon-day";
 const VARIABLE: &str = "ANABRANCH_FAILPOINT";
 /// Numbers of users in the first table of each source whose day is today; there are others too.
@@ -154,8 +155,7 @@ impl CouponDay {
         };
         let sql = (0..PARTS).map(age).collect::<Vec<String>>().join(";");
         let mut target = self.installation.admin(self.target()).await;
-        until("no frozen granter holds a row", async || target.execute("age", sql.clone()).await.is_ok())
-            .await;
+        until("no granter holds a row", async || target.execute("age", sql.clone()).await.is_ok()).await;
     }
 
     /// Tables of the ledger.

@@ -1,5 +1,6 @@
-//! Parts of the live page in a real browser: the calendar and its reports, a reconciliation under way, busiest tables,
-//! leases, charts, the trace of a key, and actions of an operator up to their rows in the table `operations`.
+//! Parts of the live page in a real browser: the calendar and its reports, busiest tables, leases, charts, the trace of
+//! a key, and actions of an operator up to their rows in the table `operations`. The pace of a reconciliation under way
+//! has no test here.
 
 use std::collections::BTreeMap;
 
