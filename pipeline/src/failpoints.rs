@@ -159,8 +159,8 @@ pub const RAISING: &[&str] = &[
     "sequence-server-accepted",
 ];
 
-/// Points that the command `plan --measure` reaches, between its two looks at each source.
-pub const MEASURING: &[&str] = &["measure-first-look"];
+/// Points that the command `plan --measure` reaches, between its two reads of the counters of each source.
+pub const MEASURING: &[&str] = &["measure-counters-read"];
 
 /// Points that the command `setup` reaches.
 pub const SETTING_UP: &[&str] = &[

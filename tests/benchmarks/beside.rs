@@ -45,9 +45,9 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
         let mut watch = site.installation.run_with(&["--role", "reconciler"], &[]);
         watch.until_ready().await;
         watched.push(load.run(false).await);
-        let looks = watch.metric("anabranch_spot_check_keys_total", &["verdict=\"equal\""]).await;
-        report.note(&format!("beside: {looks} looks of the spot checks found the stores equal"));
-        assert!(looks > 0.0, "the spot checks look while changes are measured: {}", watch.log());
+        let compared = watch.metric("anabranch_spot_check_keys_total", &["verdict=\"equal\""]).await;
+        report.note(&format!("beside: {compared} looks of the spot checks found the stores equal"));
+        assert!(compared > 0.0, "the spot checks look while changes are measured: {}", watch.log());
         assert!(watch.terminate().is_some_and(|status| status.success()), "{}", watch.log());
         let mut other = site.installation.start(&["reconcile", "--now"], &[]);
         reconciliation.push(load.run(false).await);

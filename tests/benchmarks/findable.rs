@@ -126,7 +126,7 @@ async fn find_each(port: u16, mut committed: mpsc::UnboundedReceiver<Committed>)
 async fn until_found(client: &mut Client, code: &str) -> Instant {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
-        let answer = client.look_up(code).await;
+        let answer = client.lookup(code).await;
         let now = Instant::now();
         let text = String::from_utf8_lossy(answer.body);
         if answer.status == 200 && !text.contains("\"devices\":[]") {

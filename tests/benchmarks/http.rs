@@ -32,7 +32,7 @@ impl Client {
     }
 
     /// Looks up a code that needs no escapes.
-    pub async fn look_up(&mut self, code: &str) -> Answer<'_> {
+    pub async fn lookup(&mut self, code: &str) -> Answer<'_> {
         self.get(&["/v1/serials/", code]).await
     }
 

@@ -117,7 +117,7 @@ async fn until_cached(probe: &mut Client, code: &str) {
     let probe = tokio::sync::Mutex::new(probe);
     until("the cache answers", async || {
         let mut probe = probe.lock().await;
-        let answer = probe.look_up(code).await;
+        let answer = probe.lookup(code).await;
         let text = String::from_utf8_lossy(answer.body);
         text.contains("\"from\":\"cache\"")
     })
@@ -153,7 +153,7 @@ async fn run(port: u16, codes: &Arc<[String]>, order: Order, seconds: Duration, 
                 if sent >= ends || order == Order::Once && number >= codes.len() {
                     return latencies;
                 }
-                let answer = client.look_up(&codes[number % codes.len()]).await;
+                let answer = client.lookup(&codes[number % codes.len()]).await;
                 assert_eq!(answer.status, 200, "{}", String::from_utf8_lossy(answer.body));
                 if sent >= begins {
                     record(&mut latencies, sent.elapsed());

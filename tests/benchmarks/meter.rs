@@ -9,7 +9,7 @@ const TICKS_A_SECOND: f64 = 100.0;
 
 /// A server counts as idle below this number of CPUs; it polls even without work.
 const IDLE_CPUS: f64 = 0.1;
-const IDLE_LOOK: Duration = Duration::from_secs(1);
+const IDLE_SAMPLE: Duration = Duration::from_secs(1);
 const IDLE_WAIT: Duration = Duration::from_secs(300);
 
 /// Result of one measurement.
@@ -56,7 +56,7 @@ pub async fn until_idle(servers: &[u32]) {
     let deadline = Instant::now() + IDLE_WAIT;
     loop {
         let meter = Meter::start(servers);
-        tokio::time::sleep(IDLE_LOOK).await;
+        tokio::time::sleep(IDLE_SAMPLE).await;
         let measured = meter.stop();
         if measured.server_cpu_seconds / measured.seconds < IDLE_CPUS {
             return;

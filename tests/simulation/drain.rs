@@ -112,7 +112,7 @@ impl Stage {
                     reader.check_cache(std::slice::from_ref(&stage.mapping)).await;
                     check_at = Instant::now() + CHECK_INTERVAL;
                 }
-                stage.look_up(&reader, random.random_range(0..CODES)).await;
+                stage.lookup(&reader, random.random_range(0..CODES)).await;
                 sleep(Duration::from_millis(random.random_range(1..20))).await;
             }
         }))
@@ -168,7 +168,7 @@ impl Stage {
         damages
     }
 
-    async fn look_up(&self, reader: &Reader<MemoryCache, MemoryMapping>, code: usize) {
+    async fn lookup(&self, reader: &Reader<MemoryCache, MemoryMapping>, code: usize) {
         let drained = self.drained(code);
         let Ok(found) = reader.read(std::slice::from_ref(&self.codes[code]), CACHED_CLAIMS_MAX).await else {
             return;

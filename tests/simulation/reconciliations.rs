@@ -68,7 +68,7 @@ struct Underway {
     stored: StoredVersions,
     settings: ReconcileSettings,
     saved: Saved,
-    looks: ReadTimes,
+    reads: ReadTimes,
     process: JoinHandle<Result<StoreState, Fault>>,
 }
 
@@ -129,7 +129,7 @@ impl Reconciliations {
             stored: stored(stage),
             settings,
             saved: Saved(Arc::new(Mutex::new(state))),
-            looks: ReadTimes::default(),
+            reads: ReadTimes::default(),
             process: tokio::spawn(std::future::pending()),
         };
         stage.log_line(|| {
@@ -187,14 +187,14 @@ impl Reconciliations {
     /// Whether a key changed, and back, between two reads, twice. Such a finding is harmless, as repairs follow the
     /// source.
     fn may_seem_wrong(&self, key: Key, reconciliation: &Underway) -> bool {
-        let looks = reconciliation.looks.lock().unwrap_or_else(PoisonError::into_inner);
-        let looks = looks.get(&key).map_or(&[][..], Vec::as_slice);
-        let seen_from = |look: &ReadTime| match look.sees_all {
-            true => look.from,
-            false => self.past.hidden_from(script::source_of(key.0), look.from),
+        let reads = reconciliation.reads.lock().unwrap_or_else(PoisonError::into_inner);
+        let reads = reads.get(&key).map_or(&[][..], Vec::as_slice);
+        let seen_from = |read: &ReadTime| match read.sees_all {
+            true => read.from,
+            false => self.past.hidden_from(script::source_of(key.0), read.from),
         };
         let mut times = 0;
-        let mut pairs = looks.windows(2);
+        let mut pairs = reads.windows(2);
         while let Some([one, other]) = pairs.next() {
             if self.past.changes(key, seen_from(one), other.to) > 1 {
                 times += 1;
@@ -281,11 +281,11 @@ impl Reconciliations {
 impl Underway {
     fn start(&self, stage: &Arc<Stage>) -> JoinHandle<Result<StoreState, Fault>> {
         let (stage, mut saved) = (stage.clone(), self.saved.clone());
-        let (settings, looks) = (self.settings.clone(), self.looks.clone());
+        let (settings, reads) = (self.settings.clone(), self.reads.clone());
         tokio::spawn(async move {
             let sources: BTreeMap<String, Arc<Watched>> = (0..SOURCES)
                 .map(|source| {
-                    let watched = Watched { source: stage.sources[source].clone(), looks: looks.clone() };
+                    let watched = Watched { source: stage.sources[source].clone(), reads: reads.clone() };
                     (SOURCE_NAMES[source].to_owned(), Arc::new(watched))
                 })
                 .collect();
@@ -326,7 +326,7 @@ impl Drop for Underway {
 #[derive(Debug)]
 struct Watched {
     source: MemorySource,
-    looks: ReadTimes,
+    reads: ReadTimes,
 }
 
 impl RowSource for Watched {
@@ -389,12 +389,12 @@ impl RowSource for Watched {
         let from = Instant::now();
         let chunk = self.source.rows(keys, epoch).await?;
         let head = self.source.head().await?.in_epoch(epoch).expect("it was one");
-        let look = ReadTime { from, to: Instant::now(), sees_all: chunk.low >= head };
-        let mut looks = self.looks.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = ReadTime { from, to: Instant::now(), sees_all: chunk.low >= head };
+        let mut reads = self.reads.lock().unwrap_or_else(PoisonError::into_inner);
         for (table, keys) in keys {
             let shard = script::shards()[&table.shard];
             for key in keys {
-                looks.entry((shard, user_of(key))).or_default().push(look);
+                reads.entry((shard, user_of(key))).or_default().push(read);
             }
         }
         Ok(chunk)

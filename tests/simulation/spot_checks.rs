@@ -110,7 +110,7 @@ async fn watch(stage: Arc<Stage>, seen: Seen) {
         SpotCheckConfig { keys_a_second: 20, after: [1, 5, 10].map(|minutes| MINUTE * minutes).into() };
     let stores = [CheckedStore { name: "birthday".to_owned(), sides, lanes: StageLanes(stage.clone()) }];
     let on_event = |event: SpotCheckEvent<'_>| match event {
-        SpotCheckEvent::Looked { after, verdict, .. } => {
+        SpotCheckEvent::Checked { after, verdict, .. } => {
             *seen.lock().expect("nothing panics in there").entry((after.as_secs(), verdict)).or_default() +=
                 1;
         }

@@ -27,12 +27,12 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 pub async fn until_some<T>(what: &str, mut value: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + WAIT_MAX;
     loop {
-        let look = Instant::now();
+        let began = Instant::now();
         if let Some(value) = value().await {
             return value;
         }
         assert!(Instant::now() < deadline, "not within {} s: {what}", WAIT_MAX.as_secs());
-        tokio::time::sleep(look.elapsed().clamp(POLL_INTERVAL, POLL_MAX)).await;
+        tokio::time::sleep(began.elapsed().clamp(POLL_INTERVAL, POLL_MAX)).await;
     }
 }
 

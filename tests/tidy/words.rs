@@ -33,6 +33,8 @@ const RETIRED: &[(&str, &str)] = &[
     ("sky", "weather"),
     ("keeping", "store kind"),
     ("vacant", "free; `or_insert_with` is the free entry of a map"),
+    ("look", "observation, sample, check, query or lookup"),
+    ("looks", "observations, samples, checks or queries"),
 ];
 const REMEDY: &str = "Name it by the word of the glossary.";
 /// Words of an identifier from which on it is a sentence, as the names of tests are.

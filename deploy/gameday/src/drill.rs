@@ -168,7 +168,7 @@ impl<'a> Drill<'a> {
         let (fires_within, shown_within) = (self.fires_within(), self.scenario.shown_within);
         let (mut seen, mut next_question) = (Seen::default(), begin);
         loop {
-            self.look(&mut seen, begin).await;
+            self.observe(&mut seen, begin).await;
             if seen.alert_after.is_none() && Instant::now() >= next_question {
                 next_question = Instant::now() + ALERTS_INTERVAL;
                 let elapsed = begin.elapsed();
@@ -188,7 +188,7 @@ impl<'a> Drill<'a> {
         let begin = Instant::now();
         let mut seen = Seen::default();
         while begin.elapsed() < time {
-            self.look(&mut seen, begin).await;
+            self.observe(&mut seen, begin).await;
             self.alerts().await?;
             tokio::time::sleep(ALERTS_INTERVAL).await;
         }
@@ -196,7 +196,7 @@ impl<'a> Drill<'a> {
     }
 
     /// Looks whether the status shows the fault; takes a picture of the page when it does for the first time.
-    async fn look(&self, seen: &mut Seen, begin: Instant) {
+    async fn observe(&self, seen: &mut Seen, begin: Instant) {
         let elapsed = begin.elapsed();
         if seen.shown_after.is_some() || !self.is_shown().await {
             return;

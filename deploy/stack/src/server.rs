@@ -277,14 +277,14 @@ impl Server {
             if self.status() == ServerStatus::Stopped {
                 return Err(Unready::Exited);
             }
-            let look = Instant::now();
+            let began = Instant::now();
             if self.managed.is_ready() {
                 return Ok(());
             }
             if Instant::now() >= deadline {
                 return Err(Unready::TimeOver);
             }
-            thread::sleep(look.elapsed().clamp(READY_PAUSE_MIN, READY_PAUSE_MAX));
+            thread::sleep(began.elapsed().clamp(READY_PAUSE_MIN, READY_PAUSE_MAX));
         }
     }
 

@@ -112,7 +112,7 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
     let mut ticks = tokio::time::interval(CHECK_INTERVAL);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let look = async {
+        let next_read = async {
             ticks.tick().await;
             wiring.log().await?.read(KEY).await
         };
@@ -125,7 +125,7 @@ pub async fn run(wiring: Wiring, states: TaskStates, mut hang_ups: Signal, cance
                     "stopped and waiting tasks are tried again"
                 );
             }
-            read = look => match read {
+            read = next_read => match read {
                 Ok(register) => seen = Some(follow(&Requests::of(&register.value), seen, &states)),
                 Err(fault) => tracing::debug!(%fault, "the register of restarts could not be read"),
             },

@@ -24,7 +24,7 @@ use crate::retry::again;
 use crate::throttle::Throttle;
 
 /// Checks of a code that keeps changing.
-const LOOKS: usize = 5;
+const COMPARISONS: usize = 5;
 /// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Delay of the drains that the audit waits for, at most; codes that they have not come to stay unverified.
@@ -234,8 +234,8 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         mut codes: Vec<StoredCode>,
     ) -> Result<(Vec<Compared>, u64), Fault> {
         let mut judged = Vec::new();
-        for look in 0..LOOKS {
-            if look > 0 {
+        for round in 0..COMPARISONS {
+            if round > 0 {
                 tokio::time::sleep(PAUSE).await;
             }
             let before = self.claims(&codes).await?;

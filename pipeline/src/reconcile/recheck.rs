@@ -158,7 +158,7 @@ pub struct Recheck<'a, S, D, L> {
 
 /// The derived rows that source rows make, as one read of the sources saw them.
 #[derive(Debug, Default)]
-struct SourceLook {
+struct SourceObservation {
     rows: BTreeMap<SourceKey, Rows>,
     /// The furthest position of the read and the server that it belongs to, by source.
     places: BTreeMap<String, (Lsn, ServerIdentity)>,
@@ -247,30 +247,32 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
     }
 
     /// Reads source rows by their keys. A failure concerns its table only.
-    async fn read_sources(&self, keys: impl Iterator<Item = &SourceKey>) -> SourceLook {
+    async fn read_sources(&self, keys: impl Iterator<Item = &SourceKey>) -> SourceObservation {
         let mut of_shard: BTreeMap<ShardId, Vec<Cell>> = BTreeMap::new();
         keys.for_each(|key| of_shard.entry(key.shard).or_default().push(key.key.clone()));
-        let mut look = SourceLook::default();
+        let mut observed = SourceObservation::default();
         let mut of_source: BTreeMap<&str, Vec<(ShardId, Vec<Cell>)>> = BTreeMap::new();
         for (shard, keys) in of_shard {
             match self.tables.get(&shard) {
                 Some(table) => of_source.entry(&table.source).or_default().push((shard, keys)),
-                None => _ = look.failed.insert(shard, format!("no source has the table of shard {shard}")),
+                None => {
+                    _ = observed.failed.insert(shard, format!("no source has the table of shard {shard}"))
+                }
             }
         }
         let batches = of_source.into_iter().map(|(source, shards)| self.read_source(source, shards));
         for part in join_all(batches).await {
-            look.rows.extend(part.rows);
-            look.places.extend(part.places);
-            look.seen.extend(part.seen);
-            look.failed.extend(part.failed);
+            observed.rows.extend(part.rows);
+            observed.places.extend(part.places);
+            observed.seen.extend(part.seen);
+            observed.failed.extend(part.failed);
         }
-        look
+        observed
     }
 
-    async fn read_source(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> SourceLook {
-        let mut look = SourceLook::default();
-        let Some(connector) = self.sides.primaries.get(source) else { return look };
+    async fn read_source(&self, source: &str, shards: Vec<(ShardId, Vec<Cell>)>) -> SourceObservation {
+        let mut observed = SourceObservation::default();
+        let Some(connector) = self.sides.primaries.get(source) else { return observed };
         // The source reports watermarks in the epoch of the lanes; whether both name the same server is compared later.
         let epoch = match self.lanes.progress(source).await {
             Ok(lanes) => lanes.iter().map(|(_, progress)| progress.position.epoch()).max(),
@@ -282,18 +284,18 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
                 .map(|(shard, keys)| (self.tables[shard].identity.clone(), keys.clone()))
                 .collect();
             let read = again(|| connector.rows(&keys, epoch.unwrap_or(FIRST_EPOCH))).await;
-            match read.and_then(|chunk| self.add_chunk(source, &batch, &chunk, &mut look)) {
+            match read.and_then(|chunk| self.add_chunk(source, &batch, &chunk, &mut observed)) {
                 Ok(()) => {}
                 // If one table of several fails, each is read alone, so that the others are read.
                 Err(fault) if batch.len() > 1 && fault.class() != Class::Transient => {
                     batches.extend(batch.into_iter().map(|one| vec![one]))
                 }
                 Err(fault) => {
-                    look.failed.extend(batch.iter().map(|(shard, _)| (*shard, fault.to_string())));
+                    observed.failed.extend(batch.iter().map(|(shard, _)| (*shard, fault.to_string())));
                 }
             }
         }
-        look
+        observed
     }
 
     fn add_chunk(
@@ -301,7 +303,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         source: &str,
         batch: &KeyBatch,
         chunk: &Chunk,
-        look: &mut SourceLook,
+        observed: &mut SourceObservation,
     ) -> Result<(), Fault> {
         let broken = |error| {
             let subject = format!("source {source}");
@@ -310,11 +312,13 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
         while let Some(change) = changes.next().map_err(broken)? {
             if let Action::Insert { after } = &change.action {
-                self.sides.projection.claims(change.table, after, |row| self.collect(&row, &mut look.rows));
+                self.sides
+                    .projection
+                    .claims(change.table, after, |row| self.collect(&row, &mut observed.rows));
             }
         }
         let place = (chunk.high, chunk.server.clone());
-        let furthest = look.places.entry(source.to_owned()).or_insert_with(|| place.clone());
+        let furthest = observed.places.entry(source.to_owned()).or_insert_with(|| place.clone());
         if furthest.1 != place.1 {
             return Err(Fault::new(
                 Code::SourceUnreachable,
@@ -324,7 +328,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Recheck<'_, S, 
         }
         furthest.0 = furthest.0.max(place.0);
         for (shard, _) in batch {
-            let seen = look.seen.entry(*shard).or_insert(chunk.low);
+            let seen = observed.seen.entry(*shard).or_insert(chunk.low);
             *seen = chunk.low.min(*seen);
         }
         Ok(())

@@ -238,8 +238,10 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static> Scan<'_, S, D> {
     /// Returns the next slice, cut smaller until its differences can be listed; `None` after the last.
     pub async fn next(&mut self) -> Result<Option<Scanned>, Unscanned> {
         while let Some((slice, bytes)) = self.left.pop() {
-            let looks = (self.audit.take(), self.pace);
-            if let Some(mut scanned) = self.sides.read(self.unit, self.seed, bytes, slice, looks).await? {
+            let audit_and_pace = (self.audit.take(), self.pace);
+            if let Some(mut scanned) =
+                self.sides.read(self.unit, self.seed, bytes, slice, audit_and_pace).await?
+            {
                 if std::mem::replace(&mut self.is_counted, true) {
                     scanned.rows_source = 0;
                     scanned.rows_of_sources = BTreeMap::new();

@@ -37,7 +37,7 @@ const CHANGES_A_SECOND: u64 = 20_000;
 /// Keys that wait for a check, at most: some ten megabytes.
 const WAITING_MAX: usize = 50_000;
 /// Keys after which a check takes no further second; it always takes whole seconds.
-const LOOK_KEYS: usize = 2_000;
+const CHECK_KEYS: usize = 2_000;
 /// Pause before a stream that was lost is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -52,7 +52,7 @@ pub struct CheckedStore<S, D, L> {
 #[derive(Debug)]
 pub enum SpotCheckEvent<'a> {
     /// A key was checked. With [`Verdict::InFlight`] the store equals the source.
-    Looked { store: &'a str, after: Duration, table: &'a SourceTable, key: &'a SourceKey, verdict: Verdict },
+    Checked { store: &'a str, after: Duration, table: &'a SourceTable, key: &'a SourceKey, verdict: Verdict },
     /// Number of changes that were skipped unread and of chosen keys that were dropped.
     Skipped(u64),
 }
@@ -161,12 +161,12 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
                     if due.is_empty() {
                         break;
                     }
-                    let looks = self
+                    let checks = self
                         .stores
                         .iter()
                         .enumerate()
                         .map(|(store, of)| self.check_keys(of, store, &due, *after));
-                    join_all(looks).await;
+                    join_all(checks).await;
                     lock(waiting).queue_next(place, due);
                 }
             }
@@ -205,7 +205,7 @@ impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes, G: Log> SpotChe
         };
         for key in &keys {
             let verdict = verdicts.get(key).copied().unwrap_or(Verdict::Unreadable);
-            (self.on_event)(SpotCheckEvent::Looked {
+            (self.on_event)(SpotCheckEvent::Checked {
                 store: &store.name,
                 after,
                 table: &tables[&key.shard],
@@ -318,8 +318,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn new(looks: usize) -> Self {
-        Self { queues: (0..looks).map(|_| VecDeque::new()).collect(), keys: 0 }
+    fn new(checks: usize) -> Self {
+        Self { queues: (0..checks).map(|_| VecDeque::new()).collect(), keys: 0 }
     }
 
     /// Queues the chosen keys for the first check; returns how many changes and keys will not be checked.
@@ -336,11 +336,11 @@ impl Waiting {
         skipped
     }
 
-    /// Takes keys that are due for a check now, about [`LOOK_KEYS`] of them.
-    fn due(&mut self, look: usize, after: Duration, now: Instant) -> Vec<SampledKeys> {
+    /// Takes keys that are due for a check now, about [`CHECK_KEYS`] of them.
+    fn due(&mut self, check: usize, after: Duration, now: Instant) -> Vec<SampledKeys> {
         let (mut due, mut keys) = (Vec::new(), 0);
-        while keys < LOOK_KEYS
-            && let Some(chosen) = self.queues[look].pop_front_if(|chosen| chosen.seen_at + after <= now)
+        while keys < CHECK_KEYS
+            && let Some(chosen) = self.queues[check].pop_front_if(|chosen| chosen.seen_at + after <= now)
         {
             keys += chosen.len();
             due.push(chosen);
@@ -349,8 +349,8 @@ impl Waiting {
     }
 
     /// Queues checked keys for the next check; drops them after the last.
-    fn queue_next(&mut self, look: usize, chosen: Vec<SampledKeys>) {
-        match self.queues.get_mut(look + 1) {
+    fn queue_next(&mut self, check: usize, chosen: Vec<SampledKeys>) {
+        match self.queues.get_mut(check + 1) {
             Some(next) => next.extend(chosen),
             None => self.keys -= chosen.iter().map(SampledKeys::len).sum::<usize>(),
         }

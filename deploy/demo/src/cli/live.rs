@@ -17,7 +17,7 @@ const REDRAW_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause between spot checks: one reads one of a hundred source tables; a count touches all derived tables.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3);
 /// Limit of one query, so that a stalled server does not keep the screen from querying others.
-const LOOK_MAX: Duration = Duration::from_secs(10);
+const QUERY_MAX: Duration = Duration::from_secs(10);
 
 /// Everything that the screen can show.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
             });
         }
     };
-    let looks = async {
+    let slow_checks = async {
         let reached = |audit: &Verification| -> Vec<SourceTable> {
             let topology = &audit.topology;
             topology
@@ -89,13 +89,13 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
         let source_tables: Vec<Vec<SourceTable>> = watched.audits.iter().map(reached).collect();
         for number in 0usize.. {
             for (audit, source_tables) in watched.audits.iter().zip(&source_tables) {
-                if let Ok(Ok(rows)) = timeout(LOOK_MAX, audit.count_rows()).await {
+                if let Ok(Ok(rows)) = timeout(QUERY_MAX, audit.count_rows()).await {
                     slow.lock().unwrap_or_else(PoisonError::into_inner).rows_by_database.extend(rows);
                 }
                 // 7 and the number of tables have no common divisor: neighbours in the list are not checked one after
                 // another.
                 let source_table = source_tables[number * 7 % source_tables.len()];
-                if let Ok(Ok(Some(check))) = timeout(LOOK_MAX, audit.spot_check(source_table)).await {
+                if let Ok(Ok(Some(check))) = timeout(QUERY_MAX, audit.spot_check(source_table)).await {
                     let mut slow = slow.lock().unwrap_or_else(PoisonError::into_inner);
                     slow.check = Some(check);
                     slow.checks += 1;
@@ -106,6 +106,6 @@ pub async fn show(watched: &Watched<'_>, screen: &mut Screen, cancel: &Cancellat
     };
     tokio::select! {
         () = fast => {}
-        () = looks => {}
+        () = slow_checks => {}
     }
 }

@@ -16,7 +16,7 @@ use crate::workload::SetAside;
 const BOX_NO: u8 = 4;
 /// Limit of filling the cache after the changes, on a busy machine.
 const FILLED_WITHIN: Duration = Duration::from_secs(60);
-const FILLED_LOOK: Duration = Duration::from_millis(200);
+const FILLED_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -99,8 +99,8 @@ async fn cached(
 ) -> Result<Vec<(Vec<u8>, BTreeSet<CachedClaim>)>> {
     let deadline = Instant::now() + FILLED_WITHIN;
     loop {
-        let look = sets.iter().map(|(code, _)| cmd("GET").arg(layer.key_of(code)).take());
-        let entries = connection.all("look what stands", look).await?;
+        let gets = sets.iter().map(|(code, _)| cmd("GET").arg(layer.key_of(code)).take());
+        let entries = connection.all("read the entries", gets).await?;
         let is_left =
             |set: &BTreeSet<CachedClaim>, entry: &Value| *entry == Value::BulkString(encode_cached(set));
         let remaining = sets.iter().zip(&entries).filter(|((_, set), entry)| is_left(set, entry));
@@ -108,7 +108,7 @@ async fn cached(
         if remaining.len() == sets.len() || Instant::now() >= deadline {
             return Ok(remaining);
         }
-        tokio::time::sleep(FILLED_LOOK).await;
+        tokio::time::sleep(FILLED_POLL_INTERVAL).await;
     }
 }
 

@@ -26,9 +26,9 @@ const TABLES_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const CACHE_POLL_INTERVAL: Duration = Duration::from_millis(2);
 const DOCUMENTS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Probes in one query.
-const LOOK_PROBES: usize = 100;
+const QUERY_PROBES: usize = 100;
 /// Limit of one query: a stalled server is not waited for until its connection is given up.
-const LOOK_MAX: Duration = Duration::from_secs(5);
+const QUERY_MAX: Duration = Duration::from_secs(5);
 /// Bytes of an entry without claims: a version and a checksum.
 const EMPTY_ENTRY_BYTES: usize = 5;
 
@@ -79,12 +79,12 @@ impl StoreProbe {
                     () = tokio::time::sleep(RECONNECT_INTERVAL) => continue,
                 }
             } else {
-                let look = tokio::time::timeout(LOOK_MAX, self.look(&wanted));
-                let looked = tokio::select! {
+                let query = tokio::time::timeout(QUERY_MAX, self.query(&wanted));
+                let answer = tokio::select! {
                     () = cancel.cancelled() => return,
-                    looked = look => looked,
+                    answer = query => answer,
                 };
-                match looked {
+                match answer {
                     Ok(Ok(found)) => {
                         shared.position_message_seen(&found);
                         self.poll_interval()
@@ -133,11 +133,11 @@ impl StoreProbe {
             }
             Self::Cache { .. } | Self::Documents { .. } => true,
         };
-        wanted.into_iter().filter(is_own).take(LOOK_PROBES).collect()
+        wanted.into_iter().filter(is_own).take(QUERY_PROBES).collect()
     }
 
     /// Returns those of the rows that are visible.
-    async fn look(&mut self, wanted: &[ExpectedRow]) -> Result<Vec<(u64, u64)>> {
+    async fn query(&mut self, wanted: &[ExpectedRow]) -> Result<Vec<(u64, u64)>> {
         match self {
             Self::Birthday { layer, target, connection } => {
                 let select = |(row, revision): &ExpectedRow| {

@@ -52,7 +52,7 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
         heads.insert(&source.name, head.as_ref().and_then(head_position).unwrap_or(0));
     }
     loop {
-        let look = Instant::now();
+        let began = Instant::now();
         let mut lagging = Vec::new();
         for audit in audits {
             for (stores, rows) in progress(audit).await? {
@@ -68,7 +68,7 @@ pub async fn drain(audits: &[Verification], limit: Duration) -> Result<Drained> 
         if lagging.is_empty() || start.elapsed() >= limit {
             return Ok(Drained { lagging, seconds: start.elapsed().as_secs_f64() });
         }
-        tokio::time::sleep((2 * look.elapsed()).clamp(PAUSE_MIN, PAUSE_MAX)).await;
+        tokio::time::sleep((2 * began.elapsed()).clamp(PAUSE_MIN, PAUSE_MAX)).await;
     }
 }
 

@@ -125,7 +125,7 @@ fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after
 
 fn publish(wiring: &Wiring, on_drift: &OnDrift, source: &str, event: &SpotCheckEvent<'_>) {
     let source = source.to_owned();
-    let &SpotCheckEvent::Looked { store, after, table, key, verdict } = event else {
+    let &SpotCheckEvent::Checked { store, after, table, key, verdict } = event else {
         if let SpotCheckEvent::Skipped(changes) = event {
             counter!(names::SPOT_CHECK_SKIPPED, "source" => source).increment(*changes);
         }

@@ -19,7 +19,7 @@ const CODES_MAX: usize = 100;
 /// Devices of a code that are traced, at most: a box may have thousands.
 pub(super) const DEVICES_MAX: usize = 20;
 /// Looks at an entry that differs: a drain may be on its way.
-const LOOKS: usize = 3;
+const COMPARISONS: usize = 3;
 const PAUSE: Duration = Duration::from_millis(300);
 /// Connections that read the mapping rows of a code.
 const CONNECTIONS: usize = 1;
@@ -49,7 +49,7 @@ pub(super) async fn devices(traced: &TracedEntity<'_>, codes: &[StoredCode], unt
 }
 
 /// Returns the state of the codes in the cache of a traced projection; `None` when no cache is configured.
-pub(super) async fn look(
+pub(super) async fn entry_view(
     traced: &TracedEntity<'_>,
     mut codes: Vec<StoredCode>,
     status: &StatusView,
@@ -77,7 +77,7 @@ pub(super) async fn look(
 /// Compares the entries with the mapping rows; looks again while they differ.
 async fn compare(cache: &Cache, codes: &[StoredCode]) -> Result<Entries, Fault> {
     let mut compared = Entries::default();
-    for number in 0..LOOKS {
+    for number in 0..COMPARISONS {
         if number > 0 {
             tokio::time::sleep(PAUSE).await;
         }

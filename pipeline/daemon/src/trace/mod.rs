@@ -31,8 +31,8 @@ use self::last_change::{LogSearch, WantedRows};
 use self::question::TracedEntity;
 pub use self::question::{TraceLimits, TraceQuestion};
 use self::sentence::{Facts, sentence};
-use self::source_rows::{SourceLook, SourceRow};
-use self::stores::{Difference, StoreLook};
+use self::source_rows::{SourceObservation, SourceRow};
+use self::stores::{Difference, StoreObservation};
 pub use self::view::{
     CacheEntryView, ChangeView, DocumentView, LaneOfKeyView, SearchedView, SourceRowView, StoreView,
     StoredRowView, TraceAnswer, UnreadView,
@@ -75,10 +75,10 @@ struct EntityTrace<'t> {
 }
 
 /// The state of the keys on sources, in lanes and in stores.
-struct Look<'t> {
-    sources: SourceLook,
+struct Observation<'t> {
+    sources: SourceObservation,
     lanes: Vec<TracedLane>,
-    stores: Vec<StoreLook<'t>>,
+    stores: Vec<StoreObservation<'t>>,
     /// The source rows changed between two reads.
     is_hot: bool,
 }
@@ -99,16 +99,16 @@ impl<'t> EntityTrace<'t> {
         let mut keys: BTreeSet<Cell> = devices.into_iter().chain([key.clone()]).collect();
         let wanted = WantedRows { entity: self.traced.entity, keys: keys.clone(), codes: codes.clone() };
         let search = last_change::search(self.traced, &wanted, self.until(self.limits.log));
-        let (log, look) = if is_unnamed {
+        let (log, observed) = if is_unnamed {
             // The mapping tables know no device of the code, and a change in the log may name one.
             let log = search.await;
             keys.extend(log.change.iter().map(|change| change.key.clone()));
-            (log, self.look(&keys).await)
+            (log, self.observe(&keys).await)
         } else {
-            tokio::join!(search, self.look(&keys))
+            tokio::join!(search, self.observe(&keys))
         };
-        let cache = self.cache(codes, &look).await;
-        self.answer(key, log, look, cache)
+        let cache = self.cache(codes, &observed).await;
+        self.answer(key, log, observed, cache)
     }
 
     /// Returns the moment until which a part may last.
@@ -116,7 +116,7 @@ impl<'t> EntityTrace<'t> {
         (Instant::now() + part).min(self.end)
     }
 
-    async fn look(&self, keys: &BTreeSet<Cell>) -> Look<'t> {
+    async fn observe(&self, keys: &BTreeSet<Cell>) -> Observation<'t> {
         let before = lanes::progress(self.traced, self.until(self.limits.sources)).await;
         let epochs = lanes::epochs(&before);
         let read_sources = || source_rows::read(self.traced, keys, &epochs, self.until(self.limits.sources));
@@ -129,7 +129,7 @@ impl<'t> EntityTrace<'t> {
         let stores = stores::read(self.traced, keys, &sources.tables, self.until(self.limits.stores)).await;
         let differences = all_differences(&stores, &sources);
         if differences.is_empty() {
-            return Look { sources, lanes, stores, is_hot: false };
+            return Observation { sources, lanes, stores, is_hot: false };
         }
         let owners: Vec<&TracedLane> = lanes
             .iter()
@@ -146,51 +146,56 @@ impl<'t> EntityTrace<'t> {
         let stores = stores::read(self.traced, keys, &sources.tables, self.until(self.limits.stores)).await;
         let second = read_sources().await;
         let is_hot = second.unread.is_empty() && sources.unread.is_empty() && second.rows != sources.rows;
-        Look { sources, lanes, stores, is_hot }
+        Observation { sources, lanes, stores, is_hot }
     }
 
-    async fn cache(&self, mut codes: Vec<StoredCode>, look: &Look<'_>) -> Option<CacheEntryView> {
+    async fn cache(&self, mut codes: Vec<StoredCode>, observed: &Observation<'_>) -> Option<CacheEntryView> {
         if !self.traced.entity.has_codes() {
             return None;
         }
         let cached = self.traced.projections.iter().map(|known| known.projection.is_cached());
         for (place, _) in cached.enumerate().filter(|(_, is_cached)| *is_cached) {
-            let values = look.sources.claimed(place).into_keys().map(|address| address.key);
+            let values = observed.sources.claimed(place).into_keys().map(|address| address.key);
             let stored = values.filter_map(|key| match key.first()? {
                 Cell::Bytes(value) => StoredCode::from_stored(value),
                 _ => None,
             });
             codes.extend(stored);
         }
-        cache::look(self.traced, codes, self.status, self.until(self.limits.sources)).await
+        cache::entry_view(self.traced, codes, self.status, self.until(self.limits.sources)).await
     }
 
     fn answer(
         &self,
         key: &Cell,
         log: LogSearch,
-        look: Look<'_>,
+        observed: Observation<'_>,
         cache: Option<CacheEntryView>,
     ) -> TraceAnswer {
-        let differences = all_differences(&look.stores, &look.sources);
-        let facts = self.facts(&log, &look, &differences, cache.as_ref());
-        let why = |store: &StoreLook<'_>| {
-            let of_store = store.differences(&look.sources);
+        let differences = all_differences(&observed.stores, &observed.sources);
+        let facts = self.facts(&log, &observed, &differences, cache.as_ref());
+        let why = |store: &StoreObservation<'_>| {
+            let of_store = store.differences(&observed.sources);
             let gravest = of_store.iter().max_by_key(|difference| difference.kind);
             gravest.map_or_else(String::new, |gravest| sentence::why(&facts, gravest))
         };
         let stores: Vec<StoreView> =
-            look.stores.iter().map(|store| store.view(&look.sources, &why(store))).collect();
+            observed.stores.iter().map(|store| store.view(&observed.sources, &why(store))).collect();
         let sentence = sentence(&facts);
         TraceAnswer {
-            key_hash: self.key_hash(key, &look),
+            key_hash: self.key_hash(key, &observed),
             entity: self.traced.entity.name(),
             also: Vec::new(),
             sentence,
-            source_rows: look.sources.rows.iter().map(|row| self.row_view(row, &look.sources)).collect(),
-            lanes: self.lane_views(&look, log.change.as_ref().map(|change| change.view.source.as_str())),
-            documents: look.stores.iter().flat_map(|store| store.documents(&look.sources)).collect(),
-            unread: look.sources.unread.clone(),
+            source_rows: observed
+                .sources
+                .rows
+                .iter()
+                .map(|row| self.row_view(row, &observed.sources))
+                .collect(),
+            lanes: self.lane_views(&observed, log.change.as_ref().map(|change| change.view.source.as_str())),
+            documents: observed.stores.iter().flat_map(|store| store.documents(&observed.sources)).collect(),
+            unread: observed.sources.unread.clone(),
             stores,
             cache,
             last_change: log.change.map(|change| change.view),
@@ -201,41 +206,42 @@ impl<'t> EntityTrace<'t> {
     fn facts<'f>(
         &self,
         log: &LogSearch,
-        look: &'f Look<'_>,
+        observed: &'f Observation<'_>,
         differences: &'f [Difference],
         cache: Option<&'f CacheEntryView>,
     ) -> Facts<'f> {
-        let sources = &look.sources;
+        let sources = &observed.sources;
         let name = |row: &SourceRow| {
             let table = sources.tables.get(&row.shard);
             table.map_or_else(String::new, |table| format!("{} of {}", table.name(), table.source))
         };
         let excluded = sources.rows.iter().flat_map(|row| &row.excluded);
-        let unread = look.stores.iter().filter_map(|store| Some((store.name(), store.found.as_ref().err()?)));
+        let unread =
+            observed.stores.iter().filter_map(|store| Some((store.name(), store.found.as_ref().err()?)));
         Facts {
             rows: sources.rows.iter().map(name).collect(),
             claims: sources.rows.iter().flat_map(|row| &row.claims).map(|claims| claims.len()).sum(),
-            stores: look.stores.len(),
+            stores: observed.stores.len(),
             excluded: excluded.map(|(projection, reason)| (projection.as_str(), reason.as_str())).collect(),
             differences,
-            lanes: &look.lanes,
-            is_hot: look.is_hot,
+            lanes: &observed.lanes,
+            is_hot: observed.is_hot,
             unread: &sources.unread,
             unread_stores: unread.map(|(store, why)| (store, why.as_str())).collect(),
             cache,
             is_in_log: log.change.is_some(),
             messages: log.searched.messages,
-            owed: self.owed(look),
+            owed: self.owed(observed),
         }
     }
 
     /// Says that a lane is to read a table again that has the key: one with a row of it, or one that was not read.
-    fn owed(&self, look: &Look<'_>) -> Option<String> {
-        let sources = &look.sources;
-        let stored = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+    fn owed(&self, observed: &Observation<'_>) -> Option<String> {
+        let sources = &observed.sources;
+        let stored = observed.stores.iter().filter_map(|store| store.found.as_ref().ok());
         let stored = stored.flat_map(|found| found.rows.keys().map(|address| address.shard));
         let shards: BTreeSet<ShardId> = sources.rows.iter().map(|row| row.shard).chain(stored).collect();
-        look.lanes.iter().find_map(|lane| {
+        observed.lanes.iter().find_map(|lane| {
             // A source that did not answer lists no table.
             let is_listed = sources.places.contains_key(&lane.id.source);
             let is_meant = |shard: ShardId| {
@@ -246,7 +252,7 @@ impl<'t> EntityTrace<'t> {
         })
     }
 
-    fn row_view(&self, row: &SourceRow, sources: &SourceLook) -> SourceRowView {
+    fn row_view(&self, row: &SourceRow, sources: &SourceObservation) -> SourceRowView {
         let table = sources.tables.get(&row.shard);
         let mut claims = Vec::new();
         for (traced, of_projection) in self.traced.projections.iter().zip(&row.claims) {
@@ -267,25 +273,25 @@ impl<'t> EntityTrace<'t> {
     }
 
     /// Returns the lanes of the sources that have or had the key; all lanes if none is known to.
-    fn lane_views(&self, look: &Look<'_>, changed: Option<&str>) -> Vec<LaneOfKeyView> {
-        let shards = look.sources.rows.iter().map(|row| row.shard);
-        let stored = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+    fn lane_views(&self, observed: &Observation<'_>, changed: Option<&str>) -> Vec<LaneOfKeyView> {
+        let shards = observed.sources.rows.iter().map(|row| row.shard);
+        let stored = observed.stores.iter().filter_map(|store| store.found.as_ref().ok());
         let shards = shards.chain(stored.flat_map(|found| found.rows.keys().map(|address| address.shard)));
-        let tables = shards.filter_map(|shard| look.sources.tables.get(&shard));
+        let tables = shards.filter_map(|shard| observed.sources.tables.get(&shard));
         let sources: BTreeSet<&str> = tables.map(|table| table.source.as_str()).chain(changed).collect();
         let is_meant = |lane: &&TracedLane| sources.is_empty() || sources.contains(lane.id.source.as_str());
-        look.lanes.iter().filter(is_meant).map(TracedLane::view).collect()
+        observed.lanes.iter().filter(is_meant).map(TracedLane::view).collect()
     }
 
     /// Returns the hash of the key in the first table that has it.
-    fn key_hash(&self, key: &Cell, look: &Look<'_>) -> String {
+    fn key_hash(&self, key: &Cell, observed: &Observation<'_>) -> String {
         let stored = || {
-            let found = look.stores.iter().filter_map(|store| store.found.as_ref().ok());
+            let found = observed.stores.iter().filter_map(|store| store.found.as_ref().ok());
             found.flat_map(|found| found.rows.keys().map(|address| address.shard)).next()
         };
-        let row = look.sources.rows.first();
+        let row = observed.sources.rows.first();
         let shard = row.map(|row| row.shard).or_else(stored);
-        let table = shard.and_then(|shard| look.sources.tables.get(&shard));
+        let table = shard.and_then(|shard| observed.sources.tables.get(&shard));
         let shard = shard.unwrap_or_else(|| ShardId::of("", "", "", 0));
         self.hash(table, shard, row.map_or(key, |row| &row.key))
     }
@@ -301,6 +307,6 @@ impl<'t> EntityTrace<'t> {
     }
 }
 
-fn all_differences(stores: &[StoreLook<'_>], sources: &SourceLook) -> Vec<Difference> {
+fn all_differences(stores: &[StoreObservation<'_>], sources: &SourceObservation) -> Vec<Difference> {
     stores.iter().flat_map(|store| store.differences(sources)).collect()
 }

@@ -66,7 +66,7 @@ pub(super) struct SourceRow {
 
 /// The rows of the keys on their sources.
 #[derive(Debug, Default)]
-pub(super) struct SourceLook {
+pub(super) struct SourceObservation {
     pub(super) rows: Vec<SourceRow>,
     /// Every captured table of the entity.
     pub(super) tables: BTreeMap<ShardId, SourceTable>,
@@ -77,7 +77,7 @@ pub(super) struct SourceLook {
     pub(super) places: BTreeMap<String, (Lsn, ServerIdentity)>,
 }
 
-impl SourceLook {
+impl SourceObservation {
     /// Returns all rows that are claimed of a projection, by its index.
     pub(super) fn claimed(&self, projection: usize) -> Rows {
         let of_projection = self.rows.iter().filter_map(|row| row.claims.get(projection));
@@ -99,13 +99,14 @@ pub(super) async fn read(
     keys: &BTreeSet<Cell>,
     epochs: &BTreeMap<String, u16>,
     until: Instant,
-) -> SourceLook {
+) -> SourceObservation {
     let reads: Vec<_> =
         traced.sources.iter().map(|name| of_source(traced, name, keys, epochs, until)).collect();
-    let parts: Vec<SourceLook> = futures::stream::iter(reads).buffered(SOURCES_AT_ONCE).collect().await;
-    let mut look = SourceLook::default();
-    parts.into_iter().for_each(|part| look.add(part));
-    look
+    let parts: Vec<SourceObservation> =
+        futures::stream::iter(reads).buffered(SOURCES_AT_ONCE).collect().await;
+    let mut observed = SourceObservation::default();
+    parts.into_iter().for_each(|part| observed.add(part));
+    observed
 }
 
 async fn of_source(
@@ -114,19 +115,19 @@ async fn of_source(
     keys: &BTreeSet<Cell>,
     epochs: &BTreeMap<String, u16>,
     until: Instant,
-) -> SourceLook {
-    let mut look = SourceLook::default();
+) -> SourceObservation {
+    let mut observed = SourceObservation::default();
     let epoch = epochs.get(name).copied().unwrap_or(anabranch_schemas::lsn::FIRST_EPOCH);
     let mut reader = SourceReader { traced, name, keys, epoch, left: VecDeque::new() };
-    let why = match timeout_at(until, reader.read(&mut look)).await {
-        Ok(Ok(())) => return look,
+    let why = match timeout_at(until, reader.read(&mut observed)).await {
+        Ok(Ok(())) => return observed,
         Ok(Err(fault)) => fault.to_string(),
-        Err(_) if look.tables.is_empty() => "it did not answer in time".to_owned(),
+        Err(_) if observed.tables.is_empty() => "it did not answer in time".to_owned(),
         Err(_) => "some of its tables were not read in time".to_owned(),
     };
-    look.unread.push(UnreadView { source: name.to_owned(), why });
-    look.unread_shards.extend(reader.left.iter().flatten().map(|table| table.shard));
-    look
+    observed.unread.push(UnreadView { source: name.to_owned(), why });
+    observed.unread_shards.extend(reader.left.iter().flatten().map(|table| table.shard));
+    observed
 }
 
 struct SourceReader<'r, 'w> {
@@ -139,20 +140,20 @@ struct SourceReader<'r, 'w> {
 }
 
 impl SourceReader<'_, '_> {
-    async fn read(&mut self, look: &mut SourceLook) -> Result<(), Fault> {
+    async fn read(&mut self, observed: &mut SourceObservation) -> Result<(), Fault> {
         let traced = self.traced;
         let source = traced.wiring.source(self.name)?;
         let mut tables = RowSource::tables(source).await?;
         tables.retain(|table| table.entity == traced.entity);
         for identity in &tables {
             let table = SourceTable { source: self.name.to_owned(), identity: identity.clone() };
-            look.tables.insert(identity.shard, table);
+            observed.tables.insert(identity.shard, table);
         }
         self.left = tables.chunks(TABLES_A_READ).map(<[_]>::to_vec).collect();
         // The batch stays in the list until it is read: the caller may end the work.
         while let Some(batch) = self.left.front().cloned() {
             let read = self.read_batch(source, &batch).await;
-            match read.and_then(|chunk| self.take(&chunk, look)) {
+            match read.and_then(|chunk| self.take(&chunk, observed)) {
                 Ok(()) => _ = self.left.pop_front(),
                 Err(fault) if fault.class() == Class::Transient => return Err(fault),
                 // If one table of several fails, each is read alone, so that the others are read.
@@ -162,8 +163,8 @@ impl SourceReader<'_, '_> {
                 }
                 Err(fault) => {
                     self.left.pop_front();
-                    look.unread_shards.extend(batch.iter().map(|table| table.shard));
-                    look.unread.push(UnreadView { source: self.name.to_owned(), why: fault.to_string() });
+                    observed.unread_shards.extend(batch.iter().map(|table| table.shard));
+                    observed.unread.push(UnreadView { source: self.name.to_owned(), why: fault.to_string() });
                 }
             }
         }
@@ -181,7 +182,7 @@ impl SourceReader<'_, '_> {
     }
 
     /// Adds the rows of a chunk that have one of the keys.
-    fn take(&self, chunk: &Chunk, look: &mut SourceLook) -> Result<(), Fault> {
+    fn take(&self, chunk: &Chunk, observed: &mut SourceObservation) -> Result<(), Fault> {
         let broken = |error| {
             Fault::new(Code::Internal, format!("source {}", self.name), "rows cannot be read")
                 .caused_by(error)
@@ -195,9 +196,9 @@ impl SourceReader<'_, '_> {
                 rows.push(self.row(&change, after, key));
             }
         }
-        look.rows.extend(rows);
+        observed.rows.extend(rows);
         let place = (chunk.high, chunk.server.clone());
-        let known = look.places.entry(self.name.to_owned()).or_insert_with(|| place.clone());
+        let known = observed.places.entry(self.name.to_owned()).or_insert_with(|| place.clone());
         if known.1 != place.1 {
             let subject = format!("source {}", self.name);
             return Err(Fault::new(Code::SourceUnreachable, subject, "another server took over"));

@@ -15,7 +15,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, timeout_at};
 
 use super::question::{TracedEntity, TracedProjection};
-use super::source_rows::{RowAddress, Rows, SourceLook, owned};
+use super::source_rows::{RowAddress, Rows, SourceObservation, owned};
 use super::view::{DocumentView, StoreView, StoredRowView};
 use crate::wiring::DerivedStore;
 
@@ -53,7 +53,7 @@ pub(super) struct Difference {
 }
 
 /// The rows and documents of one target that belong to the keys, or the reason why it could not be read.
-pub(super) struct StoreLook<'w> {
+pub(super) struct StoreObservation<'w> {
     /// Index of the traced projection.
     place: usize,
     traced: &'w TracedProjection<'w>,
@@ -77,7 +77,7 @@ pub(super) async fn read<'w>(
     keys: &BTreeSet<Cell>,
     tables: &BTreeMap<ShardId, SourceTable>,
     until: Instant,
-) -> Vec<StoreLook<'w>> {
+) -> Vec<StoreObservation<'w>> {
     let mut reads = Vec::new();
     for (place, of_projection) in traced.projections.iter().enumerate() {
         // The configuration has the projection and its targets, so this cannot fail.
@@ -103,14 +103,14 @@ async fn of_target<'w>(
     keys: &BTreeSet<Cell>,
     tables: &BTreeMap<ShardId, SourceTable>,
     until: Instant,
-) -> StoreLook<'w> {
+) -> StoreObservation<'w> {
     let sought = sought(traced, number, keys, tables);
     let found = match timeout_at(until, read_rows(&store, sought)).await {
         Ok(read) => read.map_err(|fault| fault.to_string()),
         Err(_) => Err("it was not read in time".to_owned()),
     };
     let is_documents = matches!(store, DerivedStore::Search(_));
-    StoreLook { place, traced, target, number, is_documents, found }
+    StoreObservation { place, traced, target, number, is_documents, found }
 }
 
 /// Yields every place on a target where a derived row of the keys could be.
@@ -162,14 +162,14 @@ async fn read_rows(
     }
 }
 
-impl StoreLook<'_> {
+impl StoreObservation<'_> {
     /// Returns the store's name as `projection/target`.
     pub(super) fn name(&self) -> String {
         format!("{}/{}", self.traced.name, self.target)
     }
 
     /// Returns the rows that the source claims here.
-    pub(super) fn expected(&self, sources: &SourceLook) -> Rows {
+    pub(super) fn expected(&self, sources: &SourceObservation) -> Rows {
         let mut rows = sources.claimed(self.place);
         rows.retain(|address, _| {
             self.traced.projection.tables()[address.table as usize].target == self.number
@@ -179,7 +179,7 @@ impl StoreLook<'_> {
 
     /// Returns all differences; none while the store could not be read. Rows of source tables that could not be read
     /// are left out.
-    pub(super) fn differences(&self, sources: &SourceLook) -> Vec<Difference> {
+    pub(super) fn differences(&self, sources: &SourceObservation) -> Vec<Difference> {
         let Ok(found) = &self.found else { return Vec::new() };
         let mut differences = Vec::new();
         let mut differs = |address: &RowAddress, kind| {
@@ -204,7 +204,7 @@ impl StoreLook<'_> {
         &self,
         address: &RowAddress,
         kind: DifferenceKind,
-        sources: &SourceLook,
+        sources: &SourceObservation,
     ) -> Option<Difference> {
         let table = sources.tables.get(&address.shard)?;
         let lane = LaneId {
@@ -221,7 +221,7 @@ impl StoreLook<'_> {
     }
 
     /// Returns the view; `why` is the reason of the verdict, if it is not `equal`.
-    pub(super) fn view(&self, sources: &SourceLook, why: &str) -> StoreView {
+    pub(super) fn view(&self, sources: &SourceObservation, why: &str) -> StoreView {
         let differences = self.differences(sources);
         let gravest = differences.iter().map(|difference| difference.kind).max();
         let (verdict, why) = match (&self.found, gravest) {
@@ -249,7 +249,7 @@ impl StoreLook<'_> {
     }
 
     /// Returns the documents of an index, found or missing; none for a store of tables.
-    pub(super) fn documents(&self, sources: &SourceLook) -> Vec<DocumentView> {
+    pub(super) fn documents(&self, sources: &SourceObservation) -> Vec<DocumentView> {
         if !self.is_documents {
             return Vec::new();
         }

@@ -56,7 +56,7 @@ impl MysqlSource {
         let tables: Vec<_> = self.list_tables(&mut session).await?.all().cloned().collect();
         let sizes = sizes(&mut session, &tables).await?;
         let first = read_counters(&mut session).await?;
-        failpoints::reach("measure-first-look").await;
+        failpoints::reach("measure-counters-read").await;
         tokio::time::sleep(time).await;
         let last = read_counters(&mut session).await?;
         let files = session.binlogs().await?;

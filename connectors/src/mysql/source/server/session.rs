@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Attempts to find a moment in which MySQL commits nothing.
-const QUIET_LOOKS: u32 = 10;
+const QUIET_ATTEMPTS: u32 = 10;
 const QUIET_PAUSE: Duration = Duration::from_millis(10);
 
 /// The address of a source, and its name in messages.
@@ -201,7 +201,7 @@ impl Session {
         if self.version.flavor == Flavor::MariaDb {
             return self.reported_end().await.map(Some);
         }
-        for _ in 0..QUIET_LOOKS {
+        for _ in 0..QUIET_ATTEMPTS {
             let before = self.reported_end().await?;
             let is_quiet = self.text(OWNED).await?.is_empty();
             let end = self.reported_end().await?;
