@@ -155,7 +155,7 @@ codes! {
     /// The stream assigns an epoch to another server than the lane does.
     LogEpochReused = "log-epoch-reused", Definite, stops 1;
     /// The stream is in an earlier epoch than the lane: its reader is not there yet, or the log lost messages.
-    LogEpochBehind = "log-epoch-behind", Transient;
+    LogEpochLagging = "log-epoch-lagging", Transient;
     /// Another process holds, or took, the lease.
     LeaseLost = "lease-lost", Transient;
     /// The connection to a target failed or broke, or deadlocks and lock time-outs outlasted the retries.
@@ -192,7 +192,7 @@ codes! {
     /// documents get it for a page or position.
     LookupMalformed = "lookup-malformed", Definite;
     /// The lanes of a mapping or relation index did not reach the position that a lookup waits for.
-    LookupBehind = "lookup-behind", Transient;
+    LookupLagging = "lookup-lagging", Transient;
     /// The configuration has no mapping tables that a lookup could ask.
     LookupUnconfigured = "lookup-unconfigured", Definite;
     /// The configuration has no search documents.
@@ -212,7 +212,7 @@ codes! {
     /// A counter of identifiers has given out all of its 100 million numbers.
     FluxSequenceExhausted = "flux-sequence-exhausted", Definite;
     /// A counter of identifiers is gone, or is below numbers that were given out.
-    FluxSequenceBehind = "flux-sequence-behind", Definite;
+    FluxSequenceLagging = "flux-sequence-lagging", Definite;
     /// The counters of identifiers lie on another server than the one that gave out numbers before.
     FluxServerChanged = "flux-server-changed", Definite;
     /// The server of the counters answers before a commit is on its disk.

@@ -78,7 +78,7 @@ pub fn describe() {
             counter!(CACHE_FAULTS, "code" => code.as_str()).increment(0);
         }
         // The alert on these must see the first refusal as an increase.
-        if matches!(code, Code::FluxServerChanged | Code::FluxServerVolatile | Code::FluxSequenceBehind) {
+        if matches!(code, Code::FluxServerChanged | Code::FluxServerVolatile | Code::FluxSequenceLagging) {
             counter!(FLUX_REFUSALS, "code" => code.as_str()).increment(0);
         }
     }
@@ -130,7 +130,7 @@ metrics! {
         "Times for which a reader with a full batch read nothing, because the log had not acknowledged the messages in flight; the rate of the sum is the share of time in which the log is the limit.";
     SOURCE_COMMITTED = "anabranch_source_committed_timestamp_seconds", Gauge, SOURCE,
         "Commit time of the newest change in the stream, by the source's clock, since the Unix epoch.";
-    BINLOG_BEHIND = "anabranch_source_binlog_behind_bytes", Gauge, SOURCE,
+    BINLOG_LAG = "anabranch_source_binlog_lag_bytes", Gauge, SOURCE,
         "Bytes of the binlog between the end of the stream and the source's newest known position.";
     BINLOG_KEPT = "anabranch_source_binlog_kept_bytes", Gauge, SOURCE,
         "Size of the binlog that the source still has.";
@@ -197,7 +197,7 @@ metrics! {
     FLUX_LEASES = "anabranch_flux_leases_total", Counter, &[],
         "Ranges of numbers leased from the counters of payment documents.";
     FLUX_REFUSALS = "anabranch_flux_refusals_total", Counter, &["code"],
-        "Leases that a counter of payment documents refused; flux-server-changed, flux-server-volatile and flux-sequence-behind wait for a person.";
+        "Leases that a counter of payment documents refused; flux-server-changed, flux-server-volatile and flux-sequence-lagging wait for a person.";
     FLUX_USED = "anabranch_flux_counter_used_ratio", Gauge, &[],
         "Greatest share of a counter of today or later that this process leased; at 1 the counter gives out nothing more that day.";
     HTTP_REQUEST_SECONDS = "anabranch_http_request_seconds", Histogram, &["route", "status"],

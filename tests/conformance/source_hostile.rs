@@ -21,7 +21,7 @@ use crate::wire::Wire;
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// The source, reached through a wire.
-fn source_behind(database: &Database, wire: &Wire) -> MysqlSource {
+fn wired_source(database: &Database, wire: &Wire) -> MysqlSource {
     let config = SourceConfig { url: wire.url(database.server()), ..database.config() };
     MysqlSource::new(&config, &[database.entity()], HEARTBEAT)
 }
@@ -31,7 +31,7 @@ async fn a_half_open_connection_is_noticed_and_a_slow_one_is_not_given_up() {
     // A server of the test's own: the changes of other tests would come over the slow wire too.
     let database = Database::with_flags(&[]).with_tables().await;
     let wire = Wire::to(database.server());
-    let mut probe = SourceProbe::open(&source_behind(&database, &wire), BinlogStart::Latest).await.unwrap();
+    let mut probe = SourceProbe::open(&wired_source(&database, &wire), BinlogStart::Latest).await.unwrap();
     wire.slow_down(Duration::from_millis(10));
     let values: Vec<_> = (0..6_000).map(|id| format!("({id}, REPEAT('x', 80), NULL)")).collect();
     // Silence ends with whole events: the text of the statement alone, of 170 kB, would take nearly too long.
@@ -56,7 +56,7 @@ async fn a_place_behind_a_gtid_set_is_found_over_a_slow_connection() {
     database.run(&["INSERT INTO $0.t0 VALUES (2, '', NULL)"]).await;
     let wire = Wire::to(database.server());
     wire.slow_down(Duration::from_millis(10));
-    let located = source_behind(&database, &wire).locate(BinlogPoint::Gtid(after_first), FIRST_EPOCH).await;
+    let located = wired_source(&database, &wire).locate(BinlogPoint::Gtid(after_first), FIRST_EPOCH).await;
     let Located { position, resume, server } = located.unwrap();
     let mut probe = database.read(BinlogStart::Resume { resume, position, server }).await;
     probe.until_end(&database).await;

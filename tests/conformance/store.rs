@@ -48,7 +48,7 @@ async fn until(admin: &mut Conn, sql: &str) -> u64 {
 }
 
 /// Advances a commit until its rows are written and COMMIT is not sent, and leaves it there.
-async fn pause_behind_the_rows(site: &StoreSite, commit: &mut (impl Future + Unpin)) {
+async fn pause_after_rows(site: &StoreSite, commit: &mut (impl Future + Unpin)) {
     // The first packet waits for this lock, so one poll sends the packet and cannot read the answer too.
     let (mut holder, mut admin) = (site.admin().await, site.admin().await);
     let lock = format!("START TRANSACTION; SELECT * FROM `{}`.progress FOR UPDATE", site.control());
@@ -67,7 +67,7 @@ async fn a_crash_between_the_rows_and_commit_leaves_nothing() {
     let flush = site.flush(&lane, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     {
         let mut commit = Box::pin(lane.commit(&flush));
-        pause_behind_the_rows(&site, &mut commit).await;
+        pause_after_rows(&site, &mut commit).await;
     }
     assert_eq!(lane.load().await.unwrap(), progress, "waits until the server has settled it");
     assert!(site.rows().await.is_empty());
@@ -149,7 +149,7 @@ async fn a_paused_writer_loses_its_locks_before_its_lease_ends_and_can_do_no_har
     let (mut next, _) = site.lane("source-a", 0).await;
     let late = site.flush(&paused, &progress, vec![(1, 0, insert(user(1, 1, 1)))]);
     let mut commit = Box::pin(paused.commit(&late));
-    pause_behind_the_rows(&site, &mut commit).await;
+    pause_after_rows(&site, &mut commit).await;
     let paused_at = Instant::now();
 
     // The successor waits for the lock, repeats the flush, and succeeds.

@@ -95,14 +95,14 @@ impl Life {
             let near = [-1, 0, 1, 2].map(|days: i32| today.checked_add(days.days()).expect("a day"));
             let is_idle = self.actors.is_empty() && world.queue.is_empty() && world.later.is_empty();
             let has_begun = world.database.next.len() == world.programmes.len();
-            let is_behind = world.database.next.values().any(|next| *next < today);
+            let is_late = world.database.next.values().any(|next| *next < today);
             let has_members = |key: RunKey| {
                 world.database.members.get(&key).is_some_and(|members| !members.is_empty())
                     || !world.is_quiet(key.day)
             };
             !is_idle
                 || !has_begun
-                || is_behind
+                || is_late
                 || !near.iter().all(|day| world.is_quiet(*day))
                 || open.any(has_members)
         };

@@ -267,19 +267,19 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     let first = given(&daemon, &recharge(1_000), None).await;
     installation.execute("target", "UPDATE flux_sequence.flux_sequence_07 SET next = 0").await;
     let (status, answer) = post(&daemon, &recharge(1), None).await;
-    assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-behind")), "{answer}");
+    assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-lagging")), "{answer}");
     assert!(
         answer["detail"].as_str().unwrap().contains("its next number is 0, and numbers up to 1000"),
         "{answer}"
     );
     assert!(answer["remedy"].as_str().unwrap().contains("flux sequence raise"), "{answer}");
-    assert!(daemon.metric("anabranch_flux_refusals_total", &["flux-sequence-behind"]).await >= 1.0);
+    assert!(daemon.metric("anabranch_flux_refusals_total", &["flux-sequence-lagging"]).await >= 1.0);
     for command in [&["check"][..], &["flux", "sequence", "status"]] {
         let refused = installation.command(command).await;
         assert_eq!(refused.exit_code, 1, "{refused:?}");
         let reported = format!("{}{}", refused.stdout, refused.stderr);
         assert!(
-            reported.contains("[flux-sequence-behind]") && reported.contains("partition 07"),
+            reported.contains("[flux-sequence-lagging]") && reported.contains("partition 07"),
             "{reported}"
         );
     }
@@ -398,13 +398,13 @@ targets = ["target"]
         let status = installation.command(&["flux", "sequence", "status"]).await;
         let reported = format!("{}{}", status.stdout, status.stderr);
         status.exit_code == 1
-            && reported.contains("[flux-sequence-behind]")
+            && reported.contains("[flux-sequence-lagging]")
             && reported.contains("numbers up to 50000001")
     })
     .await;
     // The rest of the range that the daemon leased before is not enough for this order.
     let (status, answer) = post(&daemon, &recharge(5_000), None).await;
-    assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-behind")), "{answer}");
+    assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-lagging")), "{answer}");
     installation.command(&["flux", "sequence", "raise", "--numbers", "10"]).await.expect_success();
     let after = given(&daemon, &recharge(5_000), None).await;
     assert!(after.iter().all(|id| id.parts().sequence < 1_000 || id.parts().sequence > 50_000_000));

@@ -52,8 +52,8 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
     assert_eq!(installation.command(&["health"]).await.exit_code, 0);
     let refused = installation.command(&["health", "--ready"]).await;
     assert!(refused.exit_code == 1 && refused.stdout.contains("source-unreachable"), "{refused:?}");
-    let behind = ["health", "--max-lag", "3600"];
-    let unknown = installation.command(&behind).await;
+    let max_lag = ["health", "--max-lag", "3600"];
+    let unknown = installation.command(&max_lag).await;
     let line = "the lag of source source-a is not known";
     assert!(unknown.exit_code == 1 && unknown.stdout.lines().any(|found| found == line), "{unknown:?}");
 
@@ -68,7 +68,7 @@ async fn systemd_is_told_of_start_and_stop_and_the_watchdog_is_fed_while_servers
         () = fed => unreachable!("it never ends"),
     }
     assert_eq!(installation.command(&["health", "--ready"]).await.exit_code, 0);
-    until("no lag is longer", async || installation.command(&behind).await.exit_code == 0).await;
+    until("no lag is longer", async || installation.command(&max_lag).await.exit_code == 0).await;
     daemon.ask_to_end();
     until_notified(&socket, "STOPPING=1").await;
     assert!(daemon.wait().expect("it ends").success());

@@ -83,8 +83,8 @@ async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
         if status == 200 {
             return Some(answer);
         }
-        let is_behind = answer["code"] == "lookup-behind" && path_and_query.contains("at_least");
-        assert!(is_behind && asked.elapsed() >= PLACE_WAIT, "{path_and_query}: {answer}");
+        let is_lagging = answer["code"] == "lookup-lagging" && path_and_query.contains("at_least");
+        assert!(is_lagging && asked.elapsed() >= PLACE_WAIT, "{path_and_query}: {answer}");
         None
     })
     .await
@@ -302,16 +302,16 @@ async fn missing_position_is_named(installation: &Installation<'_>, reading: &Da
         ),
     ] {
         let (status, problem) = get(reading, &format!("item-3?at_least={place}")).await;
-        assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-behind")));
+        assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-lagging")));
         let detail = problem["detail"].as_str().unwrap();
         for part in named {
             assert!(detail.contains(part), "{part} is not in {detail}");
         }
     }
-    let behind = installation.command(&["lookup", "item-3", "--at-least", "source-a:1-1-999999999"]).await;
-    assert_eq!(behind.exit_code, 3, "{behind:?}");
-    for part in ["[lookup-behind]", "1-1-999999999 of source source-a", "has not given it out"] {
-        assert!(behind.stderr.contains(part), "{part} is not in {behind:?}");
+    let lagging = installation.command(&["lookup", "item-3", "--at-least", "source-a:1-1-999999999"]).await;
+    assert_eq!(lagging.exit_code, 3, "{lagging:?}");
+    for part in ["[lookup-lagging]", "1-1-999999999 of source source-a", "has not given it out"] {
+        assert!(lagging.stderr.contains(part), "{part} is not in {lagging:?}");
     }
 }
 
@@ -357,7 +357,7 @@ async fn owed_table_is_waited_for_and_named(daemon: &Daemon, source: &mut Connec
     let by_text = "UPDATE inventory_0.serial_code_00 SET item_code = 'by-text' WHERE uuid = 63";
     let place = change(source, by_text).await;
     let (status, problem) = get(daemon, &format!("by-text?at_least={place}")).await;
-    assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-behind")), "{problem}");
+    assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-lagging")), "{problem}");
     let detail = problem["detail"].as_str().unwrap();
     assert!(detail.contains("is to read table inventory_0.serial_code_00 again"), "{detail}");
     assert_eq!(uuids(&found(daemon, "after-63").await), ["63"], "requests without a place do not wait");
@@ -412,8 +412,8 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     for wanted in ["DEVICE", "inventory_history.serial_code_00", "the row does not confirm it"] {
         assert!(text.contains(wanted), "{wanted} is not in:\n{text}");
     }
-    let behind = installation.command(&["lookup", "item-3", "--at-least", &place]).await;
-    assert_eq!(behind.exit_code, 3, "{behind:?}");
+    let lagging = installation.command(&["lookup", "item-3", "--at-least", &place]).await;
+    assert_eq!(lagging.exit_code, 3, "{lagging:?}");
     assert_eq!(installation.command(&["lookup", ""]).await.exit_code, 2);
     let nobody = installation.command(&["lookup", "nobody", "--kind", "box_no"]).await.expect_success();
     assert!(nobody.stdout.contains("no device has this code"), "{nobody:?}");

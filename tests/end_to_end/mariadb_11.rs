@@ -9,7 +9,7 @@ use crate::pauses::paused_and_resumed;
 use crate::refresh::refreshed_beside_changes;
 use crate::remove::owed_until_removed;
 use crate::retired::dropped_without_refusals;
-use crate::unread::{left_behind, read_again};
+use crate::unread::{read_again, stop_and_refresh};
 
 static MARIADB_11: Ground = Ground::mariadb_11();
 
@@ -22,7 +22,7 @@ async fn rows_of_mariadb_11_come_by_a_refresh_and_rows_of_nobody_go_while_change
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stops_a_reader_of_mariadb_11_is_left_behind_by_a_refresh() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
-    left_behind(turn).await;
+    stop_and_refresh(turn).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -66,7 +66,7 @@ async fn alter(installation: &Installation<'_>, statement: &str) {
 }
 
 /// Runs a statement while a reconciliation waits after its first scan; returns the report.
-async fn altered_behind_a_scan(installation: &Installation<'_>, statement: &str) -> Json {
+async fn altered_past_a_scan(installation: &Installation<'_>, statement: &str) -> Json {
     let armed = [("ANABRANCH_FAILPOINT", "reconciliation-scanned")];
     let mut reconciliation = installation.start(&["reconcile", "--now"], &armed);
     reconciliation.until_failpoint("reconciliation-scanned").await;
@@ -118,7 +118,7 @@ async fn a_reconciliation_of_a_table_that_is_altered_reads_it_or_names_it_and_ju
         "ALTER TABLE user_03.user_000 MODIFY COLUMN birthday VARCHAR(20)",
     ] {
         lose(&installation).await;
-        expect(&altered_behind_a_scan(&installation, change).await, "repaired", (2, 2), "");
+        expect(&altered_past_a_scan(&installation, change).await, "repaired", (2, 2), "");
         installation.expect_equal().await;
     }
     lose(&installation).await;
@@ -135,7 +135,7 @@ async fn a_reconciliation_of_a_table_that_is_altered_reads_it_or_names_it_and_ju
         (RENAME, RENAME_BACK, "[source-column-missing] table user_03.user_000"),
     ] {
         lose(&installation).await;
-        expect(&altered_behind_a_scan(&installation, change).await, "incomplete", (1, 1), named);
+        expect(&altered_past_a_scan(&installation, change).await, "incomplete", (1, 1), named);
         // Now the whole table is unread.
         expect(&reconcile(&installation, &[]).await.1, "incomplete", (0, 0), named);
         alter(&installation, remedy).await;
@@ -158,7 +158,7 @@ async fn a_reconciliation_names_a_table_that_is_dropped_while_it_reads_and_the_n
     let named = "table user_03.user_000: it does not exist";
     let drop = format!("DROP TABLE {ALTERED}");
     lose(&installation).await;
-    expect(&altered_behind_a_scan(&installation, &drop).await, "incomplete", (1, 1), named);
+    expect(&altered_past_a_scan(&installation, &drop).await, "incomplete", (1, 1), named);
     expect(&reconcile(&installation, &[]).await.1, "clean", (0, 0), "");
     installation.execute("source-a", &make).await;
     insert_users(&installation).await;

@@ -106,7 +106,7 @@ pub async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
 pub async fn found_at_least(daemon: &Daemon, path: &str, place: &str) -> Json {
     until_some(&format!("{path} at least at {place}"), async || {
         let (status, answer) = get(daemon, &format!("{path}?at_least={place}")).await;
-        assert!(status == 200 || answer["code"] == "lookup-behind", "{answer}");
+        assert!(status == 200 || answer["code"] == "lookup-lagging", "{answer}");
         (status == 200).then_some(answer)
     })
     .await
@@ -262,10 +262,10 @@ async fn by_command(installation: &Installation<'_>, recharge: &str, whole: &Jso
     let malformed = installation.command(&["flux", "show", &recharge[1..]]).await;
     assert_eq!(malformed.exit_code, 2, "{malformed:?}");
     assert!(malformed.stderr.contains("[flux-id-malformed]"), "{malformed:?}");
-    let behind = ["flux", "show", recharge, "--at-least", "source-a:1-1-999999999"];
-    let behind = installation.command(&behind).await;
-    assert_eq!(behind.exit_code, 3, "{behind:?}");
-    assert!(behind.stderr.contains("[lookup-behind]"), "{behind:?}");
+    let lagging = ["flux", "show", recharge, "--at-least", "source-a:1-1-999999999"];
+    let lagging = installation.command(&lagging).await;
+    assert_eq!(lagging.exit_code, 3, "{lagging:?}");
+    assert!(lagging.stderr.contains("[lookup-lagging]"), "{lagging:?}");
     let unknown = installation.command(&["flux", "show", &id(UNKNOWN)]).await.expect_success();
     assert!(unknown.stdout.contains("no captured table has this document"), "{unknown:?}");
 }
@@ -292,7 +292,7 @@ async fn refusals(installation: &Installation<'_>, daemon: &Daemon, recharge: &s
         (
             format!("{recharge}/relations?at_least=source-b:1:999:4"),
             503,
-            "lookup-behind",
+            "lookup-lagging",
             "relations/target/source-b",
         ),
     ] {

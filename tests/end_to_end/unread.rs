@@ -51,7 +51,7 @@ async fn history_from_before_a_captured_column_was_added_ends_in_a_reading_of_th
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_stops_a_reader_is_left_behind_by_a_refresh() {
-    left_behind(STANDARD.turn().await).await;
+    stop_and_refresh(STANDARD.turn().await).await;
 }
 
 /// The last step of an online schema change, and a change by text.
@@ -216,7 +216,7 @@ async fn a_table_that_a_lost_grant_hides_from_a_refresh_or_a_repair_is_read_once
 }
 
 /// With `unseen_changes = "stop"` the source stops, and a refresh ends the stop.
-pub async fn left_behind(turn: Turn<'static>) {
+pub async fn stop_and_refresh(turn: Turn<'static>) {
     let mut installation = Installation::set_up(turn, &Plan::small()).await;
     installation.stop_at_unseen_changes();
     let daemon = installation.run();

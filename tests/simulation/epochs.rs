@@ -130,7 +130,7 @@ async fn a_lane_above_its_streams_epoch_is_not_taken_for_one_that_waits() {
     let later = Lsn::new(2, 1, 160).unwrap();
     store(&stage, |lane| (lane.position, lane.server, lane.message) = (later, server("7"), None)).await;
     let fault = run(&stage).await.expect("it says so");
-    assert_eq!(fault.code(), Code::LogEpochBehind, "{fault}");
+    assert_eq!(fault.code(), Code::LogEpochLagging, "{fault}");
     stage.log.wipe(SOURCE_NAMES[0]);
     stage.registers.wipe();
     // Set back, the lane does not know the epoch's server.

@@ -52,7 +52,7 @@ impl Given {
     }
 
     fn fault(&mut self, fault: &Fault, place: &str) {
-        let is_reported = matches!(fault.code(), Code::FluxSequenceBehind | Code::FluxServerChanged);
+        let is_reported = matches!(fault.code(), Code::FluxSequenceLagging | Code::FluxServerChanged);
         self.refused += usize::from(is_reported);
         let is_known =
             is_reported || fault.class() == Class::Transient || fault.code() == Code::FluxDateRefused;

@@ -194,14 +194,14 @@ async fn refreshed(
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
     let progress = Progress { refresh: Some(Refresh::new(scope)), ..progress_at(begun) };
     store.commit(&Flush::new(progress)).await.unwrap();
-    let behind = StaleSource { old: Mutex::new(Some(old)), ..StaleSource::new(source) };
+    let stale = StaleSource { old: Mutex::new(Some(old)), ..StaleSource::new(source) };
     let through = async {
         beside(&target).await;
         sleep(WAIT_MAX).await;
     };
-    OneLane::new(&id, log, &behind).run(&mut store, project, through).await.unwrap();
+    OneLane::new(&id, log, &stale).run(&mut store, project, through).await.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
-    assert!(behind.old.lock().unwrap().is_none(), "the older one was read");
+    assert!(stale.old.lock().unwrap().is_none(), "the older one was read");
     users(&target)
 }
 
@@ -313,8 +313,8 @@ async fn a_claim_that_an_update_leaves_as_it_was_gets_the_version_of_the_chunk_o
         append_changes(&log, next, update).await;
         sleep(WAIT_MAX).await;
     };
-    let behind = StaleSource { old: Mutex::new(Some(chunk)), ..StaleSource::new(source.clone()) };
-    let lane = OneLane::new(&id, &log, &behind);
+    let stale = StaleSource { old: Mutex::new(Some(chunk)), ..StaleSource::new(source.clone()) };
+    let lane = OneLane::new(&id, &log, &stale);
     let ended = lane.run(
         &mut store,
         |change, flush| projection.project(change, LaneScope::COUNTS_DEFECTS, flush, &mut Defects::default()),

@@ -137,7 +137,7 @@ async fn a_lane_that_was_away_takes_the_rereads_when_it_comes_to_them() {
 async fn a_request_is_for_one_server() {
     let stage = diverged().await;
     ask(&stage, "one", false).await.unwrap();
-    stage.sources[0].fail_over_behind(2);
+    stage.sources[0].fail_over_lagging(2);
     assert_eq!(run(&stage).await, Some(Code::SourceDiverged));
     assert_eq!(ask(&stage, "two", false).await.unwrap().crossing.tables(), ["user_00.user_000"]);
     assert_eq!(run(&stage).await, None);

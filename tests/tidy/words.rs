@@ -35,7 +35,10 @@ const RETIRED: &[(&str, &str)] = &[
     ("vacant", "free; `or_insert_with` is the free entry of a map"),
     ("look", "observation, sample, check, query or lookup"),
     ("looks", "observations, samples, checks or queries"),
+    ("behind", "after, past or lagging"),
 ];
+/// Names of other programs.
+const FOREIGN: &[&str] = &["Seconds_Behind_Master", "Seconds_Behind_Source"];
 const REMEDY: &str = "Name it by the word of the glossary.";
 /// Words of an identifier from which on it is a sentence, as the names of tests are.
 const SENTENCE_WORDS: usize = 5;
@@ -52,7 +55,7 @@ pub fn faults(source: &Source) -> Vec<Fault> {
     let mut right = HashSet::<String>::new();
     visit(tokens, &mut |token, text, is_identifier| {
         let is_checked = if is_identifier { !is_sentence(text) } else { is_name(text) };
-        if !is_checked || right.contains(text) {
+        if !is_checked || FOREIGN.contains(&text) || right.contains(text) {
             return;
         }
         match retired(text) {

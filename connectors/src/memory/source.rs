@@ -117,7 +117,7 @@ impl MemorySource {
     }
 
     /// Lets a replica take over that lacks the newest groups.
-    pub fn fail_over_behind(&self, groups: usize) {
+    pub fn fail_over_lagging(&self, groups: usize) {
         self.replace(|primary, number| primary.successor(number, primary.groups().saturating_sub(groups)));
     }
 
@@ -155,7 +155,7 @@ impl MemorySource {
 
     /// Lets a replica take over for good that lacks the newest groups, and rolls back the branches prepared there.
     pub fn lose_newest(&self, groups: usize) {
-        self.fail_over_behind(groups);
+        self.fail_over_lagging(groups);
         self.change(|state| {
             state.former = None;
             for branch in state.primary.undecided() {

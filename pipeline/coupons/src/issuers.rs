@@ -163,7 +163,7 @@ impl<L: Ledger, R: Register, U: Uniques> Issuing<'_, L, R, U> {
         match chain {
             None => Ok(None),
             Some(Chain::Level) => Ok(Some(register)),
-            Some(Chain::RegisterBehind) => {
+            Some(Chain::RegisterLagging) => {
                 let is_moved = self.register.swap(register, tokens.latest).await?;
                 Ok(is_moved.then_some(tokens.latest))
             }

@@ -15,7 +15,7 @@ pub enum Chain {
     /// The register has the latest token.
     Level,
     /// The last issuer died before it moved the register: the next one moves it first.
-    RegisterBehind,
+    RegisterLagging,
     /// The register has a token that the ledger lacks: a person restored the ledger from a copy.
     Restored,
 }
@@ -26,7 +26,7 @@ impl Chain {
         if tokens.latest == register {
             Self::Level
         } else if tokens.before == Some(register) {
-            Self::RegisterBehind
+            Self::RegisterLagging
         } else {
             Self::Restored
         }

@@ -250,7 +250,7 @@ pub async fn require_restored<L: Ledger, R: Register>(
     let (chain, tokens, before) = compare(ledger, register).await?;
     let found = match chain {
         Some(Chain::Restored) => return Ok((tokens, before)),
-        Some(Chain::Level | Chain::RegisterBehind) => "it was not restored, or it was mended since",
+        Some(Chain::Level | Chain::RegisterLagging) => "it was not restored, or it was mended since",
         None => "another process issues or mends at this time",
     };
     Err(Fault::new(Code::DispatchRefused, "coupon ledger", found)

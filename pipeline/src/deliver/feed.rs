@@ -257,7 +257,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         let highest = progress.timeline().epoch;
         if epoch < highest {
             let found = format!("the stream is in epoch {epoch}, and the lane has been in {highest}");
-            return Err(Fault::new(Code::LogEpochBehind, format!("lane {}", self.id), found)
+            return Err(Fault::new(Code::LogEpochLagging, format!("lane {}", self.id), found)
                 .needs("the source's reader, which begins a later epoch")
                 .remedy(BEGIN_NEXT_EPOCH));
         }

@@ -79,7 +79,7 @@ pub enum LeaseRefusal {
         by: Date,
     },
     /// The counter's next number is below [`LeaseRequest::known`]: its server was restored from an older copy.
-    Behind {
+    Lagging {
         next: u32,
     },
     /// The counter has fewer than [`LeaseRequest::least`] numbers left.
@@ -116,7 +116,7 @@ impl Lease {
         }
         let next = if row.date == date { row.next } else { 0 };
         if next < request.known {
-            return Err(LeaseRefusal::Behind { next });
+            return Err(LeaseRefusal::Lagging { next });
         }
         if u64::from(next) + u64::from(request.least) > u64::from(SEQUENCES) {
             return Err(LeaseRefusal::Exhausted { next });
@@ -233,10 +233,10 @@ mod tests {
             lease(request(yesterday, 0, 1, 9), row(TODAY, 41)),
             Err(LeaseRefusal::Overtaken { by: TODAY })
         );
-        assert_eq!(lease(request(TODAY, 42, 1, 9), row(TODAY, 41)), Err(LeaseRefusal::Behind { next: 41 }));
+        assert_eq!(lease(request(TODAY, 42, 1, 9), row(TODAY, 41)), Err(LeaseRefusal::Lagging { next: 41 }));
         assert_eq!(
             lease(request(TODAY, 1, 1, 9), row(yesterday, 41)),
-            Err(LeaseRefusal::Behind { next: 0 }),
+            Err(LeaseRefusal::Lagging { next: 0 }),
             "a table of yesterday"
         );
         for (days, is_right) in [(-10, false), (-9, true), (2, true), (3, false)] {

@@ -211,7 +211,7 @@ async fn each_refusal_says_why_and_changes_nothing(ground: impl Ground) {
     let foreign = LeaseRequest { server: "mysql:x".to_owned(), ..request(&server, counter, 10) };
     assert_eq!(lease(foreign).await, Err(LeaseRefusal::ServerChanged { found: server.name.clone() }));
     let ahead = LeaseRequest { known: 11, ..request(&server, counter, 10) };
-    assert_eq!(lease(ahead).await, Err(LeaseRefusal::Behind { next: 10 }));
+    assert_eq!(lease(ahead).await, Err(LeaseRefusal::Lagging { next: 10 }));
     for days in [-10, 3, 400] {
         let refused = lease(request(&server, ring(0).on(day(days)), 10)).await;
         assert_eq!(refused, Err(LeaseRefusal::OtherDay { today: server.today }), "{days}");
@@ -373,15 +373,15 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     given.extend(texts(issue(7).await.unwrap()));
     // The server is restored from an earlier copy.
     ground.set(ring(7).on(today), Some(1_000)).await;
-    let fault = describe(issue(7).await, Code::FluxSequenceBehind);
+    let fault = describe(issue(7).await, Code::FluxSequenceLagging);
     assert!(fault.contains("its next number is 1000, and numbers up to 2000 were given out"), "{fault}");
     assert!(fault.contains("flux sequence raise"), "{fault}");
     assert_eq!(issue(8).await.unwrap().len(), 5, "other counters go on");
     // A row of yesterday's copy counts for another day.
     ground.set(ring(7).on(today), Some(0)).await;
-    describe(issue(7).await, Code::FluxSequenceBehind);
+    describe(issue(7).await, Code::FluxSequenceLagging);
     ground.set(ring(9).on(today), None).await;
-    describe(issue(9).await, Code::FluxSequenceBehind);
+    describe(issue(9).await, Code::FluxSequenceLagging);
     let later = state(&registers, &sequence, Region::UnitedStates).await.unwrap();
     assert_eq!(later.lagging_counters(), [(ring(7).on(today), 0, 2_000)]);
     assert_eq!(later.faults().len(), 1);
@@ -400,7 +400,7 @@ async fn a_server_that_went_back_is_refused_by_name_until_numbers_are_skipped(gr
     captured.add(vec![(odd, 50_000_001), (odd, 7), (ring(8).on(today), 1)]);
     assert_eq!(captured.recorded_beside(&registers, async { "ended" }).await, "ended");
     assert_eq!(issue(8).await.unwrap().len(), 5, "a lower number raises nothing");
-    let fault = describe(issue(6).await, Code::FluxSequenceBehind);
+    let fault = describe(issue(6).await, Code::FluxSequenceLagging);
     assert!(fault.contains("numbers up to 50000001 were given out"), "{fault}");
 
     // A counter that is used up is refused by name, and the next day has another one.

@@ -442,7 +442,7 @@ async fn another_server_that_holds_all_is_followed_in_a_new_epoch() {
     assert_eq!(reported.seen.last(), back.seen.last());
 
     let last = back.entry_after(back.batches.len() - 1);
-    ground.0.fail_over_behind(1);
+    ground.0.fail_over_lagging(1);
     ground.commit(&[insert(0, 9, 1)]).await;
     let fault = SourceProbe::open(&ground.0, last).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
@@ -457,7 +457,7 @@ async fn a_server_that_lacks_what_follows_an_undecided_branch_is_not_followed() 
     probe.until_end_of(&ground.0).await;
     let end = probe.entry_after(probe.batches.len() - 1);
     assert_eq!((probe.resume().gtid_set.as_str(), probe.resume().read_gtids()), ("", "1-2"));
-    ground.0.fail_over_behind(1);
+    ground.0.fail_over_lagging(1);
     ground.commit(&[insert(0, 9, 1)]).await;
     let fault = SourceProbe::open(&ground.0, end).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");
@@ -482,7 +482,7 @@ async fn a_server_that_lacks_a_transaction_of_which_a_part_was_read_is_not_follo
     let mut followed = ground.read(part.clone()).await;
     followed.until_seen(10).await;
     assert_eq!(followed.resume().partial, None);
-    ground.0.fail_over_behind(1);
+    ground.0.fail_over_lagging(1);
     ground.commit(&[insert(0, 9, 1)]).await;
     let fault = SourceProbe::open(&ground.0, part).await.err().unwrap();
     assert_eq!(fault.code(), Code::SourceDiverged, "it lacks what was read");

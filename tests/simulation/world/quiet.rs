@@ -147,7 +147,7 @@ impl World {
         for (number, source) in self.stage.sources.iter().enumerate() {
             let lanes = self.stage.progress(number);
             let begun = self.stage.log.last(SOURCE_NAMES[number]).map_or(0, |end| end.envelope.beginning);
-            let is_behind = |(_, progress): &&(_, Progress)| {
+            let is_late = |(_, progress): &&(_, Progress)| {
                 if progress.beginning != begun {
                     return true;
                 }
@@ -160,7 +160,7 @@ impl World {
             let owing = lanes.iter().filter(|(_, progress)| !progress.withdrawals.is_empty());
             lagging.extend(owing.map(|(id, progress)| format!("{id} owes {}", progress.withdrawals)));
             let end = source.end();
-            let late = lanes.iter().filter(is_behind);
+            let late = lanes.iter().filter(is_late);
             lagging.extend(late.map(|(id, progress)| format!("{id} at {} of {end}", progress.position)));
             if lanes.len() < TARGETS * LANES as usize && end > Lsn::ZERO {
                 lagging.push(format!("{} of source {number} have begun", lanes.len()));

@@ -84,7 +84,7 @@ impl MysqlSequence {
             return Ok(());
         }
         let found = format!("only {found} of {needed} rows of counters exist");
-        Err(Fault::new(Code::FluxSequenceBehind, SUBJECT, found)
+        Err(Fault::new(Code::FluxSequenceLagging, SUBJECT, found)
             .needs("every row that `setup` makes")
             .remedy(SETUP_COMMAND))
     }

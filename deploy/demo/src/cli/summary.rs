@@ -378,8 +378,8 @@ mod tests {
         let mut unseen = good();
         unseen.lags[0].1.unseen = 1;
         assert_eq!(problems(unseen, Drained::default(), equal_and_filled()).len(), 1);
-        let behind = Drained { lagging: vec!["source-a".to_owned()], seconds: 1.0 };
-        assert_eq!(problems(good(), behind, equal_and_filled()).len(), 1);
+        let lagging = Drained { lagging: vec!["source-a".to_owned()], seconds: 1.0 };
+        assert_eq!(problems(good(), lagging, equal_and_filled()).len(), 1);
         let mut different = equal_and_filled();
         different.differences.orphan = 1;
         assert_eq!(problems(good(), Drained::default(), different.clone()).len(), 1);

@@ -373,7 +373,7 @@ fn a_programme_that_changes_during_the_day_and_last_years_stream_change_no_coupo
 fn a_ledger_restored_from_an_older_copy_is_told_from_an_issuer_that_died() {
     let tokens = |latest, before| LedgerTokens { latest: Unique(latest), before: Some(Unique(before)) };
     assert_eq!(Chain::of(tokens(5, 4), Unique(5)), Chain::Level);
-    assert_eq!(Chain::of(tokens(5, 4), Unique(4)), Chain::RegisterBehind);
+    assert_eq!(Chain::of(tokens(5, 4), Unique(4)), Chain::RegisterLagging);
     assert_eq!(Chain::of(tokens(5, 4), Unique(6)), Chain::Restored);
 }
 

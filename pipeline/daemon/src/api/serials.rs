@@ -172,7 +172,7 @@ impl From<Refusal> for Problem {
         match refusal {
             Refusal::Malformed(detail) => malformed(detail),
             Refusal::Busy => Self::new(code, refusal.to_string(), "send fewer at once, or ask more daemons"),
-            Refusal::Behind(missing) => {
+            Refusal::Lagging(missing) => {
                 let remedy =
                     "ask again, or without at_least for the present claims; GET /v1/status shows the lag";
                 Self::new(code, missing, remedy)

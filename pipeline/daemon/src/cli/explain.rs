@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn a_text_that_is_no_code_is_told_as_such_with_codes_that_are_like_it() {
         for (text, named) in [
-            ("lookup-behnid", "lookup-behind"),
+            ("lookup-laggnig", "lookup-lagging"),
             ("token-refuse", "token-refused"),
             ("binlog", "binlog-purged"),
             ("body_not_json", "body-not-json"),

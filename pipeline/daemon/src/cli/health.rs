@@ -66,15 +66,15 @@ fn unanswered(listen: SocketAddr) -> String {
 fn lag(status: &StatusView, seconds: u32) -> (Exit, String) {
     let sources = status.sources.iter().map(|view| (format!("source {}", view.source), view.lag_seconds));
     let lanes = status.lanes.iter().map(|view| (format!("lane {}", view.id()), view.lag_seconds));
-    let behind = sources.chain(lanes).filter_map(|(thing, lag)| match lag {
+    let lagging = sources.chain(lanes).filter_map(|(thing, lag)| match lag {
         Some(lag) if lag <= f64::from(seconds) => None,
         Some(lag) => Some(format!("{thing} is {lag:.1} s behind")),
         None => Some(format!("the lag of {thing} is not known")),
     });
-    let behind: Vec<String> = behind.collect();
-    match behind.is_empty() {
+    let lagging: Vec<String> = lagging.collect();
+    match lagging.is_empty() {
         true => (Exit::Success, format!("no source and no lane is more than {seconds} s behind")),
-        false => (Exit::Definite, behind.join("\n")),
+        false => (Exit::Definite, lagging.join("\n")),
     }
 }
 

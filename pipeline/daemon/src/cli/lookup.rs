@@ -104,7 +104,7 @@ pub(super) fn fault(subject: &str, refusal: Refusal) -> Fault {
     let code = refusal.code();
     match refusal {
         Refusal::Malformed(detail) => Fault::new(code, subject, detail),
-        Refusal::Behind(missing) => Fault::new(code, subject, missing)
+        Refusal::Lagging(missing) => Fault::new(code, subject, missing)
             .needs("lanes that pass the point of --at-least within 2 s")
             .remedy("try again, or without --at-least; `anabranch --config FILE status` shows the lag"),
         Refusal::Busy => Fault::new(code, subject, refusal.to_string()),

@@ -93,7 +93,7 @@ impl PassedPositions {
             last = lagging;
             sleep(POLL_INTERVAL).await;
         }
-        Err(Refusal::Behind(self.missing(at_least, last, directory).await))
+        Err(Refusal::Lagging(self.missing(at_least, last, directory).await))
     }
 
     /// Returns the answer to a request that waited in vain: the lagging lane, as it was seen last.

@@ -28,7 +28,7 @@ pub enum Refusal {
     Busy,
     /// The lanes did not reach the requested point in time.
     #[error("{0}")]
-    Behind(String),
+    Lagging(String),
     #[error("{0}")]
     Failed(Arc<Fault>),
 }
@@ -39,7 +39,7 @@ impl Refusal {
         match self {
             Self::Malformed(_) => Code::LookupMalformed,
             Self::Busy => Code::TooManyRequests,
-            Self::Behind(_) => Code::LookupBehind,
+            Self::Lagging(_) => Code::LookupLagging,
             Self::Failed(fault) => fault.code(),
         }
     }

@@ -128,10 +128,10 @@ impl Observatory {
         let all = self.lock();
         type Value = fn(&SourceObservation) -> Option<f64>;
         let metrics: [(&'static str, Value); 7] = [
-            (names::BINLOG_BEHIND, |source| {
+            (names::BINLOG_LAG, |source| {
                 let kept = source.kept.as_ref()?;
-                let behind = headroom::bytes_behind(&kept.files, source.position?, source.head.newest()?);
-                behind.map(|bytes| bytes as f64)
+                let lag = headroom::lag_bytes(&kept.files, source.position?, source.head.newest()?);
+                lag.map(|bytes| bytes as f64)
             }),
             (names::BINLOG_KEPT, |source| {
                 let kept = source.kept.as_ref()?;

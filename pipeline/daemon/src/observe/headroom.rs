@@ -15,14 +15,14 @@ use crate::wiring::{BinlogKept, StreamState};
 const STREAM_FULL_PERCENT: u64 = 90;
 
 /// Returns the bytes of the binlog between two positions of one epoch; `None` when files between are not known.
-pub(super) fn bytes_behind(files: &[(String, u64)], position: Lsn, head: Lsn) -> Option<u64> {
+pub(super) fn lag_bytes(files: &[(String, u64)], position: Lsn, head: Lsn) -> Option<u64> {
     if position.epoch() != head.epoch() {
         return None;
     }
     let (first, last) = (position.file_number(), head.file_number());
     if first >= last {
-        let is_behind = first == last;
-        return Some(if is_behind { head.position().saturating_sub(position.position()) } else { 0 });
+        let is_same_file = first == last;
+        return Some(if is_same_file { head.position().saturating_sub(position.position()) } else { 0 });
     }
     let size = |number: u32| {
         let is_it = |(name, _): &&(String, u64)| binlog_file_number(name).is_ok_and(|found| found == number);
@@ -119,11 +119,11 @@ mod tests {
 
     #[test]
     fn bytes_behind_are_counted_over_files_and_unknown_where_one_is_gone() {
-        assert_eq!(bytes_behind(&files(), at(9, 32), at(9, 160)), Some(128));
-        assert_eq!(bytes_behind(&files(), at(7, 960), at(9, 160)), Some(40 + 500 + 160));
-        assert_eq!(bytes_behind(&files(), at(6, 960), at(9, 160)), None);
-        assert_eq!(bytes_behind(&files(), at(9, 160), at(9, 32)), Some(0), "the head was asked before");
-        assert_eq!(bytes_behind(&[], at(9, 160), at(8, 32)), Some(0));
+        assert_eq!(lag_bytes(&files(), at(9, 32), at(9, 160)), Some(128));
+        assert_eq!(lag_bytes(&files(), at(7, 960), at(9, 160)), Some(40 + 500 + 160));
+        assert_eq!(lag_bytes(&files(), at(6, 960), at(9, 160)), None);
+        assert_eq!(lag_bytes(&files(), at(9, 160), at(9, 32)), Some(0), "the head was asked before");
+        assert_eq!(lag_bytes(&[], at(9, 160), at(8, 32)), Some(0));
     }
 
     #[test]

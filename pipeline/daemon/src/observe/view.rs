@@ -90,7 +90,7 @@ pub struct LaneView {
     pub source: String,
     pub lane: u32,
     /// A state as of a source; or `replaying` (below its highest position), `new` (no progress yet), `paused`, or
-    /// `apart` (its epoch is later than the stream's, or another server's: `log-epoch-behind`, `log-epoch-reused`).
+    /// `apart` (its epoch is later than the stream's, or another server's: `log-epoch-lagging`, `log-epoch-reused`).
     pub state: String,
     /// The pause, with its operator, time and reason.
     #[serde(default)]

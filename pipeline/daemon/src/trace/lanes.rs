@@ -26,7 +26,7 @@ pub(super) type StoredProgress = BTreeMap<LaneId, Progress>;
 pub(super) enum LaneReach {
     /// Its tables hold every change up to there.
     Passed,
-    Behind {
+    Lagging {
         lag_seconds: Option<f64>,
     },
     Paused,
@@ -114,7 +114,7 @@ pub(super) async fn wait(
         let stored = progress(traced, until + POLL_INTERVAL).await;
         let is_on_its_way = |lane: &&TracedLane| {
             let reach = reach(stored.get(&lane.id), places.get(&lane.id.source), lane.view.as_ref());
-            matches!(reach, LaneReach::Behind { .. })
+            matches!(reach, LaneReach::Lagging { .. })
         };
         let left: BTreeSet<&str> =
             lanes.iter().filter(|lane| is_on_its_way(lane)).map(|lane| lane.id.source.as_str()).collect();
@@ -153,7 +153,7 @@ fn reach(
         _ if reads_tables => LaneReach::Refreshing,
         _ if progress.position == Lsn::ZERO || progress.is_replaying() => LaneReach::Replaying,
         _ if !is_of_source => LaneReach::Incomparable,
-        _ => LaneReach::Behind { lag_seconds: view.and_then(|view| view.lag_seconds) },
+        _ => LaneReach::Lagging { lag_seconds: view.and_then(|view| view.lag_seconds) },
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_lane_has_passed_a_place_or_there_is_a_reason_why_it_has_not() {
         assert_eq!(seen(&at("1:4:96"), "paused"), LaneReach::Passed);
-        assert_eq!(seen(&at("1:4:80"), "behind"), LaneReach::Behind { lag_seconds: Some(7.0) });
+        assert_eq!(seen(&at("1:4:80"), "behind"), LaneReach::Lagging { lag_seconds: Some(7.0) });
         assert_eq!(seen(&at("1:4:80"), "paused"), LaneReach::Paused);
         let failed = LaneReach::Failed { state: "stopped".to_owned(), code: None };
         assert_eq!(seen(&at("1:4:80"), "stopped"), failed);

@@ -135,7 +135,7 @@ impl<'t> EntityTrace<'t> {
             .iter()
             .filter(|lane| differences.iter().any(|difference| difference.lane == lane.id))
             .collect();
-        let is_waited = owners.iter().any(|lane| matches!(lane.reach, LaneReach::Behind { .. }));
+        let is_waited = owners.iter().any(|lane| matches!(lane.reach, LaneReach::Lagging { .. }));
         let lanes = match is_waited {
             true => {
                 let until = self.until(self.limits.lanes);

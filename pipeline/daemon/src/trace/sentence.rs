@@ -75,7 +75,7 @@ pub(super) fn why(facts: &Facts<'_>, difference: &Difference) -> String {
             format!("the position of lane {lane} cannot be compared with the source's: `anabranch status`")
         }
         LaneReach::Unknown => format!("it is not known how far lane {lane} is"),
-        LaneReach::Behind { lag_seconds } => {
+        LaneReach::Lagging { lag_seconds } => {
             let lag = lag_seconds.map_or_else(String::new, |lag| format!(" (behind by {lag:.0} s)"));
             format!("lane {lane} has not reached the change yet{lag}")
         }

@@ -319,14 +319,14 @@ fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
             let found = format!("its server has {setting}, so a power cut could take the lease back");
             Fault::new(Code::FluxServerVolatile, subject, found).needs(DURABLE_SETTINGS).remedy(SET_DURABLE)
         }
-        LeaseRefusal::Missing => Fault::new(Code::FluxSequenceBehind, subject, "its row does not exist")
+        LeaseRefusal::Missing => Fault::new(Code::FluxSequenceLagging, subject, "its row does not exist")
             .needs("the rows that `setup` made")
             .remedy("anabranch --config FILE setup")
             .then(RAISE),
-        LeaseRefusal::Behind { next } => {
+        LeaseRefusal::Lagging { next } => {
             let found =
                 format!("its next number is {next}, and numbers up to {} were given out", request.known);
-            Fault::new(Code::FluxSequenceBehind, subject, found)
+            Fault::new(Code::FluxSequenceLagging, subject, found)
                 .needs(format!("at least {}; the server was restored from an older copy", request.known))
                 .remedy(RAISE)
         }

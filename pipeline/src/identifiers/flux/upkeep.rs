@@ -90,7 +90,7 @@ impl SequenceState {
         let fault = |(counter, next, number): &(Counter, u32, u32)| {
             let found = format!("its next number is {next}, and numbers up to {number} were given out");
             let needed = format!("at least {number}; the server was restored from an older copy");
-            Fault::new(Code::FluxSequenceBehind, format!("counter {counter}"), found)
+            Fault::new(Code::FluxSequenceLagging, format!("counter {counter}"), found)
                 .needs(needed)
                 .remedy("anabranch --config FILE setup")
                 .then(RAISE)
@@ -100,7 +100,7 @@ impl SequenceState {
             let found =
                 format!("{} more counters are below numbers that were given out", lagging.len() - NAMED_MAX);
             faults.push(
-                Fault::new(Code::FluxSequenceBehind, "counters of flux.sequence_url", found).remedy(RAISE),
+                Fault::new(Code::FluxSequenceLagging, "counters of flux.sequence_url", found).remedy(RAISE),
             );
         }
         faults

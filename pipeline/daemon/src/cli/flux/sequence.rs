@@ -29,7 +29,7 @@ enum Command {
     },
     /// Skip numbers of every counter past all that is known, and accept the server
     ///
-    /// For flux-sequence-behind and flux-server-changed, once no process gives out identifiers from the old server.
+    /// For flux-sequence-lagging and flux-server-changed, once no process gives out identifiers from the old server.
     Raise {
         /// Numbers that each counter skips; more than may have been given out since the copy was made
         #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(SEQUENCES)))]

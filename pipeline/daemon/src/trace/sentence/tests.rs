@@ -47,10 +47,13 @@ fn a_lane_that_has_not_come_so_far_is_the_reason() {
         "birthday/target lacks a row in birthday_00.birthday_0412 that user_00.user_001 of a claims: ";
     for (reach, reason) in [
         (
-            LaneReach::Behind { lag_seconds: Some(12.4) },
+            LaneReach::Lagging { lag_seconds: Some(12.4) },
             "lane birthday/target/a/1 has not reached the change yet (behind by 12 s).",
         ),
-        (LaneReach::Behind { lag_seconds: None }, "lane birthday/target/a/1 has not reached the change yet."),
+        (
+            LaneReach::Lagging { lag_seconds: None },
+            "lane birthday/target/a/1 has not reached the change yet.",
+        ),
         (
             LaneReach::Paused,
             "lane birthday/target/a/1 is paused, which `anabranch resume --projection birthday` ends.",
