@@ -4,20 +4,27 @@ use std::collections::BTreeSet;
 
 use anabranch_pipeline::failpoints;
 use anabranch_schemas::flux::id::{FluxId, Month, Side};
-use anabranch_tests::{Daemon, Installation, Plan, until};
+use anabranch_tests::{Daemon, Installation, Plan, TestDatabase, Turn, until};
 use serde_json::{Value as Json, json};
 
 use crate::reconciliations::{reconcile, store};
+use crate::relations::{TOKEN, with_sites};
 use crate::{STANDARD, payments};
 
-const TOKEN: &str = "application-token-1";
-
-/// An installation with the sequence on the first target, as the documented accounts use it.
 async fn installation() -> Installation<'static> {
-    const GRANTS: &str = include_str!("../../deploy/grants/mariadb-flux-sequence.sql");
-    let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
+    with_counters(STANDARD.turn().await).await
+}
+
+/// An installation with the counters on the first target, as the documented accounts of its kind of server use them.
+async fn with_counters(turn: Turn<'static>) -> Installation<'static> {
+    const OF_MARIADB: &str = include_str!("../../deploy/grants/mariadb-flux-sequence.sql");
+    const OF_MYSQL: &str = include_str!("../../deploy/grants/mysql-flux-sequence.sql");
+    let mut installation = Installation::prepare(turn, &Plan::small()).await;
     let server = installation.server("target");
-    let lines: Vec<&str> = GRANTS.lines().filter(|line| !line.starts_with("--")).collect();
+    let mut target = installation.admin("target").await;
+    let version = target.first::<String>("ask for the version", "SELECT VERSION()").await.unwrap().unwrap();
+    let grants = if version.contains("MariaDB") { OF_MARIADB } else { OF_MYSQL };
+    let lines: Vec<&str> = grants.lines().filter(|line| !line.starts_with("--")).collect();
     let grants = lines.join("\n").replace("{client_host}", "127.0.0.1");
     let password = |grants: String, name: &str| grants.replace(name, server.password());
     let grants = password(password(grants, "{setup_password}"), "{sequence_password}");
@@ -52,14 +59,14 @@ async fn post(daemon: &Daemon, body: &Json, key: Option<&str>) -> (u16, Json) {
     daemon.ask("POST", "/v1/flux/identifiers", Some(&token), &body.to_string()).await
 }
 
-async fn given(daemon: &Daemon, body: &Json, key: Option<&str>) -> Vec<FluxId> {
+pub async fn given(daemon: &Daemon, body: &Json, key: Option<&str>) -> Vec<FluxId> {
     let (status, answer) = post(daemon, body, key).await;
     assert_eq!(status, 200, "{answer}");
     let identifiers = answer["identifiers"].as_array().unwrap().iter();
     identifiers.map(|id| id.as_str().unwrap().parse().unwrap()).collect()
 }
 
-fn recharge(count: u32) -> Json {
+pub fn recharge(count: u32) -> Json {
     json!({ "kind": "recharge", "partition": 7, "business": 1, "count": count })
 }
 
@@ -264,9 +271,22 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     let installation = installation().await;
     let mut daemon = installation.run_with(&["--role", "api"], &[]);
     daemon.until_ready().await;
-    let first = given(&daemon, &recharge(1_000), None).await;
+    went_back_and_raised(&installation, &daemon).await;
+    // The name of a MySQL server is its uuid, which no statement changes.
+    if TestDatabase::chosen() != TestDatabase::MySql {
+        another_server_is_refused(&installation).await;
+    }
+    daemon.kill();
+    let without =
+        installation.command(&["flux", "next", "recharge", "--partition", "3", "--business", "1"]).await;
+    assert_eq!(without.expect_success().stdout.trim().len(), 31);
+}
+
+/// The first thousand numbers are given out, and then their counter has an older row.
+pub async fn went_back_and_raised(installation: &Installation<'_>, daemon: &Daemon) {
+    let first = given(daemon, &recharge(1_000), None).await;
     installation.execute("target", "UPDATE flux_sequence.flux_sequence_07 SET next = 0").await;
-    let (status, answer) = post(&daemon, &recharge(1), None).await;
+    let (status, answer) = post(daemon, &recharge(1), None).await;
     assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-lagging")), "{answer}");
     assert!(
         answer["detail"].as_str().unwrap().contains("its next number is 0, and numbers up to 1000"),
@@ -294,20 +314,18 @@ async fn a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numb
     let raised =
         installation.command(&["flux", "sequence", "raise", "--numbers", "5000"]).await.expect_success();
     assert!(raised.stdout.contains("skip 5000 numbers"), "{raised:?}");
-    let after = given(&daemon, &recharge(10), None).await;
+    let after = given(daemon, &recharge(10), None).await;
     assert!(after[0].parts().sequence >= 6_000, "{}", after[0]);
     assert!(after.iter().all(|id| !first.contains(id)));
+}
 
+async fn another_server_is_refused(installation: &Installation<'_>) {
     installation.execute("target", "SET GLOBAL server_id = @@GLOBAL.server_id + 100").await;
     let other =
         installation.command(&["flux", "next", "recharge", "--partition", "3", "--business", "1"]).await;
     installation.execute("target", "SET GLOBAL server_id = @@GLOBAL.server_id - 100").await;
     assert_eq!(other.exit_code, 1, "{other:?}");
     assert!(other.stderr.contains("[flux-server-changed]") && other.stderr.contains("mariadb:"), "{other:?}");
-    daemon.kill();
-    let without =
-        installation.command(&["flux", "next", "recharge", "--partition", "3", "--business", "1"]).await;
-    assert_eq!(without.expect_success().stdout.trim().len(), 31);
 }
 
 /// Returns the next number of the counter that an identifier came from. The counter is behind no number that is known.
@@ -366,16 +384,28 @@ async fn a_raise_that_is_killed_at_any_step_and_repeated_skips_numbers_and_repea
 /// A captured row shows a number that the counter never leased, as after a restore of counters and registers together.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_counter_below_a_captured_row_is_refused_by_name_until_an_operator_skips_numbers() {
-    let mut installation = installation().await;
-    let tables: Vec<String> = (0..12).map(|month| format!("composite_07_{month:02}")).collect();
+    let (installation, daemon) = captured(STANDARD.turn().await).await;
+    let table = below_a_captured_row(&installation, &daemon).await;
+    malformed_identifiers_are_listed(&installation, &table).await;
+}
+
+/// An installation with counters, the tables of the user partition 07 and the index, and the daemon that captures them.
+pub async fn captured(turn: Turn<'static>) -> (Installation<'static>, Daemon) {
+    let mut installation = with_counters(turn).await;
+    let tables: Vec<String> = (0..12).chain([99]).map(|month| format!("composite_07_{month:02}")).collect();
     let tables: Vec<&str> = tables.iter().map(String::as_str).collect();
     payments::create_tables(&installation, &tables).await;
-    let text = std::fs::read_to_string(installation.configuration_file()).unwrap()
+    let text = with_sites(std::fs::read_to_string(installation.configuration_file()).unwrap())
         + r#"
+[flux.kinds]
+"01" = "recharge"
+"02" = "capture"
+"03" = "refund"
 [[entities]]
 entity = "flux"
 level = "composite"
 tables = "flux_00_{db}.composite_{partition:02}_{month:02}"
+columns = { amount = "amount", created = "created" }
 [[projections]]
 name = "relations"
 kind = "flux_relations"
@@ -385,13 +415,23 @@ targets = ["target"]
     let daemon = installation.run();
     daemon.until_ready().await;
     daemon.until_loaded(&["source-a", "source-b"]).await;
-    let known = given(&daemon, &recharge(1), None).await[0];
-    let table = format!("flux_00_0.composite_07_{:02}", known.parts().month.digits());
+    (installation, daemon)
+}
+
+/// The table of a document of the user partition 07, without its database.
+pub fn table_of(document: FluxId) -> String {
+    format!("composite_07_{:02}", document.parts().month.digits())
+}
+
+/// Writes a row with a number that no lease gave out, and raises the counter; returns the table with its database.
+pub async fn below_a_captured_row(installation: &Installation<'_>, daemon: &Daemon) -> String {
+    let known = given(daemon, &recharge(1), None).await[0];
+    let table = format!("flux_00_0.{}", table_of(known));
     let insert = async |id: FluxId| {
         installation.execute("source-a", format!("INSERT INTO {table} (id) VALUES ('{id}')")).await;
     };
     insert(known).await;
-    installation.command(&["flux", "sequence", "status"]).await.expect_success();
+    let leased = next_number(installation, known).await;
 
     insert(known.with_sequence(50_000_000).unwrap()).await;
     until("the counter is below the captured row", async || {
@@ -403,13 +443,14 @@ targets = ["target"]
     })
     .await;
     // The rest of the range that the daemon leased before is not enough for this order.
-    let (status, answer) = post(&daemon, &recharge(5_000), None).await;
+    let (status, answer) = post(daemon, &recharge(5_000), None).await;
     assert_eq!((status, answer["code"].as_str()), (500, Some("flux-sequence-lagging")), "{answer}");
     installation.command(&["flux", "sequence", "raise", "--numbers", "10"]).await.expect_success();
-    let after = given(&daemon, &recharge(5_000), None).await;
-    assert!(after.iter().all(|id| id.parts().sequence < 1_000 || id.parts().sequence > 50_000_000));
+    let after = given(daemon, &recharge(5_000), None).await;
+    let mut numbers = after.iter().map(|id| u64::from(id.parts().sequence));
+    assert!(numbers.all(|number| number < leased || number > 50_000_000), "{leased}: {after:?}");
     installation.command(&["flux", "sequence", "status"]).await.expect_success();
-    malformed_identifiers_are_listed(&installation, &table).await;
+    table
 }
 
 /// A reconciliation lists rows whose identifier names no table, and is clean all the same.

@@ -102,7 +102,8 @@ fn reasons() -> BTreeMap<&'static str, usize> {
     counts
 }
 
-async fn until_counted(daemon: &Daemon, reason: &str, expected: usize) {
+/// Waits until so many documents are counted with a reason.
+pub async fn until_counted(daemon: &Daemon, reason: &str, expected: usize) {
     let label = format!("reason=\"{reason}\"");
     until(&format!("{reason} is counted {expected} times"), async || {
         daemon.metric("anabranch_row_defects_total", &[&label]).await == expected as f64

@@ -24,6 +24,7 @@ mod fail_over;
 mod faults;
 mod flow;
 mod flux;
+mod flux_flow;
 mod flux_wide;
 mod flux_wrong_rows;
 mod flux_years;

@@ -4,6 +4,7 @@ use anabranch_tests::Ground;
 
 use crate::begin_anew::restored_without_its_past;
 use crate::coupon_faults::two_programmes_without_a_table;
+use crate::flux_flow::given_written_and_found;
 use crate::online_schema_change::{altered_by_percona_toolkit, swapped_in_the_order_of_gh_ost};
 use crate::pauses::paused_and_resumed;
 use crate::refresh::refreshed_beside_changes;
@@ -41,6 +42,12 @@ async fn a_coupon_day_on_mariadb_11_gives_everybody_one_coupon_though_a_table_ca
 async fn documents_of_a_month_dropped_on_mariadb_11_are_found_beside_those_of_the_next_table() {
     let Some(turn) = MARIADB_11.turn_if_there().await else { return };
     dropped_without_refusals(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_with_identifiers_of_mariadb_11_are_found_audited_and_reconciled() {
+    let Some(turn) = MARIADB_11.turn_if_there().await else { return };
+    given_written_and_found(turn).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
