@@ -99,10 +99,10 @@ pub async fn read<C: Connectors>(
         let capture = Capture { source, connector, log, registers, start, busiest, numbers, limits };
         let lanes = || connectors.progress_of_source(source);
         // On the heap: the loop is large, and each future around it would move it over the stack once more.
-        let reading = Box::pin(capture::run(capture, lanes, &acknowledged, cancel));
+        let capturing = Box::pin(capture::run(capture, lanes, &acknowledged, cancel));
         let ended = match recorded {
-            Some(numbers) => numbers.recorded_beside(registers, reading).await,
-            None => reading.await,
+            Some(numbers) => numbers.recorded_beside(registers, capturing).await,
+            None => capturing.await,
         };
         ended.inspect_err(|fault| connectors.note_reader_fault(source, fault))
     };

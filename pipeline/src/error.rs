@@ -305,9 +305,9 @@ impl Code {
         )
     }
 
-    /// Whether reading the tables mends this code: the binlog lacks something that the tables have, or holds something
-    /// at one position that rows do not show. A lane that reads all tables of the source again needs neither.
-    pub fn is_mended_by_reading(self) -> bool {
+    /// Whether a refresh of all tables mends this code: the binlog lacks something that the tables have, or holds
+    /// something at one position that rows do not show. A lane that reads all tables of the source again needs neither.
+    pub fn is_mended_by_refresh(self) -> bool {
         matches!(
             self,
             Code::BinlogPurged

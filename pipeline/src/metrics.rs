@@ -190,7 +190,7 @@ metrics! {
     ROW_DEFECTS = "anabranch_row_defects_total", Counter, &["projection", "source", "reason"],
         "Changes to rows that are in no derived table, or have an invalid code or birthday type, or to payment documents that stand elsewhere than their digits, table, source or parent say, or whose amount is too long.";
 
-    LOOKUP_READINGS = "anabranch_lookup_readings_total", Counter, &[],
+    LOOKUP_QUERIES = "anabranch_lookup_queries_total", Counter, &[],
         "Reads of mapping tables for lookups that the cache did not answer.";
     FLUX_IDENTIFIERS = "anabranch_flux_identifiers_total", Counter, &[],
         "Identifiers of payment documents given out.";

@@ -152,10 +152,10 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
         connections.push(Conn::new(options).await.expect("it answers"));
     }
     let meter = Meter::start(&[site.pid(SOURCE), site.pid(TARGET)]);
-    let mut readings = Vec::new();
+    let mut scans = Vec::new();
     for (mut connection, statements) in connections.into_iter().zip(streams.clone()) {
         // A task may run on any core, as the product's do.
-        readings.push(tokio::spawn(async move {
+        scans.push(tokio::spawn(async move {
             let mut rows = 0;
             for statement in statements {
                 let mut result = connection.query_iter(statement).await.expect("the account may read");
@@ -167,7 +167,7 @@ async fn by_hand(site: &Site<'_>, config: &Config, streams: &[Vec<String>; 2]) -
         }));
     }
     let mut rows = [0; 2];
-    for (rows, stream) in rows.iter_mut().zip(readings) {
+    for (rows, stream) in rows.iter_mut().zip(scans) {
         *rows = stream.await.expect("no panic");
     }
     (meter.stop(), rows)

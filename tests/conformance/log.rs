@@ -76,7 +76,7 @@ async fn a_server_killed_again_and_again_leaves_no_gap_and_no_overlap() {
             attempts
         }
     });
-    let reading = tokio::spawn({
+    let reads = tokio::spawn({
         let log = log.clone();
         async move {
             let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_server_killed_again_and_again_leaves_no_gap_and_no_overlap() {
         });
     }
     let attempts = within(writing).await.unwrap();
-    within(reading).await.unwrap();
+    within(reads).await.unwrap();
     assert_eq!(numbers(&log).await, (1..=LAST).collect::<Vec<_>>());
     assert!(attempts > 0, "no attempt met a crash");
 }

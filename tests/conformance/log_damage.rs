@@ -41,10 +41,10 @@ async fn a_reader_notices_a_stream_that_was_made_anew_while_it_waited() {
     append(&log, 1..=3).await;
     let mut reader = log.reader(SOURCE, ReadFrom::At(Lsn::ZERO)).await.unwrap();
     read(&mut reader, 3).await;
-    let reading = tokio::spawn(async move { next_definite_fault(&mut reader).await });
+    let next_fault = tokio::spawn(async move { next_definite_fault(&mut reader).await });
     let admin = nats.admin().await;
     admin.delete_stream(STREAM).await.unwrap();
-    let missing = within(reading).await.unwrap();
+    let missing = within(next_fault).await.unwrap();
     text(&missing, Code::LogStreamMissing);
     assert_eq!(missing.remedy_text(), Some("anabranch --config FILE setup"));
 }

@@ -144,7 +144,7 @@ async fn what_becomes_of_text_while_its_table_is_empty_stops_at_the_next_row(dat
             ])
             .await;
         let fault = probe.until_fault(Code::SourceSchemaChanged).await;
-        assert!(fault.to_string().contains(expected) && fault.code().is_mended_by_reading(), "{fault}");
+        assert!(fault.to_string().contains(expected) && fault.code().is_mended_by_refresh(), "{fault}");
         assert!(fault.to_string().contains("a character set in which digits are ASCII bytes"), "{fault}");
         assert_eq!(probe.texts(), ["t0 withdrawn"], "{alter}");
         refused_until_it_is_text(&database, reported).await;

@@ -23,7 +23,7 @@ async fn mysql_changes_come_in_commit_order_with_their_positions() {
     let faults = database.source().check().await;
     assert!(faults.is_empty(), "{:?}", faults.iter().map(Fault::to_string).collect::<Vec<_>>());
     let mut probe = database.read_latest().await;
-    let before = reading_set(&database).await;
+    let before = executed_set(&database).await;
     database
         .run(&[
             "SET SESSION sql_mode = ''",
@@ -70,7 +70,7 @@ async fn mysql_changes_come_in_commit_order_with_their_positions() {
     }
 }
 
-async fn reading_set(database: &Database) -> String {
+async fn executed_set(database: &Database) -> String {
     database.ask(EXECUTED).await
 }
 

@@ -215,7 +215,7 @@ async fn an_alter_that_changes_captured_values_without_row_events_stops(mut data
         database.run(statements).await;
         let fault = stream.until_fault(Code::SourceSchemaChanged).await;
         assert!(fault.to_string().contains(expected), "{expected}: {fault}");
-        assert!(fault.code().is_mended_by_reading(), "{fault}");
+        assert!(fault.code().is_mended_by_refresh(), "{fault}");
         database.run(&["DROP DATABASE $0"]).await;
     }
 }

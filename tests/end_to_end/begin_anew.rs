@@ -236,12 +236,12 @@ async fn a_server_that_was_restored_in_part_begins_anew_with_an_open_gate_only()
     assert_eq!(derived_users(&installation).await, users);
 
     begin_anew(&installation, &["--confirm", "source-a", "--open-gate"]).await.expect_success();
-    let reading = "SELECT COUNT(*) FROM anabranch.progress WHERE source = 'source-a' AND \
-                   (COALESCE(refresh, '') NOT REGEXP '^beginning:1( |$)' \
-                   OR refresh NOT REGEXP '^((beginning|fields):[0-9]+ ?)*$')";
+    let refreshing = "SELECT COUNT(*) FROM anabranch.progress WHERE source = 'source-a' AND \
+                      (COALESCE(refresh, '') NOT REGEXP '^beginning:1( |$)' \
+                      OR refresh NOT REGEXP '^((beginning|fields):[0-9]+ ?)*$')";
     until("its lanes have read all tables", async || {
         let lanes =
-            installation.admin("target").await.first::<u64>("look at progress", reading).await.unwrap();
+            installation.admin("target").await.first::<u64>("look at progress", refreshing).await.unwrap();
         lanes == Some(0)
     })
     .await;

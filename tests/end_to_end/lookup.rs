@@ -289,7 +289,7 @@ async fn two_spellings(daemon: &Daemon) {
 }
 
 /// A fault of lagging names the requested point in its notation, the lane's point, and whether the source has it.
-async fn missing_position_is_named(installation: &Installation<'_>, reading: &Daemon, place: &str) {
+async fn missing_position_is_named(installation: &Installation<'_>, api: &Daemon, place: &str) {
     let (_, gtid) = place.split_once(':').unwrap();
     let wanted = format!("{gtid} of source source-a was asked for");
     for (place, named) in [
@@ -301,7 +301,7 @@ async fn missing_position_is_named(installation: &Installation<'_>, reading: &Da
             ["1:999:4 of source source-a was asked for", "mapping/target/source-a", "is at 1:"],
         ),
     ] {
-        let (status, problem) = get(reading, &format!("item-3?at_least={place}")).await;
+        let (status, problem) = get(api, &format!("item-3?at_least={place}")).await;
         assert_eq!((status, problem["code"].as_str()), (503, Some("lookup-lagging")));
         let detail = problem["detail"].as_str().unwrap();
         for part in named {
@@ -394,10 +394,10 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     assert!(claims.len() == 2 && claims.iter().all(|claim| claim["confirmed"] == true), "{both}");
 
     assert!(daemon.terminate().is_some_and(|status| status.success()));
-    let reading = installation.run_with(&["--role", "api"], &[]);
-    reading.until_ready().await;
+    let api = installation.run_with(&["--role", "api"], &[]);
+    api.until_ready().await;
     let place = change(source, "DELETE FROM inventory_0.serial_code_00 WHERE uuid = 3").await;
-    missing_position_is_named(installation, &reading, &place).await;
+    missing_position_is_named(installation, &api, &place).await;
 
     let answer = installation.command(&["lookup", "item-3", "--json"]).await.expect_success().json();
     let confirmed: BTreeSet<(&str, bool)> = answer["devices"][0]["claims"]
@@ -418,7 +418,7 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     let nobody = installation.command(&["lookup", "nobody", "--kind", "box_no"]).await.expect_success();
     assert!(nobody.stdout.contains("no device has this code"), "{nobody:?}");
 
-    drop(reading);
+    drop(api);
     installation.free_leases().await;
     let mut again = installation.run();
     again.until_ready().await;

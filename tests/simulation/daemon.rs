@@ -117,7 +117,7 @@ fn is_of_lost_history(code: Code) -> bool {
 impl Task {
     async fn supervise(self) {
         let handle = TaskStates::default().handle(&self.work.name());
-        let mut readings = (None, 0);
+        let mut repeats = (None, 0);
         loop {
             let outcome = self.attempt(&handle).await;
             let Err(fault) = outcome else { return };
@@ -126,7 +126,7 @@ impl Task {
                 return;
             }
             let code = fault.code();
-            readings = (Some(code), if readings.0 == Some(code) { readings.1 + 1 } else { 1 });
+            repeats = (Some(code), if repeats.0 == Some(code) { repeats.1 + 1 } else { 1 });
             if code == Code::LogEpochReused {
                 // Wipes the log: this remedy ends the fault for every later message too.
                 self.stage.log.wipe(SOURCE_NAMES[self.work.source()]);
@@ -136,14 +136,14 @@ impl Task {
                     () = self.cancel.cancelled() => return,
                     () = begin_anew(&self.stage, self.work.source()) => {}
                 }
-            } else if self.stage.by_text && code.is_mended_by_reading() {
+            } else if self.stage.by_text && code.is_mended_by_refresh() {
                 // The remedy is a refresh, and then a restart.
                 tokio::select! {
                     biased;
                     () = self.cancel.cancelled() => return,
                     () = refresh_all(&self.stage, self.work.source()) => {}
                 }
-            } else if code.stops_after().is_some_and(|most| readings.1 >= most) {
+            } else if code.stops_after().is_some_and(|most| repeats.1 >= most) {
                 let mut stopped = self.stage.stopped.lock().expect("nothing panics in here");
                 stopped.push(format!("{}: {fault}", self.work.name()));
                 return;

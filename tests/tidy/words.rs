@@ -36,6 +36,8 @@ const RETIRED: &[(&str, &str)] = &[
     ("look", "observation, sample, check, query or lookup"),
     ("looks", "observations, samples, checks or queries"),
     ("behind", "after, past or lagging"),
+    ("reading", "stream, query, scan or refresh"),
+    ("readings", "streams, queries or scans"),
 ];
 /// Names of other programs.
 const FOREIGN: &[&str] = &["Seconds_Behind_Master", "Seconds_Behind_Source"];

@@ -36,7 +36,7 @@ use super::cohort::MysqlCohort;
 use super::source::MysqlSource;
 
 /// Tables in one read.
-const READING_TABLES: usize = 100;
+const QUERY_TABLES: usize = 100;
 /// Tables of one source for which one read waits in vain, at most: a lock that lasts delays it by minutes.
 const LOCKED_TABLES_MAX: usize = 2;
 /// Indexes of a user's fields in [`Entity::fields`]; the configuration may leave the last two out.
@@ -163,7 +163,7 @@ impl MysqlSourceRows {
     /// that is missing is unread once, until its source is listed again.
     async fn read_source(&self, source: &ListedSource, keys: &[TableKeys]) -> RowsRead {
         let (mut found, mut locked) = (RowsRead::default(), 0);
-        let mut queries: Vec<&[TableKeys]> = keys.chunks(READING_TABLES).collect();
+        let mut queries: Vec<&[TableKeys]> = keys.chunks(QUERY_TABLES).collect();
         while let Some(query) = queries.pop() {
             let read = if locked < LOCKED_TABLES_MAX { source.rows(query).await } else { Ok(None) };
             let read = match read {

@@ -11,7 +11,7 @@ use crate::pictures::Pictures;
 use crate::prometheus::{Alert, Timing};
 use crate::report::Row;
 use crate::scenario::{Condition, Expected, Scenario, Shown};
-use crate::site::{CURRENT_MAX, Site, counts_coupons, has_every_task, is_reading, parked};
+use crate::site::{CURRENT_MAX, Site, counts_coupons, has_every_task, is_refreshing, parked};
 use crate::steps;
 
 /// Time beside its `for` within which an alert fires: scrapes, evaluations, and the daemon's own polls.
@@ -215,7 +215,7 @@ impl<'a> Drill<'a> {
             Shown::Code(wanted) => self.site.has_shown(wanted),
             Shown::DeadLetter => status.is_some_and(|status| parked(&status) > 0),
             Shown::Sentence { sign, .. } => status.is_some_and(|status| sign(&status)),
-            Shown::Reading => status.is_some_and(|status| is_reading(&status)),
+            Shown::Refreshing => status.is_some_and(|status| is_refreshing(&status)),
             Shown::Coupons(count) => status.is_some_and(|status| counts_coupons(&status, count)),
             Shown::TakenOver => status.is_some_and(|status| has_every_task(&status)),
             Shown::Current(_) => status.is_some(),

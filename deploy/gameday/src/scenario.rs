@@ -62,7 +62,7 @@ pub enum Shown {
     /// The status has this sign, and the page's sentence contains this text.
     Sentence { sign: fn(&Value) -> bool, text: &'static str },
     /// A lane reads a table again, or waits until it can.
-    Reading,
+    Refreshing,
     /// The newest coupon day counts something under this name.
     Coupons(&'static str),
     /// Another daemon works on every task, and its page shows that.

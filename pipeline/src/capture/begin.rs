@@ -289,7 +289,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
 /// Whether a new beginning mends the code: it needs neither the source's past nor the server that was read before.
 pub(super) fn is_mended(code: Code) -> bool {
     matches!(code, Code::SourceServerChanged | Code::SourceDiverged | Code::BinlogGtidUnknown)
-        || code.is_mended_by_reading()
+        || code.is_mended_by_refresh()
 }
 
 /// Returns the registered beginning that the stream does not have yet.

@@ -54,7 +54,7 @@ pub async fn run<
     let end = capture.log.end(capture.source).await?;
     let entered = open_source(&capture, &mut epochs, end.as_ref(), &lanes).await?;
     let fault = match read(&capture, epochs, end, entered, acknowledged, cancel).await {
-        Err(fault) if fault.code().is_mended_by_reading() => fault,
+        Err(fault) if fault.code().is_mended_by_refresh() => fault,
         ended => return ended,
     };
     let mut epochs = Epochs::read(capture.registers, capture.source).await?;
@@ -63,7 +63,7 @@ pub async fn run<
     let known = lane_progress(&lanes, &mut epochs).await?;
     let entered = anew(&capture, &epochs, &known, BinlogStart::Latest, fault).await?;
     match read(&capture, epochs, end, entered, acknowledged, cancel).await {
-        Err(fault) if fault.code().is_mended_by_reading() => Err(refresh_all(capture.source, fault)),
+        Err(fault) if fault.code().is_mended_by_refresh() => Err(refresh_all(capture.source, fault)),
         ended => ended,
     }
 }
@@ -193,7 +193,7 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         cancel: &CancellationToken,
     ) -> Result<(), Fault> {
         let ended = self.run(acknowledged, cancel).await;
-        if ended.as_ref().is_err_and(|fault| fault.code().is_mended_by_reading()) {
+        if ended.as_ref().is_err_and(|fault| fault.code().is_mended_by_refresh()) {
             while self.writer.in_flight() > 0 {
                 let entry = self.writer.acknowledged().await?;
                 self.acknowledge(&entry, acknowledged).await;

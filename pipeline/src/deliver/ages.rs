@@ -15,7 +15,7 @@ pub(super) fn since_commit(progress: &Progress, now_us: u64) -> Option<Duration>
 
 /// Returns the time since the change was read at `read_at_us`, from a source of either kind. `None` when that moment is
 /// not known (0), and for a replay.
-pub(super) fn since_reading(progress: &Progress, read_at_us: u64, now_us: u64) -> Option<Duration> {
+pub(super) fn since_read(progress: &Progress, read_at_us: u64, now_us: u64) -> Option<Duration> {
     (read_at_us > 0 && !progress.is_replaying()).then(|| since(read_at_us, now_us))
 }
 
@@ -44,15 +44,15 @@ mod tests {
         assert_eq!(since_commit(&mysql, NOW_US), Some(Duration::from_millis(250)));
         assert_eq!(since_commit(&mariadb, NOW_US), None);
         for progress in [&mysql, &mariadb] {
-            assert_eq!(since_reading(progress, NOW_US - 4_000, NOW_US), Some(Duration::from_millis(4)));
+            assert_eq!(since_read(progress, NOW_US - 4_000, NOW_US), Some(Duration::from_millis(4)));
         }
     }
 
     #[test]
     fn an_unknown_moment_has_no_age_and_a_clock_that_is_ahead_makes_none() {
         let mariadb = progress_of("mariadb");
-        assert_eq!(since_reading(&mariadb, 0, NOW_US), None);
-        assert_eq!(since_reading(&mariadb, NOW_US + 9, NOW_US), Some(Duration::ZERO));
+        assert_eq!(since_read(&mariadb, 0, NOW_US), None);
+        assert_eq!(since_read(&mariadb, NOW_US + 9, NOW_US), Some(Duration::ZERO));
         assert_eq!(since_commit(&Progress { committed_at_us: 0, ..progress_of("mysql") }, NOW_US), None);
     }
 
@@ -62,6 +62,6 @@ mod tests {
         let replaying = Progress { highest_position: position, ..progress_of("mysql") };
         assert!(replaying.is_replaying());
         assert_eq!(since_commit(&replaying, NOW_US), None);
-        assert_eq!(since_reading(&replaying, NOW_US - 1, NOW_US), None);
+        assert_eq!(since_read(&replaying, NOW_US - 1, NOW_US), None);
     }
 }

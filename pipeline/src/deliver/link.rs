@@ -27,7 +27,7 @@ pub(super) const BEGIN_NEXT_EPOCH: &str = "if it stays: delete the source's stre
      setup`, restart: the log continues from the lanes, in an epoch that none of them knows";
 
 /// Checks epoch and beginning of a message against the lane, before anything else is checked.
-pub(super) fn require_reading(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
+pub(super) fn require_history(lane: &LaneId, progress: &Progress, envelope: &Envelope) -> Result<(), Fault> {
     require_timeline(lane, progress, envelope)?;
     require_beginning(lane, progress, envelope)
 }
@@ -87,7 +87,7 @@ mod tests {
         let lane = Progress { beginning: 2, ..Progress::default() };
         let taken = |beginning| {
             let envelope = Envelope { beginning, ..Envelope::default() };
-            require_reading(&id, &lane, &envelope).map_err(|fault| fault.code())
+            require_history(&id, &lane, &envelope).map_err(|fault| fault.code())
         };
         assert_eq!([taken(1), taken(2), taken(3)], [Err(Code::LogHole), Ok(()), Err(Code::LogHole)]);
     }

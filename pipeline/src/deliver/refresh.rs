@@ -80,7 +80,7 @@ const CHUNK_FLUSHES: usize = 3;
 enum Phase<'a> {
     Resting,
     Listing(BoxFuture<'a, Result<Vec<TableIdentity<'static>>, Fault>>),
-    Reading(BoxFuture<'a, Result<Read, Fault>>),
+    Querying(BoxFuture<'a, Result<Read, Fault>>),
     /// Tables that the source does not list are asked for.
     Asking(BoxFuture<'a, Result<BTreeSet<ShardId>, Fault>>),
     /// The step is written as soon as the lane may write it.
@@ -214,7 +214,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 self.tables = Some(tables);
                 Phase::Resting
             }),
-            Phase::Reading(reading) => reading.await.map(|read| {
+            Phase::Querying(query) => query.await.map(|read| {
                 let asked = std::mem::take(&mut self.asked);
                 self.throttle
                     .give_back(asked.saturating_sub(usize::try_from(read.chunk.rows).unwrap_or(asked)));
@@ -266,7 +266,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     }
                     Some(Needed::Chunk(after, at)) => (table, after, at),
                     Some(Needed::Rows(keys)) => {
-                        return Phase::Reading(rows_of(source, entity, vec![table], keys, epoch).boxed());
+                        return Phase::Querying(rows_of(source, entity, vec![table], keys, epoch).boxed());
                     }
                     Some(Needed::Stored(_)) => return Phase::Waiting(Step::Stored),
                 }
@@ -274,7 +274,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Work::Keys(keys) => {
                 self.changes = ChangedClaims::new(epoch, keys.keys().copied().collect(), floor);
                 let tables = self.tables.clone().unwrap_or_default();
-                return Phase::Reading(rows_of(source, entity, tables, keys, epoch).boxed());
+                return Phase::Querying(rows_of(source, entity, tables, keys, epoch).boxed());
             }
             Work::List => return Phase::Listing(source.tables().boxed()),
             Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
@@ -290,7 +290,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.asked = rows.get();
         if let Scope::Where(_, condition) = &refresh.scope {
             let rows = rows.min(NonZeroUsize::new(KEYS_MAX).expect("it is not zero"));
-            return Phase::Reading(rows_where(source, table, condition.clone(), after, rows, epoch).boxed());
+            return Phase::Querying(rows_where(source, table, condition.clone(), after, rows, epoch).boxed());
         }
         let (floor, server, shared) = (self.changes.floor.max(first), progress.server.clone(), self.shared);
         let since = self.since;
@@ -298,7 +298,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             let (table, after, server) = (&table, after.as_ref(), &server);
             shared.chunk(source, ChunkRequest { table, after, rows, epoch, floor, since, server }).await
         };
-        Phase::Reading(chunk.map_ok(Read::of_chunk).boxed())
+        Phase::Querying(chunk.map_ok(Read::of_chunk).boxed())
     }
 
     /// Notes a flush that is about to be committed: an older chunk must not overwrite the claims that it changes.
@@ -467,7 +467,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         flush.progress.revision += 1;
         flush.progress.rows += flush.rows() as u64;
         let after = flush.progress.clone();
-        let reading_ahead = async {
+        let query_ahead = async {
             if !is_sweep_due(&after) {
                 self.read(&after).await;
             }
@@ -477,7 +477,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         tokio::select! {
             biased;
             committed = store.commit(&flush) => committed?,
-            () = reading_ahead => unreachable!("it never ends"),
+            () = query_ahead => unreachable!("it never ends"),
         }
         let (rows, withdraws) = (flush.rows(), !flush.withdrawals.is_empty());
         tracing::debug!(

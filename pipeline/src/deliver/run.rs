@@ -102,7 +102,7 @@ impl FeedBreak {
     fn of(fault: Fault, is_direct: bool) -> Result<Self, Fault> {
         match () {
             () if is_hole(&fault) => Ok(Self::Hole(fault)),
-            () if is_direct && fault.code().is_mended_by_reading() => Ok(Self::Unreadable(fault)),
+            () if is_direct && fault.code().is_mended_by_refresh() => Ok(Self::Unreadable(fault)),
             () => Err(fault),
         }
     }
@@ -477,7 +477,7 @@ impl Meters {
     fn record_ages(&self, progress: &Progress, read_at_us: u64, now_us: u64) {
         let ages = [
             (&self.visible, ages::since_commit(progress, now_us)),
-            (&self.read_to_visible, ages::since_reading(progress, read_at_us, now_us)),
+            (&self.read_to_visible, ages::since_read(progress, read_at_us, now_us)),
         ];
         for (histogram, age) in ages {
             age.iter().for_each(|age| histogram.record(age.as_secs_f64()));

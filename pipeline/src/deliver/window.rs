@@ -15,7 +15,7 @@ use anabranch_schemas::shard::ShardId;
 use bytes::Bytes;
 
 use super::fields::FieldsTaken;
-use super::link::{keeps_part, links, require_reading};
+use super::link::{keeps_part, links, require_history};
 use crate::error::{Code, Fault};
 use crate::ports::LogMessage;
 use crate::records::{Flush, LaneId, Progress, Reread};
@@ -212,7 +212,7 @@ impl LaneWindow {
         mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
     ) -> Result<(), Fault> {
         let envelope = &message.envelope;
-        require_reading(lane, &self.flush.progress, envelope)?;
+        require_history(lane, &self.flush.progress, envelope)?;
         let position = self.flush.progress.position;
         if !links(envelope, position, message.follows) {
             let follows = if envelope.continues { "continues an event after" } else { "follows" };

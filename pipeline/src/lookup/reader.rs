@@ -243,17 +243,17 @@ where
     }
 
     /// Runs the query when it is its turn.
-    async fn in_turn<T>(&self, reading: impl Future<Output = Result<T, Fault>>) -> Result<T, Unanswered> {
+    async fn in_turn<T>(&self, query: impl Future<Output = Result<T, Fault>>) -> Result<T, Unanswered> {
         let ReaderState { turns, waiting, bounds, .. } = &*self.0;
         let _turn = match turns.try_acquire() {
             Ok(turn) => turn,
             Err(_) => {
                 let _place = QueueSlot::take(waiting, bounds.queued).ok_or(Unanswered::Busy)?;
-                turns.acquire().await.map_err(|_| unread("no more readings"))?
+                turns.acquire().await.map_err(|_| unread("no more queries"))?
             }
         };
-        counter!(names::LOOKUP_READINGS).increment(1);
-        Ok(reading.await?)
+        counter!(names::LOOKUP_QUERIES).increment(1);
+        Ok(query.await?)
     }
 }
 

@@ -23,7 +23,7 @@ impl Pace {
 }
 
 /// Waits until no backpressure holds reads, for [`HELD_MAX`] at most.
-pub(crate) async fn released(readings: &mut watch::Receiver<bool>) {
+pub(crate) async fn released(backpressure: &mut watch::Receiver<bool>) {
     // When the backpressure is dropped, nothing is held.
-    let _ = tokio::time::timeout(HELD_MAX, readings.wait_for(|is_held| !is_held)).await;
+    let _ = tokio::time::timeout(HELD_MAX, backpressure.wait_for(|is_held| !is_held)).await;
 }

@@ -10,7 +10,7 @@ use mysql_async::Row;
 
 use super::MySqlLedger;
 use super::cells::Cells;
-use super::transaction::{LedgerDecision, READING};
+use super::transaction::{LedgerDecision, READ_ONLY};
 
 impl MySqlLedger {
     /// Returns the newest coupon of each of these users by calendar. Users without a coupon are left out.
@@ -34,7 +34,7 @@ impl MySqlLedger {
         };
         let sql = parts.iter().map(select).collect::<Vec<_>>().join(" UNION ALL ");
         self.transact(
-            READING,
+            READ_ONLY,
             |_| sql.clone(),
             |sets| {
                 let newest = newest(sets.into_iter().flatten()).ok_or_else(|| self.odd("the ledger"))?;

@@ -36,7 +36,7 @@ use self::cells::Cells;
 use self::runs::KnownRules;
 use self::tables::Tables;
 pub use self::tables::{check, setup};
-use self::transaction::{LedgerDecision, READING, WRITING};
+use self::transaction::{LedgerDecision, READ_ONLY, WRITING};
 use self::users::{Extent, UserQuery};
 use crate::mysql::pool::Pool;
 use crate::mysql::store::MysqlTarget;
@@ -128,8 +128,12 @@ impl Ledger for MySqlLedger {
 
     async fn read_users(&self, run: &RunKey, users: &[u64]) -> Result<UsersLedger, Fault> {
         let read = UserQuery::of(&self.tables, run, users, Extent::Unlocked);
-        self.transact(READING, |_| read.sql(false), |sets| Ok(LedgerDecision::read(read.ledger(self, sets)?)))
-            .await
+        self.transact(
+            READ_ONLY,
+            |_| read.sql(false),
+            |sets| Ok(LedgerDecision::read(read.ledger(self, sets)?)),
+        )
+        .await
     }
 
     async fn with_rows<T: Send>(
@@ -226,7 +230,7 @@ impl Ledger for MySqlLedger {
         limit: usize,
     ) -> Result<Vec<(CouponKey, LedgerRow)>, Fault> {
         self.transact(
-            READING,
+            READ_ONLY,
             |_| member_states::read_letters(&self.tables, programme, after, limit),
             |sets| {
                 let letters = member_states::dead_letters(programme, sets, limit)
@@ -239,7 +243,8 @@ impl Ledger for MySqlLedger {
 
     async fn tokens(&self) -> Result<LedgerTokens, Fault> {
         let sql = format!("SELECT `latest`, `previous` FROM {} WHERE `number` = 1", self.tables.tokens);
-        self.transact(READING, |_| sql.clone(), |sets| Ok(LedgerDecision::read(self.tokens_of(sets)?))).await
+        self.transact(READ_ONLY, |_| sql.clone(), |sets| Ok(LedgerDecision::read(self.tokens_of(sets)?)))
+            .await
     }
 
     async fn issued_at(&self) -> Result<Option<Timestamp>, Fault> {
@@ -248,7 +253,7 @@ impl Ledger for MySqlLedger {
             let row = sets.into_iter().flatten().next().ok_or_else(|| self.without_tokens())?;
             Cells::of(row).optional_moment().ok_or_else(|| self.odd("tokens"))
         };
-        self.transact(READING, |_| sql.clone(), |sets| Ok(LedgerDecision::read(read(sets)?))).await
+        self.transact(READ_ONLY, |_| sql.clone(), |sets| Ok(LedgerDecision::read(read(sets)?))).await
     }
 
     async fn begin_tokens(&self, expected: Unique, token: Unique) -> Result<bool, Fault> {

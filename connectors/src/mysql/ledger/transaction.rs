@@ -21,7 +21,7 @@ pub(super) const SETTINGS: &str = "innodb_lock_wait_timeout = 10, eq_range_index
 /// Begins a transaction; ROLLBACK ends one that a cancelled call may have left open.
 pub(super) const WRITING: &str = "ROLLBACK; START TRANSACTION; ";
 /// Begins a single statement that only reads.
-pub(super) const READING: &str = "ROLLBACK; ";
+pub(super) const READ_ONLY: &str = "ROLLBACK; ";
 /// Begins a transaction whose reads are all of one moment.
 const SNAPSHOT: &str = "ROLLBACK; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
      START TRANSACTION WITH CONSISTENT SNAPSHOT; ";

@@ -104,8 +104,8 @@ pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<
         // The numbers of a beginning and of fields alone mean no refresh.
         let is_number = |word: &str| word.starts_with("beginning:") || word.starts_with("fields:");
         let is_under_way = |refresh: &str| refresh.split_whitespace().any(|word| !is_number(word));
-        let is_reading = hit["_source"]["refresh"].as_str().is_some_and(is_under_way);
-        Some((source, lane, lanes, number("position")?, number("revision")?, is_reading))
+        let is_refreshing = hit["_source"]["refresh"].as_str().is_some_and(is_under_way);
+        Some((source, lane, lanes, number("position")?, number("revision")?, is_refreshing))
     };
     Ok(hits.iter().filter_map(row).collect())
 }

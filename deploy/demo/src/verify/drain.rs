@@ -109,10 +109,10 @@ fn lag_of(stores: &str, source: &str, head: u64, rows: &[ProgressRow]) -> Option
         return Some(format!("{source}, {stores}: {} of {lanes} lanes have begun", own.len()));
     }
     let late: Vec<u32> = own.iter().filter(|row| row.3 & FILE_AND_POSITION < head).map(|row| row.1).collect();
-    let reading: Vec<u32> = own.iter().filter(|row| row.5).map(|row| row.1).collect();
-    match (late.is_empty(), reading.is_empty()) {
+    let refreshing: Vec<u32> = own.iter().filter(|row| row.5).map(|row| row.1).collect();
+    match (late.is_empty(), refreshing.is_empty()) {
         (false, _) => Some(format!("{source}, {stores}: lanes {late:?} are behind")),
-        (true, false) => Some(format!("{source}, {stores}: lanes {reading:?} read their tables")),
+        (true, false) => Some(format!("{source}, {stores}: lanes {refreshing:?} read their tables")),
         (true, true) => None,
     }
 }

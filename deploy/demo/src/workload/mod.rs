@@ -204,12 +204,12 @@ impl Workload {
     /// Reads rows back from the servers, as after a lost connection: deletes a row that is in two shards from one of
     /// them, and forgets a missing one.
     pub async fn read_back(&mut self, ids: &[u64]) -> Result<WorkloadReport> {
-        let reading = self.workers.iter_mut().map(|worker| {
+        let reads = self.workers.iter_mut().map(|worker| {
             let own: Vec<u64> =
                 ids.iter().copied().filter(|id| worker.planner.worker_rows.model.has(*id)).collect();
             async move { worker.read_back(&own).await }
         });
-        let results = join_all(reading).await;
+        let results = join_all(reads).await;
         self.collect(results)
     }
 

@@ -90,7 +90,7 @@ pub(super) static ALL: [Scenario; 4] = [
             labels: &[("projection", "birthday"), ("source", "source-a")],
             condition: Condition::OverRange,
         },
-        shown: Shown::Reading,
+        shown: Shown::Refreshing,
         shown_within: SHOWN,
         sections: &[Section {
             heading: "Tables that wait to be read again",

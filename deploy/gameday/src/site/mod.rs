@@ -38,7 +38,7 @@ use self::coupons::Coupons;
 use self::daemon::Daemon;
 use self::state::{codes, disorder};
 pub use self::state::{
-    counts_coupons, has_drift, has_every_task, has_paused, is_reading, loses_changes, parked,
+    counts_coupons, has_drift, has_every_task, has_paused, is_refreshing, loses_changes, parked,
     shows_certificate_end,
 };
 use crate::error::{GamedayError, Result};

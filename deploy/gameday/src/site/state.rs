@@ -86,7 +86,7 @@ pub fn has_drift(status: &Value) -> bool {
 }
 
 /// Returns whether a lane reads tables again, or waits until it can.
-pub fn is_reading(status: &Value) -> bool {
+pub fn is_refreshing(status: &Value) -> bool {
     list(status, "lanes").any(|view| !view["refreshed_rows"].is_null())
 }
 
@@ -134,9 +134,9 @@ mod tests {
     #[test]
     fn a_lane_that_is_a_second_behind_is_current_and_one_that_reads_tables_is_not() {
         assert_eq!(disorder(&status()), Vec::<String>::new());
-        let mut reading = status();
-        reading["lanes"][0]["refreshed_rows"] = json!(7);
-        assert_eq!(disorder(&reading), ["lane p/t/a/0 is behind [-]"]);
+        let mut refreshing = status();
+        refreshing["lanes"][0]["refreshed_rows"] = json!(7);
+        assert_eq!(disorder(&refreshing), ["lane p/t/a/0 is behind [-]"]);
         let mut late = status();
         late["lanes"][0]["lag_seconds"] = json!(9.0);
         assert_eq!(disorder(&late).len(), 1);
@@ -146,13 +146,13 @@ mod tests {
     #[test]
     fn a_pause_is_seen_once_its_tasks_have_ended_their_work_and_a_reading_at_once() {
         let mut paused = status();
-        assert!(!has_paused(&paused) && !is_reading(&paused));
+        assert!(!has_paused(&paused) && !is_refreshing(&paused));
         paused["lanes"][0]["state"] = json!("paused");
         assert!(!has_paused(&paused), "the task still runs");
         paused["tasks"][0]["state"] = json!("paused");
         assert!(has_paused(&paused));
         paused["lanes"][0]["refreshed_rows"] = json!(0);
-        assert!(is_reading(&paused));
+        assert!(is_refreshing(&paused));
     }
 
     #[test]

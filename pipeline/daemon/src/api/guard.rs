@@ -299,11 +299,11 @@ async fn with_body(request: Request, time: Duration) -> Result<Request, Problem>
         return Ok(request);
     }
     let (parts, body) = request.into_parts();
-    let mut reading = Request::new(body);
+    let mut bounded = Request::new(body);
     // This bounds bodies without a content-length.
-    DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut reading);
+    DefaultBodyLimit::max(BODY_BYTES_MAX).apply(&mut bounded);
     let bytes =
-        tokio::time::timeout(time, Bytes::from_request(reading, &())).await.map_err(|_| late(time))?;
+        tokio::time::timeout(time, Bytes::from_request(bounded, &())).await.map_err(|_| late(time))?;
     let bytes = bytes.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => Problem::new(Code::BodyUnreadable, "the body broke off", "send the body again"),

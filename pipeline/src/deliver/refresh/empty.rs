@@ -146,7 +146,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         self.empty.is_asking = true;
         let source = self.source;
         let first_rows = async move { source.first_rows(&tables, epoch).await };
-        Some(Phase::Reading(first_rows.map_ok(Read::of_chunk).boxed()))
+        Some(Phase::Querying(first_rows.map_ok(Read::of_chunk).boxed()))
     }
 
     /// Notes which of the tables that were asked for are empty and need no sweep. The window must be empty.
