@@ -10,6 +10,8 @@ const DAY_SECONDS: i64 = 24 * 3600;
 const AWAY: Duration = Duration::from_secs(900);
 /// Every role but that of a granter; no token opens the API.
 const WITHOUT_GRANTER: &[&str] = &["reader", "projector", "reconciler", "dispatcher"];
+/// Every role that does nothing about coupons.
+const WITHOUT_COUPONS: &[&str] = &["reader", "projector", "reconciler"];
 
 pub(super) static ALL: [Scenario; 6] = [
     Scenario {
@@ -150,7 +152,7 @@ pub(super) static ALL: [Scenario; 6] = [
         sections: &[Section {
             heading: "coupon-ledger-restored",
             table: &[
-                means("Stop every granter", &[Action::TakeRoles(WITHOUT_GRANTER)]),
+                means("Stop every granter and every dispatcher", &[Action::TakeRoles(WITHOUT_COUPONS)]),
                 leave("Wait half an hour", "the calls of the drill had all been answered"),
                 means("curl -H", &[Action::WriteStatement]),
             ],

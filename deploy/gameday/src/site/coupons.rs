@@ -19,6 +19,9 @@ const TOKEN: &str = "token-of-the-game-day";
 const FIRST_USER: u64 = 5_000_001_000;
 /// Users of a programme's first day, beside those of the workload.
 const USERS: u64 = 20;
+/// Noon of the programmes: just before the hour in which each of them begins. Today's catch-up needs a reconciliation
+/// ten hours after it, so no drill's own day is closed, and its counts go on following the ledger.
+const NOON: &str = "12:59";
 /// Limit until the port of a coupon system that ended is free.
 const STARTED_MAX: Duration = Duration::from_secs(30);
 /// Limit until each member has a coupon. Granters let a system rest for up to a quarter of an hour.
@@ -85,7 +88,7 @@ impl Site {
         self.add_users(day).await?;
         let text = format!(
             "{}\n[[programmes]]\nname = \"{name}\"\ncoupon = \"cake\"\ntime_zone = \"{zone}\"\nleap_day = \"feb28\"\n\
-             calendars = [\"solar\"]\nnoon_at = \"00:01\"\nwaits_until = \"00:00\"\n\
+             calendars = [\"solar\"]\nnoon_at = \"{NOON}\"\nwaits_until = \"00:00\"\n\
              [coupon_system]\nurl = \"http://127.0.0.1:{port}\"\ntoken = \"{TOKEN}\"\nlane_lag_ms = 60000\n",
             self.text
         );
@@ -216,12 +219,13 @@ impl Site {
         Ok(target.execute("copy the ledger", anew).await?)
     }
 
-    /// Ages the ledger by half an hour, after which other granters take unfinished attempts over.
+    /// Ages the ledger by half an hour, after which other granters take unfinished attempts over. Users whose source
+    /// row is gone wait for half of a rename, and that wait is over too: the workload deletes some of them.
     async fn age_attempts(&self) -> Result<()> {
         let age = |part| {
             format!(
-                "UPDATE {LEDGER}.coupon_ledger_{part:02} SET changed_at = changed_at - INTERVAL 31 MINUTE \
-                 WHERE state IN ('reserved', 'issued')"
+                "UPDATE {LEDGER}.coupon_ledger_{part:02} SET changed_at = changed_at - INTERVAL 31 MINUTE, \
+                 absent_since = absent_since - INTERVAL 11 HOUR WHERE state IN ('reserved', 'issued')"
             )
         };
         let aged: Vec<String> = (0..LEDGER_PARTS).map(age).collect();
