@@ -97,14 +97,21 @@ impl Flat {
         flat.commands.sort_unstable();
         flat
     }
+
+    /// Returns the place of the first command that is this text as a whole.
+    fn whole(&self, text: &str) -> Option<usize> {
+        let is_it = |&&(begin, end): &&(usize, usize)| self.text[begin..end] == *text;
+        self.commands.iter().find(is_it).map(|&(begin, _)| begin)
+    }
 }
 
-/// Returns the steps of a section in the order of its text, or the reason why the table does not fit the text.
+/// Returns the steps of a section in the order of its text, or the reason why the table does not fit the text. A text
+/// of the table that is a whole command means that command alone, and no longer one.
 pub fn plan<'t>(section: &str, table: &'t [Step]) -> Result<Vec<(String, Option<&'t Step>)>, String> {
     let flat = Flat::of(what_to_do(section));
     let mut planned: Vec<(usize, String, Option<&Step>)> = Vec::new();
     for step in table {
-        let Some(place) = flat.text.find(step.text) else {
+        let Some(place) = flat.whole(step.text).or_else(|| flat.text.find(step.text)) else {
             return Err(format!("it does not say `{}`", step.text));
         };
         let is_inside = |&&(begin, end): &&(usize, usize)| begin <= place && place < end;
@@ -116,7 +123,11 @@ pub fn plan<'t>(section: &str, table: &'t [Step]) -> Result<Vec<(String, Option<
     }
     for &(begin, end) in &flat.commands {
         let command = &flat.text[begin..end];
-        if table.iter().any(|step| command.contains(step.text)) {
+        let is_it = |step: &Step| match flat.whole(step.text) {
+            Some(_) => command == step.text,
+            None => command.contains(step.text),
+        };
+        if table.iter().any(is_it) {
             continue;
         }
         if !command.starts_with(PRODUCT) {
@@ -169,6 +180,18 @@ Three\n\nThe end.\n";
         assert!(unknown.contains("SELECT 1;"), "{unknown}");
         let gone = said(&[step("restart it"), step("SELECT 1"), step("Wait")]).unwrap_err();
         assert!(gone.contains("does not say `Wait`"), "{gone}");
+    }
+
+    #[test]
+    fn a_whole_command_in_the_table_is_no_longer_command() {
+        let text = "**What to do.** Try:\n\n    anabranch begin --part\n    anabranch begin\n";
+        let known = |named: &'static str| -> Vec<bool> {
+            let table = [step(named)];
+            let planned = plan(text, &table).unwrap();
+            planned.into_iter().map(|(_, step)| step.is_some()).collect()
+        };
+        assert_eq!(known("anabranch begin"), [false, true]);
+        assert_eq!(known("begin --"), [true, false]);
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub enum Action {
     ForgetBinlog(&'static str),
     /// Removes three of four users of a source beside its binlog, and lets it forget the binlog.
     LoseUsers(&'static str),
+    /// Kills the daemon, has a source fail over to a server that lacks the last transaction, and starts the daemon.
+    FailOverTooEarly(&'static str),
     /// Flips a bit of a row in the newest binlog of a source.
     DamageBinlog(&'static str),
     /// Starts the daemon with `unseen_changes = "stop"`, until [`Action::RestoreFile`].

@@ -19,7 +19,7 @@ const GRANT: &str = r"
     REVOKE SELECT ON `user\_04`.* FROM 'anabranch_capture'@'127.0.0.1';
     GRANT SELECT ON `user\_%`.* TO 'anabranch_capture'@'127.0.0.1'";
 
-pub(super) static ALL: [Scenario; 7] = [
+pub(super) static ALL: [Scenario; 8] = [
     Scenario {
         name: "source-killed",
         fault: "a source is killed",
@@ -178,6 +178,34 @@ pub(super) static ALL: [Scenario; 7] = [
             table: &[leave("systemctl restart anabranch", "the address leads to the right server")],
         }],
         words: &[("SOURCE", &["source-b"])],
+        afterwards: &[],
+    },
+    Scenario {
+        name: "source-diverged",
+        fault: "a source fails over to a server that lacks a transaction that was read",
+        inject: &[Action::FailOverTooEarly("source-a")],
+        alert: Expected::Alert {
+            name: "AnabranchTaskStopped",
+            labels: &[("task", "reader/source-a")],
+            condition: Condition::AtOnce,
+        },
+        shown: Shown::Code("source-diverged"),
+        shown_within: SHOWN,
+        sections: &[Section {
+            heading: "source-diverged",
+            table: &[
+                leave("anabranch --config FILE restart reader/SOURCE", "no server has the transaction"),
+                leave(
+                    "anabranch --config FILE begin-anew --source SOURCE --dry-run",
+                    "the step before it is not refused",
+                ),
+                leave(
+                    "anabranch --config FILE begin-anew --source SOURCE",
+                    "the step before it is not refused",
+                ),
+            ],
+        }],
+        words: &[("SOURCE", &["source-a"])],
         afterwards: &[],
     },
 ];

@@ -37,6 +37,7 @@ pub(super) static ALL: [Scenario; 5] = [
                 leave("systemctl restart anabranch", "nobody changed the configuration"),
                 leave("anabranch --config FILE setup", "neither source nor projection is new"),
                 leave("anabranch --config FILE restart --all", "there is no backup"),
+                leave("--lost-progress --without-retired", "no entity retains rows"),
             ],
         }],
         words: &[("SOURCE", &["source-a"])],
@@ -77,7 +78,7 @@ pub(super) static ALL: [Scenario; 5] = [
             table: &[
                 leave("anabranch --config FILE remove --source SOURCE --with-log", "the source comes back"),
                 leave("nats stream rm NAME_SOURCE", "the source comes back"),
-                leave("anabranch --config FILE remove --table TABLE", "the source goes with all its tables"),
+                leave("remove --table TABLE", "the source goes with all its tables"),
             ],
         }],
         words: &[("SOURCE", &["source-b"])],

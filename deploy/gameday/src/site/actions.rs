@@ -48,6 +48,7 @@ impl Site {
             Action::PurgeBinlog(source) => self.purge_binlog(source).await,
             Action::ForgetBinlog(source) => self.forget_binlog(source).await,
             Action::LoseUsers(source) => self.lose_users(source).await,
+            Action::FailOverTooEarly(source) => self.fail_over_too_early(source).await,
             Action::DamageBinlog(source) => self.damage_binlog(source).await,
             Action::StopAtUnseenChanges => self.stop_at_unseen_changes().await,
             Action::TakeSourceOut(source) => self.take_source_out(source).await,
@@ -162,9 +163,21 @@ impl Site {
 
     async fn forget_binlog(&mut self, source: &str) -> Result<()> {
         self.load.stop().await?;
-        let forgotten = self.admin(source).await?.execute("forget the binlog", FORGET_BINLOG).await;
+        let forgotten = self.reset_binlog(source).await;
         self.load.start();
-        Ok(forgotten?)
+        forgotten
+    }
+
+    /// Has a source forget its binlog. It refuses as long as the connection of a killed reader is there.
+    pub(super) async fn reset_binlog(&self, source: &str) -> Result<()> {
+        let mut admin = self.admin(source).await?;
+        let deadline = Instant::now() + PURGE_MAX;
+        loop {
+            match admin.execute("forget the binlog", FORGET_BINLOG).await {
+                Err(_) if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
+                ended => return Ok(ended?),
+            }
+        }
     }
 
     /// Starts the first daemon, after an orderly stop if it runs.

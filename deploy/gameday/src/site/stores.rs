@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{FORGET_BINLOG, RedisServer, SearchServer, Topology, uuid};
+use anabranch_demo::verify::drain;
+use anabranch_demo::{RedisServer, SearchServer, Topology, uuid};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
+use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::{HeaderMap, jetstream};
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{CURRENT_MAX, INDEX, NAME, POLL_INTERVAL, Site};
+use super::{CURRENT_MAX, INDEX, NAME, POLL_INTERVAL, Site, blocking};
 use crate::error::{GamedayError, Result};
 
 /// The stream of somebody else that fills NATS, and the size of its messages.
@@ -28,6 +30,16 @@ pub(super) const USER_TABLE: &str = "user_00.user_000";
 /// Its birthday, and the derived table of that day.
 const BIRTHDAY: &str = "1990-05-17";
 const DERIVED_TABLE: &str = "birthday_0517";
+/// Id of the forged message: it has the form of a reader's ids.
+const FORGED_ID: &str = "0123456789abcdef-0";
+/// Writes the transaction that a promoted replica lacks, and undoes it beside the binlog; no workload has the user.
+const WRITE_LOST: &str = "
+    INSERT INTO user_00.user_000 (user_id, user_name, birthday) VALUES (5000000005, 'game day', '1993-02-01')";
+const UNDO_LOST: &str = "
+    SET SESSION sql_log_bin = 0;
+    DELETE FROM user_00.user_000 WHERE user_id = 5000000005";
+/// Server id of the promoted replica.
+const REPLICA_FLAG: &str = "--server-id=900";
 /// Limit until the user's row is derived.
 const DERIVED_MAX: Duration = Duration::from_secs(30);
 
@@ -77,6 +89,8 @@ impl Site {
             for (name, value) in envelope.to_headers() {
                 headers.insert(name, value);
             }
+            // A message without an id is one of another publisher.
+            headers.insert(NATS_MESSAGE_ID, FORGED_ID);
             let subject = format!("{NAME}.{source}.changes");
             let sent = jetstream.publish_with_headers(subject, headers, message.payload).await;
             let stored = sent.map_err(|error| failed("send a message", &error))?.await;
@@ -208,8 +222,47 @@ impl Site {
         let tables: Vec<String> = admin.rows("list the tables of users", tables).await?;
         let deletes = tables.iter().map(|table| format!("DELETE FROM {table} WHERE user_id % 4 <> 0; "));
         let deletes: String = deletes.collect();
-        let statements = format!("SET SESSION sql_log_bin = 0; {deletes}{FORGET_BINLOG}");
-        Ok(admin.execute("restore a part", statements).await?)
+        let statements = format!("SET SESSION sql_log_bin = 0; {deletes}");
+        admin.execute("restore a part", statements).await?;
+        self.reset_binlog(source).await
+    }
+
+    /// Leaves a source as its replica that took over before it had the last transaction, which was read: it has another
+    /// server id, the GTIDs from before the transaction, and no row of it.
+    pub(super) async fn fail_over_too_early(&mut self, source: &str) -> Result<()> {
+        self.load.stop().await?;
+        let failed_over = self.lose_transaction(source).await;
+        self.load.start();
+        failed_over
+    }
+
+    async fn lose_transaction(&mut self, source: &str) -> Result<()> {
+        self.until_drained().await?;
+        let mut admin = self.admin(source).await?;
+        let gtids = "SELECT @@GLOBAL.gtid_binlog_state";
+        let gtids: Option<String> = admin.first("ask for the GTIDs", gtids).await?;
+        let gtids = gtids.unwrap_or_default();
+        admin.execute("write a transaction", WRITE_LOST).await?;
+        self.until_drained().await?;
+        self.main.kill()?;
+        let server = self.server(source)?;
+        blocking(|| server.restart_with(&[REPLICA_FLAG]))?;
+        let mut admin = self.admin(source).await?;
+        admin.execute("undo the transaction", UNDO_LOST).await?;
+        self.reset_binlog(source).await?;
+        let earlier = format!("SET GLOBAL gtid_binlog_state = '{gtids}'");
+        admin.execute("set the earlier GTIDs", earlier).await?;
+        self.start_daemon(&[])
+    }
+
+    /// Waits until every lane has what its source has. No workload runs.
+    async fn until_drained(&self) -> Result<()> {
+        let drained = drain(&self.audits, CURRENT_MAX).await?;
+        if drained.is_complete() {
+            return Ok(());
+        }
+        let what = format!("all changes are derived; {}", drained.lagging.join("; "));
+        Err(GamedayError::Late { what, seconds: CURRENT_MAX.as_secs() })
     }
 
     fn search(&self) -> Result<SearchServer> {
