@@ -6,7 +6,7 @@ pub fn reason(alert: &str) -> Option<&'static str> {
 }
 
 /// Each alert without a drill, and the reason. Between back-ticks stand a folder of `tests/` and one of its tests.
-const REASONS: [(&str, &str); 8] = [
+const REASONS: [(&str, &str); 7] = [
     (
         "AnabranchLaneReadsBinlog",
         "a lane of this size leaves the binlog within seconds, and `end_to_end: \
@@ -28,11 +28,6 @@ const REASONS: [(&str, &str); 8] = [
         "it needs a server that is busy for an hour, and `end_to_end: \
      a_reconciliation_waits_for_a_busy_source_passes_its_gate_by_word_only_and_begins_again_without_its_checkpoint` \
          makes the state",
-    ),
-    (
-        "AnabranchPaymentNumbersRefused",
-        "the installation has no payment documents, and `end_to_end: \
-         a_server_that_went_back_is_refused_by_name_until_an_operator_skips_numbers` makes the state",
     ),
     (
         "AnabranchPaymentNumbersScarce",

@@ -4,6 +4,7 @@ mod coupons;
 mod daemons;
 mod lanes;
 mod log;
+mod payments;
 mod sources;
 mod stops;
 mod stores;
@@ -28,8 +29,16 @@ const RAISE_RETENTION: &str = "SET GLOBAL binlog_expire_logs_seconds = 259200";
 
 /// Returns every drill, in the order of a game day.
 pub fn all() -> Vec<&'static Scenario> {
-    let groups: [&[Scenario]; 7] =
-        [&stores::ALL, &log::ALL, &daemons::ALL, &lanes::ALL, &coupons::ALL, &sources::ALL, &stops::ALL];
+    let groups: [&[Scenario]; 8] = [
+        &stores::ALL,
+        &log::ALL,
+        &daemons::ALL,
+        &lanes::ALL,
+        &coupons::ALL,
+        &payments::ALL,
+        &sources::ALL,
+        &stops::ALL,
+    ];
     groups.into_iter().flatten().collect()
 }
 
@@ -95,8 +104,12 @@ mod tests {
             assert!(!clock || ends, "{name}");
             let begins = |action: &Action| matches!(action, Action::BeginProgramme { .. });
             assert_eq!(inject.iter().any(begins), after.contains(&Action::EndProgramme), "{name}");
-            let is_of_file =
-                |action: &Action| matches!(action, Action::StopAtUnseenChanges | Action::TakeSourceOut(_));
+            let is_of_file = |action: &Action| {
+                matches!(
+                    action,
+                    Action::StopAtUnseenChanges | Action::TakeSourceOut(_) | Action::BeginPayments
+                )
+            };
             assert_eq!(inject.iter().any(is_of_file), after.contains(&Action::RestoreFile), "{name}");
             let pause = inject.contains(&Action::PauseLoad);
             assert_eq!(pause, after.contains(&Action::ResumeLoad), "{name}");

@@ -1,12 +1,13 @@
 //! The installation that is broken: servers, a daemon with every derived store, a workload, Prometheus.
 //!
 //! It is put together as a user would do it: a configuration file, `setup`, `run`. Its actions stand in `actions.rs`,
-//! `settings.rs`, `stores.rs` and `coupons.rs`, its state as the daemon shows it in `state.rs`.
+//! `settings.rs`, `stores.rs`, `coupons.rs` and `payments.rs`, its state as the daemon shows it in `state.rs`.
 
 mod actions;
 mod certificate;
 mod coupons;
 mod daemon;
+mod payments;
 mod settings;
 mod state;
 mod stores;

@@ -25,7 +25,8 @@ impl Site {
         self.start_with(&text).await
     }
 
-    async fn start_with(&mut self, text: &str) -> Result<()> {
+    /// Starts the daemon with this text as its file; returns when everything is current.
+    pub(super) async fn start_with(&mut self, text: &str) -> Result<()> {
         write_private(&self.file, text)?;
         self.start_daemon(&[])?;
         self.until_current(CURRENT_MAX).await
