@@ -194,4 +194,10 @@ pub enum Action {
     RestoreLedger,
     /// Writes the statement of the coupon system into files.
     WriteStatement,
+    /// Starts the daemon with counters of payment documents, until [`Action::RestoreFile`], and orders identifiers.
+    BeginPayments,
+    /// Orders an identifier of a payment document. The counter must refuse it or give one out.
+    OrderIdentifier {
+        is_refused: bool,
+    },
 }

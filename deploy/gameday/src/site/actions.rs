@@ -64,10 +64,7 @@ impl Site {
             Action::ForgeMessage(source) => self.forge_message(source).await,
             Action::DeleteStream(source) => self.delete_stream(source).await,
             Action::ShortCertificate(source) => self.shorten_certificate(source),
-            Action::Command(arguments) => {
-                self.command(&self.with_file(arguments), "").await?;
-                Ok(())
-            }
+            Action::Command(arguments) => self.command(&self.with_file(arguments), "").await.map(drop),
             Action::CommandAt { seconds, arguments } => self.command_at(seconds, arguments).await,
             Action::KillDaemon => self.main.kill(),
             Action::RestartDaemon(times) => self.restart_daemon(times).await,
@@ -101,6 +98,8 @@ impl Site {
             Action::AwaitCoupons => self.await_coupons().await,
             Action::RestoreLedger => self.restore_ledger().await,
             Action::WriteStatement => self.write_statement().await,
+            Action::BeginPayments => self.begin_payments().await,
+            Action::OrderIdentifier { is_refused } => self.order_identifier(is_refused).await,
         }
     }
 
