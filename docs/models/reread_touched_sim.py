@@ -340,7 +340,7 @@ def run(seed, M):
     w.bad = 'stuck'; return w
 if __name__ == '__main__':
     N, names, first = int(sys.argv[1]), (sys.argv[2:] + ['none'])[0], int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    for M in ['none', 'mended'] + [('end_point+' if m in ('not_gone', 'any_server') else 'mended+') + m for m in (*MUTANTS, 'earlier', 'any_replay')] if names == 'all' else names.split(','):
+    for M in ['none', 'mended'] + [('end_point+cut_part+' if m in ('not_gone', 'any_server') else 'mended+') + m for m in (*MUTANTS, 'earlier', 'any_replay')] if names == 'all' else names.split(','):
         out, total, began, M = {}, {}, time.process_time(), [x for m in M.split('+') for x in RULES_OF.get(m, (m,)) if x != 'none']
         assert set(M) <= {*MUTANTS, *ALTERNATIVES}, M
         for seed in range(first, first + N):
