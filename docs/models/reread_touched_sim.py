@@ -39,15 +39,15 @@ MUTANTS = {
     'every': '8: a reread of every table among the lost messages is passed over',
     'counts': '9: a part of an earlier crossing counts as a change of a lane',
     'no_cut': 'a fail-over within a replay is like any other',
+    'common_point': '1: a message of rereads alone reports the resume point and the server of the common message',
+    'no_part': 'a part of a transaction above the position of a lane, of which its resume point does not tell, cuts no replay short',
     'cut_stream': 'a fail-over within a replay has all tables read only if the lane enters the epoch by the stream'}
 ALTERNATIVES = {
     'earlier': '1: the common message is an earlier one than the last of which the server has everything',
     'whole': 'the message of the rereads always has the position on the new server too',
-    'end_point': 'a message of rereads alone reports the resume point and the server of the end of the stream',
     'absent': 'a table that is owed and that the server proves absent counts as read without a row; no crossing withdraws',
-    'cut_part': 'a lane that has a part of a transaction above its position, and no resume point that tells of it, reads all tables in the next epoch',
     'any_replay': 'a replay may go to the position of any earlier message of the beginning'}
-RULES_OF = {'mended': ('end_point', 'absent', 'cut_part')}
+RULES_OF = {'mended': ('absent',)}
 ZERO = (0, 0)
 class Server:                            # a server has a history of transactions, and its tables after each of them
     n = 0
@@ -119,11 +119,10 @@ class World:
         if fresh: at, resume, was = v.lsn(reg['epoch'], reg['place']), reg['res'], reg['sid']
         elif end:
             at, resume, was = end['pos'], end['res'], end['sid']
-            if c and ('any_end' in M or c['end'] == at and c['bid'] == end['bid'] and (resume[2] is None or 'part' in M)) and v.holds(c['res']) and c['res'][0] >= v.kept and ('any_server' in M or c['sid'] == v.sid):
+            if c and ('any_end' in M or c['end'] == at and c['bid'] == end['bid']) and v.holds(c['res'][:2] + (resume[2],)) and c['res'][0] >= v.kept and ('any_server' in M or c['sid'] == v.sid):
                 front = [('gone' if gone else 're', t, at if 'at_end' in M else (epoch, 0)) for t, gone in c['tables']]
-                if 'end_point' not in M: resume, was = c['res'], c['before']
-                else: resume, was = end['res'], end['sid']
-        entry = c['res'] if front is not None else resume
+                if 'common_point' in M: resume, was = c['res'], c['before']
+        entry = c['res'][:2] + (end['res'][2],) if front is not None else resume
         if not v.holds(entry) or entry[0] < v.kept: w.stopped = True; return
         f = w.reader = Feed(v, epoch, at, entry, was); f.context = at, resume, was
         if front is not None: f.front, f.crossing = front, c; w.count['crossed'] += 1
@@ -195,7 +194,7 @@ class Lane:
     def anew(s): p = s.p; p.update(all=p['hc'], done=(), cur=None, pend={}); s.flight = s.notes = None
     def take(s, m, mid):                 # one message in one commit
         p, at = s.p, s.p['pos']; cut = at < p['hi'] and p['hi'][0] < m['pos'][0]
-        if 'cut_part' in s.w.M and p['hc'] > at and p['hc'][1] and p['res'][2] is None and p['hc'][0] < m['pos'][0]: cut = True
+        if 'no_part' not in s.w.M and p['hc'] > at and p['hc'][1] and p['res'][2] is None and p['hc'][0] < m['pos'][0]: cut = True
         if 'no_cut' in s.w.M or 'cut_stream' in s.w.M and not mid: cut = False
         for kind, t, *row, lsn in m['recs']:
             if lsn <= at: continue
@@ -340,7 +339,7 @@ def run(seed, M):
     w.bad = 'stuck'; return w
 if __name__ == '__main__':
     N, names, first = int(sys.argv[1]), (sys.argv[2:] + ['none'])[0], int(sys.argv[3]) if len(sys.argv) > 3 else 0
-    for M in ['none', 'mended'] + [('end_point+cut_part+' if m in ('not_gone', 'any_server') else 'mended+') + m for m in (*MUTANTS, 'earlier', 'any_replay')] if names == 'all' else names.split(','):
+    for M in ['none', 'mended'] + [('' if m in ('not_gone', 'any_server') else 'mended+') + m for m in (*MUTANTS, 'earlier', 'any_replay')] if names == 'all' else names.split(','):
         out, total, began, M = {}, {}, time.process_time(), [x for m in M.split('+') for x in RULES_OF.get(m, (m,)) if x != 'none']
         assert set(M) <= {*MUTANTS, *ALTERNATIVES}, M
         for seed in range(first, first + N):

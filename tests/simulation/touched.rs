@@ -1,17 +1,20 @@
 //! A source goes on at a server that lacks transactions which were read: only the tables of these are read again.
 
+use std::time::Duration;
+
 use anabranch_connectors::memory::{Group, Refused, ScriptedRow};
 use anabranch_pipeline::capture::{BeginAnew, Touched};
 use anabranch_pipeline::deliver::{Rewind, rewind};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{Located, Log};
 use anabranch_pipeline::records::Progress;
+use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
 
 use crate::anew::{LANE, progress, restored, run, stage, users};
 use crate::script;
-use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
+use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of, limits};
 
 /// Makes the request as the command does, with the progress of the targets that answer.
 async fn ask(stage: &Stage, request: &str, is_rehearsal: bool) -> Result<Touched, Fault> {
@@ -142,6 +145,71 @@ async fn a_request_is_for_one_server() {
     assert_eq!(ask(&stage, "two", false).await.unwrap().crossing.tables(), ["user_00.user_000"]);
     assert_eq!(run(&stage).await, None);
     assert_eq!(users(&stage), [1, 2, 3]);
+}
+
+/// Messages with room for one record.
+fn stage_of_small_messages() -> Stage {
+    Stage::calm(Layout::ByUser, limits(40, 10, Duration::from_secs(3600)))
+}
+
+/// A reread fills the first message, so this has the position of the stream's end. That end and the common message
+/// are of two servers.
+#[tokio::test(start_paused = true)]
+async fn rereads_that_fill_a_message_keep_the_server_of_the_end() {
+    let stage = stage_of_small_messages();
+    write(&stage, &[(0, 1, None, Some(1)), (1, 3, None, Some(1))]);
+    assert_eq!(run(&stage).await, None);
+    stage.sources[0].fail_over();
+    write(&stage, &[(0, 4, None, Some(1))]);
+    assert_eq!(run(&stage).await, None);
+    let end = stage.log.last(SOURCE_NAMES[0]).unwrap().envelope;
+    stage.sources[0].lose_newest(1);
+    assert_eq!(run(&stage).await, Some(Code::SourceDiverged));
+    let crossing = ask(&stage, "r", false).await.unwrap().crossing;
+    assert_eq!((crossing.common.epoch(), crossing.end), (1, end.position));
+    let messages = stage.log.messages(SOURCE_NAMES[0]);
+    assert_eq!(run(&stage).await, None);
+    assert!(stage.log.messages(SOURCE_NAMES[0]) > messages + 1, "the rereads have a message of their own");
+    assert_eq!(users(&stage), [1, 3]);
+    let lane = progress(&stage).await;
+    assert_eq!((lane.position.epoch(), lane.refresh), (3, None));
+}
+
+/// A lane has a part of a transaction and is set back to before it. Stream and server lose the transaction.
+#[tokio::test(start_paused = true)]
+async fn lanes_whose_replay_forgets_a_part_of_a_transaction_read_all_tables() {
+    let (name, stage) = (SOURCE_NAMES[0], stage_of_small_messages());
+    write(&stage, &[(0, 1, None, Some(1))]);
+    assert_eq!(run(&stage).await, None);
+    let Progress { position, resume, server, .. } = progress(&stage).await;
+    let to = Rewind::To(Located { position, resume, server });
+    write(&stage, &[(0, 2, None, Some(1))]);
+    assert_eq!(run(&stage).await, None);
+    let before = stage.log.messages(name);
+    stage.targets.iter().for_each(|target| target.set_down(true));
+    let row = |user| {
+        let after = vec![Value::UInt(user), Value::Date { year: 1990, month: 1, day: 1 }];
+        ScriptedRow { table: script::table(0), before: None, after: Some(after) }
+    };
+    stage.sources[0].commit(Group::Rows(vec![[3, 4, 5].map(row).into()]));
+    assert_eq!(run(&stage).await, None);
+    let parts = stage.log.messages(name) - before;
+    assert!(parts > 1, "{parts}");
+    stage.log.roll_back(name, parts - 1);
+    stage.targets.iter().for_each(|target| target.set_down(false));
+    stage.weather.refuse(Some((Refused::Appends, Code::LogUnreachable)));
+    assert_eq!(run(&stage).await, Some(Code::LogUnreachable));
+    stage.weather.refuse(None);
+    assert_eq!(users(&stage), [1, 2, 3]);
+    assert!(progress(&stage).await.resume.partial.is_some());
+    for lane in lanes_of(0) {
+        rewind(&lane_id(lane), &mut stage.store(lane), &to, false).await.unwrap();
+    }
+    stage.log.roll_back(name, 1);
+    stage.sources[0].lose_newest(1);
+    assert_eq!(run(&stage).await, None, "the server has all that the log has");
+    assert_eq!(users(&stage), [1, 2]);
+    assert_eq!(progress(&stage).await.refresh, None);
 }
 
 /// No lane could read a table that the server does not have, and nothing would end the wait for it.
@@ -278,7 +346,7 @@ async fn a_purged_binlog_and_a_table_that_was_retired_are_refused_by_name() {
     assert!(found.contains("user_00.user_000 left by a retention rule"), "{found}");
 }
 
-/// The server is replaced once more while lanes have the first message of a crossing whose rereads fill several.
+/// The server is replaced once more while lanes have the first message of a crossing, which has the rereads alone.
 #[tokio::test(start_paused = true)]
 async fn a_part_of_a_crossing_hinders_no_further_one() {
     let stage = diverged().await;

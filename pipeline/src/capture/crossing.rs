@@ -104,15 +104,16 @@ impl Crossing {
         Lsn::new(epoch, 0, 0)
     }
 
-    /// Whether a stream with this end goes on by the crossing. A part of a transaction at that end came later.
+    /// Whether a stream with this end goes on by the crossing.
     pub(super) fn continues(&self, end: &Envelope) -> bool {
-        (self.end, self.beginning) == (end.position, end.beginning) && end.resume.partial.is_none()
+        (self.end, self.beginning) == (end.position, end.beginning)
     }
 
-    /// Returns the entry at which the present server is read on.
-    pub(super) fn entry(&self) -> BinlogStart {
-        let (resume, server) = (self.resume.clone(), self.before.clone());
-        BinlogStart::Resume { resume, position: self.common, server }
+    /// Returns the entry at which the present server is read on. A part of a transaction at the stream's end came after
+    /// the request. The server must have that transaction, as it has if the part was read by this crossing.
+    pub(super) fn entry(&self, end: &Envelope) -> BinlogStart {
+        let resume = ResumePoint { partial: end.resume.partial.clone(), ..self.resume.clone() };
+        BinlogStart::Resume { resume, position: self.common, server: self.before.clone() }
     }
 
     /// Adds the rereads and withdrawals of the tables to the first batch that is read in `epoch`. They stand at the
@@ -204,11 +205,20 @@ mod tests {
     fn a_crossing_is_for_one_end_of_the_stream() {
         let crossing = crossing();
         let end = Envelope { position: lsn(1, 320), beginning: 2, ..Envelope::default() };
-        let resume = ResumePoint { partial: Some("0-1-7".to_owned()), ..ResumePoint::default() };
         assert!(crossing.continues(&end));
         assert!(!crossing.continues(&Envelope { position: lsn(1, 336), ..end.clone() }), "it lost less");
-        assert!(!crossing.continues(&Envelope { beginning: 3, ..end.clone() }), "it began anew");
-        assert!(!crossing.continues(&Envelope { resume, ..end }), "a part of a lost transaction came");
+        assert!(!crossing.continues(&Envelope { beginning: 3, ..end }), "it began anew");
+    }
+
+    #[test]
+    fn a_server_must_have_the_transaction_of_which_a_part_came_later() {
+        let partial = Some("0-1-7".to_owned());
+        let resume = ResumePoint { partial: partial.clone(), ..ResumePoint::default() };
+        let end = Envelope { position: lsn(1, 320), beginning: 2, resume, ..Envelope::default() };
+        let BinlogStart::Resume { resume, position, .. } = crossing().entry(&end) else {
+            panic!("it resumes")
+        };
+        assert_eq!((position, resume.partial), (lsn(1, 160), partial));
     }
 
     /// A change at or below the position before it would be skipped by each lane.

@@ -213,7 +213,7 @@ async fn cross<S: SourceConnector, L, M: Registers>(
 ) -> Result<Option<(S::Source, Crossing)>, Fault> {
     let known = KnownCrossing::read(capture.registers, capture.source).await?;
     let Some(crossing) = known.crossing.filter(|crossing| crossing.continues(end)) else { return Ok(None) };
-    match open(capture, epochs, &crossing.entry()).await {
+    match open(capture, epochs, &crossing.entry(end)).await {
         Ok(source) => Ok((*source.server() == crossing.server).then_some((source, crossing))),
         // The entry at the stream's end says by its own fault what is wrong with another server.
         Err(fault) if !matches!(fault.class(), Class::Transient) => {

@@ -124,9 +124,20 @@ impl Progress {
     /// The lane has rows from above its own position, and only its position is compared with the new server. So the
     /// server may lack what they came from. The new server's changes count as newer than all of these rows, also those
     /// that came before: they may remove a row that the lane has read from a table and that no change brings back.
+    ///
+    /// The same holds for a part of a transaction that the lane has and that its resume point, of a replay, does not
+    /// name.
     pub fn is_cut_short_by(&self, position: Lsn) -> bool {
-        let is_within_replay = self.position > Lsn::ZERO && self.is_replaying();
-        is_within_replay && self.highest_position.epoch() < position.epoch()
+        let is_past = |reached: Lsn| reached > self.position && reached.epoch() < position.epoch();
+        self.position > Lsn::ZERO
+            && (is_past(self.highest_position) || self.has_unnamed_part() && is_past(self.highest_change))
+    }
+
+    /// Whether the lane has changes of a transaction above its position that its resume point does not name. What lies
+    /// at the lowest position of an epoch is of no transaction.
+    fn has_unnamed_part(&self) -> bool {
+        let is_lowest = Lsn::new(self.highest_change.epoch(), 0, 0) == Ok(self.highest_change);
+        self.highest_change > self.position && self.resume.partial.is_none() && !is_lowest
     }
 
     /// Whether the lane was rewound to nothing: its rows are to be removed before it begins anew.
