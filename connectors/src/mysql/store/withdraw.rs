@@ -8,6 +8,9 @@
 //! writes its tables, and the fence refuses the flush if another process of the lane came in between: so the found rows
 //! still exist.
 //!
+//! The sweep of a source table withdraws one shard, most of whose rows are newer and stay. A DELETE locks each of them
+//! for nothing. So for one shard each table is queried for a row that is old enough.
+//!
 //! A statement may withdraw thousands of shards, few of which have rows. When the lane is first asked which of so many
 //! may have rows, it takes a [`Census`]: the shards in each of its tables. It adds the shards that it writes, and drops
 //! the census when it loads its progress again. The census may name too many shards, and never too few, so a lane with
@@ -16,10 +19,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use anabranch_pipeline::records::Flush;
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
 use super::layout::{FlushLayout, OccupiedTable};
-use crate::mysql::connection::{push_number, quote_table};
+use crate::mysql::connection::{push_number, quote_identifier, quote_table};
 
 /// Tables that one statement queries.
 const TABLES_MAX: usize = 100;
@@ -138,6 +142,8 @@ impl Census {
 pub(super) struct Search {
     /// Withdrawn shards, in rising order.
     shards: Vec<ShardId>,
+    /// The version of the only withdrawn shard: rows above it stay.
+    version: Option<Lsn>,
     /// Tables that may have more shards, each with the index in the list from which it is queried next.
     open: BTreeMap<u32, usize>,
     occupied: BTreeSet<OccupiedTable>,
@@ -145,12 +151,16 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// Begins a search; with a census it is over without a query.
+    /// Begins a search; with a census it is over without a query, but for one shard.
     pub(super) fn of(layout: &FlushLayout<'_>, flush: &Flush, present: &PresentShards) -> Self {
         let shards: BTreeSet<ShardId> = flush.withdrawals.iter().map(|(shard, _)| *shard).collect();
         let shards: Vec<ShardId> = shards.into_iter().collect();
         let tables = || layout.owned.iter().copied().filter(|table| flush.withdraws_from(*table));
         let (mut open, mut occupied) = (BTreeMap::new(), BTreeSet::new());
+        if let [(shard, version)] = flush.withdrawals[..] {
+            open.extend(tables().filter(|table| present.may_have_in(*table, shard)).map(|table| (table, 0)));
+            return Self { shards, version: Some(version), open, occupied, rounds: 0 };
+        }
         if let PresentShards::Shards(with_rows) = present {
             for shard in &shards {
                 let of_shard = with_rows.get(shard).into_iter();
@@ -163,7 +173,7 @@ impl Search {
         } else if !shards.is_empty() {
             open.extend(tables().map(|table| (table, 0)));
         }
-        Self { shards, open, occupied, rounds: 0 }
+        Self { shards, version: None, open, occupied, rounds: 0 }
     }
 
     /// Begins a search for shards in all tables of the lane.
@@ -171,12 +181,15 @@ impl Search {
         let shards: Vec<ShardId> = shards.into_iter().collect();
         let tables = layout.owned.iter().filter(|_| !shards.is_empty());
         let open = tables.map(|table| (*table, 0)).collect();
-        Self { shards, open, occupied: BTreeSet::new(), rounds: 0 }
+        Self { shards, version: None, open, occupied: BTreeSet::new(), rounds: 0 }
     }
 
     /// Statements of the next round; none = the search is over. Each row is a table's index and a shard or NULL.
     pub(super) fn ask(&mut self, layout: &FlushLayout<'_>) -> Vec<String> {
         self.rounds += 1;
+        if let Some(version) = self.version {
+            return self.old_rows(layout, version);
+        }
         if self.rounds <= ROUNDS_MAX {
             return self.nexts(layout);
         }
@@ -205,6 +218,21 @@ impl Search {
     /// Returns the occupied tables in the order of locks: by table, then by shard.
     pub(super) fn into_found(self) -> Vec<OccupiedTable> {
         self.occupied.into_iter().collect()
+    }
+
+    /// Queries each table for a row of the only shard that is not above its version. Without the index a server may read
+    /// a whole small table.
+    fn old_rows(&self, layout: &FlushLayout<'_>, version: Lsn) -> Vec<String> {
+        let question = |(index, place): (u32, usize)| {
+            let (table, shard) = (name(layout, index), self.shards[place]);
+            let by_shard = quote_identifier(layout.tables[index as usize].derived.shape.shard_index);
+            format!(
+                "SELECT {index},(SELECT `shard_id` FROM {table} FORCE INDEX ({by_shard}) \
+                 WHERE `shard_id` = {shard} AND `lsn` <= {} LIMIT 1)",
+                version.as_u64()
+            )
+        };
+        in_statements(self.open.iter().map(|(index, place)| (*index, *place)), question)
     }
 
     /// Queries the next shards: the server answers a MIN over the head of an index by one lookup.
@@ -264,7 +292,6 @@ fn list(shards: &[ShardId]) -> String {
 mod tests {
     use anabranch_pipeline::projections::ProjectedTable;
     use anabranch_pipeline::records::{DerivedTable, RetiredShards, TableShape};
-    use anabranch_schemas::lsn::Lsn;
     use proptest::prelude::*;
 
     use super::*;
