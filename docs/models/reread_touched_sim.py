@@ -119,10 +119,10 @@ class World:
         if fresh: at, resume, was = v.lsn(reg['epoch'], reg['place']), reg['res'], reg['sid']
         elif end:
             at, resume, was = end['pos'], end['res'], end['sid']
-            if c and ('any_end' in M or c['end'] == at and c['bid'] == end['bid']) and v.holds(c['res'][:2] + (resume[2],)) and c['res'][0] >= v.kept and ('any_server' in M or c['sid'] == v.sid):
+            if c and ('any_end' in M or c['end'] == at and c['bid'] == end['bid']) and v.holds(c['res'][:2] + (resume[2] or c['res'][2],)) and c['res'][0] >= v.kept and ('any_server' in M or c['sid'] == v.sid):
                 front = [('gone' if gone else 're', t, at if 'at_end' in M else (epoch, 0)) for t, gone in c['tables']]
                 if 'common_point' in M: resume, was = c['res'], c['before']
-        entry = c['res'][:2] + (end['res'][2],) if front is not None else resume
+        entry = c['res'][:2] + (end['res'][2] or c['res'][2],) if front is not None else resume
         if not v.holds(entry) or entry[0] < v.kept: w.stopped = True; return
         f = w.reader = Feed(v, epoch, at, entry, was); f.context = at, resume, was
         if front is not None: f.front, f.crossing = front, c; w.count['crossed'] += 1

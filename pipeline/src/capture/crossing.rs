@@ -110,9 +110,10 @@ impl Crossing {
     }
 
     /// Returns the entry at which the present server is read on. A part of a transaction at the stream's end came after
-    /// the request. The server must have that transaction, as it has if the part was read by this crossing.
+    /// the request, from a server that was there once more. The present server must have that transaction too.
     pub(super) fn entry(&self, end: &Envelope) -> BinlogStart {
-        let resume = ResumePoint { partial: end.resume.partial.clone(), ..self.resume.clone() };
+        let partial = end.resume.partial.clone().or_else(|| self.resume.partial.clone());
+        let resume = ResumePoint { partial, ..self.resume.clone() };
         BinlogStart::Resume { resume, position: self.common, server: self.before.clone() }
     }
 
@@ -215,10 +216,17 @@ mod tests {
         let partial = Some("0-1-7".to_owned());
         let resume = ResumePoint { partial: partial.clone(), ..ResumePoint::default() };
         let end = Envelope { position: lsn(1, 320), beginning: 2, resume, ..Envelope::default() };
-        let BinlogStart::Resume { resume, position, .. } = crossing().entry(&end) else {
-            panic!("it resumes")
+        let entered = |crossing: &Crossing, end: &Envelope| match crossing.entry(end) {
+            BinlogStart::Resume { resume, position, .. } => (position, resume.partial),
+            other => panic!("{other:?}"),
         };
-        assert_eq!((position, resume.partial), (lsn(1, 160), partial));
+        assert_eq!(entered(&crossing(), &end), (lsn(1, 160), partial.clone()));
+        // The common message may end within a transaction that the server has.
+        let within = Crossing {
+            resume: ResumePoint { partial: partial.clone(), ..ResumePoint::default() },
+            ..crossing()
+        };
+        assert_eq!(entered(&within, &Envelope::default()), (lsn(1, 160), partial));
     }
 
     /// A change at or below the position before it would be skipped by each lane.

@@ -84,7 +84,7 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
     // Lanes that read more fields than the stream's end has begin at the first message that has them.
     let is_announced = is_announced && end.as_ref().is_some_and(|end| end.envelope.captured == captured);
     let numbers = (term, epochs.number());
-    let (mut framer, mut batch) =
+    let (framer, mut batch) =
         Framer::begin(entry.resume_point(), position, origin, numbers, captured, batch_bytes);
     if let Some(crossing) = crossing {
         let (tables, server) = (crossing.tables().len(), source.server());
@@ -92,9 +92,6 @@ async fn read<S: SourceConnector, L: Log, M: Registers>(
             source = capture.source, tables, common = %crossing.common, %server,
             "the server lacks transactions that were read: their tables are read again"
         );
-        if let Some(end) = &end {
-            framer.stands_at(&end.envelope);
-        }
         crossing.add_rereads(&mut batch, epochs.latest().followed_by(server).epoch)?;
     }
     batch.count_tables();

@@ -228,6 +228,8 @@ impl LaneWindow {
             return Err(Fault::new(Code::LogHole, format!("lane {lane}"), found)
                 .needs("a server that has the transaction"));
         }
+        // Changes of the message count as the highest ones of the lane afterwards.
+        let is_cut_short = self.flush.progress.is_cut_short_by(envelope.position);
         let before = self.counts;
         self.counts.announced += u64::from(envelope.changes);
         if let Err(fault) = self.project_changes(lane, message, &mut project) {
@@ -239,7 +241,6 @@ impl LaneWindow {
         if self.counts.applied > before.applied {
             self.read_at_us = message.read_at_us;
         }
-        let is_cut_short = self.flush.progress.is_cut_short_by(envelope.position);
         let progress = &mut self.flush.progress;
         if envelope.position >= progress.position {
             let begins_epoch = envelope.position.epoch() > progress.position.epoch();

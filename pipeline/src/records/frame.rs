@@ -36,13 +36,6 @@ impl Framer {
         (framer, BatchBuilder::new(batch_bytes, position, resume))
     }
 
-    /// Lets messages report this one's resume point and server for as long as its position is theirs, wherever the
-    /// binlog was entered.
-    pub fn stands_at(&mut self, end: &Envelope) {
-        self.resume_context =
-            ResumeContext::new(end.position, Some((end.resume.clone(), end.server.clone())));
-    }
-
     /// Returns the position of the message before the next one.
     pub fn previous(&self) -> Lsn {
         self.previous
