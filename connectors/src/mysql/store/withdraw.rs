@@ -14,7 +14,7 @@
 //! A statement may withdraw thousands of shards, few of which have rows. When the lane is first asked which of so many
 //! may have rows, it takes a [`Census`]: the shards in each of its tables. It adds the shards that it writes, and drops
 //! the census when it loads its progress again. The census may name too many shards, and never too few, so a lane with
-//! a census queries its tables no more.
+//! a census queries its tables no more, but for the old rows of one shard.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -220,8 +220,8 @@ impl Search {
         self.occupied.into_iter().collect()
     }
 
-    /// Queries each table for a row of the only shard that is not above its version. Without the index a server may read
-    /// a whole small table.
+    /// Queries each table for a row of the only shard that is not above its version. Without the index a server may
+    /// read a whole small table.
     fn old_rows(&self, layout: &FlushLayout<'_>, version: Lsn) -> Vec<String> {
         let question = |(index, place): (u32, usize)| {
             let (table, shard) = (name(layout, index), self.shards[place]);
