@@ -322,7 +322,7 @@ const CONTRAST: &str = r"
 async fn check_keyboard(page: &Page) {
     let begin = format!(
         "{CONTROLS} const [first] = controls(); first.focus();
-         window.reached = [name(first)]; window.unseen = [];
+         window.reached = [name(first)]; window.unseen = []; window.present = controls().map(name);
          addEventListener('focusin', ({{ target }}) => {{
              reached.push(name(target));
              if (getComputedStyle(target).outlineStyle === 'none') unseen.push(name(target));
@@ -342,7 +342,10 @@ async fn check_keyboard(page: &Page) {
         assert!(strokes < STROKES_MAX, "the last of {controls} controls is not reached");
     }
     assert!(strokes > 15, "only {strokes} controls");
-    let missed = format!("{CONTROLS} return controls().map(name).filter((one) => !reached.includes(one));");
+    // A list that grows becomes a control that scrolls, perhaps after the key has passed its place.
+    let missed = format!(
+        "{CONTROLS} return controls().map(name).filter((one) => present.includes(one) && !reached.includes(one));"
+    );
     assert_eq!(page.browser.script(&missed).await.unwrap(), json!([]), "controls that no key reaches");
     assert_eq!(page.value("unseen").await, json!([]), "controls without a visible focus");
 
