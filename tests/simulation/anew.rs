@@ -184,6 +184,20 @@ async fn a_restored_source_begins_anew_and_what_it_lost_is_swept() {
     assert_eq!(users(&stage), [1, 2, 9]);
 }
 
+/// Most rows of a restored server stand in the stores as they are. To write them anew would cost as much as a load.
+#[tokio::test(start_paused = true)]
+async fn rows_that_a_restored_source_still_has_are_not_written_again() {
+    let stage = restored().await;
+    let (before, written) = (stage.found_with_versions(), progress(&stage).await.rows);
+    ask(&stage, 0, "r", false).await.unwrap();
+    assert_eq!(run(&stage).await, None);
+    let after = stage.found_with_versions();
+    assert_eq!(users(&stage), [1, 2]);
+    assert!(after.iter().all(|row| before.contains(row)), "{after:?} keep their versions of {before:?}");
+    let lane = progress(&stage).await;
+    assert_eq!((lane.rows, lane.refresh), (written, None));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lane_that_was_away_begins_anew_without_the_first_message_and_keeps_its_repairs() {
     let stage = restored().await;

@@ -13,7 +13,8 @@
 //!
 //! Tables of which rows changed in a way that row events do not show wait among the *rereads* of the refresh, each with
 //! the position from which on it is to be read. They go before the tables whose turn it is. `comparison.rs` compares
-//! such a table with its derived rows first: as a rule nothing differs, and then nothing is written or swept.
+//! such a table with its derived rows first, and every table when all of them wait: as a rule nothing differs, and then
+//! nothing is written or swept.
 //!
 //! A chunk is discarded and read again when the lane cannot tell which changes came after its watermark: the lane was
 //! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
@@ -247,10 +248,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let (set_aside, running) = (self.aside.tables(), self.comparisons.running_shard());
         let work = plan::next(refresh, self.tables.as_deref(), &set_aside, running);
         let (epoch, floor) = (progress.position.epoch(), progress.highest_change);
-        let compared = self.next_compared(&work, refresh, progress);
         if let Some(phase) = self.next_empty(&work, refresh, progress) {
+            self.comparisons.leave();
             return phase;
         }
+        let compared = self.next_compared(&work, refresh, progress);
         let (table, after, first) = match work {
             Work::Chunk { table, after, first, is_reread } => {
                 self.is_reread = is_reread.unwrap_or(self.is_reread);

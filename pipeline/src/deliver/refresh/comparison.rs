@@ -1,22 +1,25 @@
 //! A lane compares a table that waits to be read again with its derived rows, and writes only what differs.
 //!
-//! An online schema tool swaps a table for a copy of it. Nothing differs, so a lane that wrote and swept every row
-//! would change them all for nothing. Here the lane reads the table in the chunks of a refresh, and adds what each row
-//! claims to a sketch of the reconciliation. Then it subtracts the derived rows of the table's shard. When nothing is
-//! left, the entry in `rereads` ends, with a commit that changes no row. When some keys are left, the lane reads and
-//! replaces their rows as a repair does, and compares anew.
+//! An online schema tool swaps a table for a copy of it, and a restored server has most rows of before. Little differs,
+//! so a lane that wrote and swept every row would change them all for nothing. Here the lane reads the table in the
+//! chunks of a refresh, and adds what each row claims to a sketch of the reconciliation. Then it subtracts the derived
+//! rows of the table's shard. When nothing is left, the wait of the table ends, with a commit that changes no row. When
+//! some keys are left, the lane reads and replaces their rows as a repair does, and compares anew.
 //!
-//! Why the end of the entry is right:
+//! A table waits because of its entry in `rereads`, or because every table does. The *base* of its comparison is the
+//! position of the entry. In a refresh of every table it is the lane's highest change when the comparison begins.
 //!
-//! - A chunk counts only when a refresh could write it: its low watermark is not below the entry's position, the lane
-//!   has noted every claim that changed since, and the lane has passed its high watermark.
-//! - A claim that the lane has noted above the entry's position is left out on both sides. Row events above that
-//!   position show everything, so what the feed wrote is what the source has.
+//! Why the end of the wait is right:
+//!
+//! - A chunk counts only when a refresh could write it: its low watermark is not below the base, the lane has noted
+//!   every claim that changed since, and the lane has passed its high watermark.
+//! - A claim that the lane has noted above the base is left out on both sides. Row events above the base show
+//!   everything, so what the feed wrote is what the source has.
 //! - Any other claim did not change while the lane was comparing, in the source or in the store: an update that leaves
 //!   a claim as it was is not noted. So the moments at which its chunk and its derived row were read do not matter. It
 //!   is equal on both sides, or it is listed.
 //! - Only the lane writes its tables. If another process of the lane came in between, the commit is refused.
-//! - Nothing is swept. So it does not matter that equal rows keep versions below the entry's position.
+//! - Nothing is swept. So it does not matter that equal rows keep versions below the base.
 //!
 //! A later record of the table, another epoch, a page that failed and too many notes end the comparison. It is in
 //! memory alone: a lane that is cut off compares again. The lane reads and sweeps the whole table, and stores each
@@ -25,7 +28,9 @@
 //! - More differs than a repair takes, or something differs again after the repair.
 //! - A few comparisons in a row had no result, those of earlier attempts in this process included.
 //! - A comparison takes long: a process that ends again and again would otherwise never finish one.
-//! - The store cannot show its rows, or the refresh has a wider scope.
+//! - The store cannot show its rows.
+//! - A person asked for a refresh, or the lane loads its first rows.
+//! - Every table waits, and comparisons found too much in more tables than not: each costs a second reading.
 //!
 //! A store without transactions is never compared, as rows of a flush that was cut off may still come.
 
@@ -60,6 +65,8 @@ const SKETCH_BYTES: usize = 2 << 20;
 const SEED_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Key words of an element: a user has one element, a code of a device two.
 const SHAPE: ElementShape = ElementShape { key_words: 4 };
+/// Comparisons that may end in a reading of the whole table, beyond those that spared one.
+const IN_VAIN_MAX: u32 = 2;
 /// Comparisons of a table in a row that begin without a result, before the table is read as a whole: foreign keys may
 /// change rows of it unseen many times a second, and a target may break off each attempt of the lane.
 const BEGUN_MAX: u32 = 3;
@@ -82,13 +89,44 @@ pub(super) struct TableComparisons<'a> {
     whole: BTreeSet<ShardId>,
     /// Tables of which a comparison found rows that differed, and had them written.
     repaired: BTreeSet<ShardId>,
+    /// Comparisons after which the whole table was read all the same.
+    in_vain: u32,
+    /// Comparisons that spared a reading of the whole table.
+    useful: u32,
+}
+
+/// The reason for which a table is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// It has an entry in `rereads`, at this position.
+    Entry(Lsn),
+    /// Its turn has come in a refresh of every table, as rows of any may have changed unseen.
+    Turn,
+}
+
+impl Cause {
+    /// Whether the refresh has tables compared for this reason.
+    fn is_compared(self, refresh: &Refresh) -> bool {
+        let is_of_every = refresh.scope == Scope::Source && refresh.every_waits;
+        is_of_every || matches!(self, Self::Entry(_)) && refresh.scope == Scope::Rereads
+    }
+
+    /// Whether the table still waits for this reason.
+    fn stands(self, shard: ShardId, refresh: &Refresh) -> bool {
+        self.is_compared(refresh)
+            && match self {
+                Self::Entry(at) => refresh.rereads.get(&shard) == Some(&at),
+                Self::Turn => refresh.wants(shard),
+            }
+    }
 }
 
 /// The comparison of one table.
 #[derive(Debug)]
 struct TableComparison {
     shard: ShardId,
-    /// Position of the table's entry in `rereads`.
+    cause: Cause,
+    /// Its base: a claim that the lane changed above it is not compared.
     at: Lsn,
     begun_at: Instant,
     next: Needed,
@@ -113,7 +151,17 @@ pub(super) enum Needed {
 impl<'a> TableComparisons<'a> {
     pub(super) fn new(id: &'a LaneId, shared: &'a Shared, is_possible: bool) -> Self {
         let (whole, repaired) = (BTreeSet::new(), BTreeSet::new());
-        Self { id, shared, is_possible, running: None, whole, repaired }
+        Self { id, shared, is_possible, running: None, whole, repaired, in_vain: 0, useful: 0 }
+    }
+
+    /// Whether comparisons spare about as many readings as they cost.
+    fn are_worthwhile(&self) -> bool {
+        self.in_vain <= self.useful.saturating_add(IN_VAIN_MAX)
+    }
+
+    /// Ends the present comparison without a result, as other work comes first.
+    pub(super) fn leave(&mut self) {
+        self.running = None;
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -162,12 +210,13 @@ impl<'a> TableComparisons<'a> {
 }
 
 impl TableComparison {
-    /// Begins the comparison for an entry; `number` counts the comparisons of the table without a result.
-    fn new(shard: ShardId, at: Lsn, number: u32) -> Self {
+    /// Begins a comparison; `number` counts the comparisons of the table without a result.
+    fn new(shard: ShardId, cause: Cause, at: Lsn, number: u32) -> Self {
         // The comparison after a repair has another seed too, so a collision does not come twice.
         let seed = shard.as_u64() ^ at.as_u64() ^ u64::from(number).wrapping_mul(SEED_STEP);
         Self {
             shard,
+            cause,
             at,
             begun_at: Instant::now(),
             next: Needed::Chunk(None, at),
@@ -230,17 +279,21 @@ impl<S: RowSource> Refresher<'_, S> {
         refresh: &Refresh,
         progress: &Progress,
     ) -> Option<Needed> {
-        let shard = match work {
+        let (shard, is_reread) = match work {
             Work::List => return None,
-            Work::Chunk { table, after: None, is_reread: Some(true), .. } => table.shard,
+            Work::Chunk { table, after: None, is_reread: Some(is_reread), .. } => (table.shard, *is_reread),
             _ => {
-                self.comparisons.running = None;
+                self.comparisons.leave();
                 return None;
             }
         };
-        let at = refresh.rereads.get(&shard).copied().unwrap_or_default();
-        let running =
-            self.comparisons.running.take().filter(|running| (running.shard, running.at) == (shard, at));
+        let entry = refresh.rereads.get(&shard).copied().unwrap_or_default();
+        let (cause, at) = match is_reread {
+            true => (Cause::Entry(entry), entry),
+            false => (Cause::Turn, progress.highest_change.max(entry)),
+        };
+        let is_same = |running: &TableComparison| (running.shard, running.cause) == (shard, cause);
+        let running = self.comparisons.running.take().filter(is_same);
         if let Some(running) = &running {
             if self.changes.is_full() {
                 self.read_whole(shard, "too many keys have changed");
@@ -249,7 +302,8 @@ impl<S: RowSource> Refresher<'_, S> {
             }
         }
         let is_whole = !self.comparisons.is_possible || self.comparisons.whole.contains(&shard);
-        if is_whole || refresh.scope != Scope::Rereads {
+        let is_in_vain = running.is_none() && cause == Cause::Turn && !self.comparisons.are_worthwhile();
+        if is_whole || is_in_vain || !cause.is_compared(refresh) {
             return None;
         }
         let is_noted =
@@ -265,7 +319,7 @@ impl<S: RowSource> Refresher<'_, S> {
                 // The first chunk begins the notes.
                 self.changes = ChangedClaims::default();
                 self.aside.begun(shard);
-                TableComparison::new(shard, at, number)
+                TableComparison::new(shard, cause, at, number)
             }
         };
         Some(self.comparisons.running.insert(running).next.clone())
@@ -277,8 +331,9 @@ impl<S: RowSource> Refresher<'_, S> {
             lane = %self.id, %shard, why,
             "a table is read as a whole, as it could not be compared with its derived rows"
         );
-        self.comparisons.running = None;
+        self.comparisons.leave();
         self.comparisons.whole.insert(shard);
+        self.comparisons.in_vain += 1;
     }
 
     /// Takes a chunk of the table that is compared, or writes rows that differed. The window must be empty.
@@ -293,15 +348,20 @@ impl<S: RowSource> Refresher<'_, S> {
         self.repeated = 0;
         self.meters.rows.increment(read.chunk.rows);
         if read.keys.is_some() {
-            // The entry stays: the next comparison shows whether anything still differs.
-            self.comparisons.running = None;
+            // The table still waits: the next comparison shows whether anything differs yet.
+            self.comparisons.leave();
             failpoints::reach("refresh-before-commit").await;
             self.commit(window, store, flush).await?;
             failpoints::reach("refresh-after-commit").await;
             return Ok(());
         }
         self.meters.compared.increment(read.chunk.rows);
+        if let Some(refresh) = &window.progress().refresh {
+            self.empty.note_chunk(refresh, &read);
+        }
         let Some(running) = &mut self.comparisons.running else { return Ok(()) };
+        self.unread.was_read(running.shard);
+        self.aside.was_read(running.shard);
         running.add(&flush, &self.changes);
         running.rows += read.chunk.rows;
         running.next = match read.chunk.next {
@@ -344,17 +404,16 @@ impl<S: RowSource> Refresher<'_, S> {
         Ok(())
     }
 
-    /// Ends the table's entry if nothing differs; otherwise the rows that differ are read next, or the whole table.
+    /// Ends the table's wait if nothing differs; otherwise the rows that differ are read next, or the whole table.
     async fn end_comparison(
         &mut self,
         window: &mut LaneWindow,
         store: &mut impl LaneStore,
     ) -> Result<(), Fault> {
         let Some(mut running) = self.comparisons.running.take() else { return Ok(()) };
-        let (shard, at, progress) = (running.shard, running.at, window.progress());
+        let (shard, cause, at, progress) = (running.shard, running.cause, running.at, window.progress());
         let Some(refresh) = &progress.refresh else { return Ok(()) };
-        let is_of_entry = refresh.scope == Scope::Rereads && refresh.rereads.get(&shard) == Some(&at);
-        if !is_of_entry || self.changes.epoch != progress.position.epoch() {
+        if !cause.stands(shard, refresh) || self.changes.epoch != progress.position.epoch() {
             return Ok(());
         }
         if self.changes.is_full() {
@@ -374,10 +433,16 @@ impl<S: RowSource> Refresher<'_, S> {
         );
         self.meters.differing.increment(keys.len() as u64);
         if keys.is_empty() {
+            self.comparisons.useful += 1;
             self.comparisons.was_read(shard);
             self.aside.ended();
             let mut flush = Flush::new(progress.clone());
-            flush.progress.refresh = Some(refresh.clone().without_reread(shard, at));
+            let rows = refresh.rows + running.rows;
+            let after = match cause {
+                Cause::Entry(_) => refresh.clone().without_reread(shard, at),
+                Cause::Turn => refresh.after_sweep(shard, at),
+            };
+            flush.progress.refresh = Some(Refresh { rows, ..after });
             failpoints::reach("refresh-before-commit").await;
             self.commit(window, store, flush).await?;
             failpoints::reach("refresh-after-commit").await;

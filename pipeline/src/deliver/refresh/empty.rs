@@ -123,6 +123,10 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             self.empty.forget();
             self.empty.epoch = epoch;
         }
+        // It has rows, or claims.
+        if self.comparisons.running_shard() == Some(table.shard) {
+            return None;
+        }
         if self.empty.found.contains(&table.shard) {
             return Some(Phase::Waiting(Step::Empty));
         }

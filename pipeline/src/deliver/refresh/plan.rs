@@ -78,10 +78,13 @@ fn choose<'t>(
             && refresh.rereads.contains_key(&table.shard)
             && !set_aside.contains(&table.shard)
     };
-    let in_turn = || tables.iter().find(|table| refresh.wants(table.shard));
+    let in_turn = tables.iter().find(|table| refresh.wants(table.shard));
+    if let Some(table) = in_turn.filter(|table| Some(table.shard) == compared && !waits(table)) {
+        return Some((table, false));
+    }
     let first = tables.iter().filter(waits).min_by_key(|table| Some(table.shard) != compared);
     let waiting = first.map(|table| (table, true));
-    waiting.or_else(|| in_turn().map(|table| (table, false)))
+    waiting.or_else(|| in_turn.map(|table| (table, false)))
 }
 
 /// Returns the number of tables that wait to be read again. It is at least 1 while every table does, also before
@@ -248,6 +251,13 @@ mod tests {
         assert_eq!(chosen(&none, Some(last)), Some((3, true)));
         assert_eq!(chosen(&BTreeSet::from([last]), Some(last)), Some((1, true)), "it cannot be read now");
         assert_eq!(chosen(&none, Some(tables[1].shard)), Some((1, true)), "it is not owed any more");
+        let every = Refresh::with_reread(Some(Refresh::with_every_table(None)), last, Lsn::MAX);
+        assert_eq!(begun(next(&every, Some(&tables), &none, None)), Some((3, true)));
+        assert_eq!(
+            begun(next(&every, Some(&tables), &none, Some(first))),
+            Some((1, false)),
+            "its turn has begun"
+        );
     }
 
     #[test]

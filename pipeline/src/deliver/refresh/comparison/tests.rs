@@ -14,7 +14,7 @@ fn shard() -> ShardId {
 }
 
 fn comparison() -> TableComparison {
-    TableComparison::new(shard(), lsn(5), 1)
+    TableComparison::new(shard(), Cause::Entry(lsn(5)), lsn(5), 1)
 }
 
 /// Claims of these users, with the same day.
@@ -102,8 +102,34 @@ fn comparisons_without_a_result_are_counted_beyond_an_attempt_until_their_table_
     comparisons.was_unreadable(shard());
     assert!(!comparisons.is_running());
     assert_eq!(shared.comparison_begun(&id, shard()), 1, "it was not compared");
-    let [one, next] = numbers.map(|number| TableComparison::new(shard(), lsn(5), number));
+    let [one, next] = numbers.map(|number| TableComparison::new(shard(), Cause::Turn, lsn(5), number));
     assert_ne!(format!("{:?}", one.elements), format!("{:?}", next.elements), "each has its own seed");
+}
+
+/// Each comparison in vain reads its table twice.
+#[test]
+fn tables_whose_turn_it_is_are_compared_while_that_spares_about_as_many_readings_as_it_costs() {
+    let (id, shared) = (lane_id(), Shared::new(1));
+    let compared = |useful, in_vain| {
+        let new = TableComparisons::new(&id, &shared, true);
+        TableComparisons { useful, in_vain, ..new }.are_worthwhile()
+    };
+    assert!(compared(0, IN_VAIN_MAX) && !compared(0, IN_VAIN_MAX + 1));
+    assert!(compared(5, 5 + IN_VAIN_MAX) && !compared(5, 6 + IN_VAIN_MAX));
+}
+
+#[test]
+fn a_table_is_compared_for_its_entry_or_when_every_table_waits_and_not_when_a_person_asks() {
+    let (entry, other) = (Cause::Entry(lsn(5)), Cause::Entry(lsn(6)));
+    let waits = |scope| Refresh::with_reread(Some(Refresh::new(scope)), shard(), lsn(5));
+    let standing =
+        |refresh: &Refresh| [entry, other, Cause::Turn].map(|cause| cause.stands(shard(), refresh));
+    assert_eq!(standing(&waits(Scope::Rereads)), [true, false, false]);
+    assert_eq!(standing(&waits(Scope::Source)), [false; 3]);
+    let every = Refresh::with_every_table(None);
+    assert_eq!(standing(&every), [false, false, true]);
+    assert_eq!(standing(&every.after_table(shard())), [false; 3], "its turn is over");
+    assert_eq!(standing(&Refresh::with_reread(Some(every), shard(), lsn(5))), [true, false, true]);
 }
 
 fn lane_id() -> LaneId {
