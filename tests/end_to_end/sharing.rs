@@ -1,5 +1,7 @@
 //! Daemons share readers and lanes, and take over those of a daemon that ends.
 
+use std::time::Duration;
+
 use anabranch_tests::{Daemon, Installation, Plan, until};
 
 use crate::STANDARD;
@@ -32,6 +34,25 @@ async fn a_daemon_that_starts_later_gets_its_part_and_the_other_takes_it_back_wh
     insert(&installation, "source-b", "user_07.user_000", 3).await;
     until_derived(&installation, 3).await;
     installation.expect_equal().await;
+}
+
+/// The register of processes still has the one that was killed, and tasks that were given back to it would stand still.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_that_is_started_again_gives_no_task_back_to_the_one_that_was_killed() {
+    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
+    let interval = Duration::from_millis(500);
+    installation.configuration.limits.retain(|line| !line.starts_with("rebalance_interval_ms"));
+    installation.configuration.limits.push(format!("rebalance_interval_ms = {}", interval.as_millis()));
+    installation.write_configuration();
+    let mut killed = installation.run();
+    killed.until_loaded(&["source-a", "source-b"]).await;
+    killed.kill();
+    let daemon = installation.run();
+    until_it_runs(&daemon, 2, 4).await;
+    // The killed process is forgotten after four intervals.
+    tokio::time::sleep(6 * interval).await;
+    let log = daemon.log_of_this_run();
+    assert!(!log.contains("gives the task back"), "{log}");
 }
 
 async fn until_it_runs(daemon: &Daemon, readers: usize, lanes: usize) {

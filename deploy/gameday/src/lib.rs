@@ -57,20 +57,20 @@ pub async fn run(order: &Order) -> Result<bool> {
     for (number, &scenario) in chosen.iter().enumerate() {
         eprintln!("drill {} of {}: {} ({})", number + 1, chosen.len(), scenario.name, scenario.fault);
         let row = Drill::new(&mut site, scenario, &timing, &pictures).run().await;
-        let row = match row {
-            Ok(row) => row,
+        let (row, is_cut_off) = match row {
+            Ok(row) => (row, false),
             Err(error) => {
                 eprintln!("{}", site.main().log_tail());
-                Row::failed(scenario, error.to_string())
+                (Row::failed(scenario, error.to_string()), true)
             }
         };
         eprintln!("{}", row.line());
         let is_good = row.problems.is_empty();
         report.add(row);
-        if !is_good {
-            if !order.keeps_going {
-                break;
-            }
+        if !is_good && !order.keeps_going {
+            break;
+        }
+        if is_cut_off {
             site.recover(scenario).await;
         }
     }

@@ -1,8 +1,10 @@
 //! Several daemons share readers and lanes: one that holds more than its part gives some back, so that a daemon that
 //! starts later gets its part within a minute.
 //!
-//! Each process raises its own number in a register of the log's bucket; one whose number stays the same is gone. No
-//! clock is compared with another process's. Leases decide which process works; the numbers show which has too much.
+//! Each process raises its own number in a register of the log's bucket. One whose number stays the same is gone, and
+//! one whose number has not moved yet takes no part: it may have ended before this process began, and tasks that were
+//! given back to it would stand still. No clock is compared with another process's. Leases decide which process works;
+//! the numbers show which has too much.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,21 +82,34 @@ impl Members {
 
 /// Last number of each process and the time of its change, by the clock of this process.
 #[derive(Debug, Default)]
-struct MemberSightings(BTreeMap<String, (u64, Instant)>);
+struct MemberSightings(BTreeMap<String, Sighting>);
+
+#[derive(Debug)]
+struct Sighting {
+    beats: u64,
+    at: Instant,
+    has_moved: bool,
+}
 
 impl MemberSightings {
     fn record(&mut self, members: &Members, now: Instant) {
         self.0.retain(|id, _| members.members.contains_key(id));
         for (id, member) in &members.members {
-            let (beats, at) = self.0.entry(id.clone()).or_insert((member.beats, now));
-            if *beats != member.beats {
-                (*beats, *at) = (member.beats, now);
+            let first = Sighting { beats: member.beats, at: now, has_moved: false };
+            let seen = self.0.entry(id.clone()).or_insert(first);
+            if seen.beats != member.beats {
+                *seen = Sighting { beats: member.beats, at: now, has_moved: true };
             }
         }
     }
 
     fn is_gone(&self, id: &str, now: Instant, after: Duration) -> bool {
-        self.0.get(id).is_some_and(|(_, at)| now.duration_since(*at) > after)
+        self.0.get(id).is_some_and(|seen| now.duration_since(seen.at) > after)
+    }
+
+    /// Returns whether the process has counted while this one looked.
+    fn has_moved(&self, id: &str) -> bool {
+        self.0.get(id).is_some_and(|seen| seen.has_moved)
     }
 }
 
@@ -165,7 +180,7 @@ async fn share(
 }
 
 impl Sharer {
-    /// Counts this process and forgets processes that are gone; returns the ones that are left.
+    /// Counts this process and forgets processes that are gone; returns the ones that take part.
     async fn count(&mut self, registers: &impl Registers, now: Instant) -> Result<Members, Fault> {
         let gone_after = self.interval * INTERVALS_UNTIL_GONE;
         let (id, kinds, seen) = (&self.id, &self.kinds, Mutex::new(&mut self.seen));
@@ -181,6 +196,8 @@ impl Sharer {
             members.members.entry(id.clone()).or_insert_with(new).beats += 1;
             let text = serde_json::to_string(&members).expect("numbers and texts are always JSON");
             registers.compare_and_set(KEY, &known, text).await?;
+            let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+            members.members.retain(|other, _| other == id || seen.has_moved(other));
             Ok(members)
         })
         .await
@@ -264,6 +281,7 @@ mod tests {
         all.members.get_mut("a").unwrap().beats += 1;
         let later = now + gone_after + Duration::from_millis(1);
         seen.record(&all, later);
+        assert!(seen.has_moved("a") && !seen.has_moved("b"), "it may have ended before this process began");
         assert!(seen.is_gone("b", later, gone_after));
         assert!(!seen.is_gone("a", later, gone_after));
         assert_eq!(Members::of("no register").of_kind("lane/"), 0);

@@ -20,6 +20,9 @@ use crate::wiring::Wiring;
 
 /// Pause between two samples: shorter than the lag that they must notice, and a hundredth of a core at most.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause before the first answer, at most: a dispatcher and its granters do not stand still for a minute because a lag
+/// of a minute counts. A longer lag is seen once it has lasted.
+const FIRST_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Time for an answer; a server that takes longer says nothing about the lanes.
 const ANSWER_WAIT: Duration = Duration::from_secs(1);
 
@@ -55,12 +58,17 @@ impl LaneLag {
     }
 }
 
+/// Returns the pause between the first two samples: by then a lag that counts has lasted, unless it is a long one.
+fn first_pause(lag_max: Duration) -> Duration {
+    lag_max.clamp(SAMPLE_INTERVAL, FIRST_PAUSE_MAX)
+}
+
 impl Sampler {
     async fn sample_while_asked(&self) {
         let (mut heads, mut sampling) = (BTreeMap::new(), self.verdict.sampling());
         // One sample knows no time at which a change was written.
         self.is_late(&mut heads).await;
-        sleep(SAMPLE_INTERVAL.max(self.lag_max)).await;
+        sleep(first_pause(self.lag_max)).await;
         while sampling.show(self.is_late(&mut heads).await) {
             sleep(SAMPLE_INTERVAL).await;
         }
@@ -101,5 +109,16 @@ impl Sampler {
             longest = longest.max(heads.lag(position, now));
         }
         Ok(longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lag_of_a_minute_holds_up_no_day_at_its_beginning() {
+        let pauses = [1, 20, 300, 60_000].map(|lag_max| first_pause(Duration::from_millis(lag_max)).as_millis());
+        assert_eq!(pauses, [20, 20, 300, 1_000]);
     }
 }
