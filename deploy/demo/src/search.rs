@@ -28,6 +28,8 @@ pub struct SearchServer {
     /// Name of the server in the stack, and of the target in the daemon's configuration.
     pub name: String,
     admin_url: String,
+    /// Token that every request has, for a server that wants one.
+    token: Option<String>,
     client: Client,
 }
 
@@ -45,7 +47,13 @@ impl SearchServer {
 
     fn at(name: &str, admin_url: String, roots: RootCertStore) -> Result<Self> {
         let client = client(roots).map_err(|reason| failed(name, "connect", reason))?;
-        Ok(Self { name: name.to_owned(), admin_url, client })
+        Ok(Self { name: name.to_owned(), admin_url, token: None, client })
+    }
+
+    /// Returns the same server, which is asked with a token.
+    #[must_use]
+    pub fn with_token(self, token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..self }
     }
 
     /// Sends a request and returns its answer; an error status is an error. `Null` sends no body.
@@ -65,7 +73,12 @@ impl SearchServer {
         let mut pauses = ExponentialBackoffBuilder::new().with_max_elapsed_time(Some(BUSY_BUDGET)).build();
         loop {
             let request = self.client.request(method.clone(), format!("{}/{path}", self.admin_url));
-            let answer = request.header("Content-Type", "application/json").body(body.clone()).send().await;
+            let request = request.header("Content-Type", "application/json").body(body.clone());
+            let request = match &self.token {
+                Some(token) => request.bearer_auth(token),
+                None => request,
+            };
+            let answer = request.send().await;
             // The address is removed, because it holds the password.
             let failed = |error: reqwest::Error| self.failed(action, error.without_url().to_string());
             let answer = answer.map_err(failed)?;

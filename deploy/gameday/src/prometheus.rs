@@ -113,6 +113,18 @@ impl Prometheus {
         Ok(alerts.iter().filter(|alert| alert["state"] == "firing").map(alert_of).collect())
     }
 
+    /// Returns whether an expression has a result now.
+    pub async fn has(&self, expression: &str) -> Result<bool> {
+        let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let path = format!("api/v1/query?query={encoded}");
+        let answer = self.server.ask("ask for series", Method::GET, &path, Value::Null).await?;
+        let Some(series) = answer["data"]["result"].as_array() else {
+            let reason = "it has no list of series".to_owned();
+            return Err(GamedayError::AnswerUnfit { server: "Prometheus", reason });
+        };
+        Ok(!series.is_empty())
+    }
+
     /// Scrapes the daemon on this port of 127.0.0.1 beside the first one; `None` scrapes only the first.
     pub fn scrape_also(&self, port: Option<u16>) -> Result<()> {
         let groups: Vec<Value> =

@@ -1,14 +1,14 @@
 //! Counters of payment documents on the target's server, for the drill that needs them.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use anabranch_demo::daemon as product;
+use anabranch_demo::{SearchServer, daemon as product};
+use jiff::Timestamp;
+use reqwest::Method;
 use serde_json::json;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::time::Instant;
 
-use super::{Site, blocking, write_private};
+use super::{POLL_INTERVAL, Site, blocking, write_private};
 use crate::error::{GamedayError, Result};
 
 /// The documented accounts of the counters' server.
@@ -21,8 +21,10 @@ const PARTITION: u8 = 7;
 const FIRST_ORDER: u32 = 1_000;
 /// The code of an order that a counter refuses because it lacks numbers that were given out.
 const REFUSED: &str = "flux-sequence-lagging";
-/// Limit of an answer to an order.
-const ORDER_MAX: Duration = Duration::from_secs(30);
+/// The path at which applications order identifiers.
+const ORDERS: &str = "v1/flux/identifiers";
+/// Limit until a daemon that answers is scraped: four times the longest time between two scrapes.
+const SCRAPED_MAX: Duration = Duration::from_secs(60);
 
 impl Site {
     /// Makes the counters, starts the daemon with them, and orders the first identifiers. Returns when Prometheus has
@@ -48,8 +50,7 @@ impl Site {
         blocking(|| product::Daemon::set_up(&self.binary, &self.file))?;
         self.start_with(&text).await?;
         self.expect_order(FIRST_ORDER, false).await?;
-        tokio::time::sleep(self.scrape * 2).await;
-        Ok(())
+        self.until_scraped().await
     }
 
     /// Orders an identifier, and expects that the counter refuses it or gives one out.
@@ -58,43 +59,35 @@ impl Site {
     }
 
     async fn expect_order(&self, count: u32, is_refused: bool) -> Result<()> {
-        let answer = self.order(count).await?;
-        let is_expected = match is_refused {
-            true => answer.contains(REFUSED),
-            false => answer.split(' ').nth(1) == Some("200"),
-        };
-        match is_expected {
-            true => Ok(()),
-            false => Err(unfit(answer)),
-        }
-    }
-
-    /// Orders identifiers from the daemon as an application does; returns its answer with status and headers.
-    async fn order(&self, count: u32) -> Result<String> {
-        let body = json!({ "kind": "recharge", "partition": PARTITION, "business": 1, "count": count });
-        let body = body.to_string();
-        let request = format!(
-            "POST /v1/flux/identifiers HTTP/1.0\r\nHost: anabranch\r\nConnection: close\r\n\
-             Authorization: Bearer {TOKEN}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let exchange = async {
-            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.main.port())).await?;
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await?;
-            Ok::<_, std::io::Error>(answer)
-        };
-        match tokio::time::timeout(ORDER_MAX, exchange).await {
-            Ok(answer) => answer.map_err(|error| unfit(error.to_string())),
-            Err(_) => Err(GamedayError::Late {
-                what: "the daemon answers an order of identifiers".to_owned(),
-                seconds: ORDER_MAX.as_secs(),
+        let order = json!({ "kind": "recharge", "partition": PARTITION, "business": 1, "count": count });
+        // The client of the search server speaks JSON over HTTP to any server.
+        let daemon =
+            SearchServer::without_tls("the daemon", format!("http://127.0.0.1:{}", self.main.port()))?;
+        match daemon.with_token(TOKEN).ask("order identifiers", Method::POST, ORDERS, order).await {
+            Ok(_) if is_refused => Err(GamedayError::AnswerUnfit {
+                server: "the daemon",
+                reason: "it gave identifiers out whose counter lacks numbers".to_owned(),
             }),
+            Err(error) if is_refused && error.to_string().contains(REFUSED) => Ok(()),
+            answer => Ok(answer.map(drop)?),
         }
     }
-}
 
-fn unfit(reason: String) -> GamedayError {
-    GamedayError::AnswerUnfit { server: "the daemon", reason }
+    /// Waits until Prometheus has the counter of refusals as the daemon has it now: an alert on an increase needs the
+    /// value before it.
+    async fn until_scraped(&self) -> Result<()> {
+        let (asked, deadline) = (Timestamp::now().as_millisecond(), Instant::now() + SCRAPED_MAX);
+        let counter = format!("anabranch_flux_refusals_total{{job=\"anabranch\", code=\"{REFUSED}\"}}");
+        let scraped_since = format!("timestamp({counter}) * 1000 > {asked}");
+        while !self.prometheus.has(&scraped_since).await? {
+            if Instant::now() >= deadline {
+                return Err(GamedayError::Late {
+                    what: "Prometheus has scraped the counter of refused orders".to_owned(),
+                    seconds: SCRAPED_MAX.as_secs(),
+                });
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
+    }
 }
