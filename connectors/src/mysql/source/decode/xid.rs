@@ -1,13 +1,14 @@
-//! The name of an XA branch, in the event that prepares it and in the statements that decide it.
+//! The name of an XA branch. The event that prepares the branch carries it, and so do the statements `XA COMMIT` and
+//! `XA ROLLBACK`. The XID event of the binlog is something else: it commits a transaction without XA.
 
 use std::fmt;
 
 use super::wire::{Malformed, Reader};
 
-/// Bytes of the global part and of the branch part, at most.
+/// Limit of each part of a name: `gtrid` has at most 64 bytes, and so has `bqual`.
 const PART_BYTES_MAX: usize = 64;
 
-/// The name of an XA branch.
+/// The name of an XA branch: `formatID`, `gtrid` (global) and `bqual` (branch).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Xid {
     format: u32,
@@ -16,7 +17,7 @@ pub struct Xid {
 }
 
 impl Xid {
-    /// Parses the form that both servers write into a statement: `X'61',X'',1`.
+    /// Parses the form that MySQL and MariaDB write into a logged statement: `X'61',X'',1`.
     pub fn from_sql(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?.trim();
         let mut parts = text.split(',').map(str::trim);
@@ -29,7 +30,7 @@ impl Xid {
         Some(Self { format, global: unhex(global)?, branch: unhex(branch)? })
     }
 
-    /// Reads the event that prepares a branch; the flag says that it commits it in one phase instead.
+    /// Reads the event that prepares a branch. The flag is true if the event commits the branch in one phase instead.
     pub fn from_prepare(body: &[u8]) -> Result<(Self, bool), Malformed> {
         let mut reader = Reader::new(body);
         let is_one_phase = reader.u8()? != 0;
