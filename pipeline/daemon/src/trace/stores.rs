@@ -22,11 +22,15 @@ use crate::wiring::DerivedStore;
 /// Rows that are sought at once: the memory of a trace does not depend on the number of tables.
 const QUERY_ROWS: usize = 1_000;
 
-/// The kind of difference between a derived row and the source, from harmless to grave.
+/// The kind of difference between a derived row and the source. A store with several kinds gets the verdict of the last
+/// one in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DifferenceKind {
+    /// A stored row that no source row claims.
     LeftOver,
+    /// A stored row with other values than the source row claims.
     Stale,
+    /// A claimed row that the store lacks.
     Missing,
 }
 
@@ -40,7 +44,7 @@ impl DifferenceKind {
     }
 }
 
-/// A derived row that differs from the source.
+/// One derived row that is left over, stale or missing.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Difference {
     pub(super) kind: DifferenceKind,
@@ -52,14 +56,15 @@ pub(super) struct Difference {
     pub(super) source_table: String,
 }
 
-/// The rows and documents of one target that belong to the keys, or the reason why it could not be read.
+/// The derived rows of the traced keys in one target, or the reason why the target could not be read.
 pub(super) struct StoreObservation<'w> {
-    /// Index of the traced projection.
-    place: usize,
+    /// Index into the traced projections.
+    projection_index: usize,
     traced: &'w TracedProjection<'w>,
     pub(super) target: &'w str,
-    /// The index of the target in the projection's list.
-    number: u32,
+    /// Index into the targets of the projection.
+    target_index: u32,
+    /// The target is a search server: its derived rows are documents.
     is_documents: bool,
     pub(super) found: Result<FoundRows, String>,
 }
@@ -79,14 +84,14 @@ pub(super) async fn read<'w>(
     until: Instant,
 ) -> Vec<StoreObservation<'w>> {
     let mut reads = Vec::new();
-    for (place, of_projection) in traced.projections.iter().enumerate() {
+    for (projection_index, of_projection) in traced.projections.iter().enumerate() {
         // The configuration has the projection and its targets, so this cannot fail.
         let stores = traced.wiring.derived(of_projection.name).unwrap_or_default();
-        for (number, (store, target)) in (0u32..).zip(stores.into_iter().zip(of_projection.targets)) {
+        for (target_index, (store, target)) in (0u32..).zip(stores.into_iter().zip(of_projection.targets)) {
             reads.push(of_target(
                 store,
-                (of_projection, place),
-                (target.as_str(), number),
+                (of_projection, projection_index),
+                (target.as_str(), target_index),
                 keys,
                 tables,
                 until,
@@ -98,32 +103,32 @@ pub(super) async fn read<'w>(
 
 async fn of_target<'w>(
     store: DerivedStore,
-    (traced, place): (&'w TracedProjection<'w>, usize),
-    (target, number): (&'w str, u32),
+    (traced, projection_index): (&'w TracedProjection<'w>, usize),
+    (target, target_index): (&'w str, u32),
     keys: &BTreeSet<Cell>,
     tables: &BTreeMap<ShardId, SourceTable>,
     until: Instant,
 ) -> StoreObservation<'w> {
-    let sought = sought(traced, number, keys, tables);
-    let found = match timeout_at(until, read_rows(&store, sought)).await {
+    let queries = row_queries(traced, target_index, keys, tables);
+    let found = match timeout_at(until, read_rows(&store, queries)).await {
         Ok(read) => read.map_err(|fault| fault.to_string()),
         Err(_) => Err("it was not read in time".to_owned()),
     };
     let is_documents = matches!(store, DerivedStore::Search(_));
-    StoreObservation { place, traced, target, number, is_documents, found }
+    StoreObservation { projection_index, traced, target, target_index, is_documents, found }
 }
 
-/// Yields every place on a target where a derived row of the keys could be.
-fn sought<'k>(
+/// Yields one query for each derived table of a target, key and shard: a derived row could be there.
+fn row_queries<'k>(
     traced: &'k TracedProjection<'_>,
-    number: u32,
+    target_index: u32,
     keys: &'k BTreeSet<Cell>,
     tables: &'k BTreeMap<ShardId, SourceTable>,
 ) -> impl Iterator<Item = DerivedRowQuery> + Send {
     let projection = traced.projection.clone();
-    let of_target: Vec<u32> = projection.target_tables(number).map(|(table, _)| table).collect();
-    let mut places = Vec::new();
-    for table in of_target {
+    let derived: Vec<u32> = projection.target_tables(target_index).map(|(table, _)| table).collect();
+    let mut pairs = Vec::new();
+    for table in derived {
         for key in keys {
             // Some projections have the rows of a key in one table only.
             let only = match key {
@@ -131,22 +136,22 @@ fn sought<'k>(
                 _ => None,
             };
             if only.is_none_or(|only| only == table) {
-                places.push((table, key));
+                pairs.push((table, key));
             }
         }
     }
-    places.into_iter().flat_map(move |(table, key)| {
+    pairs.into_iter().flat_map(move |(table, key)| {
         tables.keys().map(move |shard| DerivedRowQuery { table, shard: *shard, key: key.clone() })
     })
 }
 
 async fn read_rows(
     store: &DerivedStore,
-    mut sought: impl Iterator<Item = DerivedRowQuery> + Send,
+    mut queries: impl Iterator<Item = DerivedRowQuery> + Send,
 ) -> Result<FoundRows, Fault> {
     let mut found = FoundRows::default();
     loop {
-        let some: Vec<DerivedRowQuery> = sought.by_ref().take(QUERY_ROWS).collect();
+        let some: Vec<DerivedRowQuery> = queries.by_ref().take(QUERY_ROWS).collect();
         if some.is_empty() {
             return Ok(found);
         }
@@ -170,9 +175,9 @@ impl StoreObservation<'_> {
 
     /// Returns the rows that the source claims here.
     pub(super) fn expected(&self, sources: &SourceObservation) -> Rows {
-        let mut rows = sources.claimed(self.place);
+        let mut rows = sources.claimed(self.projection_index);
         rows.retain(|address, _| {
-            self.traced.projection.tables()[address.table as usize].target == self.number
+            self.traced.projection.tables()[address.table as usize].target == self.target_index
         });
         rows
     }
