@@ -62,7 +62,8 @@ impl Modules {
         modules
     }
 
-    /// Adds a module of a file with everything below it; `inline` are the names of the modules around it in the file.
+    /// Adds a module with everything below it. `inline` names the modules of the same file that enclose it, from the
+    /// outermost on.
     fn add(
         &mut self,
         sources: &[Source],
@@ -99,11 +100,13 @@ impl Modules {
         id
     }
 
-    /// The target of a path in `module`; `None` when it is unknown or outside the crate.
+    /// Returns what a path means in `module`; `None` when no module of the crate defines its target.
     pub fn resolve(&self, module: ModuleId, path: &[String]) -> Option<Found> {
         self.resolve_within(module, path, &mut HashSet::new())
     }
 
+    /// Resolves a path. `asked` holds each name that was sought before: modules may import each other by `*`, and the
+    /// search must end.
     fn resolve_within(
         &self,
         module: ModuleId,
@@ -139,7 +142,7 @@ impl Modules {
         if known.items.contains(name) {
             return Some(Found::Item(module));
         }
-        if let Some((_, path)) = known.imports.iter().find(|(known, _)| known == name) {
+        if let Some((_, path)) = known.imports.iter().find(|(imported, _)| imported == name) {
             return self.resolve_within(module, path, asked);
         }
         known.globs.iter().find_map(|glob| match self.resolve_within(module, glob, asked)? {
@@ -152,7 +155,7 @@ impl Modules {
         self.0[module].parent.map_or(module, |parent| self.root(parent))
     }
 
-    /// Whether `above` is a module around `module`.
+    /// Returns whether `above` encloses `module`, directly or not.
     pub fn is_within(&self, module: ModuleId, above: ModuleId) -> bool {
         self.0[module].parent.is_some_and(|parent| parent == above || self.is_within(parent, above))
     }
