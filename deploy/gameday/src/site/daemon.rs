@@ -23,13 +23,14 @@ const LOG_LINES_SHOWN: usize = 30;
 pub struct Daemon {
     companion: Companion,
     port: u16,
+    /// Client of the daemon's own HTTP port. The client of the search server speaks JSON over HTTP to any server.
     http: SearchServer,
     log_file: PathBuf,
 }
 
 impl Daemon {
-    /// Starts `anabranch --config FILE run` and returns at once. The port is the one in the file; without `roles` the
-    /// daemon has all of them.
+    /// Starts `anabranch --config FILE run` and returns at once. `port` is the port that the file configures. A daemon
+    /// that gets no `roles` takes every role.
     pub fn start(
         stack: &Stack,
         binary: &Path,
@@ -40,7 +41,6 @@ impl Daemon {
         let mut arguments = vec!["--config".to_owned(), file.display().to_string(), "run".to_owned()];
         arguments.extend(roles.iter().flat_map(|&role| ["--role".to_owned(), role.to_owned()]));
         let companion = blocking(|| stack.companion_with(binary, &arguments, environment, &log_file))?;
-        // The client of the search server speaks JSON over HTTP to any server.
         let http = SearchServer::without_tls("the daemon", format!("http://127.0.0.1:{port}"))?;
         Ok(Self { companion, port, http, log_file })
     }
@@ -49,18 +49,19 @@ impl Daemon {
         self.port
     }
 
-    /// Returns the address of the page.
+    /// Returns the address of the daemon's live page.
     pub fn page(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Asks for a document; `None` when the daemon does not answer, or answers with an error.
+    /// Sends a GET request and returns the JSON of the answer; `None` when the daemon does not answer in time, or
+    /// answers with an error.
     pub async fn ask(&self, path: &str) -> Option<Value> {
         let answer = self.http.ask("ask", Method::GET, path, Value::Null);
         tokio::time::timeout(ANSWER_MAX, answer).await.ok()?.ok()
     }
 
-    /// Returns the last lines of its log.
+    /// Returns the last lines of the daemon's log.
     pub fn log_tail(&self) -> String {
         let log = fs::read(&self.log_file).unwrap_or_default();
         let log = String::from_utf8_lossy(&log);
@@ -83,7 +84,7 @@ impl Daemon {
         self.companion.resume();
     }
 
-    /// Sends SIGTERM and waits for an orderly end.
+    /// Thaws a frozen process, sends SIGTERM and waits for an orderly end.
     pub fn stop(&mut self) -> Result<()> {
         if self.companion.is_running() {
             self.companion.resume();
@@ -92,7 +93,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Ends it in order, and reports an error on stderr.
+    /// Stops the daemon in order, and prints an error to stderr instead of returning it.
     pub fn end(mut self) {
         if let Err(error) = self.stop() {
             eprintln!("the daemon: {error}");
