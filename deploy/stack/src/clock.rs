@@ -1,8 +1,8 @@
-//! A wall clock that can be stepped, for programs that are started with it.
+//! A wall clock that a test or a drill can set, for the programs that it starts with the variables of this clock.
 //!
-//! `libfaketime` is preloaded; it reads a file whenever the program asks for the time of day. The monotonic clock stays
-//! as it is, as when an operator sets the clock of a machine. NATS asks the kernel and not the C library, so its clock
-//! cannot be stepped.
+//! The variables have the loader put `libfaketime` before the C library. `libfaketime` reads a file whenever the
+//! program asks for the time of day. The monotonic clock stays as it is, as when an operator sets the clock of a
+//! machine. NATS asks the kernel and not the C library, so this clock does not reach it.
 
 use std::path::{Path, PathBuf};
 
@@ -21,9 +21,9 @@ impl Clock {
         Self { file }
     }
 
-    /// Steps the clock to this many seconds off the machine's; it runs on from there.
+    /// Sets the clock to the machine's time plus `seconds`, which may be negative. The clock runs on from there.
     pub fn step_to(&self, seconds: i64) -> Result<()> {
-        // The library may read the file at any moment, so the new one appears whole.
+        // The library may read the file at any moment, so a rename replaces the file as a whole.
         let draft = self.file.with_extension("draft");
         write_private(&draft, &format!("{seconds:+}\n"))?;
         std::fs::rename(&draft, &self.file).file("replace", &self.file)
@@ -53,7 +53,7 @@ fn remove_leftovers() {
         let name = entry.file_name().to_string_lossy().into_owned();
         let pid = ["faketime_shm_", "sem.faketime_sem_"].iter().find_map(|prefix| name.strip_prefix(prefix));
         if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-            let _somebody_else_did = std::fs::remove_file(entry.path());
+            let _removed_already = std::fs::remove_file(entry.path());
         }
     }
 }
