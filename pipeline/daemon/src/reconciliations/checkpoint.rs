@@ -20,13 +20,15 @@ const ASKERS_MAX: usize = 10;
 pub(super) struct State {
     pub(super) id: String,
     pub(super) begun_at_ms: u64,
+    /// The stores and options that were asked for.
     pub(super) order: ReconcileOrder,
     /// Who asked for it, in the order of asking: `user@host` of each person, and the schedule.
     #[serde(default)]
     pub(super) asked_by: Vec<String>,
-    /// Layout that was compared: a reconciliation continues only under the same one.
+    /// Checksum of the version and of the configuration that decides where rows belong. A reconciliation continues only
+    /// under the same one.
     pub(super) layout: String,
-    /// Windows of the schedule in which it was worked on; the last one began at `window_began_at_ms`.
+    /// Number of the schedule's windows in which a process worked on it; the last one began at `window_began_at_ms`.
     #[serde(default)]
     pub(super) windows: u32,
     #[serde(default)]
@@ -39,7 +41,7 @@ pub(super) struct State {
     pub(super) caches: BTreeMap<String, AuditCursor>,
 }
 
-/// The state of the reconciliation, here and in its register.
+/// Keeps the state of the reconciliation in memory, and saves it in its register.
 pub(super) struct CheckpointWriter<'a, M> {
     pub(super) log: &'a M,
     pub(super) key: &'static str,
@@ -70,7 +72,8 @@ impl<M: Registers> Checkpoint for CheckpointWriter<'_, M> {
     }
 }
 
-/// Returns the state of a reconciliation that was cut off, if it is whole and the one that is asked for now.
+/// Returns the state of a reconciliation that was cut off. `None` when there is none, when its text is damaged, or when
+/// it has another order or layout.
 pub(super) fn resumed(register: &Register, order: &ReconcileOrder, layout: &str) -> Option<State> {
     let state = match read(register) {
         Some(Ok(state)) => state,
@@ -86,7 +89,7 @@ pub(super) fn resumed(register: &Register, order: &ReconcileOrder, layout: &str)
         let why = if state.layout != layout {
             "the configuration or version has changed"
         } else {
-            "it was for other stores"
+            "it was asked for with other stores or options"
         };
         tracing::warn!(
             reconciliation = state.id,
@@ -98,12 +101,14 @@ pub(super) fn resumed(register: &Register, order: &ReconcileOrder, layout: &str)
     Some(state)
 }
 
-/// Returns the state after a checksum, so that no reconciliation continues from a truncated or changed one.
+/// Returns the text for the register: a checksum, then the state. So no reconciliation continues from a truncated or
+/// changed state.
 pub(super) fn written(state: &State) -> String {
     let text = serde_json::to_string(state).expect("a state holds text and numbers only");
     format!("{:08x} {text}", crc32fast::hash(text.as_bytes()))
 }
 
+/// Returns the state in the register; `None` when the register is empty, and an error when its text is damaged.
 pub(super) fn read(register: &Register) -> Option<Result<State, ()>> {
     if register.value.is_empty() {
         return None;
@@ -113,6 +118,7 @@ pub(super) fn read(register: &Register) -> Option<Result<State, ()>> {
     Some(whole.and_then(|(_, text)| serde_json::from_str(text).ok()).ok_or(()))
 }
 
+/// Returns the state of a reconciliation that begins now.
 pub(super) fn begun(order: &ReconcileOrder, layout: String) -> State {
     let now = wall_clock::now_ms();
     let random: u16 = rand::random();
@@ -139,7 +145,7 @@ pub struct RunningReconciliation {
     /// Command that begins or continues it.
     pub command: String,
     pub begun_at_ms: u64,
-    /// Windows of the schedule in which it was worked on.
+    /// Number of the schedule's windows in which a process worked on it.
     pub windows: u32,
     pub done: Vec<StoreReport>,
     pub current: Option<StoreReport>,
@@ -147,15 +153,16 @@ pub struct RunningReconciliation {
     pub share: f64,
 }
 
-/// Returns the reconciliations that are not over: of the schedule, and of a request in another way.
+/// Returns the reconciliations that are not over: first the one with the options of the schedule, then the one with
+/// other options.
 pub async fn underway(
     wiring: &Wiring,
 ) -> Result<(Option<RunningReconciliation>, Option<RunningReconciliation>), Fault> {
     let log = wiring.log().await?;
-    Ok((far(&log.read(SCHEDULED).await?), far(&log.read(BY_HAND).await?)))
+    Ok((running(&log.read(SCHEDULED).await?), running(&log.read(BY_HAND).await?)))
 }
 
-fn far(register: &Register) -> Option<RunningReconciliation> {
+fn running(register: &Register) -> Option<RunningReconciliation> {
     let Some(Ok(state)) = read(register) else { return None };
     let share = state.current.as_ref().map_or(0.0, StoreState::share);
     let command = state.order.to_string();
