@@ -1,4 +1,4 @@
-//! Tests of the bytes: the golden bytes of each version, what no version has, and any bytes.
+//! Tests of the bytes: the golden bytes of each version, newer and malformed payloads, and random bytes.
 
 use std::borrow::Cow;
 
@@ -65,7 +65,7 @@ fn sample_2() -> Bytes {
     encoder.finish()
 }
 
-/// Bytes of version 2 with a table that was retired, never edited.
+/// Bytes of version 2 with a retired table; these bytes are never edited.
 const GOLDEN_2_RETIRE: &[u8] = include_bytes!("../golden/v2_retire.bin");
 
 fn sample_2_retire() -> Bytes {
@@ -114,13 +114,13 @@ fn as_version(payload: &[u8], version: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_newer_version_is_named() {
+fn a_newer_version_is_refused_and_the_error_says_its_number() {
     let newer = as_version(GOLDEN, 3);
     assert_eq!(read(&newer), Err(CodecError::UnknownVersion { found: 3, newest: 2 }));
 }
 
 #[test]
-fn a_reread_is_written_as_version_2_and_no_part_of_version_1() {
+fn a_reread_is_written_as_version_2_and_refused_under_version_1() {
     let payload = sample_2();
     assert_eq!(&payload[..], GOLDEN_2, "the encoding changed: make a new version instead");
     let changes = read(GOLDEN_2).unwrap();
@@ -131,7 +131,7 @@ fn a_reread_is_written_as_version_2_and_no_part_of_version_1() {
 }
 
 #[test]
-fn a_retired_table_is_written_as_version_2_and_no_part_of_version_1() {
+fn a_retired_table_is_written_as_version_2_and_refused_under_version_1() {
     let payload = sample_2_retire();
     assert_eq!(&payload[..], GOLDEN_2_RETIRE, "the encoding changed: make a new version instead");
     let changes = read(GOLDEN_2_RETIRE).unwrap();
