@@ -1,5 +1,6 @@
-//! `manual`: a manual page of each command, from the same definitions as the commands themselves, and one of the
-//! configuration file, from the example that explains every key.
+//! `manual` writes pages for `man`: one for each command, and one for the configuration file. It makes the pages of
+//! commands from the definitions that parse the arguments. The page of the file shows the example, which explains every
+//! key.
 
 use std::fs;
 use std::io;
@@ -48,7 +49,7 @@ fn write(folder: &Path) -> io::Result<()> {
 /// Returns the page of the configuration file: the example, line by line.
 fn file_page() -> String {
     let mut page = Roff::new();
-    // An empty argument is a pair of quotes: the page has no date.
+    // The third argument is the date. The page has none, and roff writes an empty argument as a pair of quotes.
     page.control("TH", ["anabranch.toml", "5", "\"\"", concat!("anabranch ", env!("CARGO_PKG_VERSION"))]);
     page.control("SH", ["NAME"]);
     page.text([roman("anabranch.toml - configuration file of anabranch")]);
@@ -91,8 +92,10 @@ mod tests {
         assert!(written.contains("anabranch-dead-letters-retry.1"), "{written:?}");
     }
 
+    /// Roff takes a line that begins with a full stop or an apostrophe for a request. The one left here is `.fi`, which
+    /// ends the example.
     #[test]
-    fn no_line_of_the_example_is_taken_for_a_request() {
+    fn no_line_of_the_example_is_taken_for_a_request_of_roff() {
         let page = file_page();
         let (_, example) = page.split_once(".nf\n").unwrap();
         let requests = example.lines().filter(|line| line.starts_with(['.', '\''])).count();
