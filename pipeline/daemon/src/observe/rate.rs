@@ -8,15 +8,16 @@ const WINDOW: Duration = Duration::from_secs(5);
 /// Samples of a counter, at most: more than the window ever holds at one a second.
 const SAMPLES_MAX: usize = 16;
 
-/// The samples of one counter.
+/// The samples of one counter, such as the offset of a source's end in its binlog file.
 #[derive(Debug, Clone, Default)]
 pub struct Rate {
+    /// Number that the caller gives to samples that belong together, such as the number of the binlog file.
     series: u64,
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl Rate {
-    /// Adds a sample. A counter that went back, or another `series`, begins anew.
+    /// Adds a sample. A value below the one before it, or another `series`, drops the earlier samples.
     pub fn observe(&mut self, series: u64, value: u64, now: Instant) {
         let restarted = self.samples.back().is_some_and(|(_, before)| value < *before);
         if restarted || series != self.series {
