@@ -173,7 +173,9 @@ impl Site {
         let deadline = Instant::now() + PURGE_MAX;
         loop {
             match admin.execute("forget the binlog", FORGET_BINLOG).await {
-                Err(_) if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
+                Err(error) if error.is_binlog_in_use() && Instant::now() < deadline => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
                 ended => return Ok(ended?),
             }
         }

@@ -132,7 +132,9 @@ impl Site {
         loop {
             let forgotten = self.admin(BEGINS_ANEW).await?.execute("forget the binlog", FORGET_BINLOG).await;
             match forgotten {
-                Err(_) if Instant::now() < deadline => tokio::time::sleep(POLL_INTERVAL).await,
+                Err(error) if error.is_binlog_in_use() && Instant::now() < deadline => {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
                 ended => return ended,
             }
         }
