@@ -50,6 +50,16 @@ impl Lsn {
         Ok(Self(epoch << (FILE_BITS + SLOT_BITS) | file << SLOT_BITS | slot))
     }
 
+    /// Returns the lowest position of an epoch: below each event of its server, and above all earlier epochs.
+    pub fn lowest(epoch: u16) -> Result<Self, LsnOutOfRange> {
+        Self::new(epoch, 0, 0)
+    }
+
+    /// Whether it is the lowest position of its epoch, at which no event ends.
+    pub fn is_lowest(self) -> bool {
+        Self::lowest(self.epoch()) == Ok(self)
+    }
+
     /// Returns the same file and offset in another epoch, for a caller that knows the epoch of its server.
     pub fn in_epoch(self, epoch: u16) -> Result<Self, LsnOutOfRange> {
         Self::new(epoch, self.file_number(), self.position())
@@ -209,6 +219,13 @@ mod tests {
         assert_eq!(Lsn::new(0, 1_048_576, 0).unwrap_err().part, "binlog file number");
         assert_eq!(Lsn::new(0, 0, (u64::from(u32::MAX) + 1) * 16).unwrap_err().part, "binlog position / 16");
         assert!(Lsn::from_u64(1 << 63).is_err());
+    }
+
+    #[test]
+    fn the_lowest_position_of_an_epoch_lies_between_the_events_of_two_epochs() {
+        let (lowest, event) = (Lsn::lowest(2).unwrap(), Lsn::new(2, 0, 19).unwrap());
+        assert!(Lsn::new(1, 1_048_575, u64::from(u32::MAX) * 16).unwrap() < lowest && lowest < event);
+        assert!(lowest.is_lowest() && Lsn::ZERO.is_lowest() && !event.is_lowest());
     }
 
     #[test]

@@ -12,7 +12,7 @@
 use anabranch_schemas::beginning::GapRecord;
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
-use anabranch_schemas::lsn::{Lsn, LsnOutOfRange, ResumePoint};
+use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
@@ -99,11 +99,6 @@ impl Crossing {
         meant.map(|table| format!("{}.{}", table.database, table.table)).collect()
     }
 
-    /// Returns the lowest position of an epoch, at which the rereads stand.
-    pub(super) fn place(epoch: u16) -> Result<Lsn, LsnOutOfRange> {
-        Lsn::new(epoch, 0, 0)
-    }
-
     /// Whether a stream with this end goes on by the crossing.
     pub(super) fn continues(&self, end: &Envelope) -> bool {
         (self.end, self.beginning) == (end.position, end.beginning)
@@ -120,7 +115,7 @@ impl Crossing {
     /// Adds the rereads and withdrawals of the tables to the first batch that is read in `epoch`. They stand at the
     /// epoch's lowest position: below each change of the server, and above everything that was read before.
     pub(super) fn add_rereads(&self, batch: &mut BatchBuilder, epoch: u16) -> Result<(), Fault> {
-        let at = Self::place(epoch).map_err(|error| {
+        let at = Lsn::lowest(epoch).map_err(|error| {
             Fault::new(Code::Internal, "a crossing", format!("epoch {epoch}")).caused_by(error)
         })?;
         for CrossedTable { entity, shard, database, table, is_gone } in &self.tables {

@@ -137,8 +137,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         for lane in present(lanes, epochs.number()) {
             // A lane may have stored a part of an earlier crossing, all of which lies at the lowest position of an
             // epoch. That part is in the stream, whose end is below it too.
-            let is_part_of_crossing = Crossing::place(lane.highest_change.epoch()) == Ok(lane.highest_change);
-            let changed = if is_part_of_crossing { Lsn::ZERO } else { lane.highest_change };
+            let changed = if lane.highest_change.is_lowest() { Lsn::ZERO } else { lane.highest_change };
             let reached = lane.position.max(lane.highest_position).max(changed);
             if reached > end.position {
                 let found = format!("a lane is at {reached}, and its stream ends at {}", end.position);

@@ -136,8 +136,8 @@ impl Progress {
     /// Whether the lane has changes of a transaction above its position that its resume point does not name. What lies
     /// at the lowest position of an epoch is of no transaction.
     fn has_unnamed_part(&self) -> bool {
-        let is_lowest = Lsn::new(self.highest_change.epoch(), 0, 0) == Ok(self.highest_change);
-        self.highest_change > self.position && self.resume.partial.is_none() && !is_lowest
+        let is_above = self.highest_change > self.position;
+        is_above && self.resume.partial.is_none() && !self.highest_change.is_lowest()
     }
 
     /// Whether the lane was rewound to nothing: its rows are to be removed before it begins anew.
