@@ -176,7 +176,7 @@ metrics! {
     REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANES,
         "Rows read from the source's tables by a refresh.";
     REFRESH_COMPARED = "anabranch_refresh_compared_rows_total", Counter, LANES,
-        "Rows of tables that changed without row events that a lane compared with its derived rows, in place of writing each.";
+        "Rows of owed tables that a lane compared with its derived rows, in place of writing each: of tables that changed without row events, and of every table while all are owed, as after begin-anew.";
     REFRESH_DIFFERING = "anabranch_refresh_differing_rows_total", Counter, LANES,
         "Source rows whose derived rows differed at the end of such a comparison: the lane writes up to 256 alone, otherwise the whole table. A comparison with more than it can list counts none.";
     REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANES,
