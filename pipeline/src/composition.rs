@@ -1,9 +1,11 @@
-//! How a reader, a lane and the drain of a cache are put together: lease, pre-flight, store, replica slot, loop.
+//! How a reader, a lane, the drain of a cache and the mint are put together: lease, pre-flight, store, replica slot,
+//! loop.
 //!
 //! Each process brings its own [`Connectors`]: the daemon has those of real servers, the simulation has the twins. The
 //! supervisor decides how often an attempt is made; the loops in `capture` and `deliver` do the work.
 
 mod drain;
+mod mint;
 mod store;
 
 use anabranch_schemas::lsn::Lsn;
@@ -11,6 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::drain::{CacheParts, drain, drain_all};
+pub use self::mint::mint;
 pub use self::store::EitherStore;
 use crate::capture::{self, BusiestTables, Capture};
 use crate::config::Limits;

@@ -3,7 +3,7 @@
 //! This crate knows no MySQL and no NATS. [`records`] has the values that pass through the flow. [`ports`] has the
 //! traits that the flow needs from outside, and `connectors` implements them. [`config`] is the configuration file,
 //! parsed. The loops are [`capture`], [`deliver`] with [`projections`], [`lookup`], [`relations`] and [`reconcile`].
-//! [`composition`] builds readers and lanes; [`supervise`] runs them.
+//! [`composition`] puts tasks together for every process; [`supervise`] runs them.
 
 pub mod capture;
 pub mod composition;

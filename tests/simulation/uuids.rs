@@ -9,12 +9,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryRegisters, Weather};
+use anabranch_pipeline::composition;
+use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::Code;
-use anabranch_pipeline::identifiers::{EPOCH_MS, Mint};
+use anabranch_pipeline::identifiers::{EPOCH_MS, Mint, UuidOrder, UuidOrders};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates};
+use anabranch_schemas::birthday::Layout;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+
+use crate::process::{Process, ProcessLeases};
+use crate::stage::{DIRECT_FEEDS, Stage, limits};
 
 const SEEDS: u64 = 100;
 const STEPS: u32 = 200;
@@ -77,37 +84,50 @@ async fn no_uuid_is_given_out_twice_whatever_clocks_and_processes_do() {
     assert!(given > 100_000, "only {given} uuids prove little");
 }
 
+/// Asks the mint of a process for uuids until it gives them.
+async fn asked(orders: UuidOrders, count: u32) -> Vec<u64> {
+    loop {
+        let (answer, given) = oneshot::channel();
+        let order = UuidOrder { count, key: None, answer };
+        orders.sender.send(order).await.expect("the receiver stands beside the sender");
+        if let Ok(given) = given.await {
+            return given.expect("nothing is refused").expect("there is no key");
+        }
+    }
+}
+
 /// The clock of a machine may be wrong for a while: what its task reserved before stays as it was.
 #[tokio::test(start_paused = true)]
 async fn a_clock_beyond_all_uuids_stops_the_task_and_a_restart_with_the_right_one_goes_on() {
     const YEAR_MS: u64 = 31_557_600_000;
-    const UUIDS: u64 = 3;
-    let registers = MemoryRegisters::new(Weather::calm());
-    let (clock, given) = (Arc::new(AtomicU64::new(EPOCH_MS + 80 * YEAR_MS)), Arc::new(AtomicU64::new(0)));
+    const UUIDS: u32 = 3;
+    let stage = Arc::new(Stage::calm(Layout::ByDay, limits(100, 10, Duration::from_secs(3600))));
+    let (clock, orders) = (Arc::new(AtomicU64::new(EPOCH_MS + 80 * YEAR_MS)), UuidOrders::default());
     let (states, cancel) = (TaskStates::default(), CancellationToken::new());
     let mut supervisor = Supervisor::new(states.clone(), cancel, Duration::from_secs(60));
-    let (read, count) = (clock.clone(), given.clone());
+    let (read, queue) = (clock.clone(), orders.clone());
     supervisor.spawn("uuids", move |handle: TaskHandle, cancel: CancellationToken| {
-        let (registers, read, count) = (registers.clone(), read.clone(), count.clone());
+        let (stage, read, queue) = (stage.clone(), read.clone(), queue.clone());
         async move {
-            let mut mint = Mint::open(&registers, 1).await?;
-            handle.begun();
-            let uuids = mint.issue(read.load(Ordering::Relaxed), UUIDS as u32).await?;
-            count.fetch_add(uuids.len() as u64, Ordering::Relaxed);
-            handle.well();
-            cancel.cancelled().await;
-            Ok(())
+            let shared = Shared::new(DIRECT_FEEDS);
+            let leases = ProcessLeases::Kept(stage.leases.clone());
+            let process = Process::new(&stage, stage.fields(), &shared, leases);
+            let now_ms = || read.load(Ordering::Relaxed);
+            composition::mint(&process, &queue, now_ms, &handle, &cancel).await
         }
     });
+    let given = tokio::spawn(asked(orders, UUIDS));
     let status = || states.snapshot().remove("uuids").expect("the task was spawned");
     tokio::time::sleep(Duration::from_secs(600)).await;
     let stopped = status();
     assert_eq!(stopped.state, TaskState::Stopped, "{stopped:?}");
     assert_eq!(stopped.fault.map(|(code, _)| code), Some(Code::UuidsExhausted));
-    assert_eq!(given.load(Ordering::Relaxed), 0);
+    assert!(!given.is_finished(), "nothing was given out");
 
     clock.store(EPOCH_MS + YEAR_MS, Ordering::Relaxed);
     assert!(states.restart("uuids"));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!((status().state, given.load(Ordering::Relaxed)), (TaskState::Running, UUIDS));
+    // A task that had failed is well after some seconds at work.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!((status().state, given.is_finished()), (TaskState::Running, true));
+    assert_eq!(given.await.expect("it was given").len(), UUIDS as usize);
 }

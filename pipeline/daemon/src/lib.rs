@@ -29,7 +29,6 @@ pub mod task_names;
 pub mod tasks;
 pub mod telemetry;
 pub mod trace;
-pub mod uuid_orders;
 pub mod watchdog;
 pub mod wiring;
 

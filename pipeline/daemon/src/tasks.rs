@@ -1,8 +1,8 @@
 //! The daemon's tasks: readers, lanes, drains of caches, sweeps of tombstones and the mint of uuids.
 //!
-//! `composition` in the pipeline puts readers, lanes and drains together; here readers and lanes also obey pauses, and
-//! yield to processes that have less to do. Each failure ends an attempt, and the supervisor decides whether it makes
-//! another one.
+//! `composition` in the pipeline puts readers, lanes, drains and the mint together; here readers and lanes also obey
+//! pauses, and yield to processes that have less to do. Each failure ends an attempt, and the supervisor decides
+//! whether it makes another one.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,26 +10,21 @@ use std::time::Duration;
 use anabranch_pipeline::composition::{self, CacheParts};
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::identifiers::{self, Mint};
+use anabranch_pipeline::identifiers::UuidOrders;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{Leases, Registers};
 use anabranch_pipeline::records::LaneId;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, acquired, running_under, under_lease};
+use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
 use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::pauses::{KnownPauses, Pause};
 use crate::sharing::{self, Yields};
 use crate::task_names::{MINT_TASK, cache_task, lane_task, reader_task, sweep_task};
-use crate::uuid_orders::UuidOrders;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring};
 
-/// Wait for a machine number; a free one is taken well within it.
-const MACHINE_NUMBER_WAIT: Duration = Duration::from_secs(2);
 /// Pause between two sweeps of tombstones, which have an age of hours.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(3600);
 
@@ -188,61 +183,6 @@ pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &UuidOrd
     let (wiring, orders) = (wiring.clone(), orders.clone());
     supervisor.spawn(MINT_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
         let (wiring, orders) = (wiring.clone(), orders.clone());
-        async move {
-            let log = wiring.log().await?;
-            handle.waits_for("a free machine number");
-            let Some((machine, lease)) = any_machine(log, &cancel).await? else { return Ok(()) };
-            let work = async |ready: watch::Sender<Lsn>| {
-                mint(log, machine, &orders, || _ = ready.send(Lsn::ZERO), &cancel).await
-            };
-            running_under(lease, &handle, work).await
-        }
+        async move { composition::mint(&wiring, &orders, wall_clock::now_ms, &handle, &cancel).await }
     });
-}
-
-/// Takes a free machine number at random, `None` on `cancel`; with so many the first is nearly always free.
-async fn any_machine<L: Leases>(
-    leases: &L,
-    cancel: &CancellationToken,
-) -> Result<Option<(u16, L::Lease)>, Fault> {
-    loop {
-        let machine = rand::random_range(0..identifiers::MACHINES);
-        let key = format!("{MINT_TASK}/{machine}");
-        if let Ok(lease) = timeout(MACHINE_NUMBER_WAIT, acquired(leases, &key, cancel)).await {
-            return Ok(lease?.map(|lease| (machine, lease)));
-        }
-    }
-}
-
-/// Answers orders until `cancel` or a fault.
-async fn mint(
-    registers: &impl Registers,
-    machine: u16,
-    orders: &UuidOrders,
-    ready: impl Fn(),
-    cancel: &CancellationToken,
-) -> Result<(), Fault> {
-    let mut orders = orders.receiver.lock().await;
-    let mut mint = Mint::open(registers, machine).await?;
-    ready();
-    loop {
-        let order = tokio::select! {
-            order = orders.recv() => order.expect("the sender stands beside the receiver"),
-            () = cancel.cancelled() => return Ok(()),
-        };
-        // No request waits for it any more.
-        if order.answer.is_closed() {
-            continue;
-        }
-        let (now, count) = (wall_clock::now_ms(), order.count);
-        let uuids = match &order.key {
-            None => Ok(Some(mint.issue(now, count).await?)),
-            Some(key) => match mint.issue_once(key, now, count).await {
-                // This request alone is refused: the number's own register was set before.
-                Err(fault) if fault.code() == Code::UuidsKeysFull => Err(fault),
-                answered => Ok(answered?),
-            },
-        };
-        order.answer.send(uuids).ok();
-    }
 }

@@ -10,10 +10,12 @@
 
 pub mod flux;
 mod mint;
+mod orders;
 #[cfg(test)]
 mod spread;
 
 pub use self::mint::Mint;
+pub use self::orders::{ORDERS_MAX, UuidOrder, UuidOrders};
 
 /// 2025-01-01T00:00:00Z, milliseconds since the Unix epoch: instant 0.
 pub const EPOCH_MS: u64 = 1_735_689_600_000;

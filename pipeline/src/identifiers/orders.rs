@@ -1,9 +1,10 @@
-//! Requests for uuids, and the queue between the HTTP listener and the task that holds a machine number.
+//! Requests for uuids, and their queue before the task that holds a machine number.
 
 use std::sync::Arc;
 
-use anabranch_pipeline::error::Fault;
 use tokio::sync::{Mutex, mpsc, oneshot};
+
+use crate::error::Fault;
 
 /// Requests that wait for their turn, at most.
 pub const ORDERS_MAX: usize = 64;

@@ -30,6 +30,7 @@ use std::time::Instant;
 
 use anabranch_pipeline::config::{ApplicationConfig, OperatorConfig};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::identifiers::UuidOrders;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::supervise::TaskStates;
 use axum::extract::{FromRef, State};
@@ -56,7 +57,6 @@ use crate::reconciliations::ReconciliationBook;
 use crate::relations::Relations;
 use crate::roles::Role;
 use crate::telemetry::Telemetry;
-use crate::uuid_orders::UuidOrders;
 use crate::wiring::{Documents, FluxIdentifiers};
 
 const OPENAPI: &str = include_str!("openapi.json");

@@ -4,6 +4,7 @@
 //! because many JSON readers lose digits of numbers above 2⁵³.
 
 use anabranch_pipeline::error::Code;
+use anabranch_pipeline::identifiers::{ORDERS_MAX, UuidOrder, UuidOrders};
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue};
@@ -13,7 +14,6 @@ use tokio::sync::oneshot;
 
 use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
-use crate::uuid_orders::{ORDERS_MAX, UuidOrder, UuidOrders};
 
 /// Uuids of one request, at most: an answer of about 200 KB, given out within 3 ms of a machine's sequence.
 const COUNT_MAX: u32 = 10_000;

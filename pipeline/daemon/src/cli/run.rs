@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::{ApplicationConfig, Config, Scope};
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::identifiers::UuidOrders;
 use anabranch_pipeline::supervise::{Supervisor, TaskStates};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,7 +32,6 @@ use crate::roles::{self, Role};
 use crate::sharing::Yields;
 use crate::tasks::Requests;
 use crate::telemetry::Telemetry;
-use crate::uuid_orders::UuidOrders;
 use crate::wiring::{FluxIdentifiers, SpillRoom, Wiring, lanes};
 use crate::{coupons, output, reconciliations, restarts, retention, sharing, tasks, telemetry, watchdog};
 
