@@ -1,11 +1,12 @@
 //! `status`: every source, lane, cache and index with position, lag, rate and state.
 //!
-//! It asks the servers themselves, twice, so it needs no running daemon. If the daemon of this configuration answers on
-//! `http.listen`, its task states and its lag are shown too, because it knows earlier heads of the sources.
+//! It asks the servers themselves, so it needs no running daemon. If the daemon of this configuration answers on
+//! `http.listen`, the command shows its task states, rates and lag too: the daemon knows earlier answers of the servers.
+//! Without a daemon the command asks a second time, because a rate needs two answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::supervise::TaskState;
@@ -13,7 +14,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Cli, Outcome, block_on, pause};
-use crate::api::client;
+use crate::api::{StatusAnswer, client};
 use crate::coupons::DayView;
 use crate::exit::Exit;
 use crate::observe::{
@@ -36,6 +37,10 @@ pub struct Arguments {
     watch: bool,
 }
 
+/// A poll that took longer is not repeated: a server that was silent once would keep the operator waiting again.
+const REPEATED_WITHIN: Duration = Duration::from_secs(3);
+/// State of a source or lane whose position cannot be compared.
+const INCOMPARABLE: &str = "incomparable";
 /// State of a task that does not try again by itself.
 const STOPPED: &str = "stopped";
 
@@ -76,30 +81,42 @@ fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
     output::json(&StatusOutput { name: &wiring.config().name, daemon, status })
 }
 
-/// Polls every server twice, a second apart, because a rate needs two answers; returns also whether a daemon answered.
+/// Asks the daemon, and then every server once. Without a daemon it asks the servers again a second later, for the rates.
+/// Returns also whether a daemon answered.
 pub(super) async fn observe(wiring: &Wiring) -> (StatusView, bool) {
     let observatory = Observatory::new(wiring.config());
-    Box::pin(poll::once(wiring, &observatory)).await;
-    tokio::time::sleep(poll::POLL_INTERVAL).await;
-    Box::pin(poll::once(wiring, &observatory)).await;
-    let mut status = observatory.status(&Default::default(), Instant::now());
-    let answer = match wiring.config().http.listen {
-        Some(listen) => client::status(listen).await,
-        None => None,
-    };
-    let answer = answer.filter(|answer| answer.name == wiring.config().name);
+    let answer = ask_daemon(wiring).await;
     let daemon = answer.is_some();
+    let begun = Instant::now();
+    Box::pin(poll::once(wiring, &observatory)).await;
+    if !daemon && begun.elapsed() < REPEATED_WITHIN {
+        tokio::time::sleep(poll::POLL_INTERVAL).await;
+        Box::pin(poll::once(wiring, &observatory)).await;
+    }
+    let mut status = observatory.status(&Default::default(), Instant::now());
     if let Some(answer) = answer {
         merge(&mut status, answer.status);
     }
     (status, daemon)
 }
 
-/// Adds the facts that only the daemon knows: tasks, and lag from before this command began.
+/// Returns the answer of the daemon of this configuration, if one is there.
+async fn ask_daemon(wiring: &Wiring) -> Option<StatusAnswer> {
+    let answer = client::status(wiring.config().http.listen?).await?;
+    (answer.name == wiring.config().name).then_some(answer)
+}
+
+/// Adds the facts that only the daemon knows: tasks, rates, and lag from before this command began.
 fn merge(status: &mut StatusView, daemon: StatusView) {
     for source in &mut status.sources {
         if let Some(known) = daemon.sources.iter().find(|known| known.source == source.source) {
             source.lag_seconds = known.lag_seconds.or(source.lag_seconds);
+            source.binlog_bytes_per_second = known.binlog_bytes_per_second.or(source.binlog_bytes_per_second);
+            source.messages_per_second = known.messages_per_second.or(source.messages_per_second);
+            if source.code.is_none() && known.state == INCOMPARABLE {
+                // One answer of a server does not show that it was reset, and the daemon has more of them.
+                (source.state, source.lag_seconds) = (known.state.clone(), None);
+            }
             // Only a daemon asks what binlogs and streams still have.
             source.binlog_purge_seconds = known.binlog_purge_seconds;
             (source.stream_bytes, source.stream_bytes_max) = (known.stream_bytes, known.stream_bytes_max);
@@ -113,25 +130,7 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     }
     for lane in &mut status.lanes {
         if let Some(known) = daemon.lanes.iter().find(|known| known.id() == lane.id()) {
-            lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
-            // Only a daemon asks what streams and binlogs still have.
-            lane.paused_seconds_left = known.paused_seconds_left;
-            // Only the process that runs the lane knows why a table could not be read.
-            lane.owed.clone_from(&known.owed);
-            if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
-                // The daemon measures the rate over more than a second.
-                lane.refreshed_rows_per_second =
-                    known.refreshed_rows_per_second.or(lane.refreshed_rows_per_second);
-                lane.refresh_rows = known.refresh_rows.or(lane.refresh_rows);
-                lane.refresh_seconds_left = known.refresh_seconds_left.or(lane.refresh_seconds_left);
-            }
-            if lane.position.is_none() {
-                // The target does not answer now; the daemon remembers its last answer.
-                lane.position.clone_from(&known.position);
-                lane.feed.clone_from(&known.feed);
-                lane.committed_at_us = known.committed_at_us;
-                lane.rows = known.rows;
-            }
+            merge_lane(lane, known);
         }
         let task = lane_task(lane.id());
         if let Some(task) = failed(&daemon.tasks, &task) {
@@ -151,6 +150,32 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     merge_leases(&mut status.leases, daemon.leases);
     status.busiest = daemon.busiest;
     (status.certificates, status.drifts) = (daemon.certificates, daemon.drifts);
+}
+
+/// Adds the facts of one lane that only the daemon knows.
+fn merge_lane(lane: &mut LaneView, known: &LaneView) {
+    lane.lag_seconds = known.lag_seconds.or(lane.lag_seconds);
+    lane.rows_per_second = known.rows_per_second.or(lane.rows_per_second);
+    if lane.code.is_none() && known.state == INCOMPARABLE {
+        (lane.state, lane.lag_seconds) = (known.state.clone(), None);
+    }
+    // Only a daemon asks what streams and binlogs still have.
+    lane.paused_seconds_left = known.paused_seconds_left;
+    // Only the process that runs the lane knows why a table could not be read.
+    lane.owed.clone_from(&known.owed);
+    if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
+        // The daemon measures the rate over more than a second.
+        lane.refreshed_rows_per_second = known.refreshed_rows_per_second.or(lane.refreshed_rows_per_second);
+        lane.refresh_rows = known.refresh_rows.or(lane.refresh_rows);
+        lane.refresh_seconds_left = known.refresh_seconds_left.or(lane.refresh_seconds_left);
+    }
+    if lane.position.is_none() {
+        // The target does not answer now; the daemon remembers its last answer.
+        lane.position.clone_from(&known.position);
+        lane.feed.clone_from(&known.feed);
+        lane.committed_at_us = known.committed_at_us;
+        lane.rows = known.rows;
+    }
 }
 
 /// Adds which leases the daemon holds. The daemon names no holder to a client without a token; this command asks the

@@ -124,6 +124,8 @@ fn a_stopped_task_of_the_daemon_outranks_what_was_seen_and_decides_the_exit_code
     assert_eq!(exit(&shown), Exit::Success);
     let mut daemon = status();
     daemon.lanes[0].lag_seconds = Some(77.0);
+    daemon.lanes[0].rows_per_second = Some(5.0);
+    daemon.sources[0].messages_per_second = Some(3.0);
     daemon.tasks = vec![
         TaskView { task: "reader/a".to_owned(), state: "running".to_owned(), ..TaskView::default() },
         TaskView {
@@ -136,9 +138,28 @@ fn a_stopped_task_of_the_daemon_outranks_what_was_seen_and_decides_the_exit_code
     ];
     merge(&mut shown, daemon);
     assert_eq!(shown.sources[0].state, "current");
+    assert_eq!(
+        (shown.sources[0].messages_per_second, shown.lanes[0].rows_per_second),
+        (Some(3.0), Some(5.0))
+    );
     assert_eq!((shown.lanes[0].state.as_str(), shown.lanes[0].lag_seconds), ("stopped", Some(77.0)));
     assert_eq!(exit(&shown), Exit::Definite);
     assert!(text(&shown, true, 0).contains("birthday/t/a/1: [target-table-shape] x"));
+}
+
+#[test]
+fn the_daemon_knows_that_a_server_was_reset_and_one_answer_of_the_server_does_not_show_it() {
+    let (mut shown, mut daemon) = (status(), status());
+    daemon.sources[0].state = "incomparable".to_owned();
+    daemon.lanes[0].state = "incomparable".to_owned();
+    merge(&mut shown, daemon.clone());
+    assert_eq!((shown.sources[0].state.as_str(), shown.sources[0].lag_seconds), ("incomparable", None));
+    assert_eq!(shown.lanes[0].state, "incomparable");
+    let mut silent = status();
+    silent.sources[0].state = "unreachable".to_owned();
+    silent.sources[0].code = Some("source-unreachable".to_owned());
+    merge(&mut silent, daemon);
+    assert_eq!(silent.sources[0].state, "unreachable");
 }
 
 #[test]
