@@ -104,7 +104,7 @@ impl DemoError {
             if matches!(error.code, 1205 | 1213))
     }
 
-    /// Whether the server does not forget its binlog because a connection reads it, as MariaDB does from 12.3 on.
+    /// Whether the server refuses to forget its binlog because a connection reads it (MariaDB from 12.3 on).
     pub fn is_binlog_in_use(&self) -> bool {
         matches!(self, DemoError::Server { source: mysql_async::Error::Server(error), .. } if error.code == 4243)
     }

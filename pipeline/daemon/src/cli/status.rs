@@ -1,8 +1,8 @@
 //! `status`: every source, lane, cache and index with position, lag, rate and state.
 //!
 //! It asks the servers themselves, so it needs no running daemon. If the daemon of this configuration answers on
-//! `http.listen`, the command shows its task states, rates and lag too: the daemon knows earlier answers of the servers.
-//! Without a daemon the command asks a second time, because a rate needs two answers.
+//! `http.listen`, the command shows its task states, rates and lag too: the daemon knows earlier answers of the
+//! servers. Without a daemon the command asks a second time, because a rate needs two answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -81,8 +81,8 @@ fn json(wiring: &Wiring, status: &StatusView, daemon: bool) -> String {
     output::json(&StatusOutput { name: &wiring.config().name, daemon, status })
 }
 
-/// Asks the daemon, and then every server once. Without a daemon it asks the servers again a second later, for the rates.
-/// Returns also whether a daemon answered.
+/// Asks the daemon, and then every server once. Without a daemon it asks the servers again a second later, for the
+/// rates. Returns also whether a daemon answered.
 pub(super) async fn observe(wiring: &Wiring) -> (StatusView, bool) {
     let observatory = Observatory::new(wiring.config());
     let answer = ask_daemon(wiring).await;
