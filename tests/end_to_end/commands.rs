@@ -71,10 +71,16 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     insert(&installation, 1, 301..=400).await;
     until_applied(&daemon, 400).await;
     daemon.until_ready().await;
-    let busy = status(&installation).await;
-    assert_eq!(busy["daemon"], true, "{busy}");
-    assert!(busy["tasks"].as_array().unwrap().iter().all(|task| task["state"] == "running"), "{busy}");
-    assert!(daemon.metrics().await.contains("anabranch_lane_lag_seconds{projection=\"birthday\""));
+    until("every task runs", async || {
+        let busy = status(&installation).await;
+        busy["daemon"] == true
+            && busy["tasks"].as_array().unwrap().iter().all(|task| task["state"] == "running")
+    })
+    .await;
+    until("the lag is known", async || {
+        daemon.metrics().await.contains("anabranch_lane_lag_seconds{projection=\"birthday\"")
+    })
+    .await;
     tail_agrees(&installation).await;
     for server in ["source-a", "target"] {
         keeps_its_connections(&installation, server).await;
@@ -90,7 +96,8 @@ async fn the_commands_tell_one_story_from_set_up_to_an_orderly_stop() {
     assert_eq!((after["daemon"].as_bool(), rows(&after)), (Some(false), 400), "{after}");
 }
 
-/// Checks that the daemon, which asks each server once a second, keeps its connections: new ones would fill the log.
+/// Checks that the daemon, which asks each server once a second, keeps its connections: new ones would fill the log. A
+/// stall of the machine may cost a connection once, so any three seconds without a new one will do.
 async fn keeps_its_connections(installation: &Installation<'_>, server: &str) {
     let mut admin = installation.admin(server).await;
     let mut counter = async |name: &str| -> u64 {
@@ -98,10 +105,15 @@ async fn keeps_its_connections(installation: &Installation<'_>, server: &str) {
         let counter = admin.first::<(String, String)>("read a counter", sql).await.unwrap();
         counter.unwrap().1.parse().unwrap()
     };
-    let (connections, uptime_seconds) = (counter("CONNECTIONS").await, counter("UPTIME").await);
-    until("three seconds pass", async || counter("UPTIME").await >= uptime_seconds + 3).await;
-    let more = counter("CONNECTIONS").await - connections;
-    assert_eq!(more, 0, "new connections to {server} in three seconds");
+    let (mut connections, mut since) = (counter("CONNECTIONS").await, counter("UPTIME").await);
+    until(&format!("three seconds without a new connection to {server}"), async || {
+        let (now, uptime_seconds) = (counter("CONNECTIONS").await, counter("UPTIME").await);
+        if now != connections {
+            (connections, since) = (now, uptime_seconds);
+        }
+        uptime_seconds >= since + 3
+    })
+    .await;
 }
 
 /// `tail` shows every change once, finds a position, and filters.
@@ -148,8 +160,15 @@ async fn a_source_that_refuses_the_password_is_down_alone_and_is_seen() {
     daemon.until_loaded(&["source-a"]).await;
     insert(&installation, 0, 1..=50).await;
     until_applied(&daemon, 50).await;
-    let (code, reasons) = daemon.readiness().await.unwrap();
-    assert!(code == 503 && reasons.contains("\"code\":\"source-access-denied\""), "{code} {reasons}");
+    until("the other source is down by name", async || {
+        let answer = daemon.readiness().await;
+        answer.is_some_and(|(code, reasons)| {
+            code == 503 && reasons.contains("\"code\":\"source-access-denied\"")
+        })
+    })
+    .await;
+    let retries = |task: &Json| task["state"] == "retrying";
+    daemon.until_view("tasks", ("task", "reader/source-b"), retries).await;
     let shown = installation.command(&["status"]).await;
     assert_eq!(shown.exit_code, 1, "{shown:?}");
     assert!(shown.stdout.contains("source-b  retrying"), "{shown:?}");
@@ -234,6 +253,8 @@ async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
     let mut first = installation.run();
     first.until_ready().await;
+    // A task without its lease, such as a watch, would be left to the second daemon.
+    until_all_tasks_are(&first, "running").await;
     installation.configuration.http_port = anabranch_demo::daemon::free_port().unwrap();
     installation.write_configuration();
     let second = installation.run();
@@ -243,9 +264,7 @@ async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     second.until_ready().await;
     first.until_ready().await;
     first.until_loaded(&["source-a", "source-b"]).await;
-    let status = second.status().await.unwrap();
-    let on_standby = status["tasks"].as_array().unwrap().iter().filter(|task| task["state"] == "standby");
-    assert_eq!(on_standby.count(), 8, "two readers, four lanes and two watches: {status}");
+    until_all_tasks_are(&second, "standby").await;
     assert_eq!(second.metric("anabranch_task_state", &["task=\"reader/source-a\""]).await, 4.0);
     insert(&installation, 0, 1..=10).await;
     until_applied(&first, 10).await;
@@ -254,6 +273,16 @@ async fn a_second_daemon_stands_by_and_is_ready_and_takes_over() {
     until_applied(&second, 20).await;
     second.until_ready().await;
     second.until_view("tasks", ("task", "reader/source-a"), |task| task["state"] == "running").await;
+}
+
+/// Waits until two readers, four lanes and two watches are in this state.
+async fn until_all_tasks_are(daemon: &Daemon, state: &str) {
+    until(&format!("all tasks are {state}"), async || {
+        let Some(status) = daemon.status().await else { return false };
+        let tasks = status["tasks"].as_array().unwrap().iter();
+        tasks.filter(|task| task["state"] == state).count() == 8
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,12 +29,15 @@ async fn status_shows_positions_states_and_rows_with_and_without_a_daemon() {
     let status = until_some("status is current", async || {
         let status = installation.command(&["status", "--json"]).await.expect_success().json();
         let states = [&status["sources"], &status["lanes"]].map(|list| strings(list, "state"));
-        states.concat().iter().all(|state| *state == "current").then_some(status)
+        let is_current = states.concat().iter().all(|state| *state == "current");
+        let mut sources = status["sources"].as_array().unwrap().iter();
+        let lags_little = sources.all(|source| source["lag_seconds"].as_f64().is_some_and(|lag| lag < 1.0));
+        let all_run = strings(&status["tasks"], "state") == ["running"; 8];
+        (is_current && lags_little && all_run).then_some(status)
     })
     .await;
     assert_eq!(status["daemon"], true);
     for source in status["sources"].as_array().unwrap() {
-        assert!(source["lag_seconds"].as_f64().unwrap() < 1.0, "{source}");
         let (head, position) = (source["head"].as_str().unwrap(), source["position"].as_str().unwrap());
         assert!(head.split(':').count() == 3 && position.split(':').count() == 3, "{source}");
         assert!(source["sequence"].as_u64().unwrap() > 0 && source["fault"].is_null(), "{source}");
@@ -42,7 +45,6 @@ async fn status_shows_positions_states_and_rows_with_and_without_a_daemon() {
     let rows: u64 =
         status["lanes"].as_array().unwrap().iter().map(|lane| lane["rows"].as_u64().unwrap()).sum();
     assert!(rows > 500, "{status}");
-    assert_eq!(strings(&status["tasks"], "state"), ["running"; 8]);
 
     let text = installation.command(&["status"]).await.expect_success().stdout;
     for wanted in ["source-a", "birthday/target/source-b/1", "current", "LAG", "BINLOG HEAD"] {
@@ -155,8 +157,10 @@ async fn lag_grows_while_a_target_is_frozen_and_falls_afterwards() {
     })
     .await;
     assert!(seen.is_sorted(), "lag fell while the target stood still: {seen:?}");
-    let metric = daemon.metric("anabranch_lane_lag_seconds", &["target=\"target\"", "lane=\"0\""]).await;
-    assert!(metric > 2.0, "{metric}");
+    until("the metric says so too", async || {
+        daemon.metric("anabranch_lane_lag_seconds", &["target=\"target\"", "lane=\"0\""]).await > 2.0
+    })
+    .await;
 
     target.resume().unwrap();
     installation.expect_equal().await;
