@@ -1,12 +1,15 @@
 //! How a reader, a lane, the drain of a cache and the mint are put together: lease, pre-flight, store, replica slot,
-//! loop.
+//! loop. [`ProjectionLanes`] are the lanes as reconciliations see them.
 //!
 //! Each process brings its own [`Connectors`]: the daemon has those of real servers, the simulation has the twins. The
 //! supervisor decides how often an attempt is made; the loops in `capture` and `deliver` do the work.
 
 mod drain;
 mod mint;
+mod reconciliation;
 mod store;
+
+use std::collections::BTreeMap;
 
 use anabranch_schemas::lsn::Lsn;
 use tokio::sync::watch;
@@ -14,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::drain::{CacheParts, drain, drain_all};
 pub use self::mint::mint;
+pub use self::reconciliation::ProjectionLanes;
 pub use self::store::EitherStore;
 use crate::capture::{self, BusiestTables, Capture};
 use crate::config::Limits;
@@ -50,6 +54,16 @@ pub trait Connectors: Send + Sync {
     /// Returns the progress of every lane of a source, on all targets. The call fails if one of them does not answer,
     /// because its lane may be the furthest.
     fn progress_of_source(&self, name: &str) -> impl Future<Output = Result<Vec<Progress>, Fault>> + Send;
+
+    /// Returns the progress of each configured lane of a target that has a row. A damaged row is left out: its own
+    /// lane reports it.
+    fn progress_of_target(
+        &self,
+        name: &str,
+    ) -> impl Future<Output = Result<BTreeMap<LaneId, Progress>, Fault>> + Send;
+
+    /// Whether an operator has paused the lane; `false`, so that it is waited for, if that is not known.
+    fn is_paused(&self, lane: &LaneId) -> impl Future<Output = bool> + Send;
 
     /// Runs the pre-flight of a target and returns it as one result.
     fn require_target(&self, name: &str) -> impl Future<Output = Result<(), Fault>> + Send;

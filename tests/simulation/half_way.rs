@@ -12,6 +12,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::{
     Group, MemoryRows, MemorySource, MemoryTarget, ScriptedRow, SnapshotView,
 };
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{DerivedRowQuery, DerivedRows};
 use anabranch_pipeline::reconcile::{
@@ -140,7 +141,9 @@ async fn judged_after(
     let shard = table.shard;
     let tables = [(shard, SourceTable { source: SOURCE_NAMES[0].to_owned(), identity: table })].into();
     let lane_wait = LaneWait::new(WAIT_MAX);
-    let recheck = Recheck { sides: &sides, lanes: &*stage, tables: &tables, lane_wait: &lane_wait };
+    let process = stage.comparing();
+    let lanes = ProjectionLanes { connectors: &process, projection: "birthday" };
+    let recheck = Recheck { sides: &sides, lanes: &lanes, tables: &tables, lane_wait: &lane_wait };
     let key = SourceKey { shard, key: Cell::UInt(1) };
     let judged = recheck.judge(CandidateBatch::from([(key.clone(), BTreeSet::new())])).await;
     if let Some(daemon) = daemon {

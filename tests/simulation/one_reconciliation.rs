@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, MemoryStore, ScriptedRow};
+use anabranch_pipeline::composition::{EitherStore, ProjectionLanes};
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{LaneStore as _, Lanes};
@@ -24,9 +25,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::process::Process;
 use crate::replay::NOBODY;
 use crate::script;
-use crate::spot_checks::{StageLanes, minutes, owner, run, sides, stage};
+use crate::spot_checks::{minutes, owner, run, sides, stage};
 use crate::stage::Stage;
 
 /// Limit of the lag of replicas and lanes.
@@ -81,13 +83,13 @@ impl Checkpoint for Saved<'_> {
 }
 
 /// Lanes that refuse the first two requests each.
-struct Refused {
-    lanes: StageLanes,
+struct Refused<'a> {
+    lanes: ProjectionLanes<'a, Process<'a>>,
     asked: Mutex<HashMap<LaneId, u32>>,
 }
 
-impl Lanes for Refused {
-    type Store = MemoryStore;
+impl Lanes for Refused<'_> {
+    type Store = EitherStore<MemoryStore, MemoryStore>;
 
     async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
         self.lanes.progress(source).await
@@ -97,7 +99,7 @@ impl Lanes for Refused {
         self.lanes.is_paused(lane).await
     }
 
-    fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
+    fn store(&self, lane: &LaneId) -> Result<Self::Store, Fault> {
         let mut asked = self.asked.lock().unwrap();
         let times = asked.entry(lane.clone()).or_default();
         *times += 1;
@@ -121,7 +123,8 @@ async fn reconciliation(
     saved: &mut StoreState,
     window: &CancellationToken,
 ) {
-    let (sides, lanes) = (sides(stage), StageLanes(stage.clone()));
+    let (sides, process) = (sides(stage), stage.comparing());
+    let lanes = ProjectionLanes { connectors: &process, projection: "birthday" };
     let hash_key = |_: &SourceTable, key: &SourceKey| format!("{key:?}");
     let reconciliation = Reconciliation {
         sides: &sides,
@@ -286,8 +289,9 @@ async fn a_lane_that_cannot_be_asked_for_a_repair_for_a_moment_is_asked_again() 
     stage.tamper(owner(&stage).1, |rows| {
         rows.pop_first();
     });
-    let (sides, settings) = (sides(&stage), settings());
-    let lanes = Refused { lanes: StageLanes(stage.clone()), asked: Mutex::default() };
+    let (sides, settings, process) = (sides(&stage), settings(), stage.comparing());
+    let lanes = ProjectionLanes { connectors: &process, projection: "birthday" };
+    let lanes = Refused { lanes, asked: Mutex::default() };
     let hash_key = |_: &SourceTable, key: &SourceKey| format!("{key:?}");
     let lane_wait = LaneWait::new(LANE_WAIT);
     let hash_foreign = |shard: Option<u64>, key: &[Cell]| format!("{shard:?}:{key:?}");

@@ -1,5 +1,8 @@
 //! The connectors of one process of a run: twins in the product's own composition.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use anabranch_connectors::memory::{
     MemoryLease, MemoryLeases, MemoryLog, MemoryRegisters, MemorySource, MemoryStore,
 };
@@ -15,7 +18,7 @@ use anabranch_pipeline::supervise::TaskStates;
 use tokio_util::sync::CancellationToken;
 
 use crate::script::{SOURCES, TARGETS};
-use crate::stage::{DIRECT_FEEDS, LANES, LaneAt, SOURCE_NAMES, Stage, lane_at, lane_id, lanes_of};
+use crate::stage::{DIRECT_FEEDS, LANES, LaneAt, SOURCE_NAMES, Stage, lane_at, lane_id, lanes_of, target_at};
 
 /// The parts of one task's composition.
 pub struct Process<'a> {
@@ -71,6 +74,21 @@ impl Connectors for Process<'_> {
         Ok(all)
     }
 
+    async fn progress_of_target(&self, name: &str) -> Result<BTreeMap<LaneId, Progress>, Fault> {
+        // A question to a target takes time.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let target = &self.stage.targets[target_at(name)];
+        if target.is_down() {
+            return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
+        }
+        Ok(SOURCE_NAMES.iter().flat_map(|source| target.progress(source)).collect())
+    }
+
+    /// No lane is paused here.
+    async fn is_paused(&self, _lane: &LaneId) -> bool {
+        false
+    }
+
     async fn require_target(&self, _name: &str) -> Result<(), Fault> {
         Ok(())
     }
@@ -103,6 +121,11 @@ impl Connectors for Process<'_> {
 }
 
 impl Stage {
+    /// Returns the connectors of a process that compares, and has neither readers nor lanes.
+    pub fn comparing(&self) -> Process<'_> {
+        Process::new(self, self.fields(), &self.without_lanes, ProcessLeases::Believed)
+    }
+
     /// Runs one attempt of a reader whose process believes that it holds its lease.
     pub async fn read(&self, source: usize, cancel: &CancellationToken) -> Result<(), Fault> {
         let (shared, handle) = (Shared::new(DIRECT_FEEDS), TaskStates::default().handle("reader"));

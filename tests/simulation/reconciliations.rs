@@ -11,14 +11,15 @@ use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{MemoryRows, MemorySource, MemoryStore};
+use anabranch_connectors::memory::{MemoryRows, MemorySource};
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
-use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{Lanes, Log, RowSource, SourceConnector, SourcePressure};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure};
 use anabranch_pipeline::reconcile::{
     Checkpoint, LaneWait, Reconciliation, Sides, SourceKey, SourceTable, StoreReport, StoreState,
 };
-use anabranch_pipeline::records::{Cell, Chunk, Condition, LaneId, Outcome, Progress, ScanCursor};
+use anabranch_pipeline::records::{Cell, Chunk, Condition, Outcome, ScanCursor};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::lsn::Lsn;
 use rand::rngs::StdRng;
@@ -30,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use crate::drift::{is_hand_made, plant};
 use crate::past::{Groups, Past, key_of};
 use crate::script::{self, Claim, Key, SOURCES};
-use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
+use crate::stage::{SOURCE_NAMES, Stage};
 
 /// Virtual time after which a reconciliation in the quiet is stuck, above its wait for a lane that stands still.
 const WAIT_MAX: Duration = Duration::from_secs(900);
@@ -301,10 +302,11 @@ impl Underway {
             let shards = script::shards();
             let hash_key =
                 |_: &SourceTable, key: &SourceKey| format!("{}:{}", shards[&key.shard], user_of(&key.key));
+            let process = stage.comparing();
             let mut state = saved.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
             let reconciliation = Reconciliation {
                 sides: &sides,
-                lanes: &*stage,
+                lanes: &ProjectionLanes { connectors: &process, projection: "birthday" },
                 settings: &settings,
                 hash_key: &hash_key,
                 hash_foreign: &|shard, key| format!("{shard:?}:{key:?}"),
@@ -398,36 +400,6 @@ impl RowSource for Watched {
             }
         }
         Ok(chunk)
-    }
-}
-
-impl Lanes for Stage {
-    type Store = MemoryStore;
-
-    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
-        // A question to each target takes time.
-        tokio::time::sleep(Duration::from_millis(1)).await;
-        if self.targets.iter().any(|target| target.is_down()) {
-            return Err(Fault::new(Code::TargetUnreachable, "target", "it is down"));
-        }
-        let number = SOURCE_NAMES.iter().position(|name| *name == source).expect("a source of the stage");
-        let begun: BTreeMap<LaneId, Progress> = Stage::progress(self, number).into_iter().collect();
-        let lanes = lanes_of(number).map(lane_id);
-        Ok(lanes.map(|id| (id.clone(), begun.get(&id).cloned().unwrap_or_default())).collect())
-    }
-
-    /// No lane is paused here.
-    async fn is_paused(&self, _: &LaneId) -> bool {
-        false
-    }
-
-    fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
-        let at = (0..SOURCES).flat_map(lanes_of).find(|at| lane_id(*at) == *lane);
-        Ok(Stage::store(self, at.expect("a lane of the stage")))
-    }
-
-    async fn ask_for_position(&self, source: &str) {
-        self.log.ask_for_position(source).await;
     }
 }
 

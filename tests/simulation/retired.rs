@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, ScriptedRow};
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::deliver::request_refresh;
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::ports::{ForeignRows, RowSource};
@@ -17,7 +18,7 @@ use anabranch_schemas::shard::ShardId;
 
 use crate::one_reconciliation::{filled, insert, settings, whole_reconciliation};
 use crate::script::{self, TARGETS};
-use crate::spot_checks::{StageLanes, minutes, sides};
+use crate::spot_checks::{minutes, sides};
 use crate::stage::{SOURCE_NAMES, Stage, lane_id, lanes_of};
 
 fn retire(stage: &Stage, shard: usize) {
@@ -118,7 +119,8 @@ async fn a_reconciliation_repairs_the_next_table_and_leaves_retired_rows_alone()
 #[tokio::test(start_paused = true)]
 async fn a_table_is_proven_only_when_every_lane_has_passed_the_end_of_its_source() {
     let (stage, tasks) = filled(20).await;
-    let (sides, lanes) = (sides(&stage), StageLanes(stage.clone()));
+    let (sides, process) = (sides(&stage), stage.comparing());
+    let lanes = ProjectionLanes { connectors: &process, projection: "birthday" };
     let lane_wait = LaneWait::new(Duration::from_secs(30));
     let memory = NonZeroUsize::new(1 << 20).unwrap();
     let proof = Proof { sides: &sides, lanes: &lanes, lane_wait: &lane_wait, memory };

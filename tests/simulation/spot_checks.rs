@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, MemoryStore, ScriptedRow};
+use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, ScriptedRow};
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::config::SpotCheckConfig;
 use anabranch_pipeline::deliver::Shared;
-use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::Lanes;
+use anabranch_pipeline::error::Code;
 use anabranch_pipeline::reconcile::{CheckedStore, LaneWait, Sides, SpotCheckEvent, SpotChecks, Verdict};
-use anabranch_pipeline::records::{Cell, LaneId, Progress};
+use anabranch_pipeline::records::Cell;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::lsn::Lsn;
@@ -22,29 +22,6 @@ use crate::stage::{LaneAt, SOURCE_NAMES, Stage, lane_id, lanes_of, limits};
 
 /// Number of verdicts on changed keys, by seconds after the change and verdict.
 type Seen = Arc<Mutex<BTreeMap<(u64, Verdict), usize>>>;
-
-/// The lanes of a stage.
-pub struct StageLanes(pub Arc<Stage>);
-
-impl Lanes for StageLanes {
-    type Store = MemoryStore;
-
-    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
-        Lanes::progress(&*self.0, source).await
-    }
-
-    async fn is_paused(&self, lane: &LaneId) -> bool {
-        Lanes::is_paused(&*self.0, lane).await
-    }
-
-    fn store(&self, lane: &LaneId) -> Result<MemoryStore, Fault> {
-        Lanes::store(&*self.0, lane)
-    }
-
-    async fn ask_for_position(&self, source: &str) {
-        Lanes::ask_for_position(&*self.0, source).await;
-    }
-}
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -108,7 +85,9 @@ async fn watch(stage: Arc<Stage>, seen: Seen) {
     let sides = sides(&stage);
     let config =
         SpotCheckConfig { keys_a_second: 20, after: [1, 5, 10].map(|minutes| MINUTE * minutes).into() };
-    let stores = [CheckedStore { name: "birthday".to_owned(), sides, lanes: StageLanes(stage.clone()) }];
+    let process = stage.comparing();
+    let lanes = ProjectionLanes { connectors: &process, projection: "birthday" };
+    let stores = [CheckedStore { name: "birthday".to_owned(), sides, lanes }];
     let on_event = |event: SpotCheckEvent<'_>| match event {
         SpotCheckEvent::Checked { after, verdict, .. } => {
             *seen.lock().expect("nothing panics in there").entry((after.as_secs(), verdict)).or_default() +=

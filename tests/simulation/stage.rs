@@ -11,7 +11,7 @@ use anabranch_connectors::memory::{
     Weather,
 };
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
-use anabranch_pipeline::deliver::RewindSource;
+use anabranch_pipeline::deliver::{RewindSource, Shared};
 use anabranch_pipeline::ports::BinlogStart;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, LaneId, Progress};
@@ -58,6 +58,8 @@ pub struct Stage {
     pub operators: [tokio::sync::Mutex<()>; SOURCES],
     /// Tasks that have stopped, by the supervisor's rules.
     pub stopped: Mutex<Vec<String>>,
+    /// State that the lanes of a source share, for a process without lanes.
+    pub without_lanes: Shared,
     /// Keys whose derived rows were changed by hand, each with the last time.
     touched: Mutex<BTreeMap<Key, Instant>>,
     /// Whether steps are printed.
@@ -126,6 +128,7 @@ impl Stage {
             disasters: Default::default(),
             operators: Default::default(),
             stopped: Mutex::default(),
+            without_lanes: Shared::new(DIRECT_FEEDS),
             touched: Mutex::default(),
             is_logged,
             began: Instant::now(),
@@ -236,8 +239,11 @@ pub fn lane_id((source, target, lane): LaneAt) -> LaneId {
 
 pub fn lane_at(id: &LaneId) -> LaneAt {
     let source = SOURCE_NAMES.iter().position(|name| *name == id.source).expect("a source of the run");
-    let target = (0..TARGETS).find(|target| target_name(*target) == id.target).expect("a target of the run");
-    (source, target, id.lane)
+    (source, target_at(&id.target), id.lane)
+}
+
+pub fn target_at(name: &str) -> usize {
+    (0..TARGETS).find(|target| target_name(*target) == name).expect("a target of the run")
 }
 
 fn target_name(target: usize) -> String {

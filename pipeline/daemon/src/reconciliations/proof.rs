@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::reconcile::{LaneWait, Proof, Sides, SourceTable, TableProof};
 
-use super::stores::{ProjectionLanes, sides, standstill};
+use super::stores::{sides, standstill};
 use crate::wiring::Wiring;
 
 /// Compares each table with the stores; in place of a result there is the reason why a table could not be compared.
@@ -22,7 +23,7 @@ pub async fn prove(
     // A replica may lag, and its rows would prove nothing about the source's.
     let sources = sides.primaries.clone();
     let sides = Sides { sources, replicated: BTreeSet::new(), audit: None, ..sides };
-    let lanes = ProjectionLanes { wiring, projection: store };
+    let lanes = ProjectionLanes { connectors: wiring, projection: store };
     let lane_wait = LaneWait::new(standstill(config, config.reconcile.lane_wait));
     let memory = config.reconcile.settings.memory;
     let proof = Proof { sides: &sides, lanes: &lanes, lane_wait: &lane_wait, memory };

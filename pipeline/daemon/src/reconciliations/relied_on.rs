@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::config::reconcile::Mode;
 use anabranch_pipeline::error::Fault;
@@ -15,7 +16,7 @@ use tokio::sync::Mutex;
 
 use super::newest;
 use super::schedule::is_believed;
-use super::stores::{ProjectionLanes, standstill};
+use super::stores::standstill;
 use crate::wall_clock;
 use crate::wiring::{PastReports, Source, Wiring};
 
@@ -31,7 +32,7 @@ pub async fn barrier(
     let sources = wiring.config().sources.iter().filter(captures);
     let sources = sources.map(|source| Ok((source.name.clone(), wiring.source_connector(&source.name)?)));
     let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
-    let lanes = ProjectionLanes { wiring, projection };
+    let lanes = ProjectionLanes { connectors: wiring, projection };
     let lane_wait = LaneWait::short(standstill(wiring.config(), wait));
     Ok(reconcile::barrier(&sources, &lanes, &lane_wait).await)
 }

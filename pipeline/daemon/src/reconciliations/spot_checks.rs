@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
@@ -14,7 +15,7 @@ use anabranch_schemas::lsn::Lsn;
 use metrics::counter;
 use tokio_util::sync::CancellationToken;
 
-use super::stores::{ProjectionLanes, sides, standstill};
+use super::stores::{sides, standstill};
 use crate::wiring::Wiring;
 
 /// Time without a move after which a lane is late, and with it the rows that it should write.
@@ -91,7 +92,7 @@ async fn spot_checks((wiring, on_drift): (&Wiring, &OnDrift), source: &SourceCon
     for projection in &config.projections {
         let name = projection.name.clone();
         if source.entities.contains(&wiring.projection(&name)?.entity()) {
-            let lanes = ProjectionLanes { wiring, projection: &projection.name };
+            let lanes = ProjectionLanes { connectors: wiring, projection: &projection.name };
             stores.push(CheckedStore { sides: sides(wiring, &name)?, lanes, name });
         }
     }

@@ -4,24 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::config::reconcile::{Mode, ReconcileSettings};
 use anabranch_pipeline::config::{Config, EntityConfig, SourceConfig};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{AuditPace, CacheAudit};
-use anabranch_pipeline::ports::{CodeCache, Lanes, Log, MappingStore, Outbox};
+use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
     self, Backpressure, Checkpoint, LaneWait, Sides, StoreReport, StoreState, Verdict, VisibleTables,
 };
-use anabranch_pipeline::records::{LaneId, Progress};
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::ReconcileOrder;
 use super::columns::{self, COLUMNS};
-use crate::pauses;
-use crate::wiring::{Cache, DerivedStore, LaneStore, Source, Wiring, lanes};
+use crate::wiring::{Cache, DerivedStore, Source, Wiring};
 
 /// Beginning of a cache's name, which tells it from a projection's.
 const CACHE: &str = "cache/";
@@ -76,7 +75,7 @@ pub async fn reconciliation(
     }
     let store = state.report.store.clone();
     let sides = sides(wiring, &store)?;
-    let of_projection = ProjectionLanes { wiring, projection: &store };
+    let of_projection = ProjectionLanes { connectors: wiring, projection: &store };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let reconciliation = reconcile::Reconciliation {
         sides: &sides,
@@ -126,7 +125,8 @@ async fn of_cache(
         repairs_max: repairs_max(settings),
     };
     let projection = cache.config.projection.as_str();
-    let (sides, lanes) = (sides(wiring, projection)?, ProjectionLanes { wiring, projection });
+    let sides = sides(wiring, projection)?;
+    let lanes = ProjectionLanes { connectors: wiring, projection };
     let (backpressure, pace) = Backpressure::of(&settings.limits);
     let mut pace = AuditPace::new(pace);
     tokio::select! {
@@ -240,50 +240,6 @@ pub fn whole_tables(config: &Config, source: &SourceConfig) -> Source {
     }
     let entities: Vec<_> = config.entities.iter().cloned().map(EntityConfig::with_sharding_column).collect();
     Source::new(&server, &entities, config.limits.heartbeat)
-}
-
-/// The lanes of one projection.
-pub(super) struct ProjectionLanes<'a> {
-    pub wiring: &'a Wiring,
-    pub projection: &'a str,
-}
-
-impl Lanes for ProjectionLanes<'_> {
-    type Store = LaneStore;
-
-    async fn progress(&self, source: &str) -> Result<Vec<(LaneId, Progress)>, Fault> {
-        let mut all = Vec::new();
-        let of_source = lanes(self.wiring.config());
-        let of_source =
-            of_source.into_iter().filter(|id| id.projection == self.projection && id.source == source);
-        let mut of_targets: BTreeMap<String, Vec<LaneId>> = BTreeMap::new();
-        of_source.for_each(|id| of_targets.entry(id.target.clone()).or_default().push(id));
-        for (target, ids) in of_targets {
-            let mut stored = self.wiring.progress(&target).await?;
-            // A lane without a row has not begun.
-            all.extend(ids.into_iter().map(|id| {
-                let progress = stored.remove(&id).unwrap_or_default();
-                (id, progress)
-            }));
-        }
-        Ok(all)
-    }
-
-    /// Returns whether the lane is paused; `false`, so that it is waited for, if the register cannot be read.
-    async fn is_paused(&self, lane: &LaneId) -> bool {
-        let pauses = async { pauses::read(self.wiring.log().await?).await };
-        pauses.await.is_ok_and(|pauses| pauses.of_lane(lane).is_some())
-    }
-
-    fn store(&self, lane: &LaneId) -> Result<LaneStore, Fault> {
-        self.wiring.lane(lane)
-    }
-
-    async fn ask_for_position(&self, source: &str) {
-        if let Ok(log) = self.wiring.log().await {
-            log.ask_for_position(source).await;
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
-//! The connectors that readers and lanes of this process are put together from.
+//! The connectors that the tasks of this process are put together from.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use anabranch_connectors::mysql::store::MysqlLane;
@@ -14,6 +15,7 @@ use anabranch_pipeline::projections::{Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::{LaneId, Progress};
 
 use super::{Source, Wiring};
+use crate::pauses;
 
 /// The store of a lane on either kind of server.
 pub type LaneStore = EitherStore<MysqlLane, SearchLane>;
@@ -71,6 +73,15 @@ impl Connectors for Wiring {
 
     async fn progress_of_source(&self, name: &str) -> Result<Vec<Progress>, Fault> {
         Wiring::progress_of_source(self, name).await
+    }
+
+    async fn progress_of_target(&self, name: &str) -> Result<BTreeMap<LaneId, Progress>, Fault> {
+        self.progress(name).await
+    }
+
+    async fn is_paused(&self, lane: &LaneId) -> bool {
+        let pauses = async { pauses::read(self.log().await?).await };
+        pauses.await.is_ok_and(|pauses| pauses.of_lane(lane).is_some())
     }
 
     async fn require_target(&self, name: &str) -> Result<(), Fault> {
