@@ -13,6 +13,8 @@ use crate::GROUND;
 
 pub const VARIABLE: &str = "ANABRANCH_FAILPOINT";
 
+/// Changes that each workload makes at least, however slow the machine is: without any, no step is reached.
+const CHANGES_MIN: u64 = 20;
 /// A captured table that the workload leaves alone.
 const TRUNCATED: &str = "user_00.user_900";
 
@@ -22,10 +24,13 @@ fn run_armed(installation: &Installation<'_>, name: &str) -> Daemon {
 
 async fn change(workloads: &mut [Workload]) {
     let time = Duration::from_millis(250);
-    let running = workloads.iter_mut().map(|workload| workload.run_for(Pace::of(300), time));
-    for ended in futures::future::join_all(running).await {
-        ended.unwrap();
-    }
+    let running = workloads.iter_mut().map(async |workload| {
+        let mut changes = 0;
+        while changes < CHANGES_MIN {
+            changes += workload.run_for(Pace::of(300), time).await.unwrap().changes;
+        }
+    });
+    futures::future::join_all(running).await;
 }
 
 /// Workloads of the plan's entities, with some rows of each.
