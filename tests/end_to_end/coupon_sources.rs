@@ -3,6 +3,7 @@
 //! does not hold up the other one, though its messages are the first ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
 
 use anabranch_tests::{Plan, blocking, until, until_some};
 use serde_json::Value as Json;
@@ -28,13 +29,16 @@ async fn while_a_source_is_down_users_of_the_other_one_get_their_coupons_and_the
     // Users of the second source begin at 1001. A granter that begins now has listed no source.
     let of_other: BTreeSet<u64> = day.members().into_iter().filter(|user| *user > 1_000).collect();
     blocking(|| day.installation.server("source-a").kill().unwrap());
+    let began = Instant::now();
     let granter = day.installation.run_with(&["--role", "granter"], &[]);
     let slow = until_some("the users of the other source have their coupons", async || {
         let [slow, fast] = given(&day).await;
         (fast == of_other).then_some(slow)
     });
     let slow = slow.await;
-    assert!(slow.is_subset(&of_other) && slow.len() < of_other.len(), "one user a second: {slow:?}");
+    // A busy machine may need so long for the fast programme that the slow one ends, too.
+    let is_slow = slow.len() < of_other.len() || began.elapsed().as_secs() + 1 >= of_other.len() as u64;
+    assert!(slow.is_subset(&of_other) && is_slow, "one user a second: {slow:?}");
 
     blocking(|| day.installation.server("source-a").restart().unwrap());
     until("everybody has a coupon", async || {
