@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anabranch_stack::{Server, ServerSpec};
-use anabranch_tests::{Daemon, Installation, Plan, blocking, until};
+use anabranch_tests::{Daemon, Installation, Plan, blocking, until, until_some};
 use async_nats::ConnectOptions;
 use async_nats::jetstream::Context;
 use async_nats::jetstream::context::ContextBuilder;
@@ -19,7 +19,7 @@ const USER: &str = "anabranch";
 const SETUP_USER: &str = "anabranch_setup";
 const TABLE: &str = "user_00.user_000";
 const TOKEN: &str = "application-token-1";
-/// The server answers no request that it refuses.
+/// The server answers no request that it refuses. Other requests are repeated until the server answers in this time.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(1);
 
 async fn jetstream(installation: &Installation<'_>, server: &Server, user: &str) -> Context {
@@ -112,14 +112,16 @@ async fn refuses(installation: &Installation<'_>, server: &Server) {
         contexts.push(jetstream(installation, server, user).await);
     }
     let [run, setup] = contexts.as_slice() else { unreachable!("two users") };
-    let last = async || run.get_stream(&stream).await.unwrap().cached_info().state.last_sequence;
+    let found =
+        async |name: &str| until_some("the server answers", async || run.get_stream(name).await.ok()).await;
+    let last = async || found(&stream).await.cached_info().state.last_sequence;
     let before = last().await;
     let forged = setup.publish(subject.clone(), "forged".into()).await.unwrap();
     assert!(forged.await.is_err(), "the user for setup can publish into a stream");
     assert_eq!(last().await, before);
     assert!(run.delete_stream(&stream).await.is_err(), "the daemon's user can delete a stream");
     assert!(run.create_stream("others").await.is_err(), "the daemon's user can make a stream");
-    let purged = run.get_stream(format!("KV_{name}_registers")).await.unwrap().purge().await;
+    let purged = found(&format!("KV_{name}_registers")).await.purge().await;
     assert!(purged.is_err(), "the daemon's user can empty the registers");
     assert_eq!(last().await, before);
     let address = format!("tls://127.0.0.1:{}", server.port());

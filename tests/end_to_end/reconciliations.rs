@@ -325,7 +325,8 @@ async fn refreshes_and_reconciliations_of_sources_that_write_other_tables_only_d
                 && status["lanes"].as_array().unwrap().iter().all(is_through)
         })
         .await;
-        assert!(before > 0 && rows().await >= before, "the rows are back");
+        assert!(before > 0);
+        until("the rows are back", async || rows().await >= before).await;
         installation.execute(&target, &lose_rows).await;
         let reconciliation = tokio::time::timeout(WAIT_MAX, reconcile(&installation, &[])).await;
         let (_, report) = reconciliation.expect("it does not wait for the next position message");
@@ -393,8 +394,11 @@ async fn a_reconciliation_by_hand_is_shown_by_every_daemon_and_before_the_first_
     let (_, report) = reconcile(&installation, &[]).await;
     assert_eq!(report["verdict"], "clean", "{report}");
     let ended = report["ended_at_ms"].as_f64().unwrap() / 1000.0;
-    until("the reconciliation is shown", async || samples(&daemon).await == [ended]).await;
-    assert_eq!(daemon.metric("anabranch_reconcile_verdict", &["verdict=\"clean\""]).await, 1.0);
+    until("the reconciliation is shown", async || {
+        let verdict = daemon.metric("anabranch_reconcile_verdict", &["verdict=\"clean\""]).await;
+        verdict == 1.0 && samples(&daemon).await == [ended]
+    })
+    .await;
     drop(daemon);
     let next = installation.run();
     until("the next process shows it too", async || samples(&next).await == [ended]).await;

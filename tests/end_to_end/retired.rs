@@ -332,9 +332,11 @@ async fn refusals(installation: &Installation<'_>) {
     assert_eq!(report["verdict"], "repaired", "{report}");
 
     installation.command(&["pause", "--projection", "relations"]).await.expect_success();
-    until_some("the lanes are paused", async || {
-        let status = installation.command(&["status"]).await.expect_success().stdout;
-        status.contains("relations/target/source-a/1: paused").then_some(())
+    until("the lanes have stopped", async || {
+        let status = installation.command(&["status", "--json"]).await.json();
+        let is_lane = |task: &&Json| task["task"].as_str().unwrap().starts_with("lane/relations/");
+        let mut lanes = status["tasks"].as_array().unwrap().iter().filter(is_lane).peekable();
+        lanes.peek().is_some() && lanes.all(|task| task["state"] == "paused")
     })
     .await;
     insert(installation, "composite_05_01", &id("20160503", 1, 1, 3), None).await;
