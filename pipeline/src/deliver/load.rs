@@ -49,8 +49,9 @@ impl Progress {
     /// has the entity and the number of its fields that its projection reads.
     ///
     /// Nothing says which changes its derived rows have, and they keep their versions. A row from below the stream's
-    /// end has a lower version than each chunk, so a chunk replaces it or a sweep removes it. A lane that had read the
-    /// binlog itself may have rows from above that end; the feed brings the same changes again, at the same versions.
+    /// end has a lower version than each chunk: a comparison finds it equal, a chunk replaces it, or a sweep removes it.
+    /// A lane that had read the binlog itself may have rows from above that end; the feed brings the same changes again,
+    /// at the same versions.
     pub fn after_loss(end: &Envelope, reads: (Entity, usize), revision: u64) -> Self {
         let (entity, fields) = reads;
         Self {
@@ -102,7 +103,7 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
     /// that fault. The window is discarded: the tables have its changes.
     ///
     /// A lane of an earlier beginning than the stream's takes that end without a link, and reads all tables from now
-    /// on. Rows that it has applied may be in no table: the sweep of each table that it reads removes them.
+    /// on. Rows that it has applied may be in no table: the comparison or the sweep of their table removes them.
     pub(super) async fn begin_at_end(
         &self,
         window: &mut LaneWindow,

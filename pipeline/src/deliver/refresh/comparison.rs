@@ -7,14 +7,15 @@
 //! some keys are left, the lane reads and replaces their rows as a repair does, and compares anew.
 //!
 //! A table waits because of its entry in `rereads`, or because every table does. The *base* of its comparison is the
-//! position of the entry. In a refresh of every table it is the lane's highest change when the comparison begins.
+//! low watermark of its first chunk.
 //!
 //! Why the end of the wait is right:
 //!
-//! - A chunk counts only when a refresh could write it: its low watermark is not below the base, the lane has noted
-//!   every claim that changed since, and the lane has passed its high watermark.
+//! - A chunk counts only when a refresh could write it: its low watermark is not below the base or the entry, the lane
+//!   has noted every claim that changed since, and the lane has passed its high watermark.
 //! - A claim that the lane has noted above the base is left out on both sides. Row events above the base show
-//!   everything, so what the feed wrote is what the source has.
+//!   everything, so what the feed wrote is what the source has. A change below the base counts for nothing: a lane that
+//!   is far behind may apply an old deletion of a row that came back without a row event.
 //! - Any other claim did not change while the lane was comparing, in the source or in the store: an update that leaves
 //!   a claim as it was is not noted. So the moments at which its chunk and its derived row were read do not matter. It
 //!   is equal on both sides, or it is listed.
@@ -29,7 +30,7 @@
 //! - A few comparisons in a row had no result, those of earlier attempts in this process included.
 //! - A comparison takes long: a process that ends again and again would otherwise never finish one.
 //! - The store cannot show its rows.
-//! - A person asked for a refresh, or the lane loads its first rows.
+//! - A person asked for a refresh while not every table waited, or the lane loads its first rows.
 //! - Every table waits, and comparisons found too much in more tables than not: each costs a second reading.
 //!
 //! A store without transactions is never compared, as rows of a flush that was cut off may still come.
@@ -89,9 +90,9 @@ pub(super) struct TableComparisons<'a> {
     whole: BTreeSet<ShardId>,
     /// Tables of which a comparison found rows that differed, and had them written.
     repaired: BTreeSet<ShardId>,
-    /// Comparisons after which the whole table was read all the same.
+    /// Comparisons of tables in turn that found more than a repair takes.
     in_vain: u32,
-    /// Comparisons that spared a reading of the whole table.
+    /// Comparisons of tables in turn that spared a reading of the whole table.
     useful: u32,
 }
 
@@ -126,7 +127,8 @@ impl Cause {
 struct TableComparison {
     shard: ShardId,
     cause: Cause,
-    /// Its base: a claim that the lane changed above it is not compared.
+    /// Its base: a claim that the lane changed above it is not compared. Before the first chunk it is the position that
+    /// the chunk must reach.
     at: Lsn,
     begun_at: Instant,
     next: Needed,
@@ -224,6 +226,13 @@ impl TableComparison {
             elements: Elements::new(SHAPE, seed),
             sum: 0,
             rows: 0,
+        }
+    }
+
+    /// Takes the low watermark of the first chunk for the base.
+    fn begin_at(&mut self, low: Lsn) {
+        if let Needed::Chunk(None, _) = self.next {
+            self.at = self.at.max(low);
         }
     }
 
@@ -333,7 +342,6 @@ impl<S: RowSource> Refresher<'_, S> {
         );
         self.comparisons.leave();
         self.comparisons.whole.insert(shard);
-        self.comparisons.in_vain += 1;
     }
 
     /// Takes a chunk of the table that is compared, or writes rows that differed. The window must be empty.
@@ -362,6 +370,7 @@ impl<S: RowSource> Refresher<'_, S> {
         let Some(running) = &mut self.comparisons.running else { return Ok(()) };
         self.unread.was_read(running.shard);
         self.aside.was_read(running.shard);
+        running.begin_at(read.chunk.low);
         running.add(&flush, &self.changes);
         running.rows += read.chunk.rows;
         running.next = match read.chunk.next {
@@ -420,7 +429,9 @@ impl<S: RowSource> Refresher<'_, S> {
             self.read_whole(shard, "too many keys have changed");
             return Ok(());
         }
+        let counts = u32::from(cause == Cause::Turn);
         let Some(differing) = running.list() else {
+            self.comparisons.in_vain += counts;
             self.read_whole(shard, "more rows differ than can be listed");
             return Ok(());
         };
@@ -433,7 +444,7 @@ impl<S: RowSource> Refresher<'_, S> {
         );
         self.meters.differing.increment(keys.len() as u64);
         if keys.is_empty() {
-            self.comparisons.useful += 1;
+            self.comparisons.useful += counts;
             self.comparisons.was_read(shard);
             self.aside.ended();
             let mut flush = Flush::new(progress.clone());
@@ -456,7 +467,10 @@ impl<S: RowSource> Refresher<'_, S> {
                 self.comparisons.running = Some(running);
             }
             Some(_) => self.read_whole(shard, "rows differ after a repair"),
-            None => self.read_whole(shard, "more rows differ than a repair takes"),
+            None => {
+                self.comparisons.in_vain += counts;
+                self.read_whole(shard, "more rows differ than a repair takes");
+            }
         }
         Ok(())
     }

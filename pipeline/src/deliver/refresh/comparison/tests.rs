@@ -65,6 +65,23 @@ fn a_claim_that_the_feed_changed_is_left_out_on_both_sides() {
     assert_eq!(listed(compared), Some(Vec::new()));
 }
 
+/// A lane that is far behind applies an old deletion of a user who came back without a row event. The chunk has that
+/// user.
+#[test]
+fn a_claim_that_changed_below_the_first_chunk_is_compared_and_one_above_it_is_not() {
+    let mut changes = ChangedClaims::new(1, [shard()].into(), lsn(5));
+    changes.record(&claims([7], 9));
+    changes.record(&claims([8], 14));
+    let mut compared = comparison();
+    compared.begin_at(lsn(12));
+    compared.add(&claims([7, 8, 9], 12), &changes);
+    subtract(&mut compared, 9, DAY, &changes);
+    compared.next = Needed::Chunk(Some(ScanCursor(Box::default())), compared.at);
+    compared.begin_at(lsn(20));
+    assert_eq!(compared.at, lsn(12), "later chunks change nothing");
+    assert_eq!(listed(compared), Some([7].map(Cell::UInt).into()));
+}
+
 #[test]
 fn more_than_a_sketch_lists_is_no_result() {
     let (mut compared, unchanged) = (comparison(), ChangedClaims::default());
