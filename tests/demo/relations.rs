@@ -11,6 +11,7 @@ use anabranch_schemas::flux::id::FluxId;
 use anabranch_schemas::flux::table::PARTITIONS;
 use anabranch_schemas::shard::ShardId;
 use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_tests::until_each_kind;
 
 use crate::verify::Bench;
 
@@ -101,6 +102,7 @@ async fn bench(sources: Vec<Endpoint>, target: Endpoint) -> Bench {
     let mut report = workload.insert_rows(3_000).await.unwrap();
     report.merge(&workload.giant_transactions().await.unwrap());
     report.merge(&workload.run_for(Pace::Unlimited, Duration::from_secs(4)).await.unwrap());
+    until_each_kind(&mut workload, Pace::Unlimited, &mut report).await;
     report.merge(&workload.giant_transactions().await.unwrap());
     assert_eq!(report.absent_kinds(Entity::Flux), Vec::<&str>::new(), "{report:?}");
     let unfilled = bench.compare().await;

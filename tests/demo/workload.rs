@@ -1,11 +1,12 @@
 //! The workload makes each kind of change that it counts, and survives killed servers if asked to.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anabranch_demo::{Endpoint, Pace, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, Spread};
 use anabranch_stack::{Options, ServerSpec, Stack};
+use anabranch_tests::{WAIT_MAX, until_each_kind};
 use tokio_util::sync::CancellationToken;
 
 pub fn start_sources() -> (Stack, Vec<Endpoint>) {
@@ -55,6 +56,7 @@ async fn a_workload_makes_each_kind_of_change_and_counts_rows_rightly() {
         let mut report = workload.insert_rows(4_000).await.unwrap();
         report.merge(&workload.giant_transactions().await.unwrap());
         report.merge(&workload.run_for(Pace::Unlimited, Duration::from_secs(4)).await.unwrap());
+        until_each_kind(&mut workload, Pace::Unlimited, &mut report).await;
         assert_eq!(report.absent_kinds(Entity::User), Vec::<&str>::new(), "{report:?}");
         assert_eq!(report.largest_transaction_rows, 10_000);
         assert_eq!(report, workload.live().snapshot());
@@ -72,6 +74,7 @@ async fn a_workload_of_devices_makes_each_kind_of_change_and_counts_rows_rightly
     workload.create_schema().await.unwrap();
     let mut report = workload.insert_rows(3_000).await.unwrap();
     report.merge(&workload.run_for(Pace::of(1_500), Duration::from_secs(4)).await.unwrap());
+    until_each_kind(&mut workload, Pace::of(1_500), &mut report).await;
     report.merge(&workload.giant_transactions().await.unwrap());
     assert_eq!(report.absent_kinds(Entity::SerialCode), Vec::<&str>::new(), "{report:?}");
     assert_eq!(report, workload.live().snapshot());
@@ -85,6 +88,9 @@ async fn a_workload_of_devices_makes_each_kind_of_change_and_counts_rows_rightly
     );
 }
 
+/// Most runs of which one is to keep the pace: a busy machine may not make so many changes at once.
+const RUNS_MAX: u32 = 10;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pace_is_kept() {
     let (_stack, sources) = start_sources();
@@ -92,9 +98,19 @@ async fn a_pace_is_kept() {
     let mut workload = Workload::new(topology, WorkloadOptions::new(5));
     workload.create_schema().await.unwrap();
     workload.insert_rows(1_000).await.unwrap();
-    let report = workload.run_for(Pace::of(500), Duration::from_secs(4)).await.unwrap();
-    // A transaction enters the schedule by its first row, and rolled back ones are not counted.
-    assert!((1_200..3_500).contains(&report.changes), "{report:?}");
+    let mut is_kept = false;
+    for _ in 0..RUNS_MAX {
+        let began = Instant::now();
+        let report = workload.run_for(Pace::of(500), Duration::from_secs(4)).await.unwrap();
+        // A transaction enters the schedule by its first row, and rolled back ones are not counted.
+        let seconds = began.elapsed().as_secs_f64();
+        assert!((report.changes as f64) < 875.0 * seconds, "in {seconds} s: {report:?}");
+        is_kept = report.changes >= 1_200;
+        if is_kept {
+            break;
+        }
+    }
+    assert!(is_kept, "each of {RUNS_MAX} runs was too slow");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,9 +171,9 @@ async fn a_user_that_a_broken_move_left_in_two_shards_is_deleted_from_one() {
 }
 
 fn wait_for_changes(live: &anabranch_demo::LiveReport, changes: u64) {
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + WAIT_MAX;
     while live.snapshot().changes < changes {
-        assert!(std::time::Instant::now() < deadline, "the workload stands still: {:?}", live.snapshot());
+        assert!(Instant::now() < deadline, "the workload stands still: {:?}", live.snapshot());
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anabranch_demo::verify::DerivedLayout;
 use anabranch_demo::{Pace, WorkloadOptions};
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
-use anabranch_tests::{Installation, Plan, seed};
+use anabranch_tests::{Installation, Plan, seed, until_each_kind};
 
 use crate::STANDARD;
 
@@ -18,6 +18,7 @@ async fn workload_is_applied(installation: &Installation<'_>, seed: u64) {
     let mut workload = installation.workload(WorkloadOptions::new(seed));
     let mut report = workload.insert_rows(4_000).await.unwrap();
     report.merge(&workload.run_for(Pace::of(800), Duration::from_secs(5)).await.unwrap());
+    until_each_kind(&mut workload, Pace::of(800), &mut report).await;
     report.merge(&workload.giant_transactions().await.unwrap());
     assert_eq!(report.absent_kinds(workload.topology().entity), Vec::<&str>::new(), "{report:?}");
     let comparison = installation.expect_equal_and_full().await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anabranch_demo::{Pace, WorkloadOptions};
 use anabranch_schemas::change::Entity;
-use anabranch_tests::{Daemon, Installation, Plan, seed, until};
+use anabranch_tests::{Daemon, Installation, Plan, seed, until, until_each_kind};
 
 use crate::STANDARD;
 
@@ -55,6 +55,7 @@ async fn every_kind_of_change_of_devices_arrives_beside_users_on_two_targets() {
     for part in futures::future::join_all(running).await {
         report.merge(&part.unwrap());
     }
+    until_each_kind(&mut devices, Pace::of(500), &mut report).await;
     let kinds = report.absent_kinds(Entity::SerialCode);
     let absent: Vec<&str> = kinds.into_iter().filter(|kind| !kind.contains("10000")).collect();
     assert_eq!(absent, Vec::<&str>::new(), "{report:?}");

@@ -14,6 +14,7 @@ pub mod protections;
 mod search;
 mod versions;
 mod waiting;
+mod workload;
 
 pub use audit::audited;
 pub use browser::browser;
@@ -23,3 +24,4 @@ pub use installation::{Installation, Plan};
 pub use search::Search;
 pub use versions::{DATABASE_VARIABLE, TestDatabase};
 pub use waiting::{WAIT_MAX, blocking, seed, until, until_some};
+pub use workload::{until_each_kind, until_reported};
