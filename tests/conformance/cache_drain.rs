@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::derived::{StoreSite, lsn};
 use crate::lookup::Slow;
+use crate::nats::within;
 use crate::ports::cache::{LONG, cached, code, store};
 use crate::redis_ground::RedisGround;
 use crate::store_mapping::{TABLES, apply, boxed, lane, shard};
@@ -101,7 +102,7 @@ async fn a_lane_tells_the_outbox_of_its_target_what_it_commits() {
     let progress = lane.load().await.unwrap();
     let reported = outbox.touched();
     apply(&mut lane, progress, vec![insert(1, 7, "BOX 1")]).await;
-    tokio::time::timeout(Duration::from_secs(10), reported).await.expect("it was told");
+    within(reported).await;
     assert!(outbox.touched().now_or_never().is_none(), "nothing was committed since");
 }
 

@@ -132,12 +132,13 @@ async fn what_has_no_answer_is_unknown_whether_the_work_was_done_or_not() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_system_that_is_busy_or_refuses_is_left_alone_for_a_while() {
     let ground = WitnessGround::start(true).await;
-    ground.switch(Faults { busy: 1.0, retry_after_seconds: 1, ..Faults::default() }).await;
+    // Long enough that a busy machine sees it before it is over.
+    ground.switch(Faults { busy: 1.0, retry_after_seconds: 5, ..Faults::default() }).await;
     assert_eq!(ground.call([1, 2]).await, [Answer::Busy; 2]);
-    assert!(ground.system.pause().is_some_and(|pause| pause <= Duration::from_secs(1)));
+    assert!(ground.system.pause().is_some_and(|pause| pause <= Duration::from_secs(5)));
     let fault = ground.system.connect().await.unwrap_err();
     assert_eq!(fault.code(), Code::CouponSystemUnreachable, "{fault}");
-    assert!(fault.to_string().contains("it asks for a pause of 1 s"), "{fault}");
+    assert!(fault.to_string().contains("it asks for a pause of 5 s"), "{fault}");
     ground.switch(Faults::default()).await;
     until("the pause is over", async || ground.system.connect().await.is_ok()).await;
     assert!(ground.system.pause().is_none());
