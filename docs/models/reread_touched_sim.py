@@ -16,6 +16,8 @@
 # A position is (epoch, place of a transaction), and (epoch, 0) is the lowest of an epoch. A resume point is the number
 # of transactions before it, the id of the last one, and the id of one that was sent in part. No two transactions have
 # one id, so a server that has the id has all before it too. A claim is (table, key, value).
+# The product has the rules of `mended`: the model found `absent` as a hole of `none`. Only a table for which no lane
+# can ask is withdrawn in the product as in `none`.
 # The model leaves out documents, repairs of keys, lost grants, tables that do not fit, retirements, comparisons, fences,
 # undecided XA branches, registers that are lost, and messages that are damaged within the stream.
 import random, sys, time

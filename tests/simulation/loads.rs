@@ -370,14 +370,19 @@ async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
 async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_back() {
     let (log, source) = twins();
     source.commit(insert(1));
+    let dropped = script::table(2);
+    source.commit(insert_into(dropped.clone(), 8));
+    source.commit(Group::Drop(dropped.clone()));
     let begun = end(&source).await;
     let (id, target, table) = (one_lane::id("source-0"), one_lane::target(), script::table(0).shard);
     let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let every = Some(Refresh::with_every_table(None));
-    let mut flush = Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) });
-    // The source lost a row unseen.
-    let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
-    flush.push(Mutation { table: 0, shard: table, key, lsn: Lsn::ZERO, action });
+    let every = Refresh::with_reread(Some(Refresh::with_every_table(None)), dropped.shard, begun.position);
+    let mut flush = Flush::new(Progress { refresh: Some(every), ..progress_at(begun.clone()) });
+    // The source lost a row unseen, and the lane owes a table that is gone.
+    for (shard, user) in [(table, 9), (dropped.shard, 8)] {
+        let (key, action) = ([Cell::UInt(user)].into(), MutationAction::Upsert([].into()));
+        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
+    }
     store.commit(&flush).await.unwrap();
     let Located { position, resume, server } = begun;
     append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
@@ -387,7 +392,11 @@ async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_ba
         let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
         let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
         assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![table]));
-        assert_eq!(users(&target), [Cell::UInt(9)], "its claims stay");
+        assert_eq!(
+            users(&target),
+            [Cell::UInt(9)],
+            "claims of the hidden table stay, and those of the absent one go"
+        );
         hiding.is_hidden.store(false, Ordering::Relaxed);
         sleep(WAIT_MAX).await;
     };

@@ -49,6 +49,8 @@ pub enum Group {
     Unseen(Transaction),
     /// The table leaves by a retention rule; later rows of it make a table of the same name.
     Retire(TableIdentity<'static>),
+    /// The table is dropped; later rows of it make a table of the same name.
+    Drop(TableIdentity<'static>),
 }
 
 impl Group {
@@ -60,7 +62,8 @@ impl Group {
             | Self::RollBackBranch(_)
             | Self::Statement(_)
             | Self::Unseen(_)
-            | Self::Retire(_) => 1,
+            | Self::Retire(_)
+            | Self::Drop(_) => 1,
         }
     }
 }
@@ -89,6 +92,8 @@ pub(super) struct Server {
     origin: u64,
     /// Content of its tables before its binlog began.
     base: Vec<Arc<Group>>,
+    /// Tables of the server before it, which may have more groups.
+    earlier: BTreeMap<ShardId, TableIdentity<'static>>,
     history: Vec<Committed>,
     laid: Vec<GroupLayout>,
     /// Kept files: number → the first group in it.
@@ -102,6 +107,7 @@ impl Server {
             number: 1,
             origin: 1,
             base: Vec::new(),
+            earlier: BTreeMap::new(),
             history: Vec::new(),
             laid: Vec::new(),
             files: BTreeMap::from([(1, 0)]),
@@ -111,7 +117,8 @@ impl Server {
 
     /// Makes a server with another identity and the first `groups` groups of this one, in files of its own.
     pub fn successor(&self, number: u64, groups: usize) -> Self {
-        let mut server = Self { number, origin: number, base: self.base.clone(), ..Self::first() };
+        let (base, earlier) = (self.base.clone(), self.likely_tables());
+        let mut server = Self { number, origin: number, base, earlier, ..Self::first() };
         for (index, committed) in self.history[..groups].iter().enumerate() {
             server.add(committed.clone());
             // Some servers have more files than the one before them, and some fewer.
@@ -130,10 +137,10 @@ impl Server {
     /// Restores the server from a backup that lacks the newest groups; its binlog counts from the beginning. Prepared
     /// branches are gone.
     pub fn restore(&mut self, lost: usize) {
-        let kept = self.history.len().saturating_sub(lost);
+        let (kept, earlier) = (self.history.len().saturating_sub(lost), self.likely_tables());
         let kept = self.history.drain(..kept).map(|committed| committed.group);
         let base = self.base.drain(..).chain(kept).collect();
-        *self = Self { number: self.number, origin: self.origin + RESET, base, ..Self::first() };
+        *self = Self { number: self.number, origin: self.origin + RESET, base, earlier, ..Self::first() };
         // The server commits a transaction of its own before any reader connects.
         self.commit(Group::Rows(Vec::new()));
     }
@@ -348,7 +355,11 @@ impl Server {
         let mut undecided = BTreeSet::new();
         for committed in &self.history[..groups] {
             match &*committed.group {
-                Group::Rows(_) | Group::Statement(_) | Group::Unseen(_) | Group::Retire(_) => continue,
+                Group::Rows(_)
+                | Group::Statement(_)
+                | Group::Unseen(_)
+                | Group::Retire(_)
+                | Group::Drop(_) => continue,
                 Group::Prepare { branch, .. } => undecided.insert(*branch),
                 Group::CommitBranch(branch) | Group::RollBackBranch(branch) => undecided.remove(branch),
             };
@@ -387,7 +398,20 @@ impl Server {
 
     /// Returns every captured table that the history names, without those that left.
     pub fn tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
-        let mut tables: BTreeMap<ShardId, &TableIdentity<'static>> = BTreeMap::new();
+        self.named(BTreeMap::new(), false)
+    }
+
+    /// Returns the captured tables that may exist by their usual names: also those that were dropped, and those of
+    /// lost groups. Rows of retired tables stand, so these have no usual name.
+    pub fn likely_tables(&self) -> BTreeMap<ShardId, TableIdentity<'static>> {
+        self.named(self.earlier.clone(), true)
+    }
+
+    fn named(
+        &self,
+        mut tables: BTreeMap<ShardId, TableIdentity<'static>>,
+        keeps_dropped: bool,
+    ) -> BTreeMap<ShardId, TableIdentity<'static>> {
         let history = self.history.iter().map(|committed| &committed.group);
         for group in self.base.iter().chain(history) {
             match &**group {
@@ -395,13 +419,16 @@ impl Server {
                 | Group::Statement(rows)
                 | Group::Unseen(rows)
                 | Group::Prepare { rows, .. } => {
-                    tables.extend(rows.iter().flatten().map(|row| (row.table.shard, &row.table)));
+                    for row in rows.iter().flatten() {
+                        tables.entry(row.table.shard).or_insert_with(|| row.table.clone());
+                    }
                 }
-                Group::Retire(table) => _ = tables.remove(&table.shard),
+                Group::Drop(_) if keeps_dropped => {}
+                Group::Retire(table) | Group::Drop(table) => _ = tables.remove(&table.shard),
                 Group::CommitBranch(_) | Group::RollBackBranch(_) => {}
             }
         }
-        tables.into_iter().map(|(shard, table)| (shard, table.clone())).collect()
+        tables
     }
 
     /// Returns the rows of a table after the first `groups` groups, by their first column.
@@ -423,8 +450,8 @@ impl Server {
                     }
                 }
                 Group::RollBackBranch(branch) => _ = branches.remove(branch),
-                Group::Retire(table) if table.shard == shard => rows.clear(),
-                Group::Retire(_) => {}
+                Group::Retire(table) | Group::Drop(table) if table.shard == shard => rows.clear(),
+                Group::Retire(_) | Group::Drop(_) => {}
             }
         }
         rows.into_iter().map(|(key, row)| (key, row.clone())).collect()

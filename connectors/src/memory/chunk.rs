@@ -34,7 +34,7 @@ impl RowSource for MemorySource {
     }
 
     fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
-        let tables = lock(&self.state).primary.tables();
+        let tables = lock(&self.state).primary.likely_tables();
         tables.values().filter(|table| table.entity == entity).for_each(visit);
     }
 

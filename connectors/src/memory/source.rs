@@ -424,10 +424,12 @@ impl MemoryStream {
                     batch.reread(lsn, table);
                 }
             }
-            Group::Retire(table) => {
+            Group::Retire(table) | Group::Drop(table) => {
                 let lsn = server.lsn(self.epoch, self.next, 0);
-                if lsn > self.above {
-                    batch.retire(lsn, table);
+                match group {
+                    _ if lsn <= self.above => {}
+                    Group::Drop(_) => batch.withdraw(lsn, table),
+                    _ => batch.retire(lsn, table),
                 }
             }
             Group::Statement(_) | Group::Rows(_) => {}

@@ -4,8 +4,8 @@
 //! stream still ends at the crossing's end and the address leads to the crossing's server. It enters that server's
 //! binlog after the last message of which the server has everything, and appends after the stream's end. In front of
 //! the first changes stand rereads of the tables that the messages in between name, and withdrawals of those that the
-//! server does not have. Only that message continues a lane that has the lost transactions, because a direct feed is
-//! refused to it, so no lane passes the rereads by.
+//! server does not have and no lane can ask for. Only that message continues a lane that has the lost transactions,
+//! because a direct feed is refused to it, so no lane passes the rereads by.
 //!
 //! A crossing needs no removal: once the reader has appended, the stream ends elsewhere.
 
@@ -42,14 +42,14 @@ pub struct Crossing {
     pub gaps: Vec<GapRecord>,
 }
 
-/// A table that is read again, or withdrawn.
+/// A table that is read again, or withdrawn because its wait would have no end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct CrossedTable {
     entity: Entity,
     shard: ShardId,
     database: String,
     table: String,
-    /// The server does not have the table, so its claims are removed.
+    /// The server does not have the table, and no lane can ask for it, so its claims are removed.
     #[serde(default)]
     is_gone: bool,
 }
@@ -89,7 +89,8 @@ impl Crossing {
         self.names(false)
     }
 
-    /// Returns the names of the tables that the server does not have: their derived rows are removed.
+    /// Returns the names of the tables that the server does not have and no lane can ask for: their derived rows are
+    /// removed.
     pub fn gone_tables(&self) -> Vec<String> {
         self.names(true)
     }

@@ -3,9 +3,10 @@
 //! A replica that took over before it had everything still has most of what was read. The log names the rest: all of it
 //! lies in the messages after the last one of which the server has everything. A table that no such message names is in
 //! the derived stores as it was in the server at that message, so the server's own binlog continues it from there. The
-//! tables that are named may be further than the server, or elsewhere: they are read again. A named table that the
-//! server does not have is withdrawn instead: no lane could read it. `crossing.rs` says how the reader goes on. The
-//! only write here sets the register of crossings.
+//! tables that are named may be further than the server, or elsewhere: they are read again. So is a named table that
+//! the server does not have: each lane has its absence proved. One without a usual name is withdrawn instead, because
+//! no lane could ask for it. `crossing.rs` says how the reader goes on. The only write here sets the register of
+//! crossings.
 //!
 //! That holds only as far as the log can tell everything that a lane has. So the command refuses while a target does
 //! not answer, a lane is further than the stream or is replayed, or the stream ends within a transaction, and where the
@@ -320,7 +321,9 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         Err(self.refused(found).needs("tables that the server has as they were read").remedy(WHOLE))
     }
 
-    /// Returns the tables that the present server does not have. A lane would wait for a reading of them without end.
+    /// Returns the tables that the present server does not have and that no lane can ask for: it would wait for a
+    /// reading of them without end. Any other absent table is to be read as well, because a server that takes over
+    /// before the reader came may have it. A lane that finds none ends its wait by a proof that the table is absent.
     async fn gone(&self, tables: &Tables) -> Result<BTreeSet<ShardId>, Fault> {
         let listed = self.connector.tables().await?;
         let listed: BTreeSet<ShardId> = listed.into_iter().map(|table| table.shard).collect();
@@ -344,6 +347,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
                         .needs("the table: a withdrawal could remove documents that a retention rule keeps")
                         .remedy(WHOLE));
                 }
+                Err(_) if self.has_usual_name(table) => {}
                 Err(_) => _ = gone.insert(table.shard),
                 Ok(_) => {
                     return Err(self
@@ -354,6 +358,14 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             }
         }
         Ok(gone)
+    }
+
+    /// Whether lanes can ask for the table by its name.
+    fn has_usual_name(&self, table: &TableIdentity<'static>) -> bool {
+        let mut is_usual = false;
+        self.connector
+            .visit_likely_tables(table.entity, &mut |likely| is_usual |= likely.shard == table.shard);
+        is_usual
     }
 
     /// Translates a fault of the log: a message that it lost may have named any table.

@@ -20,6 +20,7 @@
 //! past the watermark before it began to note, another server came in between, or there was too much to note. A fault
 //! of the source does not end the attempt of the lane: its feed goes on.
 
+mod absent;
 mod aside;
 mod changed_claims;
 mod comparison;
@@ -45,6 +46,7 @@ use futures::{FutureExt, TryFutureExt};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use self::absent::Absences;
 use self::aside::Aside;
 use self::changed_claims::ChangedClaims;
 use self::comparison::{Needed, TableComparisons};
@@ -84,6 +86,8 @@ enum Phase<'a> {
     Querying(BoxFuture<'a, Result<Read, Fault>>),
     /// Tables that the source does not list are asked for.
     Asking(BoxFuture<'a, Result<BTreeSet<ShardId>, Fault>>),
+    /// Tables that wait and are not listed are asked for.
+    Proving(BoxFuture<'a, Result<Absences, Fault>>),
     /// The step is written as soon as the lane may write it.
     Waiting(Step),
 }
@@ -222,6 +226,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                 Phase::Waiting(Step::Chunk(read, None))
             }),
             Phase::Asking(asking) => asking.await.map(|hidden| Phase::Waiting(Step::Finished(Some(hidden)))),
+            Phase::Proving(proof) => proof.await.map(|found| found.take(&mut self.aside, &mut self.changes)),
             Phase::Waiting(Step::Chunk(Read { chunk, .. }, _)) if progress.position < chunk.high => loop {
                 tokio::time::sleep_until(self.ask_at).await;
                 self.ask_at = Instant::now() + ASK;
@@ -280,7 +285,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             }
             Work::List => return Phase::Listing(source.tables().boxed()),
             Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
-            Work::WaitForSetAside => return self.wait_for_set_aside(refresh),
+            Work::WaitForSetAside => return self.wait_for_set_aside(refresh, progress),
             Work::Finished => return Phase::Waiting(Step::Finished(None)),
         };
         // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.

@@ -62,6 +62,11 @@ impl Aside {
         }
     }
 
+    /// Notes tables that cannot be read now: the others go first.
+    pub(super) fn step_aside(&mut self, tables: impl IntoIterator<Item = ShardId>) {
+        self.unreadable.extend(tables);
+    }
+
     /// Notes that the present table needs no rest.
     pub(super) fn ended(&mut self) {
         self.begun = None;
@@ -152,8 +157,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     /// Waits while no waiting table exists, can be read and has rested: a lost grant hides a table, an ALTER brings its
-    /// column back.
-    pub(super) fn wait_for_set_aside(&mut self, refresh: &Refresh) -> Phase<'a> {
+    /// column back. Unlisted ones are asked for first: a proof that a table is absent ends its wait.
+    pub(super) fn wait_for_set_aside(&mut self, refresh: &Refresh, progress: &Progress) -> Phase<'a> {
+        if let Some(proving) = self.ask_for_absent(refresh, progress) {
+            return proving;
+        }
         self.warn_of_unlisted(refresh);
         if self.aside.wait(refresh).is_none() {
             self.tables = None;

@@ -134,11 +134,15 @@ impl Judged<'_> {
         let first = refresh.table.as_ref().map_or(Lsn::ZERO, |table| table.first);
         let is_owed =
             |shard| refresh.reads_rereads() && refresh.rereads.get(shard).is_some_and(|at| low < *at);
+        let is_unowed = |shard| refresh.rereads.get(shard).is_none_or(|at| low < *at);
         match () {
             // Positions of another server cannot be compared with the watermark, whether or not the lane is further.
             () if !is_of_lane => Verdict::Again("the lane reads another server"),
             () if read.found_at.min(low) < changes.floor || low < first => {
                 Verdict::Again("the lane had read beyond the chunk's watermark")
+            }
+            () if read.is_absence && changes.shards.iter().any(is_unowed) => {
+                Verdict::Again("the table does not wait any more, or was noted again")
             }
             () if is_compared && changes.shards.iter().any(is_owed) => {
                 Verdict::Again("the table changed without row events since")
@@ -203,8 +207,8 @@ mod tests {
         assert_eq!(next(&alone, Some(&tables), &aside, None), Work::WaitForSetAside);
     }
 
-    /// It is gone without a trace in the binlog, or a lost grant hides it. `remove --table` ends the wait for one that
-    /// is gone.
+    /// A lost grant hides it, or it is gone without a trace in the binlog. A proof of that, or `remove --table`, ends
+    /// the wait.
     #[test]
     fn a_waiting_table_that_the_source_does_not_list_lets_the_others_go_first_and_keeps_waiting() {
         let (tables, none) = ([table(1), table(2)], BTreeSet::new());
@@ -299,6 +303,28 @@ mod tests {
         assert_eq!(after(&waiting(480)), waiting(480), "rows of the next table of that name");
         let repair = Refresh::new(Scope::Keys([(table(9).shard, [Cell::UInt(7)].into())].into()));
         assert_eq!(after(&repair), repair, "a replay meets the withdrawal once more");
+    }
+
+    #[test]
+    fn the_absence_of_a_table_counts_while_its_entry_stands_at_or_below_the_watermark() {
+        let shard = table(1).shard;
+        let progress = Progress { position: at(480), ..Progress::default() };
+        let changes = ChangedClaims::new(1, [shard].into(), Lsn::ZERO);
+        let verdict = |refresh: &Refresh| {
+            let (low, server, payload) = (at(320), progress.server.clone(), Default::default());
+            let chunk = Chunk { low, high: low, server, payload, rows: 0, next: None };
+            let read = Read { is_absence: true, ..Read::of_chunk(chunk) };
+            let (progress, changes) = (&progress, &changes);
+            let judged =
+                Judged { refresh, progress, changes, source_column: 0, repeated: 0, is_compared: false };
+            judged.verdict(&read)
+        };
+        let waiting = |position| Refresh::with_reread(None, shard, at(position));
+        assert_eq!(verdict(&waiting(320)), Verdict::Write);
+        let again = Verdict::Again("the table does not wait any more, or was noted again");
+        assert_eq!(verdict(&waiting(480)), again, "a later reading is owed");
+        let ended = waiting(160).without_reread(shard, at(160));
+        assert_eq!(verdict(&ended), again, "it was withdrawn or retired meanwhile");
     }
 
     #[test]

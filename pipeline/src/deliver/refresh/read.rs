@@ -24,12 +24,14 @@ pub(super) struct Read {
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
     /// Tables of further keys that were not read, because the source may hide the tables.
     pub hidden: BTreeSet<ShardId>,
+    /// The table does not exist between the watermarks, so it has no row.
+    pub is_absence: bool,
 }
 
 impl Read {
     /// Returns a read that is not of single keys.
     pub(super) fn of_chunk(chunk: Chunk) -> Self {
-        Self { found_at: chunk.low, chunk, keys: None, hidden: BTreeSet::new() }
+        Self { found_at: chunk.low, chunk, keys: None, hidden: BTreeSet::new(), is_absence: false }
     }
 }
 
@@ -57,7 +59,7 @@ pub(super) async fn rows_where<S: RowSource>(
         true => found,
         false => Chunk { next: found.next, ..source.rows(&[(table.clone(), keys.clone())], epoch).await? },
     };
-    Ok(Read { chunk, found_at, keys: Some([(table.shard, keys)].into()), hidden: BTreeSet::new() })
+    Ok(Read { found_at, keys: Some([(table.shard, keys)].into()), ..Read::of_chunk(chunk) })
 }
 
 fn broken(table: &TableIdentity<'_>, error: CodecError) -> Fault {
@@ -95,7 +97,7 @@ pub(super) async fn rows_of<S: RowSource>(
             let unlisted = keys.keys().copied().filter(|shard| !is_known(*shard)).collect();
             let hidden = hidden_of(source, entity, &unlisted, epoch).await?;
             keys.retain(|shard, _| !hidden.contains(shard));
-            return Ok(Read { found_at: chunk.low, chunk, keys: Some(keys), hidden });
+            return Ok(Read { keys: Some(keys), hidden, ..Read::of_chunk(chunk) });
         }
     }
 }

@@ -5,7 +5,7 @@
 //! name. A table that the source does not prove absent becomes an entry of `rereads`, and the lane reads it once it is
 //! listed.
 //!
-//! - A table that is proved absent becomes none: no reading would end its wait. A reconciliation reports its rows.
+//! - A table that is proved absent becomes none: no reading would find it. A reconciliation reports its rows.
 //! - A table whose withdrawal is owed, or that was withdrawn while the source was asked, has nothing to be read.
 //! - A lane that had no rows when it began has no such claims.
 //! - A store of documents cannot say of which tables it has claims, so a hidden table is not noticed there.
@@ -216,13 +216,24 @@ async fn hidden<S: RowSource>(
             break;
         }
         let shard = table.shard;
-        match source.rows(&[(table, Vec::new())], epoch).await {
-            Err(fault) if fault.code() == Code::SourceTableMissing => {}
-            Err(fault) if fault.class() == Class::Transient => return Err(fault),
-            Ok(_) | Err(_) => _ = hidden.insert(shard),
+        if !is_proved_absent(source, table, epoch).await? {
+            hidden.insert(shard);
         }
     }
     Ok(hidden)
+}
+
+/// Returns whether the source proves that it does not have the table. A lost grant is no proof.
+pub(super) async fn is_proved_absent<S: RowSource>(
+    source: &S,
+    table: TableIdentity<'static>,
+    epoch: u16,
+) -> Result<bool, Fault> {
+    match source.rows(&[(table, Vec::new())], epoch).await {
+        Err(fault) if fault.code() == Code::SourceTableMissing => Ok(true),
+        Err(fault) if fault.class() == Class::Transient => Err(fault),
+        Ok(_) | Err(_) => Ok(false),
+    }
 }
 
 #[cfg(test)]
