@@ -4,12 +4,12 @@ mod configuration;
 mod http;
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use anabranch_stack::{Companion, Stack, cargo_build};
+use anabranch_stack::{Companion, ReservedPort, Stack, cargo_build};
 
 pub use self::configuration::{DaemonConfiguration, hash_name, spread_name};
 pub use self::http::Status;
@@ -47,10 +47,13 @@ pub fn build_binary(name: &str) -> Result<PathBuf> {
     }
 }
 
-/// Returns a port of 127.0.0.1 that was free a moment ago.
+/// Returns a port of 127.0.0.1 that was free a moment ago. The kernel gives it to no outgoing connection, so a process
+/// that listens there can be started again.
 pub fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    listener.map(|address| address.port()).map_err(|source| DemoError::PortNotFound { source })
+    let reserved = ReservedPort::choose()?;
+    let port = reserved.number();
+    reserved.release();
+    Ok(port)
 }
 
 /// Runs commands of the product beside a running daemon, with its configuration file.
