@@ -42,7 +42,10 @@ async fn an_installation_learns_lunar_birthdays_and_its_solar_lanes_see_no_diffe
     let absent = installation.command(&["check"]).await;
     assert!(absent.stderr.contains("lane lunar_birthday/target/source-a/0"), "{absent:?}");
     installation.command(&["setup"]).await.expect_success();
-    let mut daemon = installation.run();
+    // A new lane is killed between two of its steps.
+    let failpoint = "refresh-after-commit";
+    let mut daemon = installation.run_with(&[], &[("ANABRANCH_FAILPOINT", failpoint)]);
+    daemon.until_failpoint(failpoint).await;
     until("the new lanes read their tables", async || {
         let noted = refreshes(&installation, "lunar_birthday").await;
         noted.iter().flatten().any(|noted| noted.starts_with("fields:4 -"))
