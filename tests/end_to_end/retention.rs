@@ -21,7 +21,7 @@ async fn installation_that_keeps(max_age_seconds: u32) -> Installation<'static> 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_age_of_messages_never_empties_the_stream_of_a_quiet_source() {
     // On a busy machine too, the next daemon runs before the last message of a killed one is so many seconds old.
-    let installation = installation_that_keeps(12).await;
+    let installation = installation_that_keeps(20).await;
     let mut daemon = installation.run();
     insert(&installation, "source-a", "user_00.user_000", 1).await;
     until_derived(&installation, 1).await;
