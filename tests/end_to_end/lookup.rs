@@ -466,7 +466,7 @@ async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_li
     // Few batches wait for the point: a busy machine may not tell many in time that it was passed.
     for (batches, at_least) in [(BATCHES, Json::Null), (2, json!(place))] {
         let batch = json!({ "codes": codes, "at_least": at_least }).to_string();
-        let ask = async |_| {
+        let ask = async |_: usize| {
             until_some("the batch is told in time", async || {
                 let answer = daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), &batch).await;
                 (at_least.is_null() || answer.1["code"] != "lookup-lagging").then_some(answer)

@@ -156,7 +156,9 @@ async fn lag_grows_while_a_target_is_frozen_and_falls_afterwards() {
         frozen > 3.0 && lag(&status, "sources", "") < 2.0 && lag(&status, "lanes", "target-2") < 2.0
     })
     .await;
-    assert!(seen.is_sorted(), "lag fell while the target stood still: {seen:?}");
+    // An answer from before the pause may be read a moment later.
+    let while_it_stood = seen.iter().skip_while(|lag| **lag < 1.0);
+    assert!(while_it_stood.is_sorted(), "lag fell while the target stood still: {seen:?}");
     until("the metric says so too", async || {
         daemon.metric("anabranch_lane_lag_seconds", &["target=\"target\"", "lane=\"0\""]).await > 2.0
     })
