@@ -21,8 +21,8 @@ async fn a_daemon_killed_again_and_again_loses_nothing() {
     survives(&installation, load).await;
 }
 
-/// Waits until each task runs in one daemon alone; returns the tasks of each daemon. The daemons are asked one after the
-/// other, so a task that changes hands meanwhile may be seen twice.
+/// Waits until each task runs in one daemon alone; returns the tasks of each daemon. The daemons are asked one after
+/// the other, so a task that changes hands meanwhile may be seen twice.
 async fn until_shared(daemons: &[Daemon]) -> Vec<Vec<String>> {
     until_some("every task runs, and none in two daemons", async || {
         let mut shares = Vec::new();
