@@ -350,6 +350,29 @@ async fn a_long_delay_of_the_drain_is_told() {
     assert!(tables.state().await.is_believed(&life));
 }
 
+/// Puts some devices into other boxes, or takes them out; `boxes` has the number of each device's code.
+fn packed_anew(
+    random: &mut StdRng,
+    boxes: &mut [Option<usize>],
+    codes: &[StoredCode],
+) -> Vec<Action<'static>> {
+    let mut actions = Vec::new();
+    for _ in 0..random.random_range(1..6) {
+        let device = random.random_range(0..boxes.len());
+        let after = random.random_ratio(2, 3).then(|| random.random_range(0..codes.len()));
+        let row = |site: usize| boxed(device as u64 + 1, codes[site].as_bytes());
+        let action = match (boxes[device], after) {
+            (None, Some(after)) => Action::Insert { after: row(after) },
+            (Some(before), Some(after)) => Action::Update { before: row(before), after: row(after) },
+            (Some(before), None) => Action::Delete { before: row(before) },
+            (None, None) => continue,
+        };
+        boxes[device] = after;
+        actions.push(action);
+    }
+    actions
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_its_table() {
     let seed = rand::random();
@@ -375,20 +398,8 @@ async fn under_writes_fills_evictions_and_lost_caches_every_entry_ends_equal_to_
     let writing = async {
         let mut boxes = [None::<usize>; 300];
         for position in 1..=300 {
-            let mut changes = Vec::new();
-            for _ in 0..random.random_range(1..6) {
-                let device = random.random_range(0..boxes.len());
-                let after = random.random_ratio(2, 3).then(|| random.random_range(0..codes.len()));
-                let row = |site: usize| boxed(device as u64 + 1, codes[site].as_bytes());
-                let action = match (boxes[device], after) {
-                    (None, Some(after)) => Action::Insert { after: row(after) },
-                    (Some(before), Some(after)) => Action::Update { before: row(before), after: row(after) },
-                    (Some(before), None) => Action::Delete { before: row(before) },
-                    (None, None) => continue,
-                };
-                boxes[device] = after;
-                changes.push((position, 0, action));
-            }
+            let actions = packed_anew(&mut random, &mut boxes, &codes);
+            let mut changes: Vec<_> = actions.into_iter().map(|action| (position, 0, action)).collect();
             if random.random_ratio(1, 150) {
                 changes.push((position, 0, Action::Withdraw));
                 boxes = [None; 300];

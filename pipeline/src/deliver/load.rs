@@ -49,9 +49,9 @@ impl Progress {
     /// has the entity and the number of its fields that its projection reads.
     ///
     /// Nothing says which changes its derived rows have, and they keep their versions. A row from below the stream's
-    /// end has a lower version than each chunk: a comparison finds it equal, a chunk replaces it, or a sweep removes it.
-    /// A lane that had read the binlog itself may have rows from above that end; the feed brings the same changes again,
-    /// at the same versions.
+    /// end has a lower version than each chunk: a comparison finds it equal, a chunk replaces it, or a sweep removes
+    /// it. A lane that had read the binlog itself may have rows from above that end; the feed brings the same changes
+    /// again, at the same versions.
     pub fn after_loss(end: &Envelope, reads: (Entity, usize), revision: u64) -> Self {
         let (entity, fields) = reads;
         Self {

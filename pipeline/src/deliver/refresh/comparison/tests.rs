@@ -139,14 +139,13 @@ fn tables_whose_turn_it_is_are_compared_while_that_spares_about_as_many_readings
 fn a_table_is_compared_for_its_entry_or_when_every_table_waits_and_not_when_a_person_asks() {
     let (entry, other) = (Cause::Entry(lsn(5)), Cause::Entry(lsn(6)));
     let waits = |scope| Refresh::with_reread(Some(Refresh::new(scope)), shard(), lsn(5));
-    let standing =
-        |refresh: &Refresh| [entry, other, Cause::Turn].map(|cause| cause.stands(shard(), refresh));
-    assert_eq!(standing(&waits(Scope::Rereads)), [true, false, false]);
-    assert_eq!(standing(&waits(Scope::Source)), [false; 3]);
+    let waiting = |refresh: &Refresh| [entry, other, Cause::Turn].map(|cause| cause.stands(shard(), refresh));
+    assert_eq!(waiting(&waits(Scope::Rereads)), [true, false, false]);
+    assert_eq!(waiting(&waits(Scope::Source)), [false; 3]);
     let every = Refresh::with_every_table(None);
-    assert_eq!(standing(&every), [false, false, true]);
-    assert_eq!(standing(&every.after_table(shard())), [false; 3], "its turn is over");
-    assert_eq!(standing(&Refresh::with_reread(Some(every), shard(), lsn(5))), [true, false, true]);
+    assert_eq!(waiting(&every), [false, false, true]);
+    assert_eq!(waiting(&every.after_table(shard())), [false; 3], "its turn is over");
+    assert_eq!(waiting(&Refresh::with_reread(Some(every), shard(), lsn(5))), [true, false, true]);
 }
 
 fn lane_id() -> LaneId {
