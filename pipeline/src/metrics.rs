@@ -164,7 +164,7 @@ metrics! {
     LANE_ROWS = "anabranch_lane_rows_total", Counter, LANES,
         "Row mutations committed to the target.";
     LANE_CHANGES = "anabranch_lane_changes_total", Counter, &["projection", "target", "source", "lane", "outcome", "reason"],
-        "Row changes that the lane has taken and committed. The outcome is applied, or passed because the lane had them; the reason is then behind (a whole message) or overlap (a part of one), and one series without the label lane counts all lanes of the source.";
+        "Row changes that the lane has taken and committed. The outcome is applied, or passed because the lane had them; the reason is then duplicate (a whole message) or overlap (a part of one), and one series without the label lane counts all lanes of the source.";
     LANE_UNACCOUNTED = "anabranch_lane_unaccounted_changes", Gauge, LANE,
         "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost.";
     LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANES,

@@ -460,7 +460,7 @@ impl Meters {
         Self {
             rows: counter!(names::LANE_ROWS, &labels),
             applied: changes(&labels, &[("outcome", "applied")]),
-            passed: passed("behind"),
+            passed: passed("duplicate"),
             overlapping: passed("overlap"),
             unaccounted: gauge!(names::LANE_UNACCOUNTED, &labels),
             waits: histogram!(names::LANE_WAIT, &labels[..2]),

@@ -109,7 +109,7 @@ fn dead_letters(view: &Value) -> u64 {
 
 fn is_current(view: &Value) -> bool {
     let is_close = || view["lag_seconds"].as_f64().is_some_and(|lag| lag <= LAG_MAX_SECONDS);
-    view["state"] == "current" || view["state"] == "behind" && is_close()
+    view["state"] == "current" || view["state"] == "lagging" && is_close()
 }
 
 #[cfg(test)]
@@ -122,7 +122,7 @@ mod tests {
         json!({
             "sources": [{ "source": "a", "state": "current", "code": null }],
             "lanes": [{
-                "projection": "p", "target": "t", "source": "a", "lane": 0, "state": "behind", "code": null,
+                "projection": "p", "target": "t", "source": "a", "lane": 0, "state": "lagging", "code": null,
                 "lag_seconds": 1.5, "refreshed_rows": null
             }],
             "caches": [{ "cache": "redis", "state": "believed", "code": null }],
@@ -136,7 +136,7 @@ mod tests {
         assert_eq!(disorder(&status()), Vec::<String>::new());
         let mut refreshing = status();
         refreshing["lanes"][0]["refreshed_rows"] = json!(7);
-        assert_eq!(disorder(&refreshing), ["lane p/t/a/0 is behind [-]"]);
+        assert_eq!(disorder(&refreshing), ["lane p/t/a/0 is lagging [-]"]);
         let mut late = status();
         late["lanes"][0]["lag_seconds"] = json!(9.0);
         assert_eq!(disorder(&late).len(), 1);

@@ -1,7 +1,7 @@
 //! The last changes of state that this daemon saw, of sources, lanes, caches and tasks.
 //!
 //! A source, lane or cache has the state of its task when that has failed, so its task is not listed beside it. The
-//! changes between `current` and `behind` are no news: a lane under load makes one each second. A thing of which
+//! changes between `current` and `lagging` are no news: a lane under load makes one each second. A thing of which
 //! nothing was known before has no change either.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -82,7 +82,7 @@ impl StateChanges {
 
 /// Returns whether a source or lane does its work, with or without a backlog.
 fn is_at_work(state: &str) -> bool {
-    matches!(state, "current" | "behind")
+    matches!(state, "current" | "lagging")
 }
 
 #[cfg(test)]
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_change_is_kept_once_and_work_with_a_backlog_is_none() {
         let mut changes = StateChanges::default();
-        for (at_ms, state) in [(1, "unknown"), (2, "behind"), (3, "current"), (4, "behind")] {
+        for (at_ms, state) in [(1, "unknown"), (2, "lagging"), (3, "current"), (4, "lagging")] {
             changes.observe(&status(state, None), at_ms);
         }
         assert!(changes.of(None).is_empty());
@@ -138,7 +138,7 @@ mod tests {
             code: code.map(str::to_owned),
         };
         let expected = [
-            change(5, "behind", "retrying", Some("target-unreachable")),
+            change(5, "lagging", "retrying", Some("target-unreachable")),
             change(7, "retrying", "current", None),
         ];
         assert_eq!(changes.of(None), expected);

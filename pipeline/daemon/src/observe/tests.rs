@@ -294,7 +294,7 @@ fn the_head_lies_in_the_epoch_that_the_stream_has_reached() {
     world.observatory.log_end_seen("a", &end, world.second(2));
     let view = world.view(2);
     assert_eq!(view.sources[0].head.as_deref(), Some("3:7:96"));
-    assert_eq!((view.sources[0].state.as_str(), view.sources[0].lag_seconds), ("behind", Some(1.0)));
+    assert_eq!((view.sources[0].state.as_str(), view.sources[0].lag_seconds), ("lagging", Some(1.0)));
 }
 
 /// The number of the lane's position is higher than all numbers of the stream, and says nothing.

@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn a_lane_has_passed_a_place_or_there_is_a_reason_why_it_has_not() {
         assert_eq!(seen(&at("1:4:96"), "paused"), LaneReach::Passed);
-        assert_eq!(seen(&at("1:4:80"), "behind"), LaneReach::Lagging { lag_seconds: Some(7.0) });
+        assert_eq!(seen(&at("1:4:80"), "lagging"), LaneReach::Lagging { lag_seconds: Some(7.0) });
         assert_eq!(seen(&at("1:4:80"), "paused"), LaneReach::Paused);
         let failed = LaneReach::Failed { state: "stopped".to_owned(), code: None };
         assert_eq!(seen(&at("1:4:80"), "stopped"), failed);

@@ -6,7 +6,7 @@ import { plural } from "/page/model.js";
 
 /** Letters of states, because colour alone must never show a state. */
 const SIGNS = {
-  behind: "b", paused: "p", replaying: "y", new: "n", unknown: "?",
+  lagging: "l", paused: "p", replaying: "y", new: "n", unknown: "?",
   unreachable: "u", retrying: "r", stopped: "s", incomparable: "i",
 };
 const WORDS = {

@@ -8,7 +8,7 @@ const worse = (one, other) => (LEVELS.indexOf(one) >= LEVELS.indexOf(other) ? on
 
 const STATE_LEVELS = {
   current: "good", believed: "good", running: "good", standby: "good", serving: "good",
-  behind: "busy", paused: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
+  lagging: "busy", paused: "busy", replaying: "busy", new: "busy", "getting-ready": "busy", building: "busy",
   none: "good", waiting: "good", midnight: "good", noon: "good", "catch-up": "good", closed: "good",
   unknown: "unsure", passed: "unsure",
   unreachable: "bad", retrying: "bad", stopped: "bad", incomparable: "bad",
@@ -21,7 +21,7 @@ const known = (value) => (value === undefined ? null : value);
 
 export function levelOf(state, lag) {
   const level = STATE_LEVELS[state] ?? "unsure";
-  if (state !== "behind") return level;
+  if (state !== "lagging") return level;
   if (lag !== null && lag <= LAG_GOOD_SECONDS) return "good";
   return lag !== null && lag > LAG_BAD_SECONDS ? "unsure" : "busy";
 }
@@ -150,7 +150,7 @@ const SAID = {
   stopped: "has stopped and waits for an operator", retrying: "fails and is tried again",
   unreachable: "cannot be reached",
   incomparable: "does not fit its log any more", passed: "is not known to be current, so lookups bypass it",
-  unknown: "is not known yet", behind: "is far behind", serving: "holds rejected documents",
+  unknown: "is not known yet", lagging: "lags far", serving: "holds rejected documents",
   waiting: "has dead letters", midnight: "has dead letters", noon: "has dead letters", "catch-up": "has dead letters",
   closed: "has dead letters",
 };
@@ -173,7 +173,7 @@ const STEPS = {
   letters: "The other users go on. `anabranch --config FILE dispatch letters list` shows them, and " +
     "`anabranch --config FILE dispatch letters requeue KEY` sends one again once the cause is removed. " +
     "Runbook: Coupons that could not be granted.",
-  behind: "It goes on by itself. `anabranch --config FILE status` shows how far it is and what it waits for. " +
+  lagging: "It goes on by itself. `anabranch --config FILE status` shows how far it is and what it waits for. " +
     "Runbook: First look.",
 };
 
@@ -182,7 +182,7 @@ export function steps(problem) {
   const has = (test) => problem.things.some(test);
   if (has((thing) => thing.parked)) return STEPS.rejected;
   if (has((thing) => thing.letters)) return STEPS.letters;
-  if (has((thing) => thing.state === "behind")) return STEPS.behind;
+  if (has((thing) => thing.state === "lagging")) return STEPS.lagging;
   return "";
 }
 
@@ -193,7 +193,7 @@ export function remedy(problem) {
 }
 
 /** Returns whether a change between two states is daily life, which no list of changes shows. */
-export const isCalm = (one, other) => [one, other].every((state) => state === "current" || state === "behind");
+export const isCalm = (one, other) => [one, other].every((state) => state === "current" || state === "lagging");
 
 /** Returns the names that a reconciliation knows: projections and caches. */
 export const storeNames = (model) => [
