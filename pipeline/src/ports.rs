@@ -228,6 +228,14 @@ pub trait RowSource: Send + Sync {
         keys: &[(TableIdentity<'static>, Vec<Cell>)],
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
+
+    /// Returns a chunk without rows if one server proves that it does not have the table between the two watermarks;
+    /// `None` if it has the table, or may hide it.
+    fn absence(
+        &self,
+        table: &TableIdentity<'static>,
+        epoch: u16,
+    ) -> impl Future<Output = Result<Option<Chunk>, Fault>> + Send;
 }
 
 /// A stored message of a source's stream.

@@ -25,6 +25,7 @@ mod rows;
 mod search;
 mod sequence;
 mod source;
+mod source_absence;
 mod source_character_sets;
 mod source_columns;
 mod source_domains;

@@ -1,6 +1,8 @@
 //! A fault stops or delays only the task that has it, is shown by name everywhere, and leaves all others running.
 
 use anabranch_demo::SHOW_BINLOG_END;
+use anabranch_schemas::envelope::Envelope;
+use anabranch_schemas::lsn::Lsn;
 use anabranch_tests::{Daemon, Installation, Plan, TestDatabase, until};
 use mysql_async::Row;
 
@@ -175,8 +177,7 @@ async fn a_daemon_whose_tasks_have_all_stopped_ends_with_their_faults() {
 
 /// A stopped reader that is restarted finds the same fault before it writes anything.
 async fn stops_again_without_a_write(installation: &Installation<'_>, daemon: &Daemon, code: &str) {
-    let position = async || daemon.status().await.unwrap()["sources"][0]["position"].clone();
-    let before = position().await;
+    let before = stored_position(installation).await;
     let labels = ["task=\"reader/source-a\"", &format!("code=\"{code}\"")];
     for (arguments, faults) in [(&["restart", "reader/source-a"][..], 2.0), (&["restart", "--all"], 3.0)] {
         installation.command(arguments).await.expect_success();
@@ -186,9 +187,18 @@ async fn stops_again_without_a_write(installation: &Installation<'_>, daemon: &D
         .await;
         daemon.until_view("sources", ("source", "source-a"), |view| view["state"] == "stopped").await;
     }
-    assert_eq!(position().await, before);
+    assert_eq!(stored_position(installation).await, before);
     let unknown = installation.command(&["restart", "reader/nobody"]).await;
     assert!(unknown.exit_code == 2 && unknown.stderr.contains("reader/source-b"), "{unknown:?}");
+}
+
+/// Position of the last message in the stream of `source-a`; the status may be a second older.
+async fn stored_position(installation: &Installation<'_>) -> Lsn {
+    let stream = format!("{}_source-a", installation.configuration.name);
+    let mut stream = installation.jetstream().await.get_stream(stream).await.unwrap();
+    let last = stream.info().await.unwrap().state.last_sequence;
+    let message = stream.get_raw_message(last).await.unwrap();
+    Envelope::from_headers(|name| message.headers.get(name).map(|value| value.as_str())).unwrap().position
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -164,6 +164,13 @@ impl RowSource for StaleSource {
         }
         self.source.rows(keys, epoch).await
     }
+
+    async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
+        match self.hides(table) {
+            true => Ok(None),
+            false => self.source.absence(table, epoch).await,
+        }
+    }
 }
 
 fn insert(user: u64) -> Group {

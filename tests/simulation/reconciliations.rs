@@ -401,6 +401,10 @@ impl RowSource for Watched {
         }
         Ok(chunk)
     }
+
+    async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
+        self.source.absence(table, epoch).await
+    }
 }
 
 /// The derived rows with their versions.

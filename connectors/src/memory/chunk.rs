@@ -136,6 +136,20 @@ impl RowSource for MemorySource {
             None => Ok(read.0),
         }
     }
+
+    async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
+        let none: [(&TableIdentity<'static>, fn(&Rows) -> Vec<u64>); 0] = [];
+        let (chunk, _) = self.read_at_watermark(&none, epoch).await?;
+        let state = lock(&self.state);
+        if state.primary.identity() != chunk.server {
+            return Err(state.primary.fault(Code::SourceUnreachable, "another server took over"));
+        }
+        let known = state.primary.tables();
+        let is_it =
+            |known: &TableIdentity<'_>| (&known.database, &known.table) == (&table.database, &table.table);
+        let high = chunk.high.max(state.primary.head(epoch));
+        Ok((!known.values().any(is_it)).then_some(Chunk { high, ..chunk }))
+    }
 }
 
 impl MemorySource {

@@ -418,6 +418,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Returns the refresh after a chunk whose last part is about to be written.
     fn after_read(&mut self, refresh: &Refresh, read: &Read, progress: &Progress) -> Refresh {
         self.note_end(refresh, read);
+        self.log_absence(read);
         let shard = *self.changes.shards.first().expect("a chunk was read of something");
         self.unread.was_read(shard);
         self.aside.was_read(shard);

@@ -174,6 +174,10 @@ mod tests {
         async fn rows(&self, keys: &[(TableIdentity<'static>, Vec<Cell>)], _: u16) -> Result<Chunk, Fault> {
             Err(Fault::new(self.1, format!("table {}", keys[0].0.table), "asked for"))
         }
+
+        async fn absence(&self, _: &TableIdentity<'static>, _: u16) -> Result<Option<Chunk>, Fault> {
+            unreachable!("it is not asked")
+        }
     }
 
     fn tables(names: &[&'static str]) -> Vec<TableIdentity<'static>> {

@@ -8,13 +8,16 @@
 //! Why that is right:
 //!
 //! - A lost grant hides a table too, but the server then refuses the question. Only the answer that no such table
-//!   exists is a proof. The source is asked twice, as a grant may come back within one question.
-//! - The second question lies between two watermarks of one server. Both count under the rules of a chunk: they are of
-//!   the lane's server and epoch, not older than what the lane had applied, and the lane has passed the high one. So no
-//!   claim from below the low watermark has a source row.
+//!   exists is a proof.
+//! - The question lies between two watermarks, and one server answers all three. Both watermarks count under the rules
+//!   of a chunk: they are of the lane's server and epoch, not older than what the lane had applied, and the lane has
+//!   passed the high one. So no claim from below the low watermark has a source row.
 //! - A table of that name that comes later has higher versions.
 //! - The entry must still stand, at or below the low watermark. A table that was withdrawn or retired meanwhile has
 //!   none, and a later record asks for a later reading.
+//!
+//! The source is asked for some tables at a time, so that a table that can be read again does not wait for a thousand
+//! questions, and for each table once in ten seconds.
 //!
 //! A table without a usual name cannot be asked for and keeps waiting. Such are those of an entity with
 //! `removal = "retain"`, whose rows stand when a table is gone. Payment documents always wait, because rows that were
@@ -29,11 +32,14 @@ use futures::FutureExt;
 use super::aside::Aside;
 use super::changed_claims::ChangedClaims;
 use super::read::Read;
-use super::unlisted::{is_proved_absent, likely};
+use super::unlisted::likely;
 use super::{Phase, Refresher, Step};
-use crate::error::{Code, Fault};
+use crate::error::{Class, Fault};
 use crate::ports::RowSource;
-use crate::records::{Chunk, LaneId, Progress, Refresh};
+use crate::records::{Progress, Refresh};
+
+/// Tables for which the source is asked before the lane looks for other work.
+const ASKED_MAX: usize = 20;
 
 /// The answers of a source that was asked for tables by their names, up to the first one that it proves absent.
 pub(super) struct Absences {
@@ -47,6 +53,7 @@ impl Absences {
     /// Returns the phase that follows. Tables that are not proved absent step aside; `changes` goes on for the absent
     /// one alone.
     pub(super) fn take<'p>(self, aside: &mut Aside, changes: &mut ChangedClaims) -> Phase<'p> {
+        aside.asked_for(self.hidden.iter().copied().chain(self.absent.iter().map(|(shard, _)| *shard)));
         aside.step_aside(self.hidden);
         match self.absent {
             Some((shard, read)) => {
@@ -59,74 +66,65 @@ impl Absences {
 }
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// Returns the phase in which the source is asked for the tables that wait and are not listed; `None` if there are
+    /// Returns the phase in which the source is asked for some tables that wait and are not listed; `None` if there are
     /// none that can be asked for now.
     pub(super) fn ask_for_absent(&mut self, refresh: &Refresh, progress: &Progress) -> Option<Phase<'a>> {
         if self.entity == Entity::Flux {
             return None;
         }
-        let (tables, set_aside) = (self.tables.as_ref()?, self.aside.tables());
+        let (tables, set_aside, asked) = (self.tables.as_ref()?, self.aside.tables(), self.aside.asked());
         let is_open = |shard: &ShardId| {
             let is_listed = tables.binary_search_by_key(shard, |table| table.shard).is_ok();
             let is_gone = self.retired.contains(shard) || progress.withdrawals.contains(*shard);
-            !is_listed && !is_gone && !set_aside.contains(shard)
+            !is_listed && !is_gone && !set_aside.contains(shard) && !asked.contains(shard)
         };
         let unlisted: BTreeSet<ShardId> = refresh.rereads.keys().copied().filter(is_open).collect();
         if unlisted.is_empty() {
             return None;
         }
-        let asked = likely(self.source, self.entity, &unlisted);
-        let named: BTreeSet<ShardId> = asked.iter().map(|table| table.shard).collect();
-        self.aside.step_aside(unlisted.difference(&named).copied());
-        if asked.is_empty() {
+        let mut named = likely(self.source, self.entity, &unlisted);
+        let shards: BTreeSet<ShardId> = named.iter().map(|table| table.shard).collect();
+        self.aside.asked_for(unlisted.difference(&shards).copied());
+        named.truncate(ASKED_MAX);
+        if named.is_empty() {
             return None;
         }
         self.is_reread = true;
-        let (id, source, epoch) = (self.id, self.source, progress.position.epoch());
-        self.changes = ChangedClaims::new(epoch, named, progress.highest_change);
-        Some(Phase::Proving(absences(id, source, asked, epoch).boxed()))
+        let (source, epoch) = (self.source, progress.position.epoch());
+        let shards = named.iter().map(|table| table.shard).collect();
+        self.changes = ChangedClaims::new(epoch, shards, progress.highest_change);
+        Some(Phase::Proving(absences(source, named, epoch).boxed()))
+    }
+
+    /// Says that the derived rows of an absent table are removed, as its absence is about to be stored.
+    pub(super) fn log_absence(&self, read: &Read) {
+        if let Some(table) = &read.absent {
+            tracing::warn!(
+                lane = %self.id, table,
+                "the source proves a table absent that waits to be read again: its derived rows are removed"
+            );
+        }
     }
 }
 
 /// Asks for each of these tables by its name, until one is proved absent.
 async fn absences<S: RowSource>(
-    id: &LaneId,
     source: &S,
     tables: Vec<TableIdentity<'static>>,
     epoch: u16,
 ) -> Result<Absences, Fault> {
     let mut hidden = BTreeSet::new();
     for table in tables {
-        let (shard, name) = (table.shard, format!("{}.{}", table.database, table.table));
-        if is_proved_absent(source, table.clone(), epoch).await?
-            && let Some(read) = absence(source, table, epoch).await?
-        {
-            tracing::warn!(
-                lane = %id, table = name,
-                "the source proves a table absent that waits to be read again: its derived rows are removed"
-            );
-            return Ok(Absences { hidden, absent: Some((shard, read)) });
+        let shard = table.shard;
+        match source.absence(&table, epoch).await {
+            Ok(Some(chunk)) => {
+                let absent = Some(format!("{}.{}", table.database, table.table));
+                let read = Read { absent, ..Read::of_chunk(chunk) };
+                return Ok(Absences { hidden, absent: Some((shard, read)) });
+            }
+            Err(fault) if fault.class() == Class::Transient => return Err(fault),
+            Ok(None) | Err(_) => _ = hidden.insert(shard),
         }
-        hidden.insert(shard);
     }
     Ok(Absences { hidden, absent: None })
-}
-
-/// Returns a read without a row if the source proves the table absent between two watermarks.
-async fn absence<S: RowSource>(
-    source: &S,
-    table: TableIdentity<'static>,
-    epoch: u16,
-) -> Result<Option<Read>, Fault> {
-    let before = source.rows(&[], epoch).await?;
-    if !is_proved_absent(source, table, epoch).await? {
-        return Ok(None);
-    }
-    let after = source.rows(&[], epoch).await?;
-    if before.server != after.server {
-        let found = format!("server {} answers after server {}", after.server, before.server);
-        return Err(Fault::new(Code::SourceUnreachable, "a source", found));
-    }
-    let chunk = Chunk { high: before.high.max(after.high), ..before };
-    Ok(Some(Read { is_absence: true, ..Read::of_chunk(chunk) }))
 }

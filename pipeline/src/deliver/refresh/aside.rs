@@ -42,6 +42,8 @@ pub(super) struct Aside {
     begun: Option<(ShardId, Instant)>,
     /// The time until which the lane waits, as all tables that wait are aside.
     until: Option<Instant>,
+    /// Tables for whose absence the source was asked, and when.
+    asked: BTreeMap<ShardId, Instant>,
     /// Tables that were unreadable and that a warning in the log names.
     warned_of: BTreeSet<ShardId>,
 }
@@ -65,6 +67,19 @@ impl Aside {
     /// Notes tables that cannot be read now: the others go first.
     pub(super) fn step_aside(&mut self, tables: impl IntoIterator<Item = ShardId>) {
         self.unreadable.extend(tables);
+    }
+
+    /// Notes tables for whose absence the source was asked.
+    pub(super) fn asked_for(&mut self, tables: impl IntoIterator<Item = ShardId>) {
+        let now = Instant::now();
+        self.asked.extend(tables.into_iter().map(|shard| (shard, now)));
+    }
+
+    /// Returns the tables for whose absence the source was asked a short while ago. A later record of them changes
+    /// nothing: rows of a hidden table may change many times a second.
+    pub(super) fn asked(&mut self) -> BTreeSet<ShardId> {
+        self.asked.retain(|_, at| at.elapsed() < SET_ASIDE);
+        self.asked.keys().copied().collect()
     }
 
     /// Notes that the present table needs no rest.

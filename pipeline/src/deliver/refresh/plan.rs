@@ -141,7 +141,7 @@ impl Judged<'_> {
             () if read.found_at.min(low) < changes.floor || low < first => {
                 Verdict::Again("the lane had read beyond the chunk's watermark")
             }
-            () if read.is_absence && changes.shards.iter().any(is_unowed) => {
+            () if read.absent.is_some() && changes.shards.iter().any(is_unowed) => {
                 Verdict::Again("the table does not wait any more, or was noted again")
             }
             () if is_compared && changes.shards.iter().any(is_owed) => {
@@ -313,7 +313,7 @@ mod tests {
         let verdict = |refresh: &Refresh| {
             let (low, server, payload) = (at(320), progress.server.clone(), Default::default());
             let chunk = Chunk { low, high: low, server, payload, rows: 0, next: None };
-            let read = Read { is_absence: true, ..Read::of_chunk(chunk) };
+            let read = Read { absent: Some("users.1".to_owned()), ..Read::of_chunk(chunk) };
             let (progress, changes) = (&progress, &changes);
             let judged =
                 Judged { refresh, progress, changes, source_column: 0, repeated: 0, is_compared: false };

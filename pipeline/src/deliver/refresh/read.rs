@@ -24,14 +24,14 @@ pub(super) struct Read {
     pub keys: Option<BTreeMap<ShardId, Vec<Cell>>>,
     /// Tables of further keys that were not read, because the source may hide the tables.
     pub hidden: BTreeSet<ShardId>,
-    /// The table does not exist between the watermarks, so it has no row.
-    pub is_absence: bool,
+    /// The name of a table that does not exist between the watermarks, so it has no row.
+    pub absent: Option<String>,
 }
 
 impl Read {
     /// Returns a read that is not of single keys.
     pub(super) fn of_chunk(chunk: Chunk) -> Self {
-        Self { found_at: chunk.low, chunk, keys: None, hidden: BTreeSet::new(), is_absence: false }
+        Self { found_at: chunk.low, chunk, keys: None, hidden: BTreeSet::new(), absent: None }
     }
 }
 

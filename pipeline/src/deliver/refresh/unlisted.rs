@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use super::changed_claims::ChangedClaims;
 use super::{Phase, Refresher};
 use crate::deliver::lane::unless;
-use crate::error::{Class, Code, Fault};
+use crate::error::{Class, Fault};
 use crate::ports::{LaneStore, RowSource};
 use crate::records::{Flush, Progress, Refresh, Scope};
 
@@ -215,25 +215,13 @@ async fn hidden<S: RowSource>(
         if hidden.len() > most {
             break;
         }
-        let shard = table.shard;
-        if !is_proved_absent(source, table, epoch).await? {
-            hidden.insert(shard);
+        match source.absence(&table, epoch).await {
+            Ok(Some(_)) => {}
+            Err(fault) if fault.class() == Class::Transient => return Err(fault),
+            Ok(None) | Err(_) => _ = hidden.insert(table.shard),
         }
     }
     Ok(hidden)
-}
-
-/// Returns whether the source proves that it does not have the table. A lost grant is no proof.
-pub(super) async fn is_proved_absent<S: RowSource>(
-    source: &S,
-    table: TableIdentity<'static>,
-    epoch: u16,
-) -> Result<bool, Fault> {
-    match source.rows(&[(table, Vec::new())], epoch).await {
-        Err(fault) if fault.code() == Code::SourceTableMissing => Ok(true),
-        Err(fault) if fault.class() == Class::Transient => Err(fault),
-        Ok(_) | Err(_) => Ok(false),
-    }
 }
 
 #[cfg(test)]

@@ -6,11 +6,12 @@
 //! server's purge. Values are read as text in the column's own character set, which for all types that can be captured
 //! equals the content of row events. A plan is kept while the definition of its table stays. Each chunk's transaction
 //! asks for the definition after its rows: from the first row to COMMIT no statement can change it. `stream/` reads the
-//! binlog itself.
+//! binlog itself. `absence.rs` proves that a table does not exist.
 //!
 //! First rows of several tables are read in a snapshot for each table. So the server keeps no metadata lock of one
 //! table while the read waits for another. The chunk lies between the first low and the last high watermark.
 
+mod absence;
 mod condition;
 mod described;
 pub(super) mod plan;
@@ -182,6 +183,10 @@ impl RowSource for MysqlSource {
             return Err(self.fault(Code::RefreshRefused, found).needs("fewer keys in one request"));
         }
         Ok(chunk)
+    }
+
+    async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
+        self.proved_absent(table, epoch).await
     }
 }
 

@@ -112,8 +112,12 @@ impl MysqlSource {
             let name = quote_table(&table.database, &table.table);
             let ask = connection.query_drop(format!("SELECT 1 FROM {name} LIMIT 0"));
             return Err(match self.snapshots.within(TIMEOUT, ask).await {
-                Err(fault) if fault.code() != Code::SourceTableMissing => fault,
-                _ => table_fault(Code::SourceTableMissing, table, "it does not exist"),
+                Err(fault) if fault.code() == Code::SourceTableMissing => {
+                    table_fault(Code::SourceTableMissing, table, "it does not exist")
+                }
+                Err(fault) => fault,
+                // It was made, or a grant came, between the two questions.
+                Ok(()) => table_fault(Code::SourceUnreachable, table, "the server did not list its columns"),
             });
         }
         let columns = own_columns(table, entity, &known)?;
