@@ -44,7 +44,8 @@ pub async fn measure(mut site: Site<'_>, scale: &Scale, report: &mut Report) {
     site.installation.command(&["setup"]).await.expect_success();
     let daemon = site.installation.run();
     daemon.until_ready().await;
-    let mut workload = site.installation.workload(WorkloadOptions::new(scale.seed));
+    // Its servers are killed in between.
+    let mut workload = site.installation.workload(WorkloadOptions::new(scale.seed).tolerating_crashes());
     workload.insert_rows(ROWS).await.expect("the source takes them");
     site.installation.drained().await;
 

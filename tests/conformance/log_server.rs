@@ -281,9 +281,13 @@ async fn a_server_that_goes_away_is_unreachable_and_comes_back() {
     let nats = Nats::start();
     let log = nats.log().await;
     append(&log, [1]).await;
+    let lost = || log.connection_lost(Duration::from_millis(300));
+    assert!(tokio::time::timeout(Duration::from_secs(1), lost()).await.is_err(), "it is connected");
     blocking(|| nats.server.kill().unwrap());
+    text(&within(lost()).await, Code::LogUnreachable);
     text(&within(log.end(SOURCE)).await.unwrap_err(), Code::LogUnreachable);
     blocking(|| nats.server.restart().unwrap());
     crate::nats::until("the client is back", async || log.end(SOURCE).await.is_ok()).await;
+    assert!(tokio::time::timeout(Duration::from_secs(1), lost()).await.is_err(), "it is connected again");
     append(&log, [2]).await;
 }

@@ -25,6 +25,8 @@ const BELOW_GROUPS_MAX: usize = 4;
 
 /// The rows of a table, by key.
 type Rows = BTreeMap<u64, Row<'static>>;
+/// A function that takes some keys of a table.
+type TakesKeys = fn(&Rows) -> Vec<u64>;
 
 impl RowSource for MemorySource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
@@ -138,7 +140,7 @@ impl RowSource for MemorySource {
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
-        let none: [(&TableIdentity<'static>, fn(&Rows) -> Vec<u64>); 0] = [];
+        let none: [(&TableIdentity<'static>, TakesKeys); 0] = [];
         let (chunk, _) = self.read_at_watermark(&none, epoch).await?;
         let state = lock(&self.state);
         if state.primary.identity() != chunk.server {

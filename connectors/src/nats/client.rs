@@ -104,6 +104,27 @@ impl Connection {
         self.generation() == generation && self.client.connection_state() == State::Connected
     }
 
+    /// Resolves when the client has had no connection for this time without a break. Cancel safe.
+    pub(super) async fn lost_for(&self, time: Duration) {
+        let mut events = self.events.clone();
+        let is_connected = || self.client.connection_state() == State::Connected;
+        loop {
+            while is_connected() {
+                if events.changed().await.is_err() {
+                    return;
+                }
+            }
+            let lost = tokio::time::sleep(time);
+            tokio::pin!(lost);
+            while !is_connected() {
+                tokio::select! {
+                    () = &mut lost => return,
+                    changed = events.changed() => if changed.is_err() { return },
+                }
+            }
+        }
+    }
+
     /// Resolves when the connection of this generation is broken. Cancel safe.
     pub(super) async fn broken(&self, generation: u64) {
         let mut events = self.events.clone();

@@ -96,6 +96,13 @@ impl StreamName {
 }
 
 impl NatsLog {
+    /// Resolves with a fault when NATS has not been connected for this time. A request waits for the next connection.
+    pub async fn connection_lost(&self, time: Duration) -> Fault {
+        self.connection.lost_for(time).await;
+        let found = format!("no connection for {} s", time.as_secs_f64());
+        Fault::new(Code::LogUnreachable, client::server_name(&self.config), found)
+    }
+
     /// Connects, and checks version, limits and JetStream of the server. `prefix` is the configuration's `name`.
     pub async fn connect(config: &LogConfig, prefix: &str, limits: &Limits) -> Result<Self, Fault> {
         Ok(Self {

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::CacheState;
 use anabranch_pipeline::ports::{CodeCache, Log};
@@ -27,6 +28,9 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two reads of a programme's day, which its dispatcher updates every few seconds.
 const PROGRAMME_INTERVAL: Duration = Duration::from_secs(3);
+/// Time without a connection to NATS after which a question counts as unanswered. The client itself would wait for
+/// longer, because it keeps a request until it is connected again.
+const LOG_LOST: Duration = Duration::from_secs(1);
 /// Time between two reads of all leases and of the busiest tables.
 const LEASES_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -111,7 +115,7 @@ async fn ask_source(wiring: &Wiring, observatory: &Observatory, name: &str) {
     let head = source.answer(async { wiring.source(name)?.head_and_clock().await }).await;
     let head_at = Instant::now();
     let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
-    let end = log.answer(async { wiring.log().await?.end(name).await }).await;
+    let end = log.answer(of_log(wiring, async |log| log.end(name).await)).await;
     observatory.log_end_seen(name, &end, Instant::now());
     observatory.head_seen(name, &head, head_at);
     if observatory.lacks_sizes(name, head_at) {
@@ -165,13 +169,13 @@ async fn ask_search(documents: &Documents, observatory: &Observatory) {
 
 async fn ask_programme(wiring: &Wiring, observatory: &Observatory, programme: &str) {
     let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
-    let day = log.answer(async { coupons::newest_day(wiring.log().await?, programme).await }).await;
+    let day = log.answer(of_log(wiring, async |log| coupons::newest_day(log, programme).await)).await;
     observatory.programme_seen(programme, &day, Instant::now());
 }
 
 async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
     let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
-    let pauses = log.answer(async { pauses::read(wiring.log().await?).await }).await;
+    let pauses = log.answer(of_log(wiring, async |log| pauses::read(log).await)).await;
     observatory.pauses_seen(&pauses);
 }
 
@@ -179,6 +183,18 @@ async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
 async fn ask_leases(wiring: &Wiring, observatory: &Observatory) {
     let holders = async { wiring.log().await?.lease_holders().await };
     observatory.leases_seen(&within(Dependency::Log, LOG, holders).await);
+}
+
+/// Asks the log, unless NATS cannot be reached for a while.
+async fn of_log<T>(
+    wiring: &Wiring,
+    question: impl AsyncFnOnce(&NatsLog) -> Result<T, Fault>,
+) -> Result<T, Fault> {
+    let log = wiring.log().await?;
+    tokio::select! {
+        answer = question(log) => answer,
+        fault = log.connection_lost(LOG_LOST) => Err(fault),
+    }
 }
 
 /// A server that is asked; each of its answers is recorded.
