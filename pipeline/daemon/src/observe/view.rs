@@ -56,8 +56,8 @@ pub struct StatusView {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct SourceView {
     pub source: String,
-    /// `unknown`, `unreachable`, `lagging`, `current`, or `incomparable` (the server's binlog ends below the position that
-    /// was read: it was reset); or the state of the daemon's task when it has failed: `retrying`, `stopped`.
+    /// `unknown`, `unreachable`, `lagging`, `current`, or `incomparable` (the server's binlog ends below the position
+    /// that was read: it was reset); or the state of the daemon's task when it has failed: `retrying`, `stopped`.
     pub state: String,
     pub code: Option<String>,
     pub fault: Option<String>,
@@ -90,7 +90,8 @@ pub struct LaneView {
     pub source: String,
     pub lane: u32,
     /// A state as of a source; or `replaying` (below its highest position), `new` (no progress yet), `paused`, or
-    /// `incomparable` (its epoch is later than the stream's, or another server's: `log-epoch-lagging`, `log-epoch-reused`).
+    /// `incomparable` (its epoch is later than the stream's, or another server's: `log-epoch-lagging`,
+    /// `log-epoch-reused`).
     pub state: String,
     /// The pause, with its operator, time and reason.
     #[serde(default)]
