@@ -192,13 +192,17 @@ async fn stops_again_without_a_write(installation: &Installation<'_>, daemon: &D
     assert!(unknown.exit_code == 2 && unknown.stderr.contains("reader/source-b"), "{unknown:?}");
 }
 
-/// Position of the last message in the stream of `source-a`; the status may be a second older.
-async fn stored_position(installation: &Installation<'_>) -> Lsn {
+/// Position of the last message in the stream of `source-a`, if it has one; the status may be a second older.
+async fn stored_position(installation: &Installation<'_>) -> Option<Lsn> {
     let stream = format!("{}_source-a", installation.configuration.name);
     let mut stream = installation.jetstream().await.get_stream(stream).await.unwrap();
-    let last = stream.info().await.unwrap().state.last_sequence;
-    let message = stream.get_raw_message(last).await.unwrap();
-    Envelope::from_headers(|name| message.headers.get(name).map(|value| value.as_str())).unwrap().position
+    let state = stream.info().await.unwrap().state.clone();
+    if state.messages == 0 {
+        return None;
+    }
+    let message = stream.get_raw_message(state.last_sequence).await.unwrap();
+    let header = |name: &str| message.headers.get(name).map(|value| value.as_str());
+    Some(Envelope::from_headers(header).unwrap().position)
 }
 
 #[tokio::test(flavor = "multi_thread")]
