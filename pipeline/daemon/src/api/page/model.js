@@ -26,12 +26,16 @@ export function levelOf(state, lag) {
   return lag !== null && lag > LAG_BAD_SECONDS ? "unsure" : "busy";
 }
 
+/** The state as the page shows it: a backlog of a few seconds is none that a person has to know. */
+const shownState = (view) =>
+  (view.state === "lagging" && levelOf(view.state, known(view.lag_seconds)) === "good" ? "current" : view.state);
+
 const trouble = (view) => ({ code: known(view.code), fault: known(view.fault) });
 
 function source(view) {
   const lag = known(view.lag_seconds);
   return {
-    key: `source ${view.source}`, name: view.source, state: view.state, level: levelOf(view.state, lag), lag,
+    key: `source ${view.source}`, name: view.source, state: shownState(view), level: levelOf(view.state, lag), lag,
     bytesPerSecond: known(view.binlog_bytes_per_second), messagesPerSecond: known(view.messages_per_second),
     rate: known(view.binlog_bytes_per_second), task: `reader/${view.source}`, head: known(view.head),
     position: known(view.position), messages: view.sequence, purgeLeft: known(view.binlog_purge_seconds),
@@ -49,7 +53,7 @@ function lane(view) {
     key: `lane ${view.projection}/${view.target}/${view.source}/${view.lane}`,
     name: `${view.projection}/${view.target}/${view.source}/${view.lane}`,
     store: `${view.projection} on ${view.target}`, projection: view.projection, target: view.target,
-    source: view.source, state: view.state, level: levelOf(view.state, lag), lag, feed: known(view.feed),
+    source: view.source, state: shownState(view), level: levelOf(view.state, lag), lag, feed: known(view.feed),
     position: known(view.position), rows: view.rows, rowsPerSecond: known(view.rows_per_second),
     rate: known(view.rows_per_second), pause: pause(view.pause),
     task: `lane/${view.projection}/${view.target}/${view.source}/${view.lane}`,
