@@ -118,7 +118,8 @@ mod tests {
 
     #[test]
     fn a_lag_of_a_minute_holds_up_no_day_at_its_beginning() {
-        let pauses = [1, 20, 300, 60_000].map(|lag_max| first_pause(Duration::from_millis(lag_max)).as_millis());
+        let pauses =
+            [1, 20, 300, 60_000].map(|lag_max| first_pause(Duration::from_millis(lag_max)).as_millis());
         assert_eq!(pauses, [20, 20, 300, 1_000]);
     }
 }
