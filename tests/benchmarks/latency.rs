@@ -179,9 +179,10 @@ fn change(number: u64, users_a_table: u64) -> (u64, String) {
         return (user_id, sql);
     }
     let user_id = 1 + place * users_a_table + turn;
-    // Another birthday than the present one, so that the row always changes.
+    // The month or the day always changes: another year alone leaves the derived row as it is, and is never visible.
     let sql = format!(
-        "UPDATE {table} SET birthday = IF(birthday = {day}, {day} + INTERVAL 1 DAY, {day}) WHERE user_id = {user_id}"
+        "UPDATE {table} SET birthday = {day} + INTERVAL (MONTH(birthday) = MONTH({day}) AND DAY(birthday) = DAY({day})) DAY
+         WHERE user_id = {user_id}"
     );
     (user_id, sql)
 }
