@@ -38,7 +38,8 @@ async fn only_a_table_that_does_not_exist_is_proved_absent(database: Database) {
     assert!(is_absent(&gone, "t0").await, "its database does not exist");
     assert!(!is_absent(&hidden, "t0").await, "it exists, and the account may not read it");
     assert!(!is_absent(&hidden, "t7").await, "the account may not know");
-    database.run(&["DROP TABLE $0.t0"]).await;
+    database.run(&["CREATE VIEW $0.t5 AS SELECT * FROM $0.t0", "DROP TABLE $0.t0"]).await;
+    assert!(!is_absent(&own, "t5").await, "its view exists, and cannot be read");
     assert!(is_absent(&own, "t0").await);
     database.run(&[&format!("DROP DATABASE `{hidden}`")]).await;
 }

@@ -3,7 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
-use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -34,21 +33,24 @@ use crate::{script, stage};
 
 /// A source whose first chunk is an older one, as a snapshot is while a commit waits for an acknowledgement.
 pub struct StaleSource {
-    source: MemorySource,
-    old: Mutex<Option<Chunk>>,
+    pub source: MemorySource,
+    pub old: Mutex<Option<Chunk>>,
     /// A missing grant hides the first table.
-    is_hidden: AtomicBool,
+    pub is_hidden: AtomicBool,
     /// The grant of every table is missing with it.
-    hides_all: bool,
-    /// A table that the source lists and of which it returns no chunk.
+    pub hides_all: bool,
+    /// The connection breaks once, as this table is read. Then the grant is there again.
+    pub breaks_at: Mutex<Option<ShardId>>,
+    /// A table that the source lists and of which it returns no chunk, and no proof that it is absent.
     pub unreadable: Mutex<Option<ShardId>>,
 }
 
 impl StaleSource {
     /// A source of which everything can be read.
     pub fn new(source: MemorySource) -> Self {
-        let (old, is_hidden, unreadable) = (Mutex::default(), AtomicBool::new(false), Mutex::default());
-        Self { source, old, is_hidden, hides_all: false, unreadable }
+        let is_hidden = AtomicBool::new(false);
+        let (old, breaks_at, unreadable) = Default::default();
+        Self { source, old, is_hidden, hides_all: false, breaks_at, unreadable }
     }
 
     fn hides(&self, table: &TableIdentity<'_>) -> bool {
@@ -120,7 +122,12 @@ impl RowSource for StaleSource {
         epoch: u16,
     ) -> Result<Chunk, Fault> {
         if *self.unreadable.lock().unwrap() == Some(table.shard) {
+            sleep(Duration::from_secs(1)).await;
             return Err(Fault::new(Code::SourceGrantMissing, "a table", "the account may not read a column"));
+        }
+        if self.breaks_at.lock().unwrap().take_if(|shard| *shard == table.shard).is_some() {
+            self.is_hidden.store(false, Ordering::Relaxed);
+            return Err(Fault::new(Code::SourceUnreachable, "a source", "the connection broke"));
         }
         let old = self.old.lock().unwrap().take();
         match old {
@@ -166,24 +173,24 @@ impl RowSource for StaleSource {
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
-        match self.hides(table) {
+        match self.hides(table) || *self.unreadable.lock().unwrap() == Some(table.shard) {
             true => Ok(None),
             false => self.source.absence(table, epoch).await,
         }
     }
 }
 
-fn insert(user: u64) -> Group {
+pub fn insert(user: u64) -> Group {
     insert_into(script::table(0), user)
 }
 
-fn insert_into(table: TableIdentity<'static>, user: u64) -> Group {
+pub fn insert_into(table: TableIdentity<'static>, user: u64) -> Group {
     let day = Value::Date { year: 1990, month: 1, day: 3 };
     let after = Some(vec![Value::UInt(user), day]);
     Group::Rows(vec![vec![ScriptedRow { table, before: None, after }]])
 }
 
-async fn append(log: &MemoryLog, envelope: Envelope) {
+pub async fn append(log: &MemoryLog, envelope: Envelope) {
     append_changes(log, envelope, codec::Encoder::default()).await;
 }
 
@@ -212,7 +219,7 @@ async fn refreshed(
     users(&target)
 }
 
-fn users(target: &MemoryTarget) -> Vec<Cell> {
+pub fn users(target: &MemoryTarget) -> Vec<Cell> {
     target.rows().into_keys().map(|(_, _, key)| key[0].clone()).collect()
 }
 
@@ -370,120 +377,4 @@ async fn a_chunk_of_a_table_that_went_with_hundreds_of_others_is_not_written() {
     };
     let users = refreshed(&log, source.clone(), chunk, begun, Scope::Source, beside).await;
     assert!(users.is_empty(), "{users:?}");
-}
-
-/// All tables are read after `begin-anew`, or after an unread XA branch, while a grant is missing.
-#[tokio::test(start_paused = true)]
-async fn a_table_that_a_reading_of_all_did_not_find_is_read_once_its_grant_is_back() {
-    let (log, source) = twins();
-    source.commit(insert(1));
-    let dropped = script::table(2);
-    source.commit(insert_into(dropped.clone(), 8));
-    source.commit(Group::Drop(dropped.clone()));
-    let begun = end(&source).await;
-    let (id, target, table) = (one_lane::id("source-0"), one_lane::target(), script::table(0).shard);
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let every = Refresh::with_reread(Some(Refresh::with_every_table(None)), dropped.shard, begun.position);
-    let mut flush = Flush::new(Progress { refresh: Some(every), ..progress_at(begun.clone()) });
-    // The source lost a row unseen, and the lane owes a table that is gone.
-    for (shard, user) in [(table, 9), (dropped.shard, 8)] {
-        let (key, action) = ([Cell::UInt(user)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
-    let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
-    let through = async {
-        sleep(WAIT_MAX).await;
-        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
-        let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
-        assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![table]));
-        assert_eq!(
-            users(&target),
-            [Cell::UInt(9)],
-            "claims of the hidden table stay, and those of the absent one go"
-        );
-        hiding.is_hidden.store(false, Ordering::Relaxed);
-        sleep(WAIT_MAX).await;
-    };
-    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
-    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
-    assert_eq!(users(&target), [Cell::UInt(1)]);
-}
-
-/// A progress row has no room for all of them, so every table is read again, after a rest.
-#[tokio::test(start_paused = true)]
-async fn more_hidden_tables_than_a_progress_row_lists_are_read_once_their_grants_are_back() {
-    const TABLES: usize = 1_100;
-    const REST: Duration = Duration::from_secs(600);
-    let (log, source) = twins();
-    let shards: Vec<ShardId> = (0..TABLES).map(|table| script::table(table).shard).collect();
-    (0..TABLES).for_each(|table| source.commit(insert_into(script::table(table), 1)));
-    let begun = end(&source).await;
-    let (id, target) = (one_lane::id("source-0"), one_lane::target());
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let every = Some(Refresh::with_every_table(None));
-    let mut flush = Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) });
-    // Each table lost a row unseen.
-    for shard in shards {
-        let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
-    let hiding = StaleSource { is_hidden: true.into(), hides_all: true, ..StaleSource::new(source) };
-    let through = async {
-        sleep(WAIT_MAX).await;
-        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
-        assert_eq!((refresh.scope, refresh.every_waits, refresh.done), (Scope::Source, true, None));
-        assert_eq!(users(&target), vec![Cell::UInt(9); TABLES], "their claims stay");
-        hiding.is_hidden.store(false, Ordering::Relaxed);
-        sleep(REST + WAIT_MAX).await;
-    };
-    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
-    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
-    assert_eq!(users(&target), vec![Cell::UInt(1); TABLES]);
-}
-
-/// A repair takes a table for one without rows only if the source proves the table absent.
-#[tokio::test(start_paused = true)]
-async fn a_repair_removes_no_rows_of_a_table_that_lost_its_grant_meanwhile() {
-    let (log, source) = twins();
-    let [hidden, listed, absent] = [0, 1, 2].map(script::table);
-    source.commit(insert(1));
-    source.commit(insert_into(listed.clone(), 2));
-    let begun = end(&source).await;
-    let (id, target) = (one_lane::id("source-0"), one_lane::target());
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let [hidden, listed, absent] = [hidden, listed, absent].map(|table| table.shard);
-    let keys = [hidden, listed, absent].map(|shard| (shard, [1, 2, 9].map(Cell::UInt).to_vec()));
-    let repair = Some(Refresh::new(Scope::Keys(keys.into())));
-    let mut flush = Flush::new(Progress { refresh: repair, ..progress_at(begun.clone()) });
-    for shard in [hidden, listed, absent] {
-        // No table has these rows.
-        let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
-    let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
-    let rows = || -> BTreeSet<(ShardId, Cell)> {
-        target.rows().into_keys().map(|(_, shard, key)| (shard, key[0].clone())).collect()
-    };
-    let through = async {
-        sleep(WAIT_MAX).await;
-        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
-        let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
-        assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![hidden]));
-        let left = BTreeSet::from([(hidden, Cell::UInt(9)), (listed, Cell::UInt(2))]);
-        assert_eq!(rows(), left, "its claims stay");
-        hiding.is_hidden.store(false, Ordering::Relaxed);
-        sleep(WAIT_MAX).await;
-    };
-    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
-    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
-    assert_eq!(rows(), BTreeSet::from([(hidden, Cell::UInt(1)), (listed, Cell::UInt(2))]));
 }

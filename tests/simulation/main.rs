@@ -17,6 +17,7 @@ mod feeds;
 mod fields;
 mod flux;
 mod half_way;
+mod hidden;
 mod loads;
 mod one_lane;
 mod one_reconciliation;

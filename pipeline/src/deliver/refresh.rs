@@ -38,7 +38,6 @@ use std::ops::Range;
 use std::time::Duration;
 
 use anabranch_schemas::change::{Change, Entity, TableIdentity};
-use anabranch_schemas::codec;
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use futures::future::BoxFuture;
@@ -60,10 +59,10 @@ use super::lane::Lane;
 use super::owed::UnreadOfLane;
 use super::shared::{ChunkRequest, Shared};
 use super::window::LaneWindow;
-use crate::error::{Code, Fault};
+use crate::error::Fault;
 use crate::failpoints;
 use crate::ports::{LaneStore, Log, RowSource};
-use crate::records::{Flush, KEYS_MAX, LaneId, Progress, Refresh, Replacement, Scope};
+use crate::records::{Flush, KEYS_MAX, LaneId, Progress, Refresh, Scope};
 use crate::throttle::Throttle;
 
 /// Pause before a chunk that was discarded is read again.
@@ -107,8 +106,10 @@ enum Step {
     Gone(ShardId),
     /// The table cannot be read now: the others go first.
     Owed(ShardId),
-    /// The refresh ends; the source hides these tables, if it was asked.
-    Finished(Option<BTreeSet<ShardId>>),
+    /// Unlisted tables that wait get entries; the source hides these tables, if it was asked.
+    Unlisted(Option<BTreeSet<ShardId>>),
+    /// The refresh ends.
+    Finished,
 }
 
 /// A lane's refresh, within one attempt of the lane.
@@ -138,6 +139,8 @@ pub(super) struct Refresher<'a, S> {
     phase: Phase<'a>,
     /// Tables of the entity, in the order of shard ids.
     tables: Option<Vec<TableIdentity<'static>>>,
+    /// Whether unlisted tables that wait have entries, by the present `tables`.
+    are_unlisted_owed: bool,
     changes: ChangedClaims,
     comparisons: TableComparisons<'a>,
     empty: EmptyTables,
@@ -180,6 +183,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             is_reread: false,
             phase: Phase::Resting,
             tables: None,
+            are_unlisted_owed: false,
             changes: ChangedClaims::default(),
             comparisons: TableComparisons::new(lane.id, lane.shared, store.is_atomic()),
             empty: EmptyTables::new(store.is_atomic()),
@@ -217,6 +221,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Phase::Listing(listing) => listing.await.map(|mut tables| {
                 tables.retain(|table| table.entity == self.entity);
                 self.tables = Some(tables);
+                self.are_unlisted_owed = false;
                 Phase::Resting
             }),
             Phase::Querying(query) => query.await.map(|read| {
@@ -225,7 +230,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
                     .give_back(asked.saturating_sub(usize::try_from(read.chunk.rows).unwrap_or(asked)));
                 Phase::Waiting(Step::Chunk(read, None))
             }),
-            Phase::Asking(asking) => asking.await.map(|hidden| Phase::Waiting(Step::Finished(Some(hidden)))),
+            Phase::Asking(asking) => asking.await.map(|hidden| Phase::Waiting(Step::Unlisted(Some(hidden)))),
             Phase::Proving(proof) => proof.await.map(|found| found.take(&mut self.aside, &mut self.changes)),
             Phase::Waiting(Step::Chunk(Read { chunk, .. }, _)) if progress.position < chunk.high => loop {
                 tokio::time::sleep_until(self.ask_at).await;
@@ -249,6 +254,9 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         if let Some(tables) = &self.tables {
             let left = tables.iter().filter(|table| refresh.wants(table.shard)).count();
             self.meters.left(left + refresh.rereads.len());
+        }
+        if let Some(step) = self.next_unlisted(refresh, progress) {
+            return Phase::Waiting(step);
         }
         let (set_aside, running) = (self.aside.tables(), self.comparisons.running_shard());
         let work = plan::next(refresh, self.tables.as_deref(), &set_aside, running);
@@ -286,7 +294,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Work::List => return Phase::Listing(source.tables().boxed()),
             Work::Gone(shard) => return Phase::Waiting(Step::Gone(shard)),
             Work::WaitForSetAside => return self.wait_for_set_aside(refresh, progress),
-            Work::Finished => return Phase::Waiting(Step::Finished(None)),
+            Work::Finished => return Phase::Waiting(Step::Finished),
         };
         // Noted since its first chunk, so that the lane can take chunks that other lanes have read before.
         let is_noted = self.changes.epoch == epoch && self.changes.shards.iter().eq([&table.shard]);
@@ -390,11 +398,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             Phase::Waiting(Step::Stored) => return self.compare_stored(window, store).await,
             Phase::Waiting(Step::Empty) => flush.progress.refresh = Some(self.after_empty(refresh, progress)),
             Phase::Waiting(Step::Gone(shard)) => flush.progress.refresh = Some(refresh.after_table(shard)),
-            Phase::Waiting(Step::Owed(shard)) => flush.progress.refresh = Some(self.owe(shard, progress)),
-            Phase::Waiting(Step::Finished(hidden)) => {
-                let Some(ended) = Box::pin(self.end(hidden, flush, store)).await? else { return Ok(()) };
-                flush = ended;
+            Phase::Waiting(Step::Owed(shard)) => {
+                flush.progress.refresh = Some(self.owe(refresh, shard, progress));
             }
+            Phase::Waiting(Step::Unlisted(hidden)) => {
+                let owed = Box::pin(self.owe_unlisted(hidden, progress, store)).await?;
+                let Some(owed) = owed else { return Ok(()) };
+                flush.progress.refresh = Some(owed);
+            }
+            Phase::Waiting(Step::Finished) => flush.progress.refresh = self.end(refresh),
             // The read continues after the present work.
             other => {
                 self.phase = other;
@@ -437,31 +449,6 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         let (changes, source_column, repeated) = (&self.changes, self.source_column, self.repeated);
         let is_compared = self.comparisons.is_running();
         Judged { refresh, progress, changes, source_column, repeated, is_compared }.verdict(read)
-    }
-
-    /// Returns the mutations of a chunk; for keys, only those whose source rows have not changed after its watermark.
-    fn project_chunk(
-        &self,
-        Read { chunk, keys, .. }: &Read,
-        mut flush: Flush,
-        mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
-    ) -> Result<Flush, Fault> {
-        let broken = |error| {
-            Fault::new(Code::Internal, format!("lane {}", self.id), "a chunk cannot be read").caused_by(error)
-        };
-        let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
-        while let Some(change) = changes.next().map_err(broken)? {
-            project(&change, &mut flush);
-        }
-        let Some(keys) = keys else { return Ok(flush) };
-        let changed = self.changes.changed(self.source_column, chunk.low);
-        let all = keys.iter().flat_map(|(shard, keys)| keys.iter().map(|key| (*shard, key)));
-        let stand = all.filter(|(shard, key)| !changed.has(*shard, key));
-        let rows = stand.map(|(shard, key)| (shard, key.clone())).collect();
-        let replacement = Replacement { low: chunk.low, column: self.source_column, rows };
-        flush.retain(|_, shard, key| replacement.covers(shard, key));
-        flush.replacement = Some(replacement);
-        Ok(flush)
     }
 
     /// Commits work beside the feed: the position stays. The next chunk is read meanwhile, as no change is applied in

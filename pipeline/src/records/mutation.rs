@@ -210,10 +210,18 @@ impl Flush {
         let (table, lsn) = (change.table, change.lsn);
         let refresh = self.progress.refresh.take();
         self.progress.refresh = match change.action {
-            Action::Reread if table.is_every() => Some(Refresh::with_every_table(refresh)),
+            Action::Reread if table.is_every() => {
+                self.rereads.push(Reread::Every);
+                Some(Refresh::with_every_table(refresh))
+            }
             Action::Reread => {
+                let owed = Refresh::with_reread(refresh, table.shard, lsn);
                 self.rereads.push(Reread::Table(table.shard));
-                Some(Refresh::with_reread(refresh, table.shard, lsn))
+                if !owed.rereads.contains_key(&table.shard) {
+                    // More tables wait than are listed, so every table is to be read.
+                    self.rereads.extend([Reread::Every, Reread::Unlisted]);
+                }
+                Some(owed)
             }
             Action::Retire => {
                 if let Some(owed) = self.progress.withdrawals.take(table.shard) {
@@ -228,14 +236,6 @@ impl Flush {
                 refresh.map(|refresh| refresh.without_reread(table.shard, lsn))
             }
         };
-        // Without an entry, every table is to be read: the record is of all tables, or more wait than are listed.
-        let has_no_entry = self.progress.refresh.as_ref().is_none_or(|refresh| refresh.rereads.is_empty());
-        if has_no_entry && matches!(change.action, Action::Reread) {
-            self.rereads.push(Reread::Every);
-            if !table.is_every() {
-                self.rereads.push(Reread::Unlisted);
-            }
-        }
         self.progress.was_refreshed |= self.progress.refresh.is_some();
     }
 

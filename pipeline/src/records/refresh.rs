@@ -101,6 +101,9 @@ pub struct Refresh {
     /// After a repair: whether every table is to be read then. In a refresh of every table: whether rows of any table
     /// may have changed unseen. A refresh that a person requests, and a first load, are read without it.
     pub every_waits: bool,
+    /// The source hid more tables than `rereads` lists as this refresh of every table began: every table is to be read
+    /// once more at its end.
+    pub hides_more: bool,
 }
 
 /// A table that is being read: at least one chunk of it is written.
@@ -126,6 +129,7 @@ impl Refresh {
             empty_in_epoch: None,
             rereads: BTreeMap::new(),
             every_waits: false,
+            hides_more: false,
         }
     }
 
@@ -135,13 +139,13 @@ impl Refresh {
     }
 
     /// Returns the refresh of a lane that must read every table, as rows of any may have changed unseen; `refresh` is
-    /// its present one. A repair goes first, from its beginning. `done`, `table` and `rereads` are cleared, as every
-    /// table is read anew.
+    /// its present one. A repair goes first, from its beginning. `done` and `table` are cleared, as every table is read
+    /// anew. Entries of `rereads` stay, as some may be of tables that are not listed: the end of this refresh says
+    /// nothing of them.
     pub fn with_every_table(refresh: Option<Self>) -> Self {
-        match refresh {
-            Some(repair) if !repair.reads_rereads() => Self { every_waits: true, ..Self::new(repair.scope) },
-            _ => Self { every_waits: true, ..Self::of_every_table() },
-        }
+        let Some(refresh) = refresh else { return Self { every_waits: true, ..Self::of_every_table() } };
+        let scope = if refresh.reads_rereads() { Scope::Source } else { refresh.scope };
+        Self { every_waits: true, rereads: refresh.rereads, ..Self::new(scope) }
     }
 
     /// Whether every table is to be read, now or after a repair.
@@ -157,7 +161,7 @@ impl Refresh {
         let waits = refresh.rereads.entry(shard).or_default();
         *waits = at.max(*waits);
         if refresh.rereads.len() > REREADS_MAX || !refresh.is_listable() {
-            return Self::with_every_table(Some(refresh));
+            return Self::with_every_table(Some(Self { rereads: BTreeMap::new(), ..refresh }));
         }
         // The source may have lost rows without a row event, so even a lane that had no rows must sweep.
         refresh.empty_in_epoch = None;
@@ -181,7 +185,7 @@ impl Refresh {
     /// Returns the refresh that follows this one, of every table or of `rereads`; `None` if no table waits.
     pub(crate) fn after_scope(&self) -> Option<Self> {
         if self.every_waits && self.scope != Scope::Source {
-            return Some(Self { every_waits: true, ..Self::of_every_table() });
+            return Some(Self::with_every_table(Some(Self { scope: Scope::Source, ..self.clone() })));
         }
         let rereads = self.rereads.clone();
         (!rereads.is_empty()).then(|| Self { rereads, ..Self::new(Scope::Rereads) })
@@ -267,13 +271,22 @@ struct Word {
 }
 
 /// The words in their order.
-static WORDS: [Word; 3] = [
+static WORDS: [Word; 4] = [
     Word {
         name: "every",
         is_needed: |refresh| refresh.every_waits,
         write: |_, _| Ok(()),
         read: |refresh, text| {
             refresh.every_waits = true;
+            if text.is_empty() { Ok(()) } else { Err(InvalidRefresh) }
+        },
+    },
+    Word {
+        name: "hidden",
+        is_needed: |refresh| refresh.hides_more,
+        write: |_, _| Ok(()),
+        read: |refresh, text| {
+            refresh.hides_more = true;
             if text.is_empty() { Ok(()) } else { Err(InvalidRefresh) }
         },
     },
@@ -313,6 +326,7 @@ const IS_REREAD: &str = "again:";
 /// `-` = none:
 /// - `every`: every table is to be read after the scope; with the scope of all tables, rows of any may have changed
 ///   unseen.
+/// - `hidden`: more tables were hidden than `rereads` lists, so every table is to be read once more at the end.
 /// - `empty_in_epoch:1`: the lane had no rows when the refresh began, in this epoch.
 /// - `rereads:4713@1:7:160,4714@1:7:480`: tables that wait to be read again.
 /// - `4712 1:7:320 3 00ff`: the table being read, its first watermark, chunks and key; `again:4713 …` if it waited.

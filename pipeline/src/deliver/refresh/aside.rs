@@ -154,6 +154,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             self.phase = Phase::Resting;
             self.changes = ChangedClaims::default();
             self.empty.forget();
+            self.are_unlisted_owed = false;
         }
         if rereads.contains(&Reread::Unlisted) {
             tracing::warn!(
@@ -209,11 +210,15 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     }
 
     /// Returns the refresh in which a table that cannot be read now leaves its turn, and waits to be read again.
-    pub(super) fn owe(&mut self, shard: ShardId, progress: &Progress) -> Refresh {
+    pub(super) fn owe(&mut self, refresh: &Refresh, shard: ShardId, progress: &Progress) -> Refresh {
+        let after = refresh.after_table(shard);
+        // It left before its turn was given up: nothing of it is there to be read, and no entry would ever end.
+        if self.has_left(shard, progress) {
+            return after;
+        }
         // All tables are read anew when more wait than are listed.
         self.empty.forget();
-        let after = progress.refresh.as_ref().map(|refresh| refresh.after_table(shard));
-        Refresh::with_reread(after, shard, progress.position)
+        Refresh::with_reread(Some(after), shard, progress.position)
     }
 
     /// Returns the phase after a failed read. A first load skips a table that cannot be read by keys, which capture

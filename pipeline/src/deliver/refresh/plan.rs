@@ -74,9 +74,12 @@ fn choose<'t>(
     compared: Option<ShardId>,
 ) -> Option<(&'t TableIdentity<'static>, bool)> {
     let waits = |table: &&TableIdentity<'_>| {
+        // While every table waits, the table's own turn answers its entry too.
+        let is_answered_in_turn = refresh.every_waits && refresh.wants(table.shard);
         refresh.reads_rereads()
             && refresh.rereads.contains_key(&table.shard)
             && !set_aside.contains(&table.shard)
+            && !is_answered_in_turn
     };
     let in_turn = tables.iter().find(|table| refresh.wants(table.shard));
     if let Some(table) = in_turn.filter(|table| Some(table.shard) == compared && !waits(table)) {
@@ -255,13 +258,17 @@ mod tests {
         assert_eq!(chosen(&none, Some(last)), Some((3, true)));
         assert_eq!(chosen(&BTreeSet::from([last]), Some(last)), Some((1, true)), "it cannot be read now");
         assert_eq!(chosen(&none, Some(tables[1].shard)), Some((1, true)), "it is not owed any more");
-        let every = Refresh::with_reread(Some(Refresh::with_every_table(None)), last, Lsn::MAX);
-        assert_eq!(begun(next(&every, Some(&tables), &none, None)), Some((3, true)));
+        let all = Refresh::with_reread(Some(Refresh::of_every_table()), last, Lsn::MAX);
+        assert_eq!(begun(next(&all, Some(&tables), &none, None)), Some((3, true)));
         assert_eq!(
-            begun(next(&every, Some(&tables), &none, Some(first))),
+            begun(next(&all, Some(&tables), &none, Some(first))),
             Some((1, false)),
             "its turn has begun"
         );
+        let every = Refresh::with_every_table(Some(all));
+        assert_eq!(begun(next(&every, Some(&tables), &none, None)), Some((1, false)), "its turn comes");
+        let passed = every.after_table(first).after_table(tables[1].shard).after_table(last);
+        assert_eq!(begun(next(&passed, Some(&tables), &none, None)), Some((3, true)));
     }
 
     #[test]

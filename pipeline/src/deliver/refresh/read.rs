@@ -1,18 +1,19 @@
-//! Reads rows of single keys for a refresh: keys that are named, or that a condition finds.
+//! The result of one read, and reads of single keys: keys that are named, or that a condition finds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::{Change, Entity, TableIdentity};
 use anabranch_schemas::codec::{self, CodecError};
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 
+use super::Refresher;
 use super::unlisted::hidden_of;
 use crate::error::{Code, Fault};
 use crate::ports::RowSource;
 use crate::projections::key_of;
-use crate::records::{Cell, Chunk, Condition, ScanCursor};
+use crate::records::{Cell, Chunk, Condition, Flush, Replacement, ScanCursor};
 
 /// The result of one read.
 #[derive(Debug)]
@@ -32,6 +33,33 @@ impl Read {
     /// Returns a read that is not of single keys.
     pub(super) fn of_chunk(chunk: Chunk) -> Self {
         Self { found_at: chunk.low, chunk, keys: None, hidden: BTreeSet::new(), absent: None }
+    }
+}
+
+impl<S: RowSource> Refresher<'_, S> {
+    /// Returns the mutations of a chunk; for keys, only those whose source rows have not changed after its watermark.
+    pub(super) fn project_chunk(
+        &self,
+        Read { chunk, keys, .. }: &Read,
+        mut flush: Flush,
+        mut project: impl FnMut(&Change<'_, '_>, &mut Flush),
+    ) -> Result<Flush, Fault> {
+        let broken = |error| {
+            Fault::new(Code::Internal, format!("lane {}", self.id), "a chunk cannot be read").caused_by(error)
+        };
+        let mut changes = codec::decode(&chunk.payload).map_err(broken)?;
+        while let Some(change) = changes.next().map_err(broken)? {
+            project(&change, &mut flush);
+        }
+        let Some(keys) = keys else { return Ok(flush) };
+        let changed = self.changes.changed(self.source_column, chunk.low);
+        let all = keys.iter().flat_map(|(shard, keys)| keys.iter().map(|key| (*shard, key)));
+        let stand = all.filter(|(shard, key)| !changed.has(*shard, key));
+        let rows = stand.map(|(shard, key)| (shard, key.clone())).collect();
+        let replacement = Replacement { low: chunk.low, column: self.source_column, rows };
+        flush.retain(|_, shard, key| replacement.covers(shard, key));
+        flush.replacement = Some(replacement);
+        Ok(flush)
     }
 }
 

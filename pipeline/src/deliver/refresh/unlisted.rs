@@ -1,15 +1,18 @@
-//! Tables that the source does not list: at the end of a refresh of all tables, and in a repair of keys.
+//! Tables that the source does not list: in a refresh of all tables, and in a repair of keys.
 //!
 //! A lost grant hides a table. The refresh cannot read it, and its derived rows may be stale. So the lane asks the
 //! store which tables with likely names have claims and are not listed, and asks the source for each of them by its
 //! name. A table that the source does not prove absent becomes an entry of `rereads`, and the lane reads it once it is
 //! listed.
 //!
+//! The lane asks after each list, before it goes on with the list's tables. So every table whose turn is over was read,
+//! has an entry, or was absent: a grant that comes back later, or another list after a restart, leaves none out.
+//!
 //! - A table that is proved absent becomes none: no reading would find it. A reconciliation reports its rows.
 //! - A table whose withdrawal is owed, or that was withdrawn while the source was asked, has nothing to be read.
 //! - A lane that had no rows when it began has no such claims.
 //! - A store of documents cannot say of which tables it has claims, so a hidden table is not noticed there.
-//! - More tables than a progress row lists leave the lane with every table to be read, after a rest each time.
+//! - If there are more than a progress row lists, every table is read once more at the end, after a rest.
 //!
 //! A repair of keys asks for its own unlisted tables in the same way, in any store. A table that is proved absent has
 //! no rows of these keys. Any other one becomes an entry, and the repair leaves its claims as they are.
@@ -24,11 +27,11 @@ use futures::FutureExt;
 use tokio::time::Instant;
 
 use super::changed_claims::ChangedClaims;
-use super::{Phase, Refresher};
+use super::{Phase, Refresher, Step};
 use crate::deliver::lane::unless;
 use crate::error::{Class, Fault};
 use crate::ports::{LaneStore, RowSource};
-use crate::records::{Flush, Progress, Refresh, Scope};
+use crate::records::{Progress, Refresh, Scope};
 
 /// Hidden tables that wait with an entry of their own, at most: the progress row lists no more.
 const HIDDEN_MAX: usize = 1_000;
@@ -36,59 +39,66 @@ const HIDDEN_MAX: usize = 1_000;
 const EVERY_AGAIN: Duration = Duration::from_secs(600);
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// Ends a refresh: returns the flush of the last commit; `None` if the source must be asked first, or the lane
-    /// ends. `hidden` are the tables that it was asked for and that it does not prove absent.
-    pub(super) async fn end(
-        &mut self,
-        hidden: Option<BTreeSet<ShardId>>,
-        mut flush: Flush,
-        store: &mut impl LaneStore,
-    ) -> Result<Option<Flush>, Fault> {
-        let Some(mut owed) = flush.progress.refresh.clone() else { return Ok(None) };
-        match hidden {
-            None => {
-                if let Some(phase) = self.ask_for_unlisted(&owed, &flush.progress, store).await? {
-                    self.phase = phase;
-                    return Ok(None);
-                }
-            }
-            Some(hidden) if hidden.is_empty() => {}
-            Some(hidden) => {
-                // The source was asked for no more than these.
-                let is_cut_off = hidden.len() > HIDDEN_MAX;
-                // The feed may have withdrawn or retired some meanwhile.
-                let with_claims = Box::pin(store.shards_with_rows(hidden));
-                let Some(mut with_claims) = unless(&self.cancel, with_claims).await? else { return Ok(None) };
-                with_claims.retain(|shard| !self.retired.contains(shard));
-                let listed = owes(&owed, &flush.progress, &with_claims).filter(|_| !is_cut_off);
-                let Some(listed) = listed else {
-                    flush.progress.refresh = Some(self.owe_every(owed));
-                    return Ok(Some(flush));
-                };
-                owed = listed;
-                tracing::warn!(
-                    lane = %self.id, tables = with_claims.len(),
-                    "the source hides tables with derived rows: the lane reads them again once it lists them"
-                );
-            }
-        }
-        tracing::info!(lane = %self.id, rows = owed.rows, "the refresh is complete");
-        self.changes = ChangedClaims::default();
-        flush.progress.refresh = owed.after_scope();
-        Ok(Some(flush))
+    /// Returns the step with which unlisted tables are asked for; `None` if that was done since the last list, or is not
+    /// needed.
+    pub(super) fn next_unlisted(&self, refresh: &Refresh, progress: &Progress) -> Option<Step> {
+        let is_needed = refresh.scope == Scope::Source && self.tables.is_some() && !self.are_unlisted_owed;
+        let had_no_rows = refresh.empty_in_epoch == Some(progress.position.epoch());
+        (is_needed && !had_no_rows).then_some(Step::Unlisted(None))
     }
 
-    /// Returns the refresh in which every table is to be read, after a rest.
-    fn owe_every(&mut self, owed: Refresh) -> Refresh {
+    /// Returns the refresh with an entry for each unlisted table that waits; `None` if there is nothing to store: none
+    /// waits, the source must be asked first, or the lane ends. `hidden` are the tables that it was asked for and that
+    /// it does not prove absent.
+    pub(super) async fn owe_unlisted(
+        &mut self,
+        hidden: Option<BTreeSet<ShardId>>,
+        progress: &Progress,
+        store: &mut impl LaneStore,
+    ) -> Result<Option<Refresh>, Fault> {
+        let Some(refresh) = &progress.refresh else { return Ok(None) };
+        let Some(hidden) = hidden else {
+            match self.ask_for_unlisted(refresh, progress, store).await? {
+                Some(phase) => self.phase = phase,
+                None => self.are_unlisted_owed = true,
+            }
+            return Ok(None);
+        };
+        // The source was asked for no more than these.
+        let is_cut_off = hidden.len() > HIDDEN_MAX;
+        // The feed may have withdrawn or retired some meanwhile.
+        let with_claims = Box::pin(store.shards_with_rows(hidden));
+        let Some(mut with_claims) = unless(&self.cancel, with_claims).await? else { return Ok(None) };
+        with_claims.retain(|shard| !self.retired.contains(shard));
+        self.are_unlisted_owed = true;
+        if with_claims.is_empty() {
+            return Ok(None);
+        }
+        if let Some(owed) = owes(refresh, progress, &with_claims).filter(|_| !is_cut_off) {
+            tracing::warn!(
+                lane = %self.id, tables = with_claims.len(),
+                "the source hides tables with derived rows: the lane reads them again once it lists them"
+            );
+            return Ok(Some(owed));
+        }
         tracing::warn!(
             lane = %self.id, listed = HIDDEN_MAX, pause_seconds = EVERY_AGAIN.as_secs(),
-            "the source hides more tables with derived rows than the lane can list: it reads every table again after \
-             a pause"
+            "the source hides more tables with derived rows than the lane can list: after this refresh it reads every \
+             table again, after a pause"
         );
+        Ok(Some(Refresh { hides_more: true, ..refresh.clone() }))
+    }
+
+    /// Returns the refresh that follows one that has no table left.
+    pub(super) fn end(&mut self, ended: &Refresh) -> Option<Refresh> {
         self.changes = ChangedClaims::default();
-        self.tables = None;
-        self.not_before = Instant::now() + EVERY_AGAIN;
-        Refresh::with_every_table(Some(owed))
+        if ended.hides_more {
+            self.tables = None;
+            self.not_before = Instant::now() + EVERY_AGAIN;
+            return Some(Refresh::with_every_table(Some(ended.clone())));
+        }
+        tracing::info!(lane = %self.id, rows = ended.rows, "the refresh is complete");
+        ended.after_scope()
     }
 
     /// Returns the refresh after a chunk, with an entry for each of the tables that the source may hide.
@@ -99,12 +109,8 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         progress: &Progress,
     ) -> Refresh {
         // The feed may have withdrawn or retired some meanwhile: nothing of them waits to be read.
-        let is_gone = |shard: ShardId| {
-            self.retired.contains(&shard)
-                || self.changes.was_withdrawn(shard)
-                || progress.withdrawals.contains(shard)
-        };
-        let hidden: BTreeSet<ShardId> = hidden.iter().copied().filter(|shard| !is_gone(*shard)).collect();
+        let hidden: BTreeSet<ShardId> =
+            hidden.iter().copied().filter(|shard| !self.has_left(*shard, progress)).collect();
         if hidden.is_empty() {
             return after;
         }
@@ -116,6 +122,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         after_repair(&after, &hidden, progress.position)
     }
 
+    /// Whether the feed has withdrawn or retired the table that is being read.
+    pub(super) fn has_left(&self, shard: ShardId, progress: &Progress) -> bool {
+        self.retired.contains(&shard)
+            || self.changes.was_withdrawn(shard)
+            || progress.withdrawals.contains(shard)
+    }
+
     /// Returns the phase in which the source is asked for unlisted tables with claims; `None` if there are none.
     async fn ask_for_unlisted(
         &mut self,
@@ -123,18 +136,13 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         progress: &Progress,
         store: &mut impl LaneStore,
     ) -> Result<Option<Phase<'a>>, Fault> {
-        let epoch = progress.position.epoch();
-        let had_no_rows = refresh.empty_in_epoch == Some(epoch);
-        if refresh.scope != Scope::Source || had_no_rows || !store.is_atomic() {
-            return Ok(None);
-        }
-        // The tables are listed first.
-        let Some(tables) = &self.tables else { return Ok(Some(Phase::Resting)) };
+        let Some(tables) = self.tables.as_ref().filter(|_| store.is_atomic()) else { return Ok(None) };
         let mut unlisted = BTreeSet::new();
         self.source.visit_likely_tables(self.entity, &mut |table| {
             let is_listed = tables.binary_search_by_key(&table.shard, |listed| listed.shard).is_ok();
             let is_known = refresh.rereads.contains_key(&table.shard) || self.retired.contains(&table.shard);
-            if !is_listed && !is_known && !progress.withdrawals.contains(table.shard) {
+            let is_open = refresh.wants(table.shard) && !progress.withdrawals.contains(table.shard);
+            if is_open && !is_listed && !is_known {
                 unlisted.insert(table.shard);
             }
         });
@@ -150,6 +158,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
             return Ok(None);
         }
         let asked = likely(self.source, self.entity, &with_claims);
+        let epoch = progress.position.epoch();
         Ok(Some(Phase::Asking(hidden(self.source, asked, HIDDEN_MAX, epoch).boxed())))
     }
 }
@@ -160,7 +169,7 @@ fn owes(refresh: &Refresh, progress: &Progress, hidden: &BTreeSet<ShardId>) -> O
     for shard in hidden.iter().filter(|shard| !progress.withdrawals.contains(**shard)) {
         owed = Refresh::with_reread(Some(owed), *shard, progress.position);
         // Without its entry the table is one of all that are to be read.
-        if owed.rereads.is_empty() {
+        if !owed.rereads.contains_key(shard) {
             return None;
         }
     }

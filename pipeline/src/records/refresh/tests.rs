@@ -81,6 +81,7 @@ proptest! {
     #[test]
     fn words_in_any_combination_are_read_back(
         every_waits: bool,
+        hides_more: bool,
         empty_in_epoch in option::of(any::<u16>()),
         rereads in 0..4u64,
         is_begun: bool,
@@ -89,7 +90,7 @@ proptest! {
         let rereads = (1..=rereads).map(|number| (numbered(number), Lsn::MAX)).collect();
         let table = TableRefresh { shard: numbered(9), first: Lsn::MAX, chunks: 3, after: None, is_reread };
         let table = is_begun.then_some(table);
-        let refresh = Refresh { table, empty_in_epoch, rereads, every_waits, ..Refresh::of_every_table() };
+        let refresh = Refresh { table, empty_in_epoch, rereads, every_waits, hides_more, ..Refresh::of_every_table() };
         prop_assert_eq!(refresh.to_string().parse::<Refresh>(), Ok(refresh));
     }
 }
@@ -245,10 +246,15 @@ fn a_hundred_thousand_tables_at_once_are_one_reading_of_all() {
 fn repairs_of_keys_are_kept_and_go_before_every_table() {
     let repair = Refresh::with_reread(Some(Refresh::new(keys())), numbered(4), Lsn::MAX);
     let every = Refresh::with_every_table(Some(repair));
-    assert_eq!((&every.scope, every.rereads.is_empty(), every.reads_every_table()), (&keys(), true, true));
-    let after = every.after_scope();
-    assert_eq!(after, Some(Refresh { every_waits: true, ..Refresh::of_every_table() }));
-    assert_eq!(after.and_then(|every| every.after_scope()), None, "it is read once");
+    assert_eq!((&every.scope, every.reads_every_table()), (&keys(), true));
+    let rereads = every.rereads.clone();
+    assert_eq!(rereads, [(numbered(4), Lsn::MAX)].into(), "no list may have the table");
+    let after = every.after_scope().unwrap();
+    assert_eq!(after, Refresh { every_waits: true, rereads, ..Refresh::of_every_table() });
+    let read = after.after_sweep(numbered(4), Lsn::MAX);
+    assert_eq!(read.after_scope(), None, "its turn answers its entry");
+    let hiding = Refresh { hides_more: true, ..read };
+    assert!(!Refresh::with_every_table(Some(hiding)).hides_more, "it begins anew");
     for read in [Scope::Source, Scope::Rereads, Scope::Table(numbered(4))] {
         let all = Refresh::with_every_table(Some(Refresh::new(read)));
         let owed = Refresh { every_waits: true, ..Refresh::of_every_table() };

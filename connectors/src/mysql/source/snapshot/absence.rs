@@ -4,7 +4,7 @@
 //! and not the server's description of its tables: a server checks the privilege before it looks for the table. It says
 //! that no such table exists only to an account that could read it.
 
-use anabranch_pipeline::error::{Class, Code, Fault};
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::records::Chunk;
 use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::codec::Encoder;
@@ -13,6 +13,7 @@ use mysql_async::prelude::Queryable;
 
 use super::{TIMEOUT, TableRead};
 use crate::mysql::connection::quote_table;
+use crate::mysql::error::{Side, code};
 use crate::mysql::pool::Pool;
 use crate::mysql::source::MysqlSource;
 
@@ -42,11 +43,19 @@ impl MysqlSource {
     ) -> Result<Option<Chunk>, Fault> {
         let before = self.watermarks(connection, epoch).await?;
         let name = quote_table(&table.database, &table.table);
-        let ask = connection.query_drop(format!("SELECT 1 FROM {name} LIMIT 0"));
-        match self.snapshots.within(TIMEOUT, ask).await {
-            Err(fault) if fault.code() == Code::SourceTableMissing => {}
-            Err(fault) if fault.class() == Class::Transient => return Err(fault),
-            Ok(()) | Err(_) => return Ok(None),
+        let ask = async {
+            match connection.query_drop(format!("SELECT 1 FROM {name} LIMIT 0")).await {
+                Err(mysql_async::Error::Server(refusal)) => Ok(Some(refusal)),
+                answer => answer.map(|()| None),
+            }
+        };
+        // Any other refusal is about this table alone, such as that of a view whose own table is gone: it proves
+        // nothing, and other tables are asked for all the same.
+        let refusal = self.snapshots.within(TIMEOUT, ask).await?;
+        let is_missing =
+            |refusal: mysql_async::ServerError| code(Side::Source, refusal.code) == Code::SourceTableMissing;
+        if !refusal.is_some_and(is_missing) {
+            return Ok(None);
         }
         let after = self.watermarks(connection, epoch).await?;
         if before.server != after.server {

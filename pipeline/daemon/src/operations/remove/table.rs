@@ -1,5 +1,5 @@
 //! Removes the derived rows of one table that is gone from its source, and ends the wait of lanes that are to read it
-//! again.
+//! again. Rows of a retained table stand on purpose: only the wait ends.
 //!
 //! The configuration has the source, and its lanes may run: no lane writes rows of a table that does not exist, and a
 //! row that a lane writes over one that was read has another version, and stays. A captured table that comes back
@@ -32,16 +32,26 @@ pub(super) async fn remove(
         shards.insert(ShardId::of(&known.name, database, table, known.generation));
         asked.push(known.name.clone());
     }
-    require_not_retained(wiring, request, &shards).await?;
+    let retained = why_retained(wiring, name, &asked, &shards).await?;
     let mut outcome = RemoveOutcome::default();
-    remove_rows(wiring, &shards, &asked, (&mut outcome, is_rehearsal)).await?;
-    if outcome.rows() == 0 {
-        outcome.notes.push(format!(
-            "no derived rows are known under {database}.{table} of source {}: they are gone, or the name is another",
-            asked.join(", ")
-        ));
+    if retained.is_none() {
+        remove_rows(wiring, &shards, &asked, (&mut outcome, is_rehearsal)).await?;
+        if outcome.rows() == 0 {
+            outcome.notes.push(format!(
+                "no derived rows are known under {database}.{table} of source {}: they are gone, or the name is another",
+                asked.join(", ")
+            ));
+        }
     }
     end_waits(wiring, &shards, &asked, (&mut outcome, is_rehearsal)).await?;
+    let Some(found) = retained else { return Ok(outcome) };
+    if outcome.notes.is_empty() {
+        return Err(request
+            .refused(found)
+            .needs("a table without `removal = \"retain\"`, or the removal of its whole source")
+            .remedy(BY_SHARD));
+    }
+    outcome.notes.push(format!("no derived row is removed: {found}"));
     Ok(outcome)
 }
 
@@ -75,10 +85,6 @@ fn meant_sources<'w>(
         let entity = entity_of(wiring, source, (database, table));
         if !named.map_or(entity.is_some(), |named| named == source.name) {
             continue;
-        }
-        if entity.is_some_and(|entity| entity.removal == Removal::Retain) {
-            let found = "its entity has `removal = \"retain\"`, so its derived rows stand on purpose";
-            return Err(retained(request, found).remedy(BY_SHARD));
         }
         meant.push(source);
     }
@@ -142,24 +148,28 @@ async fn require_gone(
 const BY_SHARD: &str = "to drop its rows nevertheless, `anabranch --config FILE reconcile remove-foreign --store NAME \
                         --shard ID`";
 
-fn retained(request: &RemoveRequest, found: impl Into<String>) -> Fault {
-    request.refused(found).needs("a table without `removal = \"retain\"`, or the removal of its whole source")
-}
-
-/// Refuses a table that left by a retention rule: its derived rows stand on purpose.
-async fn require_not_retained(
+/// Returns why derived rows of the table stand on purpose; `None` if they do not.
+async fn why_retained(
     wiring: &Wiring,
-    request: &RemoveRequest,
+    name: (&str, &str),
+    sources: &[String],
     shards: &BTreeSet<ShardId>,
-) -> Result<(), Fault> {
+) -> Result<Option<String>, Fault> {
+    let of_request = wiring.config().sources.iter().filter(|source| sources.contains(&source.name));
+    let mut entities = of_request.filter_map(|source| entity_of(wiring, source, name));
+    if entities.any(|entity| entity.removal == Removal::Retain) {
+        let found = "its entity has `removal = \"retain\"`, so its derived rows stand on purpose";
+        return Ok(Some(found.to_owned()));
+    }
     for projection in &wiring.config().projections {
         for store in wiring.derived(&projection.name)? {
             if store.retired_tables().await?.iter().any(|table| shards.contains(&table.shard)) {
                 let name = &projection.name;
-                let found = format!("it left by a retention rule, and projection {name} retains its rows");
-                return Err(retained(request, found));
+                return Ok(Some(format!(
+                    "it left by a retention rule, and projection {name} retains its rows"
+                )));
             }
         }
     }
-    Ok(())
+    Ok(None)
 }
