@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anabranch_demo::SearchServer;
+use anabranch_demo::JsonClient;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ pub struct Alert {
 /// The server of a stack.
 #[derive(Debug)]
 pub struct Prometheus {
-    server: SearchServer,
+    client: JsonClient,
     /// File of the further targets.
     targets: PathBuf,
 }
@@ -99,13 +99,13 @@ fn after(spot_checks: [u64; 3]) -> String {
 impl Prometheus {
     /// Returns the server at this address, whose files are in this folder.
     pub fn at(url: String, folder: &Path) -> Result<Self> {
-        let server = SearchServer::without_tls("prometheus", url)?;
-        Ok(Self { server, targets: folder.join("further.json") })
+        let client = JsonClient::without_tls("prometheus", url)?;
+        Ok(Self { client, targets: folder.join("further.json") })
     }
 
     /// Returns the alerts that fire now.
     pub async fn firing(&self) -> Result<Vec<Alert>> {
-        let answer = self.server.ask("ask for alerts", Method::GET, "api/v1/alerts", Value::Null).await?;
+        let answer = self.client.ask("ask for alerts", Method::GET, "api/v1/alerts", Value::Null).await?;
         let Some(alerts) = answer["data"]["alerts"].as_array() else {
             let reason = "it has no list of alerts".to_owned();
             return Err(GamedayError::AnswerUnfit { server: "Prometheus", reason });
@@ -117,7 +117,7 @@ impl Prometheus {
     pub async fn has(&self, expression: &str) -> Result<bool> {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let path = format!("api/v1/query?query={encoded}");
-        let answer = self.server.ask("ask for series", Method::GET, &path, Value::Null).await?;
+        let answer = self.client.ask("ask for series", Method::GET, &path, Value::Null).await?;
         let Some(series) = answer["data"]["result"].as_array() else {
             let reason = "it has no list of series".to_owned();
             return Err(GamedayError::AnswerUnfit { server: "Prometheus", reason });

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::search::plain_client;
+use crate::json_client::plain_client;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 

@@ -26,7 +26,7 @@ use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification,
     drain_and_compare, topologies,
 };
-use anabranch_demo::{Connection, Endpoint, Load, Pace, RedisServer, SearchServer, Topology};
+use anabranch_demo::{Connection, Endpoint, JsonClient, Load, Pace, RedisServer, Topology};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Clock, Options, ReservedPort, Server, ServerSpec, Stack};
@@ -365,7 +365,8 @@ fn audits(stack: &Stack) -> Result<Vec<Verification>> {
         prefix: format!("{NAME}:mapping"),
         time_to_live: TIME_TO_LIVE,
     };
-    let documents = DocumentLayer { server: SearchServer::admin(stack, "search")?, index: INDEX.to_owned() };
+    let documents =
+        DocumentLayer { server: JsonClient::search_admin(stack, "search")?, index: INDEX.to_owned() };
     let of_devices = [Layer::Mapping(mapping), Layer::Cache(cache), Layer::Documents(documents)];
     let of_devices = of_devices.map(|layer| Verification { topology: devices.clone(), layer });
     let birthdays = Verification { topology: users, layer: Layer::Birthday(birthdays) };

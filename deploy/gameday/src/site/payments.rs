@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anabranch_demo::{SearchServer, daemon as product};
+use anabranch_demo::{JsonClient, daemon as product};
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::json;
@@ -60,9 +60,7 @@ impl Site {
 
     async fn expect_order(&self, count: u32, is_refused: bool) -> Result<()> {
         let order = json!({ "kind": "recharge", "partition": PARTITION, "business": 1, "count": count });
-        // The client of the search server speaks JSON over HTTP to any server.
-        let daemon =
-            SearchServer::without_tls("the daemon", format!("http://127.0.0.1:{}", self.main.port()))?;
+        let daemon = JsonClient::without_tls("the daemon", format!("http://127.0.0.1:{}", self.main.port()))?;
         match daemon.with_token(TOKEN).ask("order identifiers", Method::POST, ORDERS, order).await {
             Ok(_) if is_refused => Err(GamedayError::AnswerUnfit {
                 server: "the daemon",
