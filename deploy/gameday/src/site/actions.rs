@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use anabranch_demo::{Connection, FORGET_BINLOG, SHOW_BINLOG_END, daemon as product};
+use jiff::Timestamp;
 use mysql_async::Row;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -193,12 +194,18 @@ impl Site {
         Ok(())
     }
 
+    /// Kills the daemon and starts it again, `times` times. It waits until Prometheus has scraped each new process: the
+    /// rule on restarts counts only processes that were scraped.
     async fn restart_daemon(&mut self, times: u32) -> Result<()> {
         for _ in 0..times {
             self.main.kill()?;
+            let killed = Timestamp::now().as_millisecond();
             self.start_daemon(&[])?;
             self.until(PROCESS_MAX, "the restarted daemon answers", |_| true).await?;
-            tokio::time::sleep(self.scrape * 2).await;
+            let instance = format!("127.0.0.1:{}", self.main.port());
+            let started = format!("process_start_time_seconds{{job=\"anabranch\", instance=\"{instance}\"}}");
+            let started_since = format!("{started} * 1000 > {killed}");
+            self.until_scraped(&started_since, "the restarted daemon").await?;
         }
         Ok(())
     }
