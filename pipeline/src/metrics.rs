@@ -263,10 +263,10 @@ metrics! {
         "1 while a reconciliation of this process waits because a source, a replica or a lane is too busy.";
     RECONCILE_NEXT = "anabranch_reconcile_next_timestamp_seconds", Gauge, &[],
         "When the next reconciliation of the schedule is due, since the Unix epoch; absent = there is no schedule.";
-    SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "after", "verdict"],
-        "Changed source rows that were checked so many seconds after the change.";
-    SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "after"],
-        "Changed source rows whose derived rows were wrong, so many seconds after the change.";
+    SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "check", "after", "verdict"],
+        "Changed source rows that were checked so many seconds after the change. The check is last, or earlier: another one of the row follows.";
+    SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "check", "after"],
+        "Changed source rows whose derived rows were wrong, so many seconds after the change. The check is last, or earlier: another one of the row follows.";
     SPOT_CHECK_SKIPPED = "anabranch_spot_check_skipped_changes_total", Counter, &["source"],
         "Changes that no spot check could choose, because they were too many or could not be read.";
 

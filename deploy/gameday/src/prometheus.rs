@@ -18,7 +18,7 @@ pub const RULES: &str = include_str!("../../prometheus/rules.yml");
 
 /// Divisor of every `for` and range of quick drills.
 const QUICK_FACTOR: u64 = 20;
-/// Ages at which spot checks look, as they are by default and in quick drills. The rules name the last one.
+/// Ages at which spot checks look, as they are by default and in quick drills.
 const SPOT_CHECKS: [u64; 3] = [60, 300, 600];
 const QUICK_SPOT_CHECKS: [u64; 3] = [5, 15, 30];
 /// Time between two scrapes, as the rules are written for and in quick drills.
@@ -69,7 +69,7 @@ impl Timing {
             false => (1, SPOT_CHECKS, SCRAPE_SECONDS),
         };
         let rules_text = match is_quick {
-            true => hastened(RULES, factor).replace(&after(SPOT_CHECKS), &after(spot_check_seconds)),
+            true => hastened(RULES, factor),
             false => RULES.to_owned(),
         };
         let rules = rules(&rules_text);
@@ -89,11 +89,6 @@ impl Timing {
     pub fn spot_check_max(&self) -> Duration {
         Duration::from_secs(self.spot_check_seconds[2])
     }
-}
-
-/// Returns the label by which the rules choose the last spot check.
-fn after(spot_checks: [u64; 3]) -> String {
-    format!("after=\"{}\"", spot_checks[2])
 }
 
 impl Prometheus {
@@ -245,7 +240,6 @@ mod tests {
         let quick = Timing::of(true);
         let names = |rules: &[Rule]| rules.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&quick.rules), names(&rules(RULES)));
-        assert!(!quick.rules_text.contains("after=\"600\"") && quick.rules_text.contains("after=\"30\""));
         assert_eq!(quick.rule("AnabranchTaskRetrying").unwrap().hold, Duration::from_secs(45));
         assert_eq!(Timing::of(false).rules_text, RULES);
     }
