@@ -134,6 +134,12 @@ async fn check_in_browser(installation: &Installation<'_>) {
     for wanted in [">birthday/target/source-a/0</th>", "<svg"] {
         assert!(page.as_str().unwrap().contains(wanted), "{wanted} is not in {page}");
     }
+    // Each stream has an edge, and lanes have one on both sides of them.
+    let edges = "[...document.querySelectorAll('#drawing .edge')].filter((edge) =>
+        /(msg|rows)\\/s$/.test(edge.querySelector('text')?.textContent ?? '')
+        && /(no lag|behind)$/.test(edge.querySelector('.lag')?.textContent ?? '')
+        && edge.querySelector('title')?.textContent.startsWith('current: ')).length === 6";
+    assert!(browser.until(edges, WAIT_MAX).await.unwrap().is_some(), "each edge has state, rate and lag");
     assert_eq!(browser.console().await.unwrap(), Vec::<String>::new());
 }
 
