@@ -159,7 +159,7 @@ const SAID = {
   closed: "has dead letters",
 };
 
-export function told(problem) {
+export function described(problem) {
   // A stopped thing says more than an unreachable one, and a source says more than its lanes.
   const worst = problem.things.find((thing) => thing.state === "stopped") ?? problem.things[0];
   const [kind] = worst.key.split(" ");

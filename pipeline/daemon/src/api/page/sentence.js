@@ -2,7 +2,7 @@
 // reconciliations; without any, what is under way.
 
 import { duration } from "/page/elements.js";
-import { everything, LEVELS, plural, told } from "/page/model.js";
+import { described, everything, LEVELS, plural } from "/page/model.js";
 
 /** Alerts of deploy/prometheus/rules.yml by the same limits and headings of the runbook; a test compares them. */
 const ALERTS = {
@@ -87,7 +87,7 @@ function doubts(past) {
 
 /** Returns all that is wrong, the worst first. */
 function findings(model, history, now) {
-  const problems = model.problems.map((problem) => ({ text: told(problem), level: problem.level, problem }));
+  const problems = model.problems.map((problem) => ({ text: described(problem), level: problem.level, problem }));
   const all = [...problems, ...alerts(model, history, now), ...(history ? doubts(history.past) : [])];
   return all.sort((one, other) => LEVELS.indexOf(other.level) - LEVELS.indexOf(one.level));
 }
