@@ -257,7 +257,7 @@ pub struct LogEntry {
 pub struct LogMessage {
     pub entry: LogEntry,
     pub payload: Bytes,
-    /// When the log stored it, by the log's clock, in microseconds since the Unix epoch; 0 = not known.
+    /// The time at which the log stored it, by the log's clock, in microseconds since the Unix epoch; 0 = not known.
     pub stored_at_us: u64,
     /// Another message was stored after this one when it was delivered.
     pub has_next: bool,

@@ -27,7 +27,7 @@ const FORGOTTEN: u32 = 300;
 struct State {
     streams: BTreeMap<String, Stream>,
     attempts: u64,
-    /// By source, the channel that announces requests for a position message.
+    /// The channel of each source that announces requests for a position message.
     asked: BTreeMap<String, watch::Sender<()>>,
 }
 

@@ -174,9 +174,9 @@ struct Attempt<'a, C, L: Log, M> {
     is_announced: bool,
     drained: bool,
     position_message_at: Instant,
-    /// When a position message is due even if the position has not moved.
+    /// The time at which a position message is due even if the position has not moved.
     keep_at: Instant,
-    /// When to check whether the source has begun anew.
+    /// The time of the next check whether the source has begun anew.
     check_at: Instant,
     meters: Meters,
     busiest: &'a BusiestTables,

@@ -39,13 +39,13 @@ const FILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Times at which periodic work is due next.
 struct Due {
-    /// When progress without rows is stored.
+    /// The time at which progress without rows is stored.
     progress_at: Instant,
-    /// When rows are written though more are on their way.
+    /// The time at which rows are written though more are on their way.
     rows_at: Instant,
-    /// When to check whether the stream links, while fed directly.
+    /// The time of the next check whether the stream links, while the lane is fed directly.
     join_at: Instant,
-    /// When to check whether the stored progress is still this lane's.
+    /// The time of the next check whether the stored progress is still this lane's.
     check_at: Instant,
 }
 

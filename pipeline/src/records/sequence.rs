@@ -171,7 +171,7 @@ impl GivenOnce {
 pub enum Remembered {
     /// The identifiers that are stored with the key now: those that were to be stored, or those of an earlier call.
     Existing(GivenOnce),
-    /// As many keys are stored as the settings allow, and the oldest are too young to be removed.
+    /// No key was stored: there are as many as the settings allow, and the oldest are too young to be removed.
     Full,
 }
 

@@ -3,7 +3,7 @@
 use super::SHOWN;
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
 
-/// As a copy of the server leaves the counters of the user partition whose documents the drill orders.
+/// Sets counters back as a copy of the server does, for the user partition whose documents the drill orders.
 const GO_BACK: &str = "UPDATE flux_sequence.flux_sequence_07 SET next = 0";
 
 pub(super) static ALL: [Scenario; 1] = [Scenario {

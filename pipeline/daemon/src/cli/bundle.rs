@@ -37,7 +37,7 @@ const MODE: u32 = 0o600;
 /// be gathered say why.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to write it; an existing file is not overwritten
+    /// The file to write; an existing one is not overwritten
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }

@@ -27,7 +27,7 @@ pub struct Arguments {
     /// set after which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
     #[arg(long, value_name = "PLACE", value_parser = From::parse)]
     from: From,
-    /// With `nothing`: continue although the oldest binlog is not the first, so that rows not changed since will be
+    /// Continue from `nothing` although the oldest binlog is not the first, so that rows not changed since will be
     /// missing
     #[arg(long)]
     accept_missing_history: bool,
