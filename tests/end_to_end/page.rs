@@ -78,6 +78,8 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
     assert_eq!(daemon.ask("GET", "/page/..%2f..%2fCargo.toml", None, "").await.0, 404);
     let (head, section) = get(&installation, "/v1/runbook/source-unreachable").await;
     assert!(head.contains("text/markdown") && section.contains("### source-unreachable\n"), "{head}");
+    let (_, section) = get(&installation, "/v1/runbook/what-runs-out-the-binlog").await;
+    assert!(section.contains("#### What runs out: the binlog\n"), "{section}");
     assert_eq!(daemon.ask("GET", "/v1/runbook/%3Cscript%3E", None, "").await.1["code"], "code-unknown");
     let mut stream = events(&installation, None).await;
     let is_current = |document: &Json| {

@@ -198,7 +198,7 @@ fn open_routes() -> Routes {
         ("/v1/events", Method::GET, get(events::stream)),
         ("/v1/series", Method::GET, get(series::recent)),
         ("/v1/reconciliations", Method::GET, get(history::list)),
-        ("/v1/runbook/{code}", Method::GET, get(page::runbook_section)),
+        ("/v1/runbook/{section}", Method::GET, get(page::runbook_section)),
         ("/v1/openapi.json", Method::GET, get(openapi)),
     ]
 }

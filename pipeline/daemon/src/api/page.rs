@@ -74,10 +74,11 @@ fn file(content_type: &'static str, text: &'static str) -> impl IntoResponse {
     (head, text)
 }
 
-/// Returns the section of a code in the runbook of this build, as Markdown.
-pub(super) async fn runbook_section(Path(code): Path<String>) -> Result<impl IntoResponse, Problem> {
-    let section = Code::from_text(&code).and_then(runbook::section).ok_or_else(|| {
-        Problem::new(Code::CodeUnknown, "this build has no such code", "GET /v1/openapi.json lists all codes")
+/// Returns a section of the runbook of this build, as Markdown: that of a code, or that of a heading by its slug.
+pub(super) async fn runbook_section(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
+    let section = runbook::section_by_slug(&slug).ok_or_else(|| {
+        let detail = "the runbook of this build has no such code or heading";
+        Problem::new(Code::CodeUnknown, detail, "GET /v1/openapi.json lists all codes")
     })?;
     let content_type = (header::CONTENT_TYPE, "text/markdown; charset=utf-8");
     Ok(([content_type, (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], section))

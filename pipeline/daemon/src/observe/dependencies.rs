@@ -56,8 +56,21 @@ pub(super) struct DependencyObservation {
     pub(super) is_up: Option<bool>,
     /// Time that the last good answer took.
     pub(super) took: Option<Duration>,
+    /// Time of the first query without an answer since the last good one.
+    down_since: Option<Instant>,
     /// End of its certificate, seconds since the Unix epoch.
     pub(super) certificate_ends: Option<i64>,
+}
+
+/// A server that does not answer this process.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UnansweredView {
+    /// Kind of the server: `source`, `log`, `target`, `cache` or `index`.
+    pub dependency: String,
+    /// Name of the server in the configuration.
+    pub name: String,
+    /// Time since the first query without an answer.
+    pub seconds: f64,
 }
 
 /// The certificate of a server.
@@ -82,13 +95,25 @@ impl Observatory {
         all.dependencies.iter().filter_map(view).collect()
     }
 
+    /// Returns the servers that have not answered since some query.
+    pub(super) fn unanswered(&self, now: Instant) -> Vec<UnansweredView> {
+        let all = self.lock();
+        let view = |((kind, name), seen): (&(Dependency, String), &DependencyObservation)| {
+            let seconds = now.saturating_duration_since(seen.down_since?).as_secs_f64();
+            Some(UnansweredView { dependency: kind.name().to_owned(), name: name.clone(), seconds })
+        };
+        all.dependencies.iter().filter_map(view).collect()
+    }
+
     /// Records the answer, just now, of a server that was asked at `asked`.
     pub fn answered<T>(&self, kind: Dependency, name: &str, asked: Instant, answer: &Result<T, Fault>) {
         let mut all = self.lock();
         let seen = all.dependencies.entry((kind, name.to_owned())).or_default();
         seen.is_up = Some(answer.is_ok());
         if answer.is_ok() {
-            seen.took = Some(asked.elapsed());
+            (seen.took, seen.down_since) = (Some(asked.elapsed()), None);
+        } else {
+            seen.down_since.get_or_insert(asked);
         }
     }
 
@@ -96,5 +121,31 @@ impl Observatory {
     pub fn certificate_seen(&self, kind: Dependency, name: &str, ends: Option<i64>) {
         let mut all = self.lock();
         all.dependencies.entry((kind, name.to_owned())).or_default().certificate_ends = ends;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn a_server_is_unanswered_since_the_first_query_without_an_answer() {
+        let observatory = Observatory { all: Arc::default(), recent: Arc::default() };
+        let start = Instant::now();
+        let second = |number| start + Duration::from_secs(number);
+        let fault = || Fault::new(Code::SourceUnreachable, "source a", "no answer");
+        let ask = |at: u64, answer: Result<(), Fault>| {
+            observatory.answered(Dependency::Source, "a", second(at), &answer);
+        };
+        ask(0, Ok(()));
+        assert!(observatory.unanswered(second(1)).is_empty());
+        ask(1, Err(fault()));
+        ask(2, Err(fault()));
+        let (dependency, name) = ("source".to_owned(), "a".to_owned());
+        assert_eq!(observatory.unanswered(second(5)), [UnansweredView { dependency, name, seconds: 4.0 }]);
+        ask(6, Ok(()));
+        assert!(observatory.unanswered(second(7)).is_empty());
     }
 }

@@ -25,6 +25,8 @@ impl StatusView {
             busiest: _,
             certificates: _,
             drifts: _,
+            unanswered: _,
+            refusals: _,
         } = self;
         for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {
             pause.by.clear();
