@@ -85,6 +85,11 @@ impl MemoryLog {
         self.with(source, |stream| stream.end().cloned())
     }
 
+    /// Returns all kept messages.
+    pub fn kept(&self, source: &str) -> Vec<LogMessage> {
+        self.with(source, |stream| stream.kept())
+    }
+
     /// Returns the positions of all kept messages.
     pub fn positions(&self, source: &str) -> Vec<Lsn> {
         self.with(source, |stream| stream.positions())
