@@ -36,7 +36,7 @@ async fn a_lane_that_retention_has_passed_is_fed_from_the_binlog_until_the_strea
     installation.expect_equal().await;
     workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
     until("every lane is back at its stream", async || {
-        daemon.metric("anabranch_lane_direct", &[]).await == 0.0
+        daemon.metric("anabranch_lane_direct_feeds", &[]).await == 0.0
     })
     .await;
     installation.expect_equal().await;

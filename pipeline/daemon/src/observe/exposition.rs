@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anabranch_pipeline::metrics::{self as names, Metric};
 use anabranch_pipeline::records::LaneId;
@@ -80,6 +80,12 @@ pub fn write_series(text: &mut String, name: &str, labels: &[(&str, &str)]) {
     if !labels.is_empty() {
         text.push('}');
     }
+}
+
+/// Returns whole milliseconds, rounded up, as seconds: very many lanes make further decimals large, and only 0 says that
+/// nothing is late.
+fn seconds(lag: Duration) -> f64 {
+    lag.as_nanos().div_ceil(1_000_000) as f64 / 1e3
 }
 
 fn push_escaped(text: &mut String, value: &str) {
@@ -181,13 +187,13 @@ impl Observatory {
         shown.metric(names::CAPTURE_LAG);
         for (name, source) in &all.sources {
             if let Some(lag) = source.lag(now) {
-                shown.of_source(name, lag.as_secs_f64());
+                shown.of_source(name, seconds(lag));
             }
         }
         shown.metric(names::LANE_LAG);
         for (id, lane) in &all.lanes {
             if let Some(lag) = all.sources.get(&id.source).and_then(|source| lane.lag(source, now)) {
-                shown.of_lane(id, lag.as_secs_f64());
+                shown.of_lane(id, seconds(lag));
             }
         }
     }
@@ -196,6 +202,13 @@ impl Observatory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lag_has_three_decimals_and_is_0_only_if_nothing_is_late() {
+        let shown =
+            [0, 1, 999_999, 1_000_001, 1_234_567_891].map(|nanos| seconds(Duration::from_nanos(nanos)));
+        assert_eq!(shown.map(|lag| lag.to_string()), ["0", "0.001", "0.001", "0.002", "1.235"]);
+    }
 
     #[test]
     fn a_name_with_quotes_and_line_ends_stays_one_label_of_one_line() {
