@@ -13,12 +13,13 @@ mod lengths;
 mod metrics;
 mod modules;
 mod names;
+mod other_names;
 mod runbook;
 mod sizes;
 mod tree;
 mod words;
 
-use crate::tree::{Source, Text, documents, sources};
+use crate::tree::{Source, Text, documents, sources, texts_of};
 
 /// A broken rule, with its file and line.
 #[derive(Debug, PartialEq, Eq)]
@@ -53,6 +54,9 @@ fn the_tree_keeps_every_rule() {
         faults.extend(lengths::of_document(document));
         faults.extend(words::faults_of_document(document));
     }
+    let others = texts_of(&other_names::EXTENSIONS);
+    assert!(others.len() > 50, "the statements, the page and the settings were not found");
+    faults.extend(others.iter().flat_map(other_names::faults));
     faults.extend(circles::faults(&sources, circles::KNOWN));
     faults.extend(names::faults(&sources, &documents));
     faults.extend(glossary::faults(&sources, &documents));
