@@ -1,4 +1,4 @@
-//! Documents that an index rejected are listed, and forgotten after a dry run that changes nothing.
+//! Documents that an index rejected are listed, and forgotten once a person has repeated the projection's name.
 
 use anabranch_tests::until;
 
@@ -19,7 +19,11 @@ async fn dead_letters_are_dropped_after_a_dry_run_that_changes_nothing() {
     assert_eq!(listed.lines().count(), 1, "{listed}");
     let rehearsed = said(&["drop", "--all", "--dry-run"]).await;
     assert_eq!(rehearsed, format!("{listed}documents: 1 letters would be dropped\n"));
+    let unconfirmed = ["dead-letters", "drop", "--all", "--confirm", "birthday"];
+    let refused = installation.command(&unconfirmed).await;
+    assert!(refused.stderr.contains("its name was not confirmed") && refused.exit_code == 1, "{refused:?}");
     assert_eq!(said(&["list"]).await, listed);
-    assert_eq!(said(&["drop", "--all"]).await, "documents: 1 letters dropped\n");
+    let dropped = said(&["drop", "--all", "--confirm", "documents"]).await;
+    assert_eq!(dropped, "documents: 1 letters dropped\n");
     until("none is listed", async || said(&["list"]).await.is_empty()).await;
 }

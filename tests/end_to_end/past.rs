@@ -90,7 +90,13 @@ async fn a_projection_is_replayed_from_any_place_and_others_are_not_touched() {
         } else {
             let rehearsal = installation.command(&[&base[..], &["--dry-run", "--json"]].concat()).await;
             assert_eq!(rehearsal.expect_success().json_lines().len(), 4, "two sources and two lanes");
-            let done = installation.command(&base).await.expect_success();
+            if from == "nothing" {
+                let refused = installation.command(&[&base[..], &["--confirm", "documents"]].concat()).await;
+                assert!(refused.stderr.contains("its name was not confirmed"), "{refused:?}");
+                assert_eq!(refused.exit_code, 1, "{refused:?}");
+            }
+            let confirmed = [&base[..], &["--confirm", "birthday"]].concat();
+            let done = installation.command(&confirmed).await.expect_success();
             assert!(done.stdout.contains("goes back from"), "{done:?}");
         }
         until(&format!("equal after a replay from {from}"), async || {
