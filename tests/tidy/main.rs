@@ -8,6 +8,7 @@ mod bans;
 mod circles;
 mod comments;
 mod dashboards;
+mod expressions;
 mod glossary;
 mod lengths;
 mod metrics;
@@ -52,6 +53,7 @@ fn the_tree_keeps_every_rule() {
     }
     for document in &documents {
         faults.extend(lengths::of_document(document));
+        faults.extend(sizes::faults_of_document(document));
         faults.extend(words::faults_of_document(document));
     }
     let others = texts_of(&other_names::EXTENSIONS);
