@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use crate::STANDARD;
 
 const TOKEN: &str = "token-of-the-page";
+/// Part of a reason against readiness whose text is left out.
+const NO_TEXT: &str = "a token shows its text";
 const POLICY: &str =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:";
 /// Number of streams that the daemon serves at once.
@@ -238,15 +240,33 @@ async fn who_sends_no_token_learns_codes_and_neither_hosts_nor_accounts() {
     let mut daemon = installation.run();
     daemon.until_ready().await;
     installation.server("source-a").kill().unwrap();
-    let source = daemon
-        .until_view("sources", ("source", "source-a"), |view| view["code"] == "source-unreachable")
-        .await;
-    assert!(source["fault"].is_string(), "{source}");
+    let retries = |view: &Json| view["state"] == "retrying" && view["code"] == "source-unreachable";
+    daemon.until_view("tasks", ("task", "reader/source-a"), retries).await;
     let (mut open, mut known) = (events(&installation, None).await, events(&installation, Some(TOKEN)).await);
-    let (short, full) = (unreachable(&mut open).await, unreachable(&mut known).await);
-    assert!(full["sources"][0]["fault"].is_string(), "{full}");
-    let accounts = ["127.0.0.1", "localhost", "anabranch_", "@"];
-    assert!(accounts.iter().all(|name| !short.to_string().contains(name)), "{short}");
+    let pause = ["pause", "--projection", "birthday", "--source", "source-b", "--reason", "of the operator"];
+    installation.command(&pause).await.expect_success();
+    daemon.until_view("lanes", ("source", "source-b"), |lane| lane["pause"].is_object()).await;
+    let full = [unreachable(&mut known).await, daemon.ask("GET", "/v1/status", Some(TOKEN), "").await.1];
+    assert!(full.iter().all(|status| status["sources"][0]["fault"].is_string()), "{full:?}");
+    let (_, ready) = daemon.ask("GET", "/readyz", Some(TOKEN), "").await;
+    assert!(!ready.to_string().contains(NO_TEXT), "{ready}");
+    let mut answers = vec![unreachable(&mut open).await, daemon.ask("GET", "/v1/status", None, "").await.1];
+    // A probe whose token was changed is answered as one without any.
+    for (path, token) in [("/readyz", None), ("/readyz/reader", None), ("/readyz", Some("another"))] {
+        let (status, ready) = daemon.ask("GET", path, token, "").await;
+        assert!(status == 503 && ready.to_string().contains(NO_TEXT), "{path}: {ready}");
+        answers.push(ready);
+    }
+    let texts = ["127.0.0.1", "localhost", "anabranch_", "@", "of the operator", "Connection refused"];
+    for short in answers.iter().map(Json::to_string) {
+        assert!(short.contains("source-unreachable"), "{short}");
+        assert!(texts.iter().all(|text| !short.contains(text)), "{short}");
+    }
+    // The command sends a token of its own, which the configured one gives.
+    let shown = installation.command(&["status", "--json"]).await.json();
+    let mut tasks = shown["tasks"].as_array().unwrap().iter();
+    let reader = tasks.find(|task| task["task"] == "reader/source-a").unwrap();
+    assert!(reader["fault"].is_string(), "{shown}");
     let refused = daemon.ask("GET", "/v1/events", Some("another"), "").await;
     assert_eq!((refused.0, &refused.1["code"]), (401, &Json::from("token-refused")));
     installation.server("source-a").restart().unwrap();

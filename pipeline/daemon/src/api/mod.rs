@@ -274,8 +274,10 @@ async fn status(
 ) -> Result<Json<StatusAnswer>, Problem> {
     let is_known = served.guard.knows_sender("/v1/status", &headers)?;
     let mut answer = served.status(Instant::now());
-    if !is_known {
-        answer.status.leave_out_holders();
+    match is_known {
+        true => {}
+        false if served.guard.hides_texts() => answer.status.leave_out_faults(),
+        false => answer.status.leave_out_holders(),
     }
     Ok(Json(answer))
 }

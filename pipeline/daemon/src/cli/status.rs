@@ -102,7 +102,7 @@ pub(super) async fn observe(wiring: &Wiring) -> (StatusView, bool) {
 
 /// Returns the answer of the daemon of this configuration, if one is there.
 async fn ask_daemon(wiring: &Wiring) -> Option<StatusAnswer> {
-    let answer = client::status(wiring.config().http.listen?).await?;
+    let answer = client::status(&wiring.config().http).await?;
     (answer.name == wiring.config().name).then_some(answer)
 }
 
