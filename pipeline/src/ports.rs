@@ -26,7 +26,7 @@ use futures::stream::BoxStream;
 
 pub use self::lookup::{
     CacheEntries, CacheEntry, CacheFill, CacheRecord, Cached, CodeCache, FRESHNESS_KEY_TIME_TO_LIVE,
-    MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow,
+    MappingStore, OUTBOX_RETENTION, Outbox, OutboxBacklog, OutboxRow,
 };
 pub use self::operations::Operations;
 pub use self::reconciliation::{

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::CacheState;
+use anabranch_pipeline::lookup::DrainWatch;
 use anabranch_pipeline::ports::{CodeCache, Log};
 use futures::future::join_all;
 use tokio::task::JoinSet;
@@ -57,8 +57,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
     }
     for cache in &wiring.config().caches {
         let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), cache.name.clone());
+        let watch = DrainWatch::default();
         loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
-            ask_cache(&wiring, &observatory, &name).await;
+            ask_cache(&wiring, &observatory, &name, &watch).await;
         }));
     }
     for documents in wiring.all_documents() {
@@ -92,7 +93,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
 pub async fn once(wiring: &Wiring, observatory: &Observatory) {
     let sources = wiring.config().sources.iter().map(|source| ask_source(wiring, observatory, &source.name));
     let targets = wiring.targets().map(|target| ask_target(wiring, observatory, target));
-    let caches = wiring.config().caches.iter().map(|cache| ask_cache(wiring, observatory, &cache.name));
+    let watched: Vec<_> =
+        wiring.config().caches.iter().map(|cache| (&cache.name, DrainWatch::default())).collect();
+    let caches = watched.iter().map(|(name, watch)| ask_cache(wiring, observatory, name, watch));
     let documents: Vec<Documents> = wiring.all_documents().collect();
     let searches = documents.iter().map(|documents| ask_search(documents, observatory));
     let programmes = observatory.programmes();
@@ -143,17 +146,13 @@ async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
     observatory.progress_seen(name, &progress, Instant::now());
 }
 
-async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
+async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str, watch: &DrainWatch) {
     let state = async {
         let cache = wiring.cache(name)?;
         let life = cache.redis.incarnation().await?;
-        let (mut delay, mut is_believed) = (Duration::ZERO, true);
-        for outbox in &cache.outboxes {
-            let state = CacheState::read(outbox).await?;
-            delay = delay.max(state.delay);
-            is_believed &= state.is_believed(&life);
-        }
-        Ok((delay, is_believed))
+        let states = watch.read(&cache.outboxes).await?;
+        let delay = states.iter().map(|state| state.delay).max().unwrap_or_default();
+        Ok((delay, states.iter().all(|state| state.is_believed(&life))))
     };
     let state = PolledDependency { observatory, kind: Dependency::Cache, name }.answer(state).await;
     observatory.cache_seen(name, &state, Instant::now());
