@@ -1,5 +1,6 @@
-//! Asks a running daemon of this machine: one request over a connection of its own. It sends a token that shows the full
-//! texts and opens nothing else, if the configuration has a token that shows them.
+//! Asks a running daemon of this machine: one request over a connection of its own.
+//!
+//! If the configuration has a token that shows full texts, the request has one that shows them and opens nothing else.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;

@@ -2,10 +2,10 @@
 //!
 //! Each kind of endpoint takes its own tokens: an application changes nothing, and an operator's token finds no device.
 //! A token of an application opens the routes of its scopes. An operator's token, or one with the scope `status`, shows
-//! the full texts of open endpoints. A command of the daemon's own configuration sends a token that is derived from such
-//! a one, because another program may listen where no daemon does. The guard compares digests of tokens, and always all
-//! of them, so that time tells nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to a
-//! proxy in front (nginx, Envoy, HAProxy).
+//! the full texts of open endpoints. A command of the daemon's configuration sends a token that is derived from such a
+//! one, because another program may listen where no daemon does. The guard compares digests of tokens, and always all
+//! of them, so that time tells nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to
+//! a proxy in front (nginx, Envoy, HAProxy).
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -191,7 +191,7 @@ impl Guard {
     }
 }
 
-/// Returns the token by which a command shows the full texts of open endpoints; `None` = no configured token shows them.
+/// Returns the token by which a command shows the full texts of open endpoints; `None` = no token shows them.
 pub fn token_of_command(http: &HttpConfig) -> Option<String> {
     showing(&http.applications, &http.operators).next().map(derived)
 }

@@ -1,8 +1,8 @@
 //! Answers probes whether the process lives and is ready: `/healthz`, `/livez`, `/readyz`, `/readyz/{role}`.
 //!
 //! A process is alive while its tasks turn, whatever its servers do: a probe that restarts it must not do so because a
-//! server is away. A process is ready while it does its work, or while another process does its part. If some token shows
-//! the texts of faults, which name hosts and accounts, the reasons have them only for a sender with a token.
+//! server is away. A process is ready while it does its work, or while another process does its part. If some token
+//! shows the texts of faults, which name hosts and accounts, the reasons have them only for a sender with a token.
 
 use std::time::Instant;
 
