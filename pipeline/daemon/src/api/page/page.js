@@ -29,7 +29,7 @@ let why = "the daemon has not answered yet";
 
 function show(text) {
   const isFirst = model === null;
-  model = read(text);
+  model = read(text, daemonTime());
   seenAt = performance.now();
   seenClock = daemonTime();
   say(byId("name"), model.name);

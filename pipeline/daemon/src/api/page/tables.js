@@ -95,9 +95,14 @@ const programmes = () => liveTable("Coupon programmes: the newest day and its me
   texts("Dead letters", (programme) => count(programme.letters), true),
 ]);
 
-const WHY = { standby: "another process does its work", paused: "somebody paused it; anabranch resume ends that" };
+const WHY = { standby: "another process does its work" };
 
-const whyNot = (task) => task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : WHY[task.state] ?? "–");
+/** Says who paused a task. Without a token the page does not know the operator. */
+const paused = (task) => (task.state === "paused"
+  ? `paused ${pauseText(task) || "by an operator"}; anabranch resume ends that` : null);
+
+const whyNot = (task) =>
+  task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : paused(task) ?? WHY[task.state] ?? "–");
 
 const tasks = () => liveTable("Tasks of this daemon: state, and why", [
   named("Task"), state, buttons(taskButtons),
