@@ -1,6 +1,5 @@
-//! Parts of the live page in a real browser: the calendar and its reports, busiest tables, leases, charts, the trace of
-//! a key, and actions of an operator up to their rows in the table `operations`. The pace of a reconciliation under way
-//! has no test here.
+//! Parts of the live page in a real browser: the calendar and its reports, a reconciliation under way, busiest tables,
+//! leases, charts, the trace of a key, and actions of an operator up to their rows in the table `operations`.
 
 use std::collections::BTreeMap;
 
@@ -148,6 +147,70 @@ async fn the_calendar_shows_the_worst_verdict_of_a_day_and_each_report_what_was_
         assert_eq!(page.value(&format!("one('{part}').textContent.startsWith('{HTML}')")).await, true);
     }
     expect_only_text(&page).await;
+}
+
+/// Shows three answers about the same reconciliation by the page's own modules, the last of a daemon that is held.
+/// The query string makes a second instance of a module, so that the page itself measures nothing with it.
+const UNDERWAY: &str = "
+    const documents = [...arguments];
+    const load = [import('/page/model.js'), import('/page/calendar.js'), import('/page/pace.js?of-a-test')];
+    Promise.all(load).then(async ([{ readHistory }, { underway }, { notePace, paceOf }]) => {
+        const { fetch } = window;
+        const shown = [];
+        for (const document of documents) {
+            if (shown.length === 2) {
+                const headers = { 'content-type': 'text/plain' };
+                window.fetch = async () => new Response('anabranch_reconcile_held 1\\n', { headers });
+            }
+            const history = readHistory(document);
+            await notePace(history);
+            const made = underway(history, paceOf);
+            shown.push(made.map((one) => `${one.querySelector('progress').value} ${one.textContent}`).join());
+        }
+        window.fetch = fetch;
+        window.shown = shown;
+    });
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reconciliation_under_way_shows_its_progress_rate_time_left_and_that_it_waits() {
+    let Some(browser) = browser().await else { return };
+    let installation = installation().await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    let page = Page::open(browser, &installation).await;
+    let begun_at_ms = 1_800_000_000_000_u64;
+    let answer = |seconds: u64, share: f64, rows: u64| {
+        let store = json!({
+            "store": "birthday", "verdict": "clean", "rows_source": rows, "rows_derived": rows, "drifted": 3,
+        });
+        let one = json!({
+            "id": "planted", "command": "anabranch reconcile --now", "begun_at_ms": begun_at_ms, "windows": 2,
+            "share": share, "done": [], "current": store,
+        });
+        json!({
+            "now_ms": begun_at_ms + seconds * 1_000, "is_signed": true, "reconciliations": [], "underway": [one],
+        })
+    };
+    let answers = [answer(0, 0.25, 1_000), answer(10, 0.5, 2_000), answer(20, 0.5, 2_000)];
+    page.browser.script_with(UNDERWAY, &answers).await.unwrap();
+    page.until("window.shown").await;
+    let shown = page.value("window.shown").await;
+    let expected = [
+        ["0.25 ", "25 % of birthday, 1,000 source rows read, 3 wrong so far", "Its rate is not known yet."],
+        [
+            "0.5 ",
+            "50 % of birthday, 2,000",
+            "200 rows a second on both sides, about 20 s left of this store.",
+        ],
+        ["0.5 ", "worked on in 2 windows", "a source, a replica or a lane is too busy (backpressure)"],
+    ];
+    for (text, parts) in shown.as_array().unwrap().iter().zip(expected) {
+        let text = text.as_str().unwrap();
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} are not in {text}");
+    }
+    assert_eq!(shown.as_array().map(Vec::len), Some(expected.len()), "{shown}");
+    assert_eq!(page.console().await, Vec::<String>::new());
 }
 
 /// An installation whose source tables have names of HTML.
