@@ -39,8 +39,8 @@ use self::coupons::Coupons;
 use self::daemon::Daemon;
 use self::state::{codes, disorder};
 pub use self::state::{
-    counts_coupons, has_drift, has_every_task, has_paused, is_refreshing, loses_changes, parked,
-    shows_certificate_end,
+    counts_coupons, has_drift, has_every_task, has_paused, has_refusals, is_refreshing, loses_changes,
+    parked, shows_certificate_end,
 };
 use crate::error::{GamedayError, Result};
 use crate::prometheus::{Prometheus, Timing};
