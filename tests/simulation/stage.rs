@@ -67,7 +67,7 @@ pub struct Stage {
     began: Instant,
 }
 
-/// What log and targets hold.
+/// Content of the log and the targets.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Stored {
     messages: Vec<LogMessage>,

@@ -140,6 +140,13 @@ struct Meters {
     waits: Histogram,
 }
 
+impl Drop for Meters {
+    /// Ends the gauge with the attempt: the process that runs the reader next may be another one.
+    fn drop(&mut self) {
+        self.in_flight.set(0.0);
+    }
+}
+
 impl Meters {
     fn of(source: &str) -> Self {
         let source = source.to_owned();
@@ -353,3 +360,6 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

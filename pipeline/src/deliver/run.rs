@@ -445,6 +445,13 @@ struct Meters {
     direct: Gauge,
 }
 
+impl Drop for Meters {
+    /// Ends the gauge with the attempt: the process that runs the lane next may be another one.
+    fn drop(&mut self) {
+        self.direct.set(0.0);
+    }
+}
+
 impl Meters {
     fn of(id: &LaneId) -> Self {
         let labels = id.labels();
@@ -484,3 +491,6 @@ impl Meters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
