@@ -47,8 +47,8 @@ enum Command {
         /// All of them
         #[arg(long, conflicts_with = "ids")]
         all: bool,
-        /// With --all: the name of the projection once more, for scripts; without it the command asks for it. The names
-        /// of several projections are separated by commas
+        /// The name of the projection once more, for --all in scripts; without it the command asks for it. The names of
+        /// several projections are separated by commas
         #[arg(long, value_name = "NAME", requires = "all")]
         confirm: Option<String>,
         /// Show what would be forgotten, and change nothing

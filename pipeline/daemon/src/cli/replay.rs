@@ -32,7 +32,7 @@ pub struct Arguments {
     /// missing
     #[arg(long)]
     accept_missing_history: bool,
-    /// With `nothing`: the name of the projection once more, for scripts; without it the command asks for it
+    /// The name of the projection once more, for `nothing` in scripts; without it the command asks for it
     #[arg(long, value_name = "NAME")]
     confirm: Option<String>,
     /// Say what would be done, and change nothing

@@ -77,8 +77,8 @@ function lane(view) {
   };
 }
 
-const cache = (view) => ({
-  key: `cache ${view.cache}`, kind: "cache", name: view.cache, state: view.state,
+const cache = (hits) => (view) => ({
+  key: `cache ${view.cache}`, kind: "cache", name: view.cache, state: view.state, hits, tombstones: null,
   level: levelOf(view.state, null), delay: known(view.delay_seconds), documents: null, parked: null, index: null,
   task: `cache/${view.cache}`, ...trouble(view),
 });
@@ -90,8 +90,8 @@ function search(view) {
   const isParked = parked > ALERTS.AnabranchDocumentsRejected.limit;
   const level = worse(isParked ? ALERTS.AnabranchDocumentsRejected.level : "good", levelOf(state, null));
   return {
-    key: `index ${view.projection}`, kind: "index", name: view.projection, state, level, delay: null,
-    documents: known(view.documents), parked, index: known(view.index), task: null, ...trouble(view),
+    key: `index ${view.projection}`, kind: "index", name: view.projection, state, level, delay: null, hits: null,
+    documents: known(view.documents), tombstones: known(view.tombstones), parked, index: known(view.index), task: null, ...trouble(view),
   };
 }
 
@@ -170,6 +170,15 @@ const certificate = (view) => ({ name: `${view.dependency} ${view.name}`, endsAt
 
 const drift = (view) => ({ store: view.store, source: view.source, rows: view.rows });
 
+/** Returns the share of codes that lookups of this process found in the cache; null before the first lookup. */
+function hitShare({ lookups } = {}) {
+  const codes = lookups ? lookups.hits + lookups.misses + lookups.bypassed : 0;
+  return codes ? lookups.hits / codes : null;
+}
+
+const connections = (view) => ({ server: `${view.dependency} ${view.name}`, inUse: view.in_use, max: view.max,
+  waiting: view.waiting });
+
 /** Makes the model of one event of the stream. `now` is the daemon's time, or null. */
 export function read(text, now) {
   const document = JSON.parse(text);
@@ -178,7 +187,8 @@ export function read(text, now) {
     name: document.name, version: document.version, refusals: document.refusals ?? [],
     sources: document.sources.map(source).map((one) => raised(one, [`source ${one.name}`, "log log"])),
     lanes: document.lanes.map(lane).map((one) => raised(one, [`target ${one.target}`])),
-    stores: [...document.caches.map(cache), ...document.searches.map(search)],
+    stores: [...document.caches.map(cache(hitShare(document.load))), ...document.searches.map(search)],
+    connections: (document.load?.connections ?? []).map(connections),
     programmes: (document.programmes ?? []).map(programme(now)), tasks: document.tasks.map(task),
     leases: (document.leases ?? []).map(lease), busiest: (document.busiest ?? []).map(busyTable),
     certificates: (document.certificates ?? []).map(certificate), drifts: (document.drifts ?? []).map(drift),
@@ -226,8 +236,8 @@ export function described(problem) {
   const [kind] = worst.key.split(" ");
   const others = problem.things.length - 1;
   const more = others ? `, and ${plural(others, "more thing")} with it` : "";
-  const isBehind = !worst.code && isLate(worst.lag);
-  const said = isBehind ? `is ${duration(worst.lag)} behind` : SAID[worst.state] ?? `is ${worst.state}`;
+  const isLagging = !worst.code && isLate(worst.lag);
+  const said = isLagging ? `is ${duration(worst.lag)} behind` : SAID[worst.state] ?? `is ${worst.state}`;
   return `${kind[0].toUpperCase()}${kind.slice(1)} ${worst.name} ${said}${more}`;
 }
 
