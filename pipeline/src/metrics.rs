@@ -307,7 +307,7 @@ metrics! {
     LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
         "1 while this process holds the lease of the task, else 0.";
     DEPENDENCY_UP = "anabranch_dependency_up", Gauge, &["dependency", "name"],
-        "1 = the last poll of the server was answered, 0 = it failed.";
+        "1 = the last poll of the server was answered, 0 = it failed; absent = none for a minute. The coupon system is only connected to.";
     DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
         "Duration of the last successful poll of the server.";
     POOL_IN_USE = "anabranch_pool_connections_in_use", Gauge, POOL,
@@ -317,7 +317,7 @@ metrics! {
     POOL_WAITING = "anabranch_pool_waiting", Gauge, POOL,
         "Queries of this process that wait for a connection of a pool, because all are in use.";
     CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
-        "When the certificate of a source, a target, a cache or the log expires, since the Unix epoch.";
+        "When the certificate of a source, a target, a cache, the log or the coupon system expires, since the Unix epoch.";
     BUILD = "anabranch_build_info", Gauge, &["version", "commit"],
         "Always 1: the version of the process, and the commit that it was built from where the build named it.";
     CONFIGURATION = "anabranch_configuration_info", Gauge, &["configuration"],

@@ -7,6 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use super::Observatory;
 
+/// Kind and name of the one coupon system.
+pub(super) const COUPON_SYSTEM: &str = "coupon-system";
+/// Age of the last answer or failure from which it says nothing: far longer than any interval and limit of a poll.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+
 /// A kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dependency {
@@ -16,6 +21,8 @@ pub enum Dependency {
     Cache,
     /// The index of a projection, on a target.
     Index,
+    /// The system that gives out coupons.
+    CouponSystem,
 }
 
 impl Dependency {
@@ -26,6 +33,7 @@ impl Dependency {
             Self::Target => "target",
             Self::Cache => "cache",
             Self::Index => "index",
+            Self::CouponSystem => COUPON_SYSTEM,
         }
     }
 
@@ -36,6 +44,7 @@ impl Dependency {
             Self::Log => Code::LogUnreachable,
             Self::Target | Self::Index => Code::TargetUnreachable,
             Self::Cache => Code::CacheUnreachable,
+            Self::CouponSystem => Code::CouponSystemUnreachable,
         }
     }
 
@@ -44,6 +53,7 @@ impl Dependency {
         match self {
             Self::Log => "log".to_owned(),
             Self::Index => format!("index of {name}"),
+            Self::CouponSystem => "coupon system".to_owned(),
             Self::Source | Self::Target | Self::Cache => format!("{} {name}", self.name()),
         }
     }
@@ -53,19 +63,30 @@ impl Dependency {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct DependencyObservation {
     /// `None` before the first answer.
-    pub(super) is_up: Option<bool>,
+    is_up: Option<bool>,
+    /// Time of the last answer or failure.
+    at: Option<Instant>,
     /// Time that the last good answer took.
-    pub(super) took: Option<Duration>,
+    took: Option<Duration>,
     /// Time of the first query without an answer since the last good one.
     down_since: Option<Instant>,
     /// End of its certificate, seconds since the Unix epoch.
     pub(super) certificate_ends: Option<i64>,
 }
 
+impl DependencyObservation {
+    /// Returns whether the server answers, and how long its last good answer took. After a poll that has ended or stands
+    /// still, neither is known.
+    pub(super) fn known(&self, now: Instant) -> (Option<bool>, Option<Duration>) {
+        let is_known = self.at.is_some_and(|at| now.saturating_duration_since(at) < KNOWN_FOR);
+        if is_known { (self.is_up, self.took) } else { (None, None) }
+    }
+}
+
 /// A server that does not answer this process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UnansweredView {
-    /// Kind of the server: `source`, `log`, `target`, `cache` or `index`.
+    /// Kind of the server: `source`, `log`, `target`, `cache`, `index` or `coupon-system`.
     pub dependency: String,
     /// Name of the server in the configuration.
     pub name: String,
@@ -76,7 +97,7 @@ pub struct UnansweredView {
 /// The certificate of a server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateView {
-    /// Kind of the server: `source`, `log`, `target` or `cache`.
+    /// Kind of the server: `source`, `log`, `target`, `cache` or `coupon-system`.
     pub dependency: String,
     /// Name of the server in the configuration.
     pub name: String,
@@ -109,7 +130,7 @@ impl Observatory {
     pub fn answered<T>(&self, kind: Dependency, name: &str, asked: Instant, answer: &Result<T, Fault>) {
         let mut all = self.lock();
         let seen = all.dependencies.entry((kind, name.to_owned())).or_default();
-        seen.is_up = Some(answer.is_ok());
+        (seen.is_up, seen.at) = (Some(answer.is_ok()), Some(Instant::now()));
         if answer.is_ok() {
             (seen.took, seen.down_since) = (Some(asked.elapsed()), None);
         } else {

@@ -14,7 +14,7 @@ mod lasting;
 mod leases;
 mod owed;
 pub mod poll;
-mod polling;
+pub mod polling;
 mod programmes;
 mod rate;
 pub mod recent;

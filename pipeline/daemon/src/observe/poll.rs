@@ -1,5 +1,5 @@
-//! Asks every source, the log, every target and cache about once a second, and every index, the leases and the history
-//! of reconciliations more rarely; records the answers.
+//! Asks every source, the log, every target and cache about once a second, and every index, the coupon system, the
+//! leases and the history of reconciliations more rarely; records the answers.
 //!
 //! A server that does not answer delays its own queries only.
 
@@ -14,8 +14,9 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::busiest::TABLES_SHOWN_MAX;
+use super::dependencies::COUPON_SYSTEM;
 use super::headroom::certificate_end;
-use super::polling::{LOG, every_interval, within};
+use super::polling::{LOG, every_interval, kept, within};
 use super::{Dependency, Observatory, certificates};
 use crate::wiring::{Documents, Wiring};
 use crate::{coupons, pauses, reconciliations};
@@ -28,6 +29,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two reads of a programme's day, which its dispatcher updates every few seconds.
 const PROGRAMME_INTERVAL: Duration = Duration::from_secs(3);
+/// Time between two connections to the coupon system, which may be another company's.
+const COUPON_SYSTEM_INTERVAL: Duration = Duration::from_secs(10);
 /// Time without a connection to NATS after which a question counts as unanswered. The client itself would wait for
 /// longer, because it keeps a request until it is connected again.
 const LOG_LOST: Duration = Duration::from_secs(1);
@@ -74,6 +77,12 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
             ask_programme(&wiring, &observatory, &programme).await;
         }));
     }
+    if wiring.config().coupon_system.is_some() {
+        let (wiring, observatory) = (wiring.clone(), observatory.clone());
+        loops.spawn(every_interval(COUPON_SYSTEM_INTERVAL, cancel.clone(), async move || {
+            ask_coupon_system(&wiring, &observatory).await;
+        }));
+    }
     let asking = (wiring.clone(), observatory.clone());
     loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
         asking.1.unread_seen(asking.0.unread_tables());
@@ -85,7 +94,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
         ask_leases(&asking.0, &asking.1).await;
     }));
     certificates::spawn(&mut loops, &wiring, &observatory, &cancel);
-    loops.spawn(reconciliations::show_last(wiring.clone(), cancel.clone()));
+    let shown = (wiring.clone(), cancel.clone());
+    let show_last = move || reconciliations::show_last(shown.0.clone(), shown.1.clone());
+    loops.spawn(kept("the last reconciliation", cancel.clone(), show_last));
     while loops.join_next().await.is_some() {}
 }
 
@@ -170,6 +181,13 @@ async fn ask_programme(wiring: &Wiring, observatory: &Observatory, programme: &s
     let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
     let day = log.answer(of_log(wiring, async |log| coupons::newest_day(log, programme).await)).await;
     observatory.programme_seen(programme, &day, Instant::now());
+}
+
+/// Asks whether the coupon system can be reached. Its answers to requests are the granters' matter.
+async fn ask_coupon_system(wiring: &Wiring, observatory: &Observatory) {
+    let system = PolledDependency { observatory, kind: Dependency::CouponSystem, name: COUPON_SYSTEM };
+    // A fault is recorded; here it is no reason for anything else.
+    _ = system.answer(wiring.reach_coupon_system()).await;
 }
 
 async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {
