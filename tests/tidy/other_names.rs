@@ -1,5 +1,5 @@
-//! Retired words in names of files that are not Rust: identifiers of SQL and of the page's JavaScript, and keys of TOML,
-//! YAML and JSON. Comments and texts with spaces are sentences.
+//! Retired words in names of files that are not Rust: identifiers of SQL and of the page's JavaScript, and keys of
+//! TOML, YAML and JSON. Comments and texts with spaces are sentences.
 
 use crate::Fault;
 use crate::tree::Text;
