@@ -144,6 +144,10 @@ async fn check_in_browser(installation: &Installation<'_>) {
         && /(no lag|behind)$/.test(edge.querySelector('.lag')?.textContent ?? '')
         && edge.querySelector('title')?.textContent.startsWith('current: ')).length === 6";
     assert!(browser.until(edges, WAIT_MAX).await.unwrap().is_some(), "each edge has state, rate and lag");
+    let store = "[...document.querySelectorAll('#stores tbody tr')].some((row) =>
+        row.children[0].textContent === 'birthday on target' && /.s$/.test(row.children[4].textContent)
+        && /^[0-9]+ of [0-9]+/.test(row.children[6].textContent))";
+    assert!(browser.until(store, WAIT_MAX).await.unwrap().is_some(), "a store has its rate and connections");
     assert_eq!(browser.console().await.unwrap(), Vec::<String>::new());
 }
 

@@ -358,7 +358,9 @@ pub async fn park(installation: &Installation<'_>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_retries_parked_documents_after_a_dry_run_and_it_is_recorded() {
-    const PARKED: &str = "text('#stores tbody td:nth-child(8)')";
+    const INDEX_ROW: &str =
+        "[...document.querySelectorAll('#stores tr')].find((row) => row.children[1].textContent === 'index')";
+    let parked = format!("{INDEX_ROW}?.children[11].textContent");
     let Some(browser) = browser().await else { return };
     let mut installation = documents::with_documents().await;
     let text = std::fs::read_to_string(installation.configuration_file()).unwrap();
@@ -368,7 +370,10 @@ async fn an_operator_retries_parked_documents_after_a_dry_run_and_it_is_recorded
     documents::add(&installation, 640, 641).await;
     documents::equal(&installation, "one device").await;
     park(&installation).await;
-    let page = Page::open_until(browser, &installation, &format!("{PARKED} === '1'")).await;
+    let page = Page::open_until(browser, &installation, &format!("{parked} === '1'")).await;
+    // Rows applied of its lanes, and its tombstones.
+    page.until(&format!("/^[0-9.,]+ .s$/.test({INDEX_ROW}?.children[4].textContent)")).await;
+    page.until(&format!("/^[0-9]+$/.test({INDEX_ROW}?.children[10].textContent)")).await;
     page.use_operators_token().await;
 
     page.browser.click("#stores [data-action=retry-dead-letters]").await.unwrap();
@@ -377,7 +382,7 @@ async fn an_operator_retries_parked_documents_after_a_dry_run_and_it_is_recorded
     let command = command.as_str().unwrap();
     assert!(command.starts_with("anabranch dead-letters retry"), "{command}");
     assert!(recorded(&daemon, command).await.is_empty(), "a dry run changes nothing");
-    assert_eq!(page.value(PARKED).await, "1");
+    assert_eq!(page.value(&parked).await, "1");
     page.carry_out().await;
     let row = |phase: &str| (phase.to_owned(), "ann".to_owned());
     until("the retry is recorded", async || recorded(&daemon, command).await == [row("begun"), row("done")])

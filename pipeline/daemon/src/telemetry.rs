@@ -79,6 +79,11 @@ impl Telemetry {
         text
     }
 
+    /// Returns the sum of a counter over its series that have this label.
+    pub fn counted(&self, counter: &str, label: (&str, &str)) -> u64 {
+        self.series.counted(counter, label)
+    }
+
     /// Folds the samples of histograms.
     pub fn run_upkeep(&self) {
         self.histograms.run_upkeep();

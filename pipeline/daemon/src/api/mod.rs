@@ -12,6 +12,7 @@ mod flux;
 mod guard;
 mod health;
 mod history;
+mod load;
 mod operations;
 mod page;
 mod problem;
@@ -47,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 use self::events::Events;
 use self::guard::Guard;
 pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
+use self::load::LoadView;
 use self::problem::Problem;
 use self::serve::ConnectionBounds;
 use crate::coupons::CouponDays;
@@ -101,7 +103,8 @@ impl Served {
     fn status(&self, now: Instant) -> StatusAnswer {
         let shown = &self.context;
         let status = shown.observatory.status(&shown.tasks.snapshot(), now);
-        StatusAnswer { name: shown.name.clone(), version: env!("CARGO_PKG_VERSION").to_owned(), status }
+        let (name, version) = (shown.name.clone(), env!("CARGO_PKG_VERSION").to_owned());
+        StatusAnswer { name, version, status, load: LoadView::now(&shown.metrics) }
     }
 }
 
@@ -146,6 +149,8 @@ pub struct StatusAnswer {
     pub version: String,
     #[serde(flatten)]
     pub status: StatusView,
+    #[serde(default)]
+    pub load: LoadView,
 }
 
 /// A bound listener, not serving yet.

@@ -72,6 +72,15 @@ impl RecordedSeries {
         value
     }
 
+    /// Returns the sum of a counter over its series that have this label.
+    pub(super) fn counted(&self, counter: &str, label: (&str, &str)) -> u64 {
+        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let is_meant =
+            |key: &Key| key.name() == counter && key.labels().any(|own| (own.key(), own.value()) == label);
+        let meant = all.values.iter().filter(|&(key, _)| is_meant(key));
+        meant.map(|(_, value)| value.load(Ordering::Acquire)).fold(0, u64::saturating_add)
+    }
+
     /// Shows the present value of each line.
     pub(super) fn show(&self, shown: &mut Exposition) {
         let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
@@ -161,6 +170,25 @@ mod tests {
         let mut shown = Exposition::default();
         series.show(&mut shown);
         shown.into_text().lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_counter_is_summed_over_the_series_that_have_a_label() {
+        let recorder = ProcessRecorder {
+            series: RecordedSeries::default(),
+            exporter: exporter().unwrap().build_recorder(),
+        };
+        let metadata = Metadata::new(module_path!(), Level::INFO, None);
+        for (outcome, reason, codes) in [("hit", "", 7), ("bypassed", "lagging", 2), ("bypassed", "away", 3)]
+        {
+            let labels = [("outcome", outcome), ("reason", reason)];
+            let labels = labels.map(|(name, value)| Label::from_static_parts(name, value));
+            let key = Key::from_parts(names::CACHE_LOOKUPS, labels.to_vec());
+            recorder.register_counter(&key, &metadata).increment(codes);
+        }
+        let codes = |outcome| recorder.series.counted(names::CACHE_LOOKUPS, ("outcome", outcome));
+        assert_eq!([codes("hit"), codes("miss"), codes("bypassed")], [7, 0, 5]);
+        assert_eq!(recorder.series.counted(names::CACHE_FILLS, ("outcome", "hit")), 0);
     }
 
     #[test]

@@ -18,11 +18,11 @@ const GROUPS_MAX = 14;
 const NAMES_MAX = 20;
 
 const cut = (text) => (text.length > CHARACTERS_MAX ? `${text.slice(0, CHARACTERS_MAX - 1)}…` : text);
-const worst = (things) => LEVELS[Math.max(0, ...things.map((thing) => LEVELS.indexOf(thing.level)))];
-const most = (numbers) => numbers.reduce((all, one) => (one === null ? all : Math.max(all ?? 0, one)), null);
-const sum = (numbers) => numbers.reduce((all, one) => (one === null ? all : (all ?? 0) + one), null);
+export const worst = (things) => LEVELS[Math.max(0, ...things.map((thing) => LEVELS.indexOf(thing.level)))];
+export const most = (numbers) => numbers.reduce((all, one) => (one === null ? all : Math.max(all ?? 0, one)), null);
+export const sum = (numbers) => numbers.reduce((all, one) => (one === null ? all : (all ?? 0) + one), null);
 
-function grouped(things, key) {
+export function grouped(things, key) {
   const groups = new Map();
   for (const thing of things) {
     const name = key(thing);
@@ -83,6 +83,12 @@ function edge(from, to, { level, state, rate: above, lag: below }, isDashed) {
 const centred = (number, height) => (place) => TOP + (height - TOP) * ((place + 0.5) / number) - BOX.height / 2;
 const lagging = (lag) => (lag === null ? "lag not known" : lag < 0.05 ? "no lag" : `${duration(lag)} behind`);
 
+/** Returns what the edges of these lanes show: all their rows, and the lag and level of the worst of them. */
+const flowOf = (lanes) => ({
+  level: worst(lanes), state: states(lanes),
+  rate: rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), lag: lagging(most(lanes.map((lane) => lane.lag))),
+});
+
 function head(x, text) {
   return draw("text", { x, y: 14, class: "head" }, text);
 }
@@ -105,8 +111,9 @@ export function drawing(whole) {
   const logWidth = 130;
   model.sources.forEach((source, place) => {
     const y = sourceY(place) + half;
-    svg.append(edge({ x: sourceX + BOX.width, y }, { x: logX, y }, source.level,
-      rate(source.messagesPerSecond, "msg/s"), lagging(source.lag)));
+    svg.append(edge({ x: sourceX + BOX.width, y }, { x: logX, y }, {
+      level: source.level, state: source.state, rate: rate(source.messagesPerSecond, "msg/s"), lag: lagging(source.lag),
+    }));
     svg.append(box(sourceX, y - half, source.name, source.state, source.level));
     svg.append(logBox(logX, y - half, logWidth, source));
   });
@@ -122,8 +129,7 @@ export function drawing(whole) {
     const storePlace = stores.findIndex(([name]) => name === lanes[0].store);
     const to = { x: storeX, y: storeY(storePlace) + half };
     const label = { labelX: laneX + BOX.width + 48, labelY: y };
-    svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, level,
-      rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), lagging(most(lanes.map((lane) => lane.lag)))));
+    svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, flow));
     const names = lanes.slice(0, NAMES_MAX).map((lane) => lane.name).join("\n");
     svg.append(box(laneX, y - half, `${lanes[0].projection} ← ${lanes[0].source}`,
       `${plural(lanes.length, "lane")}: ${flow.state}`, flow.level, names));
@@ -143,7 +149,7 @@ function logBox(x, y, width, source) {
       `message ${source.messages.toLocaleString("en")}`));
 }
 
-function states(lanes) {
+export function states(lanes) {
   const counts = [...grouped(lanes, (lane) => lane.state)];
   return counts.length === 1 ? counts[0][0] : counts.map(([state, of]) => `${of.length} ${state}`).join(", ");
 }

@@ -91,7 +91,8 @@ function search(view) {
   const level = worse(isParked ? ALERTS.AnabranchDocumentsRejected.level : "good", levelOf(state, null));
   return {
     key: `index ${view.projection}`, kind: "index", name: view.projection, state, level, delay: null, hits: null,
-    documents: known(view.documents), tombstones: known(view.tombstones), parked, index: known(view.index), task: null, ...trouble(view),
+    documents: known(view.documents), tombstones: known(view.tombstones), parked, index: known(view.index), task: null,
+    ...trouble(view),
   };
 }
 
@@ -176,8 +177,9 @@ function hitShare({ lookups } = {}) {
   return codes ? lookups.hits / codes : null;
 }
 
-const connections = (view) => ({ server: `${view.dependency} ${view.name}`, inUse: view.in_use, max: view.max,
-  waiting: view.waiting });
+const connections = (view) => ({
+  server: `${view.dependency} ${view.name}`, inUse: view.in_use, max: view.max, waiting: view.waiting,
+});
 
 /** Makes the model of one event of the stream. `now` is the daemon's time, or null. */
 export function read(text, now) {
