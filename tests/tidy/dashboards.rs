@@ -1,5 +1,5 @@
-//! Each panel of the dashboards for Grafana uses existing metrics by labels that they have, has a unit and links a heading of the runbook. A
-//! test of `end_to_end` shows that Prometheus answers them.
+//! Each panel of the dashboards for Grafana uses existing metrics by labels that they have, has a unit and links a
+//! heading of the runbook. A test of `end_to_end` shows that Prometheus answers them.
 
 use std::collections::BTreeSet;
 

@@ -75,8 +75,8 @@ pub(super) struct DependencyObservation {
 }
 
 impl DependencyObservation {
-    /// Returns whether the server answers, and how long its last good answer took. After a poll that has ended or stands
-    /// still, neither is known.
+    /// Returns whether the server answers, and how long its last good answer took. Neither is known after a poll that
+    /// has ended or stands still.
     pub(super) fn known(&self, now: Instant) -> (Option<bool>, Option<Duration>) {
         let is_known = self.at.is_some_and(|at| now.saturating_duration_since(at) < KNOWN_FOR);
         if is_known { (self.is_up, self.took) } else { (None, None) }

@@ -82,8 +82,8 @@ pub fn write_series(text: &mut String, name: &str, labels: &[(&str, &str)]) {
     }
 }
 
-/// Returns whole milliseconds as seconds, because further decimals make a scrape of very many lanes large. It rounds up,
-/// because only 0 says that nothing is late.
+/// Returns whole milliseconds as seconds, because further decimals make a scrape of very many lanes large. It rounds
+/// up, because only 0 says that nothing is late.
 fn seconds(lag: Duration) -> f64 {
     lag.as_nanos().div_ceil(1_000_000) as f64 / 1e3
 }
