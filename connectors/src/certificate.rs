@@ -1,4 +1,4 @@
-//! The end of a server's certificate, for servers that do not say it themselves: NATS, Redis, OpenSearch.
+//! The end of a server's certificate, for servers that do not say it: NATS, Redis, OpenSearch, the coupon system.
 //!
 //! A TLS handshake shows the certificate. The handshake accepts every certificate, because one that has ended or that
 //! no authority vouches for must be shown too. The connection is closed at once: it carries no account and no request.

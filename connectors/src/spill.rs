@@ -15,7 +15,7 @@ use metrics::{Gauge, gauge};
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 use nix::sys::statvfs::statvfs;
 
-/// With less free room a warning is given. Rows of two small columns take some 24 bytes: this holds about 40 million.
+/// Least free room without a warning. Rows of two small columns take some 24 bytes: it holds about 40 million.
 const FREE_BYTES_MIN: u64 = 1 << 30;
 
 /// Properties of a folder for temporary files.

@@ -95,7 +95,8 @@ fn recorded() -> Vec<Vec<u8>> {
     events
 }
 
-/// As the client library makes them. One that it cannot make is left out: what it does then is not ours to bound.
+/// Makes events as the client library does. It leaves out each one that the library cannot make: the library alone
+/// bounds its own work then.
 fn parsed(raw: &[Vec<u8>]) -> Vec<Event> {
     let mut reader = EventStreamReader::new(BinlogVersion::Version4);
     let mut made = |bytes: &Vec<u8>| catch_unwind(AssertUnwindSafe(|| reader.read(bytes.as_slice())));
@@ -224,7 +225,7 @@ impl Ground {
         }
     }
 
-    /// Where each change stands.
+    /// Position of each change.
     fn positions(&self, first_group: Option<u64>, events: Vec<Event>) -> Vec<u64> {
         let mut stream = inspect::recorded(FILE, first_group, events, &self.config, &self.entities);
         let mut batch = BatchBuilder::new(4096, Lsn::ZERO, ResumePoint::default());
@@ -248,7 +249,7 @@ struct Read {
     continues: bool,
 }
 
-/// As MariaDB 11.4 and later write them: within a group only the first and the last event have a position.
+/// Events as MariaDB 11.4 and later write them: within a group only the first and the last event have a position.
 fn without_positions(mut raw: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let first = raw.iter().position(|event| event[4] == MARIADB_GTID).expect("recorded");
     for index in first..raw.len() - 1 {

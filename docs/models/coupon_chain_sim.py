@@ -24,7 +24,7 @@ MUTANTS = {
     'final': 'a refusal closes the occurrence, not the day', 'shared': 'solar and lunar years share one number', 'cas': 'a granter does not check that the row is still its own',
     'fence': 'a page of the cohort is not fenced by the revision of the run', 'deadline': 'a connection lives for ever, so a sleeper calls whenever it wakes',
     'negative': 'a negative answer counts as proof however old the first call is', 'blind': 'an abandoned call is not asked for; the granter looks and calls or refuses again',
-    'mark': 'nobody compares the ledger with its register', 'late_mark': 'the register is written after the call', 'config': 'a retry sends the coupon of the present configuration',
+    'pair': 'nobody compares the ledger with its register', 'late_pair': 'the register is written after the call', 'config': 'a retry sends the coupon of the present configuration',
     'policy': 'a change of the 29 February rule holds at once', 'today': 'the dispatcher runs only the present date', 'count': 'attempts and revisions are counted, so a restored server repeats them',
     'own_clock': 'the dispatcher trusts its own clock', 'literal': 'rows whose birthday is not the date are left out', 'fold': 'day 30 is not celebrated in a short month', 'no_late': 'noon reads the frozen cohort only',
     'no_catchup': 'nobody is caught up after the next reconciliation', 'once': 'each wave is published once and never swept', 'absent': 'a source row not found is a final refusal',
@@ -80,9 +80,9 @@ class World:
     def __init__(s, seed, M):
         r = s.r = random.Random(seed); s.M, s.bad, s.year0 = M, {}, r.choice((2023, 2024, 2027, 2099)); s.lunar, s.now = lunar_calendar(s.year0, r.randrange(12)), date(s.year0, 1, 1).toordinal() * DAY - DAY
         s.hot = {'s': [(12, 31), (1, 1), (2, 28), (2, 29), (3, 1), (r.randrange(4, 12), 9)], 'l': [(12, 29), (12, 30), (1, 1), (r.randrange(2, 12), 30)]}
-        s.src, s.hist, s.changed, s.moved = [{} for _ in range(SHARDS)], {}, {}, {}; s.log, s.pos, s.claim, s.tab, s.damaged, s.excused, s.mended, s.good_night, s.night = [[], []], [0, 0], {}, {}, {}, {}, {}, 0, 0
+        s.src, s.hist, s.changed, s.moved = [{} for _ in range(SHARDS)], {}, {}, {}; s.log, s.pos, s.claim, s.tab, s.damaged, s.excused, s.mended, s.good_reconciliation, s.reconciled = [[], []], [0, 0], {}, {}, {}, {}, {}, 0, 0
         s.progs = [dict(zone=r.choice((0, 480, -300)), feb=r.choice(('feb28', 'mar1')), feb_of={}, coupon=1, calendars=r.choice(('sl', 'sl', 's')), cool=r.choice((0, 0, 20))) for _ in range(r.choice((1, 2)))]
-        s.db = dict(ledger={}, refused={}, runs={}, mark=(0, None), chain=set(), next=[s.now // DAY + 1] * len(s.progs))    # one server holds it all, and somebody may restore it
+        s.db = dict(ledger={}, refused={}, runs={}, pair=(0, None), chain=set(), next=[s.now // DAY + 1] * len(s.progs))    # one server holds it all, and somebody may restore it
         s.copies, s.register, s.token, s.restored, s.called, s.lost, s.stopped = [], 0, 0, 0, set(), False, None
         s.queue, s.archive, s.actors, s.asleep, s.later, s.dead_until, s.db_down, s.versions, s.closed, s.checked, s.at_restore, s.serial = [], [], [], [], [], 0, 0, {}, {}, set(), 0, 0
         s.procs, s.clean, s.aim, s.rows, s.rules = [{}, {}], True, False, 3, {}; s.letters, s.coupons, s.patience = set(), Coupons(s), r.choice((60, 600, 4000, 100 * DAY)); s.count = dict(granted=0, restores=0, noticed=0)
@@ -113,7 +113,7 @@ class World:
         old, s.tab = s.tab, {}
         for (shard, u), row in s.claim.items():
             for t in places(row): s.tab.setdefault(t, {})[shard, u] = [row[2] or 's', t, old.get(t, {}).get((shard, u), [0, 0, None])[2]]
-        s.mended.update({u: s.now for u in s.damaged}); s.damaged, s.good_night = {}, s.now
+        s.mended.update({u: s.now for u in s.damaged}); s.damaged, s.good_reconciliation = {}, s.now
     def damage(s):
         r, u = s.r, s.r.choice(list(s.hist)); mine = [(t, k) for t in s.tab for k in s.tab[t] if k[1] == u]; s.damaged[u] = s.now
         if mine and r.random() < .6:                              # a row vanishes, or its type goes stale
@@ -142,13 +142,13 @@ def too_near(w, key, day, rows=None):    # the state of a row that is, or may be
 def settle(w, key, day, cal):           # positive proof settles at any time, whoever brings it, also where the row is gone
     row = w.db['ledger'].setdefault(key, dict(att=0, tries=0, t0=None, coupon=0, hand=False, known=True)); row.update(state='settled', day=day, cal=cal, at=w.now)
 def noticed(w):                         # a granter or a dispatcher finds a ledger that is behind its register
-    if w.clean: w.fail('false alarm', (w.register, w.db['mark']))
+    if w.clean: w.fail('false alarm', (w.register, w.db['pair']))
     if w.stopped is None: w.stopped = w.now; w.count['noticed'] += 1
 def level(w):                           # reads the register, the tokens and the register again: the token of both, None while others issue, 'restored'
     g = w.register; yield
-    (t, prev) = w.db['mark']; yield
+    (t, prev) = w.db['pair']; yield
     if w.register != g and 'still' not in w.M: return None
-    if t == g or 'mark' in w.M: return t
+    if t == g or 'pair' in w.M: return t
     if prev != g: noticed(w); return 'restored'
     if 'behind' not in w.M:              # the last issuer died before it moved the register
         if w.register != g: return None
@@ -208,8 +208,8 @@ def granter(w, m, proc):                # carries one message through the steps;
         if g == 'restored': return 'nak'
         if g is None: continue
         yield
-        mark, epoch, now = w.db['mark'], w.count['restores'], w.now; seen = {x: dict(y) for x, y in L().items() if x[:2] == key[:2]}
-        if mark[0] != g and not M & {'mark', 'moved'}: continue                                # another transaction has issued since
+        pair, epoch, now = w.db['pair'], w.count['restores'], w.now; seen = {x: dict(y) for x, y in L().items() if x[:2] == key[:2]}
+        if pair[0] != g and not M & {'pair', 'moved'}: continue                                # another transaction has issued since
         if new and key not in seen and now >= read_at + LIVE and 'age' not in M: return 'nak'  # an attempt without a row ends by the age of its read
         run = w.db['runs'].get(k); shut = run is None or run['closed'] or (user, cal) not in run['members'] and 'run_member' not in M
         if new and key not in seen and 'run_now' not in M and (shut and 'run_rules' not in M or 'run_open' not in M and run is not None and run['v'] != v): return 'nak'
@@ -230,27 +230,27 @@ def granter(w, m, proc):                # carries one message through the steps;
         if near == 'failed': w.letters.add((key, day))           # a day that a letter holds up becomes a letter too, so one person sees both
         if not ok or near in ('settled', 'failed'): w.db['refused'][gone] = wave; skip or row.update(state='refused', hand=False, absent=None); return 'ack'
         if near: return 'nak'                                    # an issued row may still come to nothing
-        if w.db['mark'] != mark and not M & {'race', 'mark'}:    # the server rolls the transaction back, and it begins again
+        if w.db['pair'] != pair and not M & {'race', 'pair'}:    # the server rolls the transaction back, and it begins again
             if inserted: del L()[key]
             continue
         break
     else: return 'nak'
-    w.token += 1; token = w.token; w.rules[token] = dict((w.db['runs'].get(k) or dict(v=w.versions[k]))['v'], feb=w.versions[k]['feb']); w.db['mark'] = (token, g); w.db['chain'].add(token); skip or row.update(state='issued', t0=now, at=now, absent=None); w.aim = True; yield
-    if not M & {'mark', 'late_mark'}:
+    w.token += 1; token = w.token; w.rules[token] = dict((w.db['runs'].get(k) or dict(v=w.versions[k]))['v'], feb=w.versions[k]['feb']); w.db['pair'] = (token, g); w.db['chain'].add(token); skip or row.update(state='issued', t0=now, at=now, absent=None); w.aim = True; yield
+    if not M & {'pair', 'late_pair'}:
         if w.register == g: w.register = proc['token'] = token
         elif 'swap' not in M:                                    # another process has moved the register: it may know of this row, or of a ledger that lacks it
             for _ in range(20):
                 g = yield from level(w)
                 if g == 'restored': return 'nak'
                 yield; x = L().get(key)
-                if g is not None and w.db['mark'][0] == g and (skip or 'unlooked' in M or x and x['att'] == att and x['state'] == 'issued'): break
+                if g is not None and w.db['pair'][0] == g and (skip or 'unlooked' in M or x and x['att'] == att and x['state'] == 'issued'): break
             else: return 'nak'
         yield
     # Call: the granter uses the connection that it opened before the look; the other side closes it when it grows old.
     if w.now - conn > LIVE and 'deadline' not in M: return 'nak'
     w.called.add(token); w.lost = w.lost or token not in w.db['chain']; sent = key[:2] if 'key' in M else key + (att,) if 'rekey' in M else key
     answer = w.coupons.call(sent, w.progs[p]['coupon'] if 'config' in M else coupon, what, token, row.get('hand')); w.aim = True; yield
-    if 'late_mark' in M: w.register = token; yield
+    if 'late_pair' in M: w.register = token; yield
     if answer == 'ok':
         if 'reserve_after' in M: L().setdefault(key, dict(state='issued', day=day, cal=cal, att=1, at=w.now, t0=w.now, tries=0, coupon=1, hand=False, known=True)); yield
         settle(w, key, day, cal); yield
@@ -297,15 +297,15 @@ def freeze(w, k):                       # wave 0 is midnight, 1 noon, 2 the catc
             c = celebrates(row, tables(w, k[1], run['v']))
             if c and (u, c) not in run['members']: w.fail('not in the frozen cohort', (k, u, wave))
     if run['count'] != len(run['members']): w.fail('count of the cohort', k)
-def due(w, k, wave): noon = w.starts(k) + DAY // 2; return wave == 0 or wave == 1 and w.now >= noon or wave == 2 and (w.good_night >= noon + 600 or 'no_catchup' in w.M)
+def due(w, k, wave): noon = w.starts(k) + DAY // 2; return wave == 0 or wave == 1 and w.now >= noon or wave == 2 and (w.good_reconciliation >= noon + 600 or 'no_catchup' in w.M)
 def dispatcher(w, p, skew):             # one pass of one process; the lease only saves work, so any number of passes may run, late ones too
     zone = w.progs[p]['zone']; today = ((w.now + skew if 'own_clock' in w.M else min(w.now, w.now + skew)) + zone) // DAY    # its own clock and the ledger server's have both reached the date
-    if not w.M & {'mark', 'pass'}:
-        g, pair = w.register, w.db['mark']                       # one step; `level` models a register that moves between two reads
+    if not w.M & {'pair', 'pass'}:
+        g, pair = w.register, w.db['pair']                       # one step; `level` models a register that moves between two reads
         if g not in pair: noticed(w); return
     g = w.register; yield
     while w.db['next'][p] <= today:                              # every date in turn: none is skipped, none begins twice
-        if 'begin_compares' in w.M and g not in w.db['mark']: return                           # another issue, or an older copy: a later pass begins the day
+        if 'begin_compares' in w.M and g not in w.db['pair']: return                           # another issue, or an older copy: a later pass begins the day
         d = today if 'today' in w.M else w.db['next'][p]; v, truth = dict(w.version(p, d), zone=zone), w.progs[p]['feb_of'].setdefault(date.fromordinal(d).year, w.progs[p]['feb'])
         w.db['runs'].setdefault((p, d), dict(v=v, rev=0, wave=0, page=0, members={}, count=0, closed=False, behind=True, asked=0, sent=set(), sweeps=[0]))
         w.versions[p, d] = dict(v, feb=truth); w.closed.pop((p, d), None); w.db['next'][p] = d + 1
@@ -320,13 +320,13 @@ def dispatcher(w, p, skew):             # one pass of one process; the lease onl
             if (run := w.db['runs'].get(k)) and run['wave'] == wave: break
         if not (run := w.db['runs'].get(k)) or run['closed'] or run['wave'] == 0: continue
         # The sweep: its number stands in the ledger. It reads members and rows of the day page by page (three, in duels one), and publishes the members less the ledger, less what is young.
-        w.serial += 1; sweep = w.serial; run['sweeps'] = (run['sweeps'] + [sweep])[-16:]; wave, left, after, sent = run['wave'], 0, (-1, ''), run['sent']; mark = lambda m: (*m, 0 if 'queue' in w.M else wave); told = lambda m: w.M & {'queue', 'once'} and mark(m) in sent
+        w.serial += 1; sweep = w.serial; run['sweeps'] = (run['sweeps'] + [sweep])[-16:]; wave, left, after, sent = run['wave'], 0, (-1, ''), run['sent']; pair = lambda m: (*m, 0 if 'queue' in w.M else wave); is_sent_before = lambda m: w.M & {'queue', 'once'} and pair(m) in sent
         while (run := w.db['runs'].get(k)) and (run['members'] or strangers(w, k)):            # an empty cohort costs no step
             yield
             if not (run := w.db['runs'].get(k)): break
             page = sorted(m for m in set(run['members']) | strangers(w, k) if m > after)[:w.rows]
             if not page: break
-            states = [(m, m not in run['members'], done(w, k, *m, wave) or told(m), in_flight(w, k, *m)) for m in page]; after = page[-1]
+            states = [(m, m not in run['members'], done(w, k, *m, wave) or is_sent_before(m), in_flight(w, k, *m)) for m in page]; after = page[-1]
             for m, stranger, ended, flying in states:
                 if stranger and 'join' not in w.M:
                     yield
@@ -334,7 +334,7 @@ def dispatcher(w, p, skew):             # one pass of one process; the lease onl
                 left += not ended and not ('leave' in w.M and flying)
                 if ended or flying: continue
                 if sum(q[:4] == (*k, *m) for q in w.queue) < 2: w.queue.append((*k, *m, wave))
-                sent.add(mark(m)); w.archive.append((*k, *m, wave)); yield
+                sent.add(pair(m)); w.archive.append((*k, *m, wave)); yield
         # The second reading: the sweep found each member done, and the run gives it another number. A copy of the ledger with that number has all that the sweep found.
         if 'confirm' in w.M and not left and wave == 3:
             if run and run['members']: yield
@@ -361,7 +361,7 @@ def dispatcher(w, p, skew):             # one pass of one process; the lease onl
 def strangers(w, k): return {(u, row['cal']) for (u, q, o), row in w.db['ledger'].items() if (q, row['day']) == k} - set(w.db['runs'][k]['members'])
 def may_close(w, k, sweep, g):
     run = w.db['runs'].get(k); M = w.M
-    if not run or run['closed'] or sweep not in run['sweeps'] and 'sweep' not in M or g not in w.db['mark'] and not M & {'mark', 'close_token'}: return False
+    if not run or run['closed'] or sweep not in run['sweeps'] and 'sweep' not in M or g not in w.db['pair'] and not M & {'pair', 'close_token'}: return False
     if 'close_all' not in M and not M & {'queue', 'once', 'leave'}: return all(done(w, k, *m, 3) for m in set(run['members']) | strangers(w, k))
     return 'close_rows' in M or bool(M & {'queue', 'once', 'leave'}) or not any((q, row['day']) == k and row['state'] in ('reserved', 'issued') for (u, q, o), row in w.db['ledger'].items())
 def report(w, k):                       # rows are counted by day from the ledger, members only where no row of the day stands
@@ -377,7 +377,7 @@ def report(w, k):                       # rows are counted by day from the ledge
 def person(w):                          # reads letters, decides by the books what nobody can ask, and takes in what a restored ledger lacks
     if w.stopped is not None and w.now > max(w.stopped, w.restored) + 2 * LIVE:
         for u, p, cal, day, occ, t in w.coupons.books: settle(w, (u, p, occurrence(w, cal, day, w.M)), day, cal)
-        w.token += 1; w.register = w.token; w.db['mark'] = (w.token, None); w.stopped, w.lost, w.clean = None, False, True; w.db['chain'] |= w.called
+        w.token += 1; w.register = w.token; w.db['pair'] = (w.token, None); w.stopped, w.lost, w.clean = None, False, True; w.db['chain'] |= w.called
     for key, row in list(w.db['ledger'].items()):
         u, p, cal, day = key[0], key[1], row['cal'], row['day']
         if row['state'] == 'failed' and w.now - row['at'] > max(w.patience, 2 * LIVE):
@@ -392,7 +392,7 @@ def restore(w):                         # somebody restores the ledger server fr
 def step(w):
     r, x = w.r, w.r.random()
     for t, wr in [z for z in w.later if z[0] <= w.now]: w.later.remove((t, wr)); w.write(*wr)
-    if w.now // DAY > w.night and w.now % DAY >= 120: w.night = w.now // DAY; r.random() < .75 and w.reconcile()            # the nightly reconciliation, three nights of four
+    if w.now // DAY > w.reconciled and w.now % DAY >= 120: w.reconciled = w.now // DAY; r.random() < .75 and w.reconcile()            # the nightly reconciliation, three nights of four
     if x < .62 and w.actors:
         a = r.choice(w.actors)
         try:
@@ -470,7 +470,7 @@ def storm(seed, M, S):                  # S is this model or another one with th
     return w
 def duel(seed, M, S):                   # two days of the same few users are open at once, with all waves due, and birthdays move between them; then 20 calm days
     w = S.World(seed, frozenset(M)); r = w.r; del w.progs[1:]; w.progs[0].update(cool=0, zone=0, calendars='sl'); day = w.now // DAY + 1; days = day, day, day + 1
-    w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.night = w.now // DAY; due, marks = date.fromordinal, []
+    w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.reconciled = w.now // DAY; due, tokens = date.fromordinal, []
     for u in list(w.hist)[r.choice((1, 2, 3)):]: del w.hist[u]; [x.pop(u, None) for x in w.src]
     w.log = [[], []]
     def row(): d, e = r.choice(days), r.choice(days); return (due(d).month, due(d).day), w.lunar[e][1:3], r.choice('sssl')
@@ -481,12 +481,12 @@ def duel(seed, M, S):                   # two days of the same few users are ope
     def lanes(): [w.apply(i, 10 ** 9) for i in (0, 1)]
     def granter_of(m): return S.granter(w, m, *([r.choice(w.procs)] if hasattr(w, 'procs') else []))
     for u in w.hist: born(u)
-    w.rows = 1; lanes(); w.reconcile(); copies, restores, edits = r.choice((.01, .05, .15)), r.choice((0, .003, .01, .03)), r.choice((.003, .02)); w.copies, marks = [(w.now, pickle.dumps(w.db))], [0]
+    w.rows = 1; lanes(); w.reconcile(); copies, restores, edits = r.choice((.01, .05, .15)), r.choice((0, .003, .01, .03)), r.choice((.003, .02)); w.copies, tokens = [(w.now, pickle.dumps(w.db))], [0]
     for _ in range(r.choice((150, 400))):
         x = r.random()
-        if r.random() < (.2 if getattr(w, 'aim', False) else copies): w.copies = w.copies[:1] + w.copies[1:][-4:] + [(w.now, pickle.dumps(w.db))]; marks = marks[:1] + marks[1:][-4:] + [w.db['mark'][0]]
+        if r.random() < (.2 if getattr(w, 'aim', False) else copies): w.copies = w.copies[:1] + w.copies[1:][-4:] + [(w.now, pickle.dumps(w.db))]; tokens = tokens[:1] + tokens[1:][-4:] + [w.db['pair'][0]]
         if r.random() < (.04 if getattr(w, 'aim', False) and restores else restores):            # mostly to a copy whose tokens show nothing
-            like = [c for c, t in zip(w.copies, marks) if t == w.register]; kept = w.copies
+            like = [c for c, t in zip(w.copies, tokens) if t == w.register]; kept = w.copies
             if like and r.random() < .7: w.copies = [r.choice(like)]
             S.restore(w); w.copies = kept; r.random() < .3 and w.progs[0].update(calendars=r.choice(('s', 'sl')))
         w.aim = False
@@ -527,7 +527,7 @@ def close(seed, M, S):                  # one user; a seed below 3456 names a sc
     one, two, three = seed // 144 % 12, seed // 12 % 12, seed % 12; w = S.World(0, frozenset(M)); r = w.r; del w.progs[1:]; w.progs[0].update(cool=0, zone=0, calendars='s'); day = w.now // DAY + 1; d = date.fromordinal(day)
     for u in list(w.hist)[1:]: del w.hist[u]; [x.pop(u, None) for x in w.src]
     w.log = [[], []]
-    w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.night = w.now // DAY; user, = w.hist; at = next(i for i in range(SHARDS) if user in w.src[i]); w.write(at, user, ((d.month, d.day), None, 's')); w.reconcile()
+    w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.reconciled = w.now // DAY; user, = w.hist; at = next(i for i in range(SHARDS) if user in w.src[i]); w.write(at, user, ((d.month, d.day), None, 's')); w.reconcile()
     def steps(g, n):
         for _ in range(n):
             try: next(g)
@@ -541,7 +541,7 @@ def close(seed, M, S):                  # one user; a seed below 3456 names a sc
 def gap(seed, M, S):                    # two granters carry two days of one user (31 December, 1 January) at once, in an order by chance; no other fault
     w = S.World(0, frozenset(M)); w.r = r = random.Random(seed); del w.progs[1:]; w.progs[0].update(cool=0, zone=0, calendars='s'); day = w.now // DAY; due = date.fromordinal
     for u in list(w.hist)[1:]: del w.hist[u]; [x.pop(u, None) for x in w.src]
-    w.log = [[], []]; w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.night = w.now // DAY; user, = w.hist
+    w.log = [[], []]; w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.reconciled = w.now // DAY; user, = w.hist
     for i in range(SHARDS): w.write(i, user, ((due(day + i).month, due(day + i).day), None, 's') if i < 2 else None)
     w.reconcile(); list(S.dispatcher(w, 0, 0)); pair = {m[1]: m for m in w.queue}
     if len(pair) == 2: actors = [S.granter(w, m, *([{}] if hasattr(w, 'procs') else [])) for m in pair.values()]
@@ -554,7 +554,7 @@ def gap(seed, M, S):                    # two granters carry two days of one use
 def late(seed, M, S):                   # a granter makes `one` steps and sleeps; the ledger is restored to a copy without the day, which begins anew without the user and is closed; the granter makes `two` steps and dies; the user has a birthday the next day
     one, two = seed // 12 % 12, seed % 12; w = S.World(0, frozenset(M)); r = w.r; del w.progs[1:]; w.progs[0].update(cool=0, zone=0, calendars='s'); day = w.now // DAY; due = date.fromordinal
     for u in list(w.hist)[1:]: del w.hist[u]; [x.pop(u, None) for x in w.src]
-    w.log = [[], []]; w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.night = w.now // DAY; user, = w.hist
+    w.log = [[], []]; w.now = (day + 1) * DAY + 40; w.db['next'] = [day]; w.reconciled = w.now // DAY; user, = w.hist
     def born(d):
         for i in range(SHARDS): w.write(i, user, ((due(d).month, due(d).day), None, 's') if i == 0 else None)
         w.reconcile()

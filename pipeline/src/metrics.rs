@@ -155,8 +155,8 @@ metrics! {
         "Rows of a target transaction over limits.flush_rows; 1 = full, so the target is the limit.";
     LANE_WAIT = "anabranch_lane_wait_seconds", Histogram, &["projection", "target"],
         "Times for which a lane waited for a message of its feed, or for rows that a refresh reads; the rate of the sum, over the number of lanes, is the share of time in which neither the lane nor the target is the limit. The rate of the sum of anabranch_lane_flush_seconds is the share of the target.";
-    LANE_DIRECT = "anabranch_lane_direct", Gauge, LANE,
-        "1 while the lane is fed from the binlog because the stream does not link.";
+    LANE_DIRECT = "anabranch_lane_direct_feeds", Gauge, LANES,
+        "Lanes of the source that are fed from the binlog because the stream does not link.";
     LANE_PAUSED_LEFT = "anabranch_lane_paused_left_seconds", Gauge, LANE,
         "Time, at the present rate of changes, until neither the stream nor the source's binlog has what a paused lane needs next; absent = the lane is not paused, or what it needs is not removed, or not known to be.";
     LANE_LAG = "anabranch_lane_lag_seconds", Gauge, LANE,
@@ -165,19 +165,19 @@ metrics! {
         "Row mutations committed to the target.";
     LANE_CHANGES = "anabranch_lane_changes_total", Counter, &["projection", "target", "source", "lane", "outcome", "reason"],
         "Row changes that the lane has taken and committed. The outcome is applied, or passed because the lane had them; the reason is then duplicate (a whole message) or overlap (a part of one), and one series without the label lane counts all lanes of the source.";
-    LANE_UNACCOUNTED = "anabranch_lane_unaccounted_changes", Gauge, LANE,
-        "Changes that messages since the lane's last commit should have had less those that it applied or passed; not 0 = one is lost.";
+    LANE_UNACCOUNTED = "anabranch_lane_unaccounted_changes", Gauge, LANES,
+        "Changes that messages since a lane's last commit should have had and that it neither applied nor passed, or had too many; summed over the source's lanes. Not 0 = one is lost.";
     LANE_FLUSHES = "anabranch_lane_flushes_total", Counter, LANES,
         "Transactions committed to the target.";
-    LANE_REPEATED = "anabranch_lane_repeated_flushes_total", Counter, LANES,
+    LANE_REPEATED = "anabranch_lane_repeated_flushes_total", Counter, &["projection", "target"],
         "Transactions that the target ended for a deadlock or a lock time-out, or that a lost connection ended before COMMIT: the lane began each anew.";
     LANE_FLUSH_SECONDS = "anabranch_lane_flush_seconds", Histogram, &["projection", "target"],
         "Duration of a target transaction.";
     REFRESH_ROWS = "anabranch_refresh_rows_total", Counter, LANES,
         "Rows read from the source's tables by a refresh.";
-    REFRESH_COMPARED = "anabranch_refresh_compared_rows_total", Counter, LANES,
+    REFRESH_COMPARED = "anabranch_refresh_compared_rows_total", Counter, &["projection", "target"],
         "Rows of owed tables that a lane compared with its derived rows, in place of writing each: of tables that changed without row events, and of every table while all are owed, as after begin-anew.";
-    REFRESH_DIFFERING = "anabranch_refresh_differing_rows_total", Counter, LANES,
+    REFRESH_DIFFERING = "anabranch_refresh_differing_rows_total", Counter, &["projection", "target"],
         "Source rows whose derived rows differed at the end of such a comparison: the lane writes up to 256 alone, otherwise the whole table. A comparison with more than it can list counts none.";
     REFRESH_REREADS = "anabranch_refresh_rereads", Gauge, LANES,
         "Tables that a lane is to read again, because rows of them changed without row events; until then its derived rows of them may be stale. It is at least 1 while a lane must read all tables. The lane with the most counts.";
@@ -263,10 +263,10 @@ metrics! {
         "1 while a reconciliation of this process waits because a source, a replica or a lane is too busy.";
     RECONCILE_NEXT = "anabranch_reconcile_next_timestamp_seconds", Gauge, &[],
         "When the next reconciliation of the schedule is due, since the Unix epoch; absent = there is no schedule.";
-    SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "after", "verdict"],
-        "Changed source rows that were checked so many seconds after the change.";
-    SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "after"],
-        "Changed source rows whose derived rows were wrong, so many seconds after the change.";
+    SPOT_CHECK_KEYS = "anabranch_spot_check_keys_total", Counter, &["store", "source", "check", "after", "verdict"],
+        "Changed source rows that were checked so many seconds after the change. The check is last, or earlier: another one of the row follows.";
+    SPOT_CHECK_DRIFT = "anabranch_spot_check_drift_total", Counter, &["store", "source", "check", "after"],
+        "Changed source rows whose derived rows were wrong, so many seconds after the change. The check is last, or earlier: another one of the row follows.";
     SPOT_CHECK_SKIPPED = "anabranch_spot_check_skipped_changes_total", Counter, &["source"],
         "Changes that no spot check could choose, because they were too many or could not be read.";
 
@@ -307,7 +307,7 @@ metrics! {
     LEASE_HELD = "anabranch_lease_held", Gauge, &["task"],
         "1 while this process holds the lease of the task, else 0.";
     DEPENDENCY_UP = "anabranch_dependency_up", Gauge, &["dependency", "name"],
-        "1 = the last poll of the server was answered, 0 = it failed.";
+        "1 = the last poll of the server was answered, 0 = it failed; absent = none for a minute. The coupon system is only connected to.";
     DEPENDENCY_ANSWER = "anabranch_dependency_answer_seconds", Gauge, &["dependency", "name"],
         "Duration of the last successful poll of the server.";
     POOL_IN_USE = "anabranch_pool_connections_in_use", Gauge, POOL,
@@ -317,11 +317,11 @@ metrics! {
     POOL_WAITING = "anabranch_pool_waiting", Gauge, POOL,
         "Queries of this process that wait for a connection of a pool, because all are in use.";
     CERTIFICATE_ENDS = "anabranch_certificate_ends_timestamp_seconds", Gauge, &["dependency", "name"],
-        "When the certificate of a source, a target, a cache or the log expires, since the Unix epoch.";
+        "When the certificate of a source, a target, a cache, the log or the coupon system expires, since the Unix epoch.";
     BUILD = "anabranch_build_info", Gauge, &["version", "commit"],
         "Always 1: the version of the process, and the commit that it was built from where the build named it.";
     CONFIGURATION = "anabranch_configuration_info", Gauge, &["configuration"],
-        "Always 1: a hash of the configuration without its secrets, equal in processes of one version and configuration.";
+        "Always 1: a hash of the configuration without secrets and http.listen, equal in processes of one version and configuration.";
     PROCESS_CPU = "process_cpu_seconds_total", Counter, &[],
         "CPU time of the process.";
     PROCESS_RESIDENT = "process_resident_memory_bytes", Gauge, &[],

@@ -26,7 +26,7 @@ use futures::stream::BoxStream;
 
 pub use self::lookup::{
     CacheEntries, CacheEntry, CacheFill, CacheRecord, Cached, CodeCache, FRESHNESS_KEY_TIME_TO_LIVE,
-    MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow,
+    MappingStore, OUTBOX_RETENTION, Outbox, OutboxBacklog, OutboxRow,
 };
 pub use self::operations::Operations;
 pub use self::reconciliation::{
@@ -223,6 +223,10 @@ pub trait RowSource: Send + Sync {
 
     /// Returns all rows whose first field, in the form of derived keys, is one of the keys of their table, all at one
     /// watermark. Other rows may be among them. There is no next chunk. Without tables it is only the watermark.
+    ///
+    /// A table without keys is a question too: the source has the table and shows it, or the fault says that it does
+    /// not exist, or why it cannot be read. A caller asks so if its answer to a person depends on the reason, which
+    /// [`Self::absence`] does not return.
     fn rows(
         &self,
         keys: &[(TableIdentity<'static>, Vec<Cell>)],
@@ -230,7 +234,8 @@ pub trait RowSource: Send + Sync {
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
 
     /// Returns a chunk without rows if one server proves that it does not have the table between the two watermarks;
-    /// `None` if it has the table, or may hide it.
+    /// `None` if it has the table, or may hide it. It is for a caller that acts on the proof alone. It does not depend
+    /// on the patterns that capture tables.
     fn absence(
         &self,
         table: &TableIdentity<'static>,
@@ -252,7 +257,7 @@ pub struct LogEntry {
 pub struct LogMessage {
     pub entry: LogEntry,
     pub payload: Bytes,
-    /// When the log stored it, by the log's clock, in microseconds since the Unix epoch; 0 = not known.
+    /// The time at which the log stored it, by the log's clock, in microseconds since the Unix epoch; 0 = not known.
     pub stored_at_us: u64,
     /// Another message was stored after this one when it was delivered.
     pub has_next: bool,

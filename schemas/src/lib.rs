@@ -24,6 +24,7 @@
 //! - **register**: a short text in the log's key-value bucket, changed by compare-and-set: epochs, machine numbers.
 //! - **projection**: a pure function from a change to mutations of derived tables.
 //! - **derived row, claim**: a row of a store, and the statement (shard table, key) by which a source row claims it.
+//! - **search document**: a derived row in an index; a *payment document* is a source row with an identifier.
 //! - **target**: one server with derived tables or indexes; its *control database* keeps progress.
 //! - **lane**: one (projection, target, source, lane number): it owns a share of the derived tables and writes them
 //!   alone.
@@ -42,21 +43,24 @@
 //!   not find.
 //! - **reconciliation**: a run that compares every derived row with its source, repairs and gives a verdict.
 //! - **repair**: a refresh of the single keys that a reconciliation found wrong.
-//! - **foreign row**: a derived row or document of a shard table that no source has.
+//! - **foreign row**: a derived row of a shard table that no source has.
 //! - **spot check**: the comparison of a few changed keys, some minutes after their change.
+//! - **barrier**: the wait until all lanes have passed what the sources had committed.
 //! - **drift gate**: the share of wrong rows above which a reconciliation repairs nothing without the word of a person.
 //! - **backpressure**: the pause of a reconciliation while a source, a replica or a lane is too busy.
 //! - **outbox, drain**: codes that a flush of mapping rows touched; the task that removes and fills their cache
 //!   entries.
 //! - **freshness key**: a key of the cache that expires: while it is there, the cache is no old copy of itself.
-//! - **dead letter**: a document that an index refuses, or a coupon that could not be granted; work goes on.
+//! - **dead letter**: a search document that an index refuses, or a coupon that could not be granted; work goes on.
 //! - **operation**: one change that a person has a command or the page make; two rows say who, when and what.
 //! - **lease**: the right to work on a task, for some seconds.
+//! - **twin**: an outside system in memory, for tests: an implementation of ports.
+//! - **mint**: the task that makes uuids, under the lease of a machine number.
 //! - **programme**: one kind of birthday coupon, with time zone, calendars and rules.
 //! - **occurrence**: the calendar year of a coupon, such as `solar:2027`.
 //! - **cohort, wave**: the members that celebrate a day, as frozen; one of its three freezes: midnight, noon, catch-up.
 //! - **ledger**: the permanent rows (user, programme, occurrence) that decide who gets a coupon.
-//! - **attempt**: a task's run between pauses; or one taking of a ledger row, by a number used once.
+//! - **attempt**: one try: a task's run between pauses, or of a granter at a ledger row, by a number used once.
 
 pub mod beginning;
 pub mod birthday;

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anabranch_connectors::nats::NatsLog;
 use anabranch_connectors::search::{SearchLane, SearchTarget};
-use anabranch_demo::{DemoError, SearchServer};
+use anabranch_demo::{DemoError, JsonClient};
 
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::projections::{LaneScope, Projection};
@@ -172,7 +172,7 @@ fn document(projection: &Projection, lane: usize, mutation: &OrderedMutation<'_>
 }
 
 async fn run(site: &Site<'_>, target: &SearchTarget, work: &Work) -> Measured {
-    let server = SearchServer::admin(site.installation.stack(), SEARCH).expect("a server of the stack");
+    let server = JsonClient::search_admin(site.installation.stack(), SEARCH).expect("a server of the stack");
     let lanes = lanes(target);
     let index = index_of(&lanes[0].projection().tables()[0].derived.table);
     let path = format!("{index}/_bulk?filter_path=errors");
@@ -182,7 +182,7 @@ async fn run(site: &Site<'_>, target: &SearchTarget, work: &Work) -> Measured {
             let send = async || server.send("load by hand", Method::POST, &path, request.clone()).await;
             let mut answer = send().await;
             // The server's memory is full: the loader waits, as any loader does.
-            while matches!(&answer, Err(DemoError::Search { reason, .. }) if reason.starts_with("429")) {
+            while matches!(&answer, Err(DemoError::Http { reason, .. }) if reason.starts_with("429")) {
                 tokio::time::sleep(BUSY_PAUSE).await;
                 answer = send().await;
             }

@@ -15,7 +15,8 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{FluxIssuer, FluxOrder, FluxSettings, VERSION};
 use anabranch_pipeline::ports::{Register, Registers, Sequence};
 use anabranch_pipeline::records::{
-    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStatus,
+    GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey, SequenceServer,
+    SequenceStatus,
 };
 use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::{DIGITS, FluxId, Region, SYSTEM};
@@ -148,12 +149,12 @@ impl Sequence for Counters {
         Ok(SequenceServer { name: "memory".to_owned(), today: TODAY })
     }
 
-    async fn lease(&self, request: &LeaseRequest) -> Result<Result<Lease, LeaseRefusal>, Fault> {
+    async fn next_range(&self, request: &RangeRequest) -> Result<Result<NumberRange, RangeRefusal>, Fault> {
         let mut counters = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let next = counters.entry(request.counter).or_default();
-        let lease = request.leased_at(*next);
-        *next = lease.end();
-        Ok(Ok(lease))
+        let range = request.range_at(*next);
+        *next = range.end();
+        Ok(Ok(range))
     }
 
     async fn given(&self, _key: &RequestKey) -> Result<Option<GivenOnce>, Fault> {

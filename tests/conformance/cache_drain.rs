@@ -7,7 +7,7 @@ use std::time::Duration;
 use anabranch_connectors::memory::MemoryCache;
 use anabranch_connectors::mysql::store::{MysqlLane, MysqlMapping, MysqlOutbox};
 use anabranch_pipeline::error::{Class, Code};
-use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, CacheState, Drain, decode, drain, fill};
+use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, CacheState, Drain, DrainWatch, decode, drain, fill};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, LaneStore, MappingStore, Outbox};
 use anabranch_pipeline::records::{Cell, DeviceClaim, Flush, LaneId, Progress, Replacement, TimeToLive};
 use anabranch_schemas::change::Action;
@@ -348,6 +348,31 @@ async fn a_long_delay_of_the_drain_is_told() {
     assert!(!tables.state().await.is_believed(&life), "its entries may be five seconds old");
     tables.settle(&cache).await;
     assert!(tables.state().await.is_believed(&life));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stalled_drain_is_not_believed_after_the_clock_of_its_target_was_set_back() {
+    let (tables, mut lane, progress) = tables().await;
+    let cache = MemoryCache::default();
+    tables.settle(&cache).await;
+    let (life, watch) = (cache.incarnation().await.unwrap(), DrainWatch::default());
+    let is_believed = async || {
+        let states = watch.read(std::slice::from_ref(&tables.outbox)).await.unwrap();
+        states.iter().all(|state| state.is_believed(&life))
+    };
+    apply(&mut lane, progress, vec![insert(5, 1, "BOX")]).await;
+    // From this query on the process knows of the row.
+    is_believed().await;
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert!(!is_believed().await);
+    for written_at in ["UTC_TIMESTAMP(6)", "UTC_TIMESTAMP(6) + INTERVAL 1 HOUR"] {
+        let prefix = &tables.site.prefix;
+        tables.site.sql(format!("UPDATE anabranch_{prefix}.outbox SET written_at = {written_at}")).await;
+        assert!(!is_believed().await, "{written_at}");
+    }
+    assert!(!tables.state().await.is_believed(&life), "a process that has just started sees no more");
+    tables.settle(&cache).await;
+    assert!(is_believed().await);
 }
 
 /// Puts some devices into other boxes, or takes them out; `boxes` has the number of each device's code.

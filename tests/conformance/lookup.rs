@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use anabranch_connectors::memory::MemoryCache;
+use anabranch_connectors::memory::{MemoryCache, MemoryMapping, Weather};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{CACHED_CLAIMS_MAX, Origin, QueryBounds, Reader, Unanswered};
-use anabranch_pipeline::ports::{CacheRecord, CodeCache, MappingStore, Outbox, OutboxRow};
+use anabranch_pipeline::ports::{CacheRecord, CodeCache, MappingStore, Outbox, OutboxBacklog, OutboxRow};
 use anabranch_pipeline::records::{Claims, DeviceClaim, TimeToLive};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Semaphore;
@@ -100,8 +100,8 @@ impl Outbox for Drained {
         Ok(())
     }
 
-    async fn delay(&self) -> Result<Duration, Fault> {
-        Ok(Duration::ZERO)
+    async fn backlog(&self) -> Result<Option<OutboxBacklog>, Fault> {
+        Ok(None)
     }
 }
 
@@ -250,6 +250,34 @@ async fn a_cache_is_asked_only_in_the_life_that_everything_was_drained_into() {
         Origin::Mapping,
         "what was seen long ago is not believed"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_set_back_clock_of_a_target_makes_no_stalled_drain_appear_settled() {
+    let (mapping, cache) = (MemoryMapping::new(Weather::calm()), MemoryCache::default());
+    let life = cache.incarnation().await.unwrap();
+    mapping.begin(None, &CacheRecord { incarnation: life.clone(), time_to_live: LONG }).await.unwrap();
+    let start = || Reader::new(Some((cache.clone(), TIME)), mapping.clone(), BOUNDS);
+    let is_believed = async |reader: &Reader<MemoryCache, MemoryMapping>| {
+        reader.check_cache(std::slice::from_ref(&mapping)).await;
+        reader.bypassed().is_none()
+    };
+    let running = start();
+    let ids = ["BOX", "CRATE"].map(|text| mapping.flush(vec![(code(text), set(2))]));
+    assert!(is_believed(&running).await, "the drain has a second");
+
+    let stalled = Duration::from_secs(2);
+    tokio::time::sleep(stalled).await;
+    assert!(!is_believed(&running).await);
+    mapping.set_clock_back(stalled);
+    assert!(!is_believed(&running).await, "by the server's clock both were written just now");
+    mapping.drained(&ids[..1], &life).await.unwrap();
+    assert!(!is_believed(&running).await, "CRATE has waited as long as BOX has");
+    mapping.set_clock_back(LONG);
+    assert!(!is_believed(&start()).await, "a process that has just started finds a row of the future");
+    mapping.drained(&ids[1..], &life).await.unwrap();
+    assert!(is_believed(&running).await);
+    assert!(is_believed(&start()).await);
 }
 
 /// Each lookup has its own answer, even when its neighbour has gone away.

@@ -44,6 +44,7 @@ mod source_retired;
 mod source_rows;
 mod source_statements;
 mod store;
+mod store_history;
 mod store_lanes;
 mod store_mapping;
 mod store_search;

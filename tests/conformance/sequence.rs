@@ -5,7 +5,9 @@ use anabranch_connectors::mysql::sequence::MysqlSequence;
 use anabranch_pipeline::config::ServerUrl;
 use anabranch_pipeline::error::{Class, Code};
 use anabranch_pipeline::ports::Sequence;
-use anabranch_pipeline::records::{GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey};
+use anabranch_pipeline::records::{
+    GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey,
+};
 use anabranch_schemas::flux::counter::Ring;
 use anabranch_schemas::flux::id::{Region, Side};
 use mysql_async::prelude::Queryable;
@@ -79,7 +81,7 @@ async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_tw
     let sequence: MysqlSequence = ground.process();
     let server = sequence.server().await.unwrap();
     let counter = Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(server.today);
-    let request = LeaseRequest { counter, server: server.name.clone(), known: 0, least: 1, wanted: 10 };
+    let request = RangeRequest { counter, server: server.name.clone(), known: 0, least: 1, wanted: 10 };
     let mut given = std::collections::BTreeSet::new();
     let mut admin = ground.site.admin().await;
     let table = ground.table(counter);
@@ -87,7 +89,7 @@ async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_tw
         admin.query_drop(format!("START TRANSACTION; SELECT * FROM {table} FOR UPDATE")).await.unwrap();
         let waiting = tokio::spawn({
             let (sequence, request) = (sequence.clone(), request.clone());
-            async move { sequence.lease(&request).await }
+            async move { sequence.next_range(&request).await }
         });
         let waits = "SELECT id FROM information_schema.processlist WHERE user = 'anabranch_sequence' AND info LIKE 'UPDATE%'";
         let id = anabranch_tests::until_some("the lease waits for the row", async || {
@@ -98,8 +100,8 @@ async fn connections_that_are_killed_and_a_row_that_is_locked_lease_no_number_tw
         admin.query_drop("COMMIT").await.unwrap();
         let fault = waiting.await.unwrap().unwrap_err();
         assert_eq!((fault.class(), fault.code()), (Class::Transient, Code::TargetUnreachable), "{fault}");
-        let lease = sequence.lease(&request).await.unwrap().unwrap();
-        assert!((lease.first..lease.end()).all(|number| given.insert(number)), "{lease}");
+        let range = sequence.next_range(&request).await.unwrap().unwrap();
+        assert!((range.first..range.end()).all(|number| given.insert(number)), "{range}");
     }
 }
 
@@ -111,19 +113,19 @@ async fn a_server_that_a_power_cut_sets_back_leases_no_number() {
     let sequence = ground.process();
     let server = sequence.server().await.unwrap();
     let counter = Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(server.today);
-    let request = LeaseRequest { counter, server: server.name, known: 0, least: 1, wanted: 10 };
-    let lease = async || sequence.lease(&request).await.unwrap();
-    assert_eq!(lease().await, Ok(Lease { first: 0, count: 10 }));
+    let request = RangeRequest { counter, server: server.name, known: 0, least: 1, wanted: 10 };
+    let range = async || sequence.next_range(&request).await.unwrap();
+    assert_eq!(range().await, Ok(NumberRange { first: 0, count: 10 }));
     for (name, value) in [("innodb_flush_log_at_trx_commit", 2), ("sync_binlog", 0)] {
         ground.site.sql(format!("SET GLOBAL {name} = {value}")).await;
         let setting = format!("{name} = {value}");
-        assert_eq!(lease().await, Err(LeaseRefusal::Volatile { setting: setting.clone() }));
+        assert_eq!(range().await, Err(RangeRefusal::Volatile { setting: setting.clone() }));
         let faults = sequence.check().await;
         let [fault] = faults.as_slice() else { panic!("{faults:?}") };
         assert!(fault.code() == Code::FluxServerVolatile && fault.to_string().contains(&setting), "{fault}");
         ground.site.sql(format!("SET GLOBAL {name} = 1")).await;
     }
-    assert_eq!(lease().await, Ok(Lease { first: 10, count: 10 }), "a refusal uses no number");
+    assert_eq!(range().await, Ok(NumberRange { first: 10, count: 10 }), "a refusal uses no number");
     assert!(sequence.check().await.is_empty());
 }
 

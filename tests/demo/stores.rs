@@ -2,7 +2,7 @@
 //! before it was ended.
 
 use anabranch_demo::verify::{Differences, Layer, Verification};
-use anabranch_demo::{RedisServer, SearchServer, WorkloadOptions};
+use anabranch_demo::{JsonClient, RedisServer, WorkloadOptions};
 use anabranch_pipeline::lookup::{decode, encode};
 use anabranch_pipeline::records::DeviceClaim;
 use anabranch_schemas::serial::CodeKind;
@@ -163,7 +163,7 @@ impl Cache<'_> {
     }
 }
 
-async fn documents_differ(audit: &Verification, server: &SearchServer, index: &str) {
+async fn documents_differ(audit: &Verification, server: &JsonClient, index: &str) {
     let none = Differences::default();
     let phone = json!({ "bool": { "filter": [
         { "term": { "withdrawn": false } }, { "exists": { "field": "meid" } },

@@ -1,10 +1,13 @@
 //! Endpoints for applications, on a running daemon: tokens, bounds, and uuids that survive every death.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anabranch_pipeline::failpoints;
-use anabranch_tests::{Daemon, Installation, Plan, until_some};
+use anabranch_tests::{Daemon, Installation, Plan, until, until_some};
 use serde_json::Value as Json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::STANDARD;
 
@@ -75,6 +78,55 @@ async fn every_code_is_explained(installation: &Installation<'_>, daemon: &Daemo
     );
 }
 
+const BODY: &str = "{\"count\": 5}";
+const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
+
+/// Sends the head of a request for uuids; returns when the daemon waits for [`BODY`].
+async fn half_sent(installation: &Installation<'_>) -> TcpStream {
+    let address = format!("127.0.0.1:{}", installation.configuration.http_port);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "POST /v1/uuids HTTP/1.1\r\nHost: anabranch\r\nAuthorization: Bearer {TOKEN}\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+        BODY.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut answer = vec![0; CONTINUE.len()];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, CONTINUE.as_bytes());
+    stream
+}
+
+/// SIGTERM comes while one request waits for the log, and while the body of another one is on its way.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_are_under_way_at_sigterm_get_their_time_and_their_uuids() {
+    let installation = installation().await;
+    let point = failpoints::MINTING[0];
+    let mut daemon = installation.run_with(&["--role", "api"], &[("ANABRANCH_FAILPOINT", point)]);
+    daemon.until_ready().await;
+    let stop = async {
+        daemon.until_failpoint(point).await;
+        let mut late = half_sent(&installation).await;
+        daemon.ask_to_end();
+        until("HTTP accepts no further request", async || daemon.readiness().await.is_none()).await;
+        late.write_all(BODY.as_bytes()).await.unwrap();
+        // Longer than the mint has for its own end: the requests keep it at work.
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert!(daemon.is_running(), "it waits for its requests");
+        daemon.resume();
+        let mut answer = String::new();
+        late.read_to_string(&mut answer).await.unwrap();
+        answer
+    };
+    let ((status, given), answer) = tokio::join!(uuids(&daemon, 10), stop);
+    assert_eq!((status, given.len()), (200, 10));
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 "), "{answer}");
+    let late: Json = serde_json::from_str(body).unwrap();
+    assert_eq!(late["uuids"].as_array().unwrap().len(), 5, "{late}");
+    assert_eq!(daemon.wait().and_then(|status| status.code()), Some(0), "{}", daemon.log());
+}
+
 /// Every process but one is killed before it sets the register, or after it has set it without an answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
@@ -111,7 +163,7 @@ async fn uuids_are_given_out_once_by_daemons_that_are_killed_at_any_step() {
     jetstream.delete_stream(&bucket).await.unwrap();
     let fault = until_some("the lost bucket is named", async || {
         uuids(&beside, 10_000).await;
-        let status = beside.status().await?;
+        let (_, status) = beside.ask("GET", "/v1/status", Some(TOKEN), "").await;
         status["tasks"].as_array()?.iter().find_map(|task| task["fault"].as_str().map(str::to_owned))
     })
     .await;

@@ -72,9 +72,9 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
     }
     expect_balance(&installation, &daemon).await;
     installation.expect_equal().await;
-    let last = format!("after=\"{}\"", AFTER[2]);
+    let last = "check=\"last\"";
     until("keys are looked at three times", async || {
-        daemon.metric(KEYS, &[&last, "verdict=\"equal\""]).await > 100.0
+        daemon.metric(KEYS, &[last, "verdict=\"equal\""]).await > 100.0
     })
     .await;
     assert_eq!(daemon.metric(DRIFT, &[]).await, 0.0, "{}", daemon.log());
@@ -93,6 +93,8 @@ async fn counts_balance_at_every_hop_and_what_is_wrong_after_a_change_is_seen() 
         })
         .await;
     }
+    assert_eq!(daemon.metric(DRIFT, &[last, &format!("after=\"{}\"", AFTER[2])]).await, 1.0);
+    assert_eq!(daemon.metric(DRIFT, &["check=\"earlier\""]).await, 2.0);
     until("it is told", async || daemon.log().contains("a changed row is still wrong in the store")).await;
     assert!(!daemon.log().contains("77000001"), "by the hash of its key only");
 

@@ -354,7 +354,10 @@ async fn granters_killed(day: &CouponDay) {
 /// Without the coupon system granters try nothing, and the task names the reason.
 async fn coupon_system_away(day: &mut CouponDay, lanes: &Daemon) {
     assert!(lanes.is_running());
+    let is_up = async || lanes.metric("anabranch_dependency_up", &["dependency=\"coupon-system\""]).await;
+    until("a daemon without granters reaches it", async || is_up().await == 1.0).await;
     day.stop_witness().await;
+    until("the daemon reaches it no longer", async || is_up().await == 0.0).await;
     let mut granter = day.installation.run_with(&["--role", "granter"], &[]);
     let is_away = |task: &Json| task["code"] == "coupon-system-unreachable";
     granter.until_view("tasks", ("task", "granter"), is_away).await;

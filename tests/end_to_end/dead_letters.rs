@@ -1,4 +1,4 @@
-//! Documents that an index rejected are listed, and forgotten after a dry run that changes nothing.
+//! Documents that an index rejected are listed, and forgotten once a person has repeated the projection's name.
 
 use anabranch_tests::until;
 
@@ -8,10 +8,15 @@ use crate::page_parts::park;
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_dropped_after_a_dry_run_that_changes_nothing() {
     let installation = documents::with_documents().await;
-    let _daemon = installation.run();
+    let daemon = installation.run();
     documents::add(&installation, 640, 641).await;
     documents::equal(&installation, "one device").await;
     park(&installation).await;
+    let letters = async || {
+        let of = async |name: &str| daemon.metric(&format!("anabranch_search_{name}"), &[]).await;
+        (of("dead_letters").await, of("oldest_dead_letter_timestamp_seconds").await)
+    };
+    until("the letter and its time are counted", async || letters().await == (1.0, 0.001)).await;
     let said = async |arguments: &[&str]| {
         installation.command(&[&["dead-letters"][..], arguments].concat()).await.expect_success().stdout
     };
@@ -19,7 +24,12 @@ async fn dead_letters_are_dropped_after_a_dry_run_that_changes_nothing() {
     assert_eq!(listed.lines().count(), 1, "{listed}");
     let rehearsed = said(&["drop", "--all", "--dry-run"]).await;
     assert_eq!(rehearsed, format!("{listed}documents: 1 letters would be dropped\n"));
+    let unconfirmed = ["dead-letters", "drop", "--all", "--confirm", "birthday"];
+    let refused = installation.command(&unconfirmed).await;
+    assert!(refused.stderr.contains("its name was not confirmed") && refused.exit_code == 1, "{refused:?}");
     assert_eq!(said(&["list"]).await, listed);
-    assert_eq!(said(&["drop", "--all"]).await, "documents: 1 letters dropped\n");
+    let dropped = said(&["drop", "--all", "--confirm", "documents"]).await;
+    assert_eq!(dropped, "documents: 1 letters dropped\n");
     until("none is listed", async || said(&["list"]).await.is_empty()).await;
+    until("none is counted", async || letters().await == (0.0, 0.0)).await;
 }

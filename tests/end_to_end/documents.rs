@@ -237,7 +237,7 @@ async fn replayed(installation: &Installation<'_>, daemon: &Daemon) {
     daemon.until_ready().await;
     damage(&Search::of(installation.stack())).await;
     installation
-        .command(&["replay", "--projection", "documents", "--from", "nothing"])
+        .command(&["replay", "--projection", "documents", "--from", "nothing", "--confirm", "documents"])
         .await
         .expect_success();
     equal(installation, "replayed from nothing").await;

@@ -86,7 +86,7 @@ async fn what_runs_can_neither_drop_nor_alter_a_table_nor_change_the_history_and
     assert_eq!(reconciliation.expect_success().json()["verdict"], "repaired");
     for command in [
         &["refresh", "--projection", "birthday"][..],
-        &["replay", "--projection", "birthday", "--from", "nothing"],
+        &["replay", "--projection", "birthday", "--from", "nothing", "--confirm", "birthday"],
         &["setup"],
         &["check"],
         &["reconcile", "verify"],

@@ -83,7 +83,7 @@ async fn a_damaged_message_is_named_and_its_rows_come_from_the_binlog() {
     until_derived(&installation, 3).await;
     until_derived(&installation, 4).await;
     until("the lanes are back at the stream", async || {
-        daemon.metric("anabranch_lane_direct", &[]).await == 0.0
+        daemon.metric("anabranch_lane_direct_feeds", &[]).await == 0.0
     })
     .await;
     insert(&installation, "source-a", "user_01.user_000", 5).await;

@@ -385,6 +385,17 @@ async fn a_lost_cache(installation: &Installation<'_>, daemon: &Daemon, source: 
     blocking(|| redis.restart()).unwrap();
     assert_eq!(uuids(&until_from(daemon, "BOX-2", "cache").await), ["9007199254740993"]);
     assert_eq!(uuids(&until_from(daemon, "BOX-1", "cache").await), Vec::<&str>::new());
+    // The status counts what the metric counts, and codes beside the lost cache.
+    let status = daemon.status().await.unwrap();
+    let lookups = &status["load"]["lookups"];
+    for (figure, outcome) in [("hits", "hit"), ("misses", "miss"), ("bypassed", "bypassed")] {
+        let label = format!("=\"{outcome}\"");
+        let counted = daemon.metric("anabranch_cache_lookups_total", &[label.as_str()]).await;
+        let shown = lookups[figure].as_u64().unwrap() as f64;
+        assert!(shown > 0.0 && shown <= counted, "{figure}: {lookups}, {counted}");
+    }
+    let mut servers = status["load"]["connections"].as_array().unwrap().iter();
+    assert!(servers.any(|server| server["name"] == "target" && server["max"].as_u64() > Some(0)), "{status}");
 }
 
 /// A device moves to history while no daemon captures: both tables have it, and the inventory decides.

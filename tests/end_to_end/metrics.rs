@@ -8,7 +8,7 @@ use anabranch_demo::WorkloadOptions;
 use anabranch_pipeline::metrics::{Kind, Metric};
 use anabranch_pipeline::wall_clock;
 use anabranch_stack::{Layout, ServerSpec, StackError};
-use anabranch_tests::{Installation, Plan, WAIT_MAX, blocking, http, seed, until};
+use anabranch_tests::{Daemon, Installation, Plan, WAIT_MAX, blocking, http, seed, until};
 use serde_json::Value as Json;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
@@ -71,8 +71,10 @@ async fn what_is_full_shows_in_its_own_series() {
     installation.write_configuration_text(&with_operator);
     let daemon = installation.run();
     daemon.until_loaded(&["source-a", "source-b"]).await;
+    let began = now_seconds();
     installation.workload(WorkloadOptions::new(seed("saturation"))).insert_rows(2_000).await.unwrap();
     installation.drained().await;
+    until_plausible(&daemon, began).await;
     for source in ["source=\"source-a\"", "source=\"source-b\""] {
         until("the reader has waited for the log", async || {
             daemon.metric("anabranch_log_wait_seconds_count", &[source]).await > 0.0
@@ -108,6 +110,38 @@ async fn what_is_full_shows_in_its_own_series() {
         pool("connections_in_use").await == 0.0 && pool("waiting").await == 0.0
     })
     .await;
+}
+
+fn now_seconds() -> f64 {
+    wall_clock::now_ms() as f64 / 1000.0
+}
+
+/// Waits until sizes, commits, flushes and leases are those of a daemon that has taken changes of both sources since
+/// `began`.
+async fn until_plausible(daemon: &Daemon, began: f64) {
+    for source in ["source-a", "source-b"] {
+        let label = format!("source=\"{source}\"");
+        until("stream and binlog have a size", async || {
+            let stream = daemon.metric("anabranch_log_stream_bytes", &[&label]).await;
+            let limit = daemon.metric("anabranch_log_stream_max_bytes", &[&label]).await;
+            let binlog = daemon.metric("anabranch_source_binlog_kept_bytes", &[&label]).await;
+            0.0 < stream && stream < limit && binlog > 1_000.0
+        })
+        .await;
+        until("the newest commits have their times", async || {
+            let read = daemon.metric("anabranch_source_committed_timestamp_seconds", &[&label]).await;
+            let derived = daemon.metric("anabranch_lane_committed_timestamp_seconds", &[&label]).await;
+            // MariaDB has whole seconds.
+            [read, derived].iter().all(|at| (began - 1.0..now_seconds() + 1.0).contains(at))
+        })
+        .await;
+        let held = daemon.metric("anabranch_lease_held", &[&format!("task=\"reader/{source}\"")]).await;
+        assert_eq!(held, 1.0, "the lease of the reader of {source}");
+    }
+    let fill =
+        async |part: &str| daemon.metric(&format!("anabranch_lane_flush_fill_ratio_{part}"), &[]).await;
+    let (count, sum) = (fill("count").await, fill("sum").await);
+    assert!(count > 0.0 && 0.0 < sum && sum <= 2.0 * count, "{count} flushes with a fill of {sum}");
 }
 
 /// Checks that the sample's metric is described and declares its labels.

@@ -1,6 +1,7 @@
 //! The main flows on MySQL, as a source and as a target, where the machine can have it.
 
-use anabranch_tests::Ground;
+use anabranch_demo::WorkloadOptions;
+use anabranch_tests::{Ground, Installation, Plan, seed, until};
 
 use crate::begin_anew::restored_without_its_past;
 use crate::coupon_faults::two_programmes_without_a_table;
@@ -19,6 +20,24 @@ static MYSQL: Ground = Ground::mysql();
 async fn rows_of_mysql_come_by_a_refresh_and_rows_of_nobody_go_while_changes_go_on() {
     let Some(turn) = MYSQL.turn_if_there().await else { return };
     refreshed_beside_changes(turn).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_mysql_has_its_time_from_the_commit_until_it_is_visible() {
+    const VISIBLE: &str = "anabranch_lane_visible_seconds";
+    let Some(turn) = MYSQL.turn_if_there().await else { return };
+    let installation = Installation::set_up(turn, &Plan::small()).await;
+    let daemon = installation.run();
+    daemon.until_loaded(&["source-a", "source-b"]).await;
+    installation.workload(WorkloadOptions::new(seed("visible"))).insert_rows(200).await.unwrap();
+    installation.drained().await;
+    until("flushes have a time since the commit", async || {
+        daemon.metric(&format!("{VISIBLE}_count"), &[]).await > 0.0
+    })
+    .await;
+    let count = daemon.metric(&format!("{VISIBLE}_count"), &[]).await;
+    let sum = daemon.metric(&format!("{VISIBLE}_sum"), &[]).await;
+    assert!(0.0 < sum && sum < 60.0 * count, "{count} flushes in {sum} s");
 }
 
 #[tokio::test(flavor = "multi_thread")]

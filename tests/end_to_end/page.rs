@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use crate::STANDARD;
 
 const TOKEN: &str = "token-of-the-page";
+/// Part of a reason against readiness whose text is left out.
+const NO_TEXT: &str = "a token shows its text";
 const POLICY: &str =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:";
 /// Number of streams that the daemon serves at once.
@@ -78,6 +80,8 @@ async fn the_page_is_served_whole_with_strict_headers_and_shows_its_sentence_and
     assert_eq!(daemon.ask("GET", "/page/..%2f..%2fCargo.toml", None, "").await.0, 404);
     let (head, section) = get(&installation, "/v1/runbook/source-unreachable").await;
     assert!(head.contains("text/markdown") && section.contains("### source-unreachable\n"), "{head}");
+    let (_, section) = get(&installation, "/v1/runbook/what-runs-out-the-binlog").await;
+    assert!(section.contains("#### What runs out: the binlog\n"), "{section}");
     assert_eq!(daemon.ask("GET", "/v1/runbook/%3Cscript%3E", None, "").await.1["code"], "code-unknown");
     let mut stream = events(&installation, None).await;
     let is_current = |document: &Json| {
@@ -127,13 +131,23 @@ async fn check_in_browser(installation: &Installation<'_>) {
     let Some(browser) = browser().await else { return };
     browser.open(&format!("http://{}/", address(installation))).await.unwrap();
     let wanted = "All is current: 2 sources, 4 lanes";
-    let is_shown = format!("document.getElementById('sentence').textContent === '{wanted}'");
+    let is_shown = format!("document.getElementById('sentence').textContent.startsWith('{wanted}')");
     let shown = browser.until(&is_shown, WAIT_MAX).await.unwrap();
     let page = browser.script("return document.documentElement.outerHTML;").await.unwrap();
     assert!(shown.is_some(), "{wanted} is not in {page}");
     for wanted in [">birthday/target/source-a/0</th>", "<svg"] {
         assert!(page.as_str().unwrap().contains(wanted), "{wanted} is not in {page}");
     }
+    // Each stream has an edge, and lanes have one on both sides of them.
+    let edges = "[...document.querySelectorAll('#drawing .edge')].filter((edge) =>
+        /(msg|rows)\\/s$/.test(edge.querySelector('text')?.textContent ?? '')
+        && /(no lag|behind)$/.test(edge.querySelector('.lag')?.textContent ?? '')
+        && edge.querySelector('title')?.textContent.startsWith('current: ')).length === 6";
+    assert!(browser.until(edges, WAIT_MAX).await.unwrap().is_some(), "each edge has state, rate and lag");
+    let store = "[...document.querySelectorAll('#stores tbody tr')].some((row) =>
+        row.children[0].textContent === 'birthday on target' && /.s$/.test(row.children[4].textContent)
+        && /^[0-9]+ of [0-9]+/.test(row.children[6].textContent))";
+    assert!(browser.until(store, WAIT_MAX).await.unwrap().is_some(), "a store has its rate and connections");
     assert_eq!(browser.console().await.unwrap(), Vec::<String>::new());
 }
 
@@ -230,15 +244,33 @@ async fn who_sends_no_token_learns_codes_and_neither_hosts_nor_accounts() {
     let mut daemon = installation.run();
     daemon.until_ready().await;
     installation.server("source-a").kill().unwrap();
-    let source = daemon
-        .until_view("sources", ("source", "source-a"), |view| view["code"] == "source-unreachable")
-        .await;
-    assert!(source["fault"].is_string(), "{source}");
+    let retries = |view: &Json| view["state"] == "retrying" && view["code"] == "source-unreachable";
+    daemon.until_view("tasks", ("task", "reader/source-a"), retries).await;
     let (mut open, mut known) = (events(&installation, None).await, events(&installation, Some(TOKEN)).await);
-    let (short, full) = (unreachable(&mut open).await, unreachable(&mut known).await);
-    assert!(full["sources"][0]["fault"].is_string(), "{full}");
-    let accounts = ["127.0.0.1", "localhost", "anabranch_", "@"];
-    assert!(accounts.iter().all(|name| !short.to_string().contains(name)), "{short}");
+    let pause = ["pause", "--projection", "birthday", "--source", "source-b", "--reason", "of the operator"];
+    installation.command(&pause).await.expect_success();
+    daemon.until_view("lanes", ("source", "source-b"), |lane| lane["pause"].is_object()).await;
+    let full = [unreachable(&mut known).await, daemon.ask("GET", "/v1/status", Some(TOKEN), "").await.1];
+    assert!(full.iter().all(|status| status["sources"][0]["fault"].is_string()), "{full:?}");
+    let (_, ready) = daemon.ask("GET", "/readyz", Some(TOKEN), "").await;
+    assert!(!ready.to_string().contains(NO_TEXT), "{ready}");
+    let mut answers = vec![unreachable(&mut open).await, daemon.ask("GET", "/v1/status", None, "").await.1];
+    // A probe whose token was changed is answered as one without any.
+    for (path, token) in [("/readyz", None), ("/readyz/reader", None), ("/readyz", Some("another"))] {
+        let (status, ready) = daemon.ask("GET", path, token, "").await;
+        assert!(status == 503 && ready.to_string().contains(NO_TEXT), "{path}: {ready}");
+        answers.push(ready);
+    }
+    let texts = ["127.0.0.1", "localhost", "anabranch_", "@", "of the operator", "Connection refused"];
+    for short in answers.iter().map(Json::to_string) {
+        assert!(short.contains("source-unreachable"), "{short}");
+        assert!(texts.iter().all(|text| !short.contains(text)), "{short}");
+    }
+    // The command sends a token of its own, which the configured one gives.
+    let shown = installation.command(&["status", "--json"]).await.json();
+    let mut tasks = shown["tasks"].as_array().unwrap().iter();
+    let reader = tasks.find(|task| task["task"] == "reader/source-a").unwrap();
+    assert!(reader["fault"].is_string(), "{shown}");
     let refused = daemon.ask("GET", "/v1/events", Some("another"), "").await;
     assert_eq!((refused.0, &refused.1["code"]), (401, &Json::from("token-refused")));
     installation.server("source-a").restart().unwrap();

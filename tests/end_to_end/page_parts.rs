@@ -1,6 +1,5 @@
-//! Parts of the live page in a real browser: the calendar and its reports, busiest tables, leases, charts, the trace of
-//! a key, and actions of an operator up to their rows in the table `operations`. The pace of a reconciliation under way
-//! has no test here.
+//! Parts of the live page in a real browser: the calendar and its reports, a reconciliation under way, busiest tables,
+//! leases, charts, the trace of a key, and actions of an operator up to their rows in the table `operations`.
 
 use std::collections::BTreeMap;
 
@@ -150,6 +149,70 @@ async fn the_calendar_shows_the_worst_verdict_of_a_day_and_each_report_what_was_
     expect_only_text(&page).await;
 }
 
+/// Shows three answers about the same reconciliation by the page's own modules, the last of a daemon that is held.
+/// The query string makes a second instance of a module, so that the page itself measures nothing with it.
+const UNDERWAY: &str = "
+    const documents = [...arguments];
+    const load = [import('/page/model.js'), import('/page/calendar.js'), import('/page/pace.js?of-a-test')];
+    Promise.all(load).then(async ([{ readHistory }, { underway }, { notePace, paceOf }]) => {
+        const { fetch } = window;
+        const shown = [];
+        for (const document of documents) {
+            if (shown.length === 2) {
+                const headers = { 'content-type': 'text/plain' };
+                window.fetch = async () => new Response('anabranch_reconcile_held 1\\n', { headers });
+            }
+            const history = readHistory(document);
+            await notePace(history);
+            const made = underway(history, paceOf);
+            shown.push(made.map((one) => `${one.querySelector('progress').value} ${one.textContent}`).join());
+        }
+        window.fetch = fetch;
+        window.shown = shown;
+    });
+";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reconciliation_under_way_shows_its_progress_rate_time_left_and_that_it_waits() {
+    let Some(browser) = browser().await else { return };
+    let installation = installation().await;
+    let daemon = installation.run();
+    daemon.until_ready().await;
+    let page = Page::open(browser, &installation).await;
+    let begun_at_ms = 1_800_000_000_000_u64;
+    let answer = |seconds: u64, share: f64, rows: u64| {
+        let store = json!({
+            "store": "birthday", "verdict": "clean", "rows_source": rows, "rows_derived": rows, "drifted": 3,
+        });
+        let one = json!({
+            "id": "planted", "command": "anabranch reconcile --now", "begun_at_ms": begun_at_ms, "windows": 2,
+            "share": share, "done": [], "current": store,
+        });
+        json!({
+            "now_ms": begun_at_ms + seconds * 1_000, "is_signed": true, "reconciliations": [], "underway": [one],
+        })
+    };
+    let answers = [answer(0, 0.25, 1_000), answer(10, 0.5, 2_000), answer(20, 0.5, 2_000)];
+    page.browser.script_with(UNDERWAY, &answers).await.unwrap();
+    page.until("window.shown").await;
+    let shown = page.value("window.shown").await;
+    let expected = [
+        ["0.25 ", "25 % of birthday, 1,000 source rows read, 3 wrong so far", "Its rate is not known yet."],
+        [
+            "0.5 ",
+            "50 % of birthday, 2,000",
+            "200 rows a second on both sides, about 20 s left of this store.",
+        ],
+        ["0.5 ", "worked on in 2 windows", "a source, a replica or a lane is too busy (backpressure)"],
+    ];
+    for (text, parts) in shown.as_array().unwrap().iter().zip(expected) {
+        let text = text.as_str().unwrap();
+        assert!(parts.iter().all(|part| text.contains(part)), "{parts:?} are not in {text}");
+    }
+    assert_eq!(shown.as_array().map(Vec::len), Some(expected.len()), "{shown}");
+    assert_eq!(page.console().await, Vec::<String>::new());
+}
+
 /// An installation whose source tables have names of HTML.
 async fn installation_of_html() -> Installation<'static> {
     let mut installation = Installation::prepare(STANDARD.turn().await, &Plan::small()).await;
@@ -295,7 +358,9 @@ pub async fn park(installation: &Installation<'_>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_operator_retries_parked_documents_after_a_dry_run_and_it_is_recorded() {
-    const PARKED: &str = "text('#stores tbody td:nth-child(8)')";
+    const INDEX_ROW: &str =
+        "[...document.querySelectorAll('#stores tr')].find((row) => row.children[1].textContent === 'index')";
+    let parked = format!("{INDEX_ROW}?.children[11].textContent");
     let Some(browser) = browser().await else { return };
     let mut installation = documents::with_documents().await;
     let text = std::fs::read_to_string(installation.configuration_file()).unwrap();
@@ -305,7 +370,10 @@ async fn an_operator_retries_parked_documents_after_a_dry_run_and_it_is_recorded
     documents::add(&installation, 640, 641).await;
     documents::equal(&installation, "one device").await;
     park(&installation).await;
-    let page = Page::open_until(browser, &installation, &format!("{PARKED} === '1'")).await;
+    let page = Page::open_until(browser, &installation, &format!("{parked} === '1'")).await;
+    // Rows applied of its lanes, and its tombstones.
+    page.until(&format!("/^[0-9.,]+ .s$/.test({INDEX_ROW}?.children[4].textContent)")).await;
+    page.until(&format!("/^[0-9]+$/.test({INDEX_ROW}?.children[10].textContent)")).await;
     page.use_operators_token().await;
 
     page.browser.click("#stores [data-action=retry-dead-letters]").await.unwrap();
@@ -314,7 +382,7 @@ async fn an_operator_retries_parked_documents_after_a_dry_run_and_it_is_recorded
     let command = command.as_str().unwrap();
     assert!(command.starts_with("anabranch dead-letters retry"), "{command}");
     assert!(recorded(&daemon, command).await.is_empty(), "a dry run changes nothing");
-    assert_eq!(page.value(PARKED).await, "1");
+    assert_eq!(page.value(&parked).await, "1");
     page.carry_out().await;
     let row = |phase: &str| (phase.to_owned(), "ann".to_owned());
     until("the retry is recorded", async || recorded(&daemon, command).await == [row("begun"), row("done")])

@@ -36,7 +36,7 @@ async fn a_lane_that_retention_has_passed_is_fed_from_the_binlog_until_the_strea
     installation.expect_equal().await;
     workload.run_for(Pace::of(300), Duration::from_secs(1)).await.unwrap();
     until("every lane is back at its stream", async || {
-        daemon.metric("anabranch_lane_direct", &[]).await == 0.0
+        daemon.metric("anabranch_lane_direct_feeds", &[]).await == 0.0
     })
     .await;
     installation.expect_equal().await;
@@ -90,7 +90,13 @@ async fn a_projection_is_replayed_from_any_place_and_others_are_not_touched() {
         } else {
             let rehearsal = installation.command(&[&base[..], &["--dry-run", "--json"]].concat()).await;
             assert_eq!(rehearsal.expect_success().json_lines().len(), 4, "two sources and two lanes");
-            let done = installation.command(&base).await.expect_success();
+            if from == "nothing" {
+                let refused = installation.command(&[&base[..], &["--confirm", "documents"]].concat()).await;
+                assert!(refused.stderr.contains("its name was not confirmed"), "{refused:?}");
+                assert_eq!(refused.exit_code, 1, "{refused:?}");
+            }
+            let confirmed = [&base[..], &["--confirm", "birthday"]].concat();
+            let done = installation.command(&confirmed).await.expect_success();
             assert!(done.stdout.contains("goes back from"), "{done:?}");
         }
         until(&format!("equal after a replay from {from}"), async || {

@@ -140,7 +140,9 @@ async fn the_history_is_sealed(installation: &Installation<'_>, target: &str, re
     assert_eq!(status["underway"], Json::Null);
     let past = status["reconciliations"].as_array().unwrap();
     assert_eq!((&past[0]["id"], past.len()), (&report["id"], 3));
-    installation.command(&["reconcile", "verify"]).await.expect_success();
+    let verified = installation.command(&["reconcile", "verify"]).await.expect_success();
+    let said = "reconciliations, unsigned: reconcile.signing_key is not set";
+    assert!(verified.stdout.contains(said), "{verified:?}");
     let forge = "UPDATE anabranch.reconciliations SET report = REPLACE(report, '0', '1')";
     installation.execute(target, forge).await;
     let broken = installation.command(&["reconcile", "verify"]).await;

@@ -33,7 +33,8 @@ async fn accounts_tokens_and_the_signing_key_are_rotated_by_restarts_and_no_chan
     until_derived(&installation, 1).await;
     daemon.until_loaded(&["source-a", "source-b"]).await;
     installation.command(&["reconcile", "--now"]).await.expect_success();
-    installation.command(&["reconcile", "verify"]).await.expect_success();
+    let verified = installation.command(&["reconcile", "verify"]).await.expect_success();
+    assert!(verified.stdout.contains("every signature right"), "{verified:?}");
 
     // The new secrets are there beside the old ones, and the daemon is restarted with them.
     second_accounts(&mut installation).await;

@@ -31,6 +31,8 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
     }
     installation.drained().await;
     daemon.until_loaded(&["source-a", "source-b"]).await;
+    // The bundle has the newest report, whatever becomes of the reconciliation below.
+    installation.command(&["reconcile", "--now"]).await;
     let mut shown = Vec::new();
     shown.push(("metrics", daemon.metrics().await));
     // Faults could leak values: servers that go away, a target that refuses, a statement.
@@ -62,7 +64,10 @@ async fn no_password_and_no_row_value_is_shown_and_no_other_column_is_in_the_log
     }
     installation.command(&["reconcile", "--now"]).await;
     let archive = bundle(&installation).await;
-    assert!(archive.contains("\"commit\"") && archive.contains("\"events\""), "{archive}");
+    // In this order: version, changes of state, list of reconciliations, report of the newest one.
+    for content in ["\"commit\"", "\"events\"", "\"is_signature_right\"", "\"rows_derived\""] {
+        assert!(archive.contains(content), "{content} is not in {archive}");
+    }
     shown.push(("the bundle", archive));
     shown.push(("metrics at the end", daemon.metrics().await));
     shown.push(("status over HTTP", daemon.status().await.unwrap().to_string()));
@@ -99,6 +104,8 @@ pub async fn bundle(installation: &Installation<'_>) -> String {
         "metrics.txt",
         "readiness.json",
         "changes-of-state.json",
+        "/reconciliations.json",
+        "newest-reconciliation.json",
     ] {
         assert!(listed.contains(part), "{part} is not in {listed}");
     }

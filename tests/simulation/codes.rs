@@ -47,7 +47,7 @@ const RUNNING_WITHIN: Duration = Duration::from_secs(75);
 const TIME: TimeToLive = TimeToLive { full: MINUTE, empty: MINUTE };
 
 /// The servers that can answer a code; none for a code that arises in a process of its own or in a command.
-fn servers(code: Code) -> &'static [Refused] {
+pub fn servers(code: Code) -> &'static [Refused] {
     match code {
         Code::ConfigUnreadable
         | Code::ConfigInvalid
@@ -87,17 +87,35 @@ fn servers(code: Code) -> &'static [Refused] {
     }
 }
 
+/// The stores on which the refusals of a server are run.
+pub fn kinds(server: Refused) -> &'static [StoreKind] {
+    match server {
+        Refused::Target | Refused::Flushes => &[StoreKind::Rows, StoreKind::Documents],
+        _ => &[StoreKind::Rows],
+    }
+}
+
+/// Runs a world to its end.
+pub fn in_virtual_time(world: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without I/O");
+    runtime.block_on(world);
+}
+
 /// The tasks of one source, and a drain, under the product's supervisor.
-struct Tasks {
-    stage: Arc<Stage>,
-    mapping: MemoryMapping,
-    states: TaskStates,
+pub struct Tasks {
+    pub stage: Arc<Stage>,
+    pub mapping: MemoryMapping,
+    pub states: TaskStates,
     supervisor: Supervisor,
     attempts: BTreeMap<String, Arc<AtomicU32>>,
 }
 
 impl Tasks {
-    fn start(kind: StoreKind) -> Self {
+    pub fn start(kind: StoreKind) -> Self {
         let limits = limits(100, 10, Duration::from_secs(3600));
         let stage = Stage::new(Weather::calm(), kind, Layout::ByDay, limits, false);
         let weather = stage.weather.clone();
@@ -158,23 +176,23 @@ impl Tasks {
     }
 
     /// Inserts a user who was born on the first of January.
-    fn insert(&self, user: u64) {
+    pub fn insert(&self, user: u64) {
         let row = vec![Value::UInt(user), Value::Date { year: 1992, month: 1, day: 1 }];
         let row = ScriptedRow { table: script::table(0), before: None, after: Some(row) };
         self.stage.sources[0].commit(Group::Rows(vec![vec![row]]));
     }
 
-    fn attempts(&self) -> BTreeMap<String, u32> {
+    pub fn attempts(&self) -> BTreeMap<String, u32> {
         self.attempts.iter().map(|(name, count)| (name.clone(), count.load(Ordering::Relaxed))).collect()
     }
 
-    fn in_state(&self, state: TaskState) -> Vec<String> {
+    pub fn in_state(&self, state: TaskState) -> Vec<String> {
         let states = self.states.snapshot();
         states.into_iter().filter(|(_, status)| status.state == state).map(|(name, _)| name).collect()
     }
 
     /// Waits until this number of users is derived and every task runs.
-    async fn equal(&self, users: usize, what: &str) {
+    pub async fn equal(&self, users: usize, what: &str) {
         let began = Instant::now();
         loop {
             let (found, states) = (self.stage.found().len(), self.states.snapshot());
@@ -220,17 +238,8 @@ async fn refused(kind: StoreKind, server: Refused, code: Code) {
 fn whatever_a_server_answers_its_tasks_are_back_when_it_answers_again() {
     for code in Code::ALL {
         for server in servers(*code) {
-            let kinds: &[StoreKind] = match server {
-                Refused::Target | Refused::Flushes => &[StoreKind::Rows, StoreKind::Documents],
-                _ => &[StoreKind::Rows],
-            };
-            for kind in kinds {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_time()
-                    .start_paused(true)
-                    .build()
-                    .expect("a runtime without I/O");
-                runtime.block_on(refused(*kind, *server, *code));
+            for kind in kinds(*server) {
+                in_virtual_time(refused(*kind, *server, *code));
             }
         }
     }

@@ -1,5 +1,5 @@
 //! The cache of mapping rows under seeded faults: flushes, fills, evictions, two drains that are killed and frozen at
-//! any step, a cache that is emptied, restarted and replaced by a lagging replica.
+//! any step, a cache that is emptied, restarted and replaced by a lagging replica, a target's clock that is set back.
 //!
 //! An answer from the cache is a complete set, and never older than a change that was drained before the request. In
 //! the quiet, each entry equals the set of its mapping rows, and readers believe the cache. Reconciliations run beside
@@ -255,7 +255,8 @@ impl World {
                 let after = set(self.versions[code]);
                 stage.mapping.flush_without_cache(vec![(stage.codes[code].clone(), after)]);
             }
-            675..690 => sleep(Duration::from_millis(random.random_range(300..3000))).await,
+            675..680 => stage.mapping.set_clock_back(Duration::from_secs(random.random_range(1..3600))),
+            680..690 => sleep(Duration::from_millis(random.random_range(300..3000))).await,
             _ => sleep(Duration::from_millis(random.random_range(1..30))).await,
         }
     }

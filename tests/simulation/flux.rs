@@ -17,7 +17,8 @@ use anabranch_pipeline::error::{Class, Code, Fault};
 use anabranch_pipeline::identifiers::flux::{FluxIssuer, FluxOrder, FluxSettings, VERSION, raise};
 use anabranch_pipeline::ports::Sequence;
 use anabranch_pipeline::records::{
-    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStatus,
+    GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey, SequenceServer,
+    SequenceStatus,
 };
 use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::{FluxId, Region};
@@ -175,7 +176,7 @@ impl Sequence for Interrupted {
         self.inner.server().await
     }
 
-    async fn lease(&self, request: &LeaseRequest) -> Result<Result<Lease, LeaseRefusal>, Fault> {
+    async fn next_range(&self, request: &RangeRequest) -> Result<Result<NumberRange, RangeRefusal>, Fault> {
         if self.others.lock().unwrap().is_none() {
             let copy = self.inner.with(|rows| rows.clone());
             let other = Issuer::new(self.inner.clone(), FluxSettings { region: REGION, system: 31 });
@@ -184,7 +185,7 @@ impl Sequence for Interrupted {
             *self.others.lock().unwrap() = Some(given);
             self.inner.with(|rows| *rows = copy);
         }
-        self.inner.lease(request).await
+        self.inner.next_range(request).await
     }
 
     async fn given(&self, key: &RequestKey) -> Result<Option<GivenOnce>, Fault> {

@@ -34,6 +34,7 @@ mod script;
 mod seeds;
 mod spot_checks;
 mod stage;
+mod stopped;
 mod touched;
 mod uuids;
 mod withdrawals;

@@ -12,7 +12,7 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::config::{BirthdayTables, Limits, ProjectionConfig, ProjectionKind};
 use anabranch_pipeline::deliver::{RewindSource, Shared};
-use anabranch_pipeline::ports::BinlogStart;
+use anabranch_pipeline::ports::{BinlogStart, LogMessage, Register};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{Cell, LaneId, Progress};
 use anabranch_schemas::birthday::Layout;
@@ -65,6 +65,15 @@ pub struct Stage {
     /// Whether steps are printed.
     is_logged: bool,
     began: Instant,
+}
+
+/// Content of the log and the targets.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Stored {
+    messages: Vec<LogMessage>,
+    registers: BTreeMap<String, Register>,
+    /// Rows and progress of each target, as text.
+    targets: Vec<String>,
 }
 
 /// A projection and the tables of each (target, lane); the same in every run.
@@ -143,6 +152,15 @@ impl Stage {
     pub fn log_line(&self, what: impl FnOnce() -> String) {
         if self.is_logged {
             println!("{:>6} ms  {}", self.began.elapsed().as_millis(), what());
+        }
+    }
+
+    /// Everything that tasks have written.
+    pub fn stored(&self) -> Stored {
+        Stored {
+            messages: SOURCE_NAMES.iter().flat_map(|source| self.log.kept(source)).collect(),
+            registers: self.registers.all(),
+            targets: self.targets.iter().map(MemoryTarget::stored).collect(),
         }
     }
 

@@ -105,9 +105,11 @@ async fn a_clock_beyond_all_uuids_stops_the_task_and_a_restart_with_the_right_on
     let (clock, orders) = (Arc::new(AtomicU64::new(EPOCH_MS + 80 * YEAR_MS)), UuidOrders::default());
     let (states, cancel) = (TaskStates::default(), CancellationToken::new());
     let mut supervisor = Supervisor::new(states.clone(), cancel, Duration::from_secs(60));
-    let (read, queue) = (clock.clone(), orders.clone());
+    let attempts = Arc::new(AtomicU64::new(0));
+    let (of_tasks, begun, read, queue) = (stage.clone(), attempts.clone(), clock.clone(), orders.clone());
     supervisor.spawn("uuids", move |handle: TaskHandle, cancel: CancellationToken| {
-        let (stage, read, queue) = (stage.clone(), read.clone(), queue.clone());
+        begun.fetch_add(1, Ordering::Relaxed);
+        let (stage, read, queue) = (of_tasks.clone(), read.clone(), queue.clone());
         async move {
             let shared = Shared::new(DIRECT_FEEDS);
             let leases = ProcessLeases::Kept(stage.leases.clone());
@@ -119,10 +121,20 @@ async fn a_clock_beyond_all_uuids_stops_the_task_and_a_restart_with_the_right_on
     let given = tokio::spawn(asked(orders, UUIDS));
     let status = || states.snapshot().remove("uuids").expect("the task was spawned");
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let stopped = status();
-    assert_eq!(stopped.state, TaskState::Stopped, "{stopped:?}");
-    assert_eq!(stopped.fault.map(|(code, _)| code), Some(Code::UuidsExhausted));
-    assert!(!given.is_finished(), "nothing was given out");
+    let stored = stage.stored();
+    // A restart while the clock is wrong reserves nothing.
+    for restarts in 0..3 {
+        let stopped = status();
+        assert_eq!(stopped.state, TaskState::Stopped, "{stopped:?}");
+        assert_eq!(stopped.fault.map(|(code, _)| code), Some(Code::UuidsExhausted));
+        assert_eq!(attempts.load(Ordering::Relaxed), restarts + 1);
+        assert!(!given.is_finished(), "nothing was given out");
+        assert_eq!(stage.stored(), stored);
+        if restarts < 2 {
+            assert!(states.restart("uuids"));
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        }
+    }
 
     clock.store(EPOCH_MS + YEAR_MS, Ordering::Relaxed);
     assert!(states.restart("uuids"));

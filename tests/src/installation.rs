@@ -10,7 +10,7 @@ use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, Comparison, DerivedLayout, DocumentLayer, Layer, MappingLayer, RelationLayer,
     Verification, drain, drain_and_compare, topologies,
 };
-use anabranch_demo::{Connection, Endpoint, RedisServer, SearchServer, Topology, Workload, WorkloadOptions};
+use anabranch_demo::{Connection, Endpoint, JsonClient, RedisServer, Topology, Workload, WorkloadOptions};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
@@ -135,7 +135,7 @@ impl Plan {
                 );
             }
             if self.has_documents {
-                let server = SearchServer::admin(stack, "search").expect("a server of the stack");
+                let server = JsonClient::search_admin(stack, "search").expect("a server of the stack");
                 push(&topology, Layer::Documents(DocumentLayer { server, index: "serials".to_owned() }));
             }
         }

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeMap;
 
-use anabranch_demo::SearchServer;
+use anabranch_demo::JsonClient;
 use anabranch_stack::Stack;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 /// The administrator of a stack's server `search`.
 #[derive(Debug, Clone)]
-pub struct Search(SearchServer);
+pub struct Search(JsonClient);
 
 impl Search {
     pub fn of(stack: &Stack) -> Self {
-        Self(SearchServer::admin(stack, "search").expect("a server of the stack"))
+        Self(JsonClient::search_admin(stack, "search").expect("a server of the stack"))
     }
 
     pub fn without_tls(url: String) -> Self {
-        Self(SearchServer::without_tls("search", url).expect("nothing can be missing"))
+        Self(JsonClient::without_tls("search", url).expect("nothing can be missing"))
     }
 
     /// Sends a request and returns its answer, which must not be an error.

@@ -1,5 +1,5 @@
-//! Alerts use existing metrics and name a heading of the runbook. Each has a case in which it fires and one in which it
-//! does not. `promtool` runs these cases where the machine can have it.
+//! Alerts use existing metrics by labels that they have, and name a heading of the runbook. Each has a case in which it
+//! fires and one in which it does not. `promtool` runs these cases where the machine can have it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -7,21 +7,32 @@ use std::process::Command;
 
 use anabranch_stack::Layout;
 
+use crate::expressions::{faults, faults_of_text};
 use crate::tree::root;
 
 const RULES: &str = "deploy/prometheus/rules.yml";
 const CASES: &str = "deploy/prometheus/rules.test.yml";
+/// Keys behind the expression of an alert.
+const KEYS: [&str; 4] = ["for:", "labels:", "annotations:", "runbook:"];
+
+/// An alert as the file of rules has it.
+struct Alert<'t> {
+    name: &'t str,
+    /// Its lines in one.
+    expression: String,
+    summary: &'t str,
+}
 
 #[test]
 fn alerts_ask_for_metrics_that_there_are_and_name_a_heading_of_the_runbook() {
-    let (rules, metrics) = (read(RULES), read("pipeline/src/metrics.rs"));
+    let rules = read(RULES);
     let alerts = values(&rules, "alert:");
     assert!(alerts.len() > 10, "the rules were not found: {alerts:?}");
     assert_eq!(alerts.iter().collect::<BTreeSet<_>>().len(), alerts.len(), "a name stands twice");
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let is_ours = |name: &&str| name.starts_with("anabranch_") || name.starts_with("process_");
-    for name in rules.split(|c| !is_name(c)).filter(is_ours) {
-        assert!(metrics.contains(&format!("\"{name}\"")), "no metric is called {name}");
+    for Alert { name, expression, summary } in alerts_of(&rules) {
+        assert!(!expression.is_empty() && !summary.is_empty(), "{name} was not read");
+        assert_eq!(faults(&expression), Vec::<String>::new(), "{name}");
+        assert_eq!(faults_of_text(summary, &expression), Vec::<String>::new(), "{name}");
     }
     let runbook = read("deploy/RUNBOOK.md");
     let headings: BTreeSet<&str> = runbook
@@ -54,6 +65,32 @@ fn each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
     command.args(["test", "rules", "rules.test.yml"]).envs(promtool.environment).current_dir(folder);
     let output = command.output().expect("promtool runs");
     assert!(output.status.success(), "{output:?}");
+}
+
+/// Reads the alerts of a file of rules.
+fn alerts_of(rules: &str) -> Vec<Alert<'_>> {
+    let mut alerts: Vec<Alert<'_>> = Vec::new();
+    let mut is_expression = false;
+    for line in rules.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix("- alert: ") {
+            alerts.push(Alert { name, expression: String::new(), summary: "" });
+            continue;
+        }
+        let Some(alert) = alerts.last_mut() else { continue };
+        if let Some(first) = line.strip_prefix("expr: ") {
+            // `|` and `>-` begin an expression of several lines.
+            alert.expression.push_str(first.trim_start_matches(['|', '>', '-']));
+            is_expression = true;
+        } else if let Some(summary) = line.strip_prefix("summary: ") {
+            alert.summary = summary;
+        } else if KEYS.iter().any(|key| line.starts_with(key)) {
+            is_expression = false;
+        } else if is_expression {
+            alert.expression.push(' ');
+            alert.expression.push_str(line);
+        }
+    }
+    alerts
 }
 
 /// The values of a key, in the order of the lines.

@@ -8,13 +8,15 @@ use crate::tree::Source;
 
 /// Constructors of channels without a limit.
 const UNBOUNDED: [&str; 2] = ["unbounded_channel", "unbounded"];
-/// The ports: the file of this name and the files below it.
-const PORTS: &str = "pipeline/src/ports";
+/// Modules and crates with such constructors. Other types may have a function of the same name.
+const CHANNELS: [&str; 5] = ["async_channel", "channel", "crossbeam_channel", "flume", "mpsc"];
+/// The ports: the files of these names and the files below them. The last one is the port of the composition.
+const PORTS: [&str; 3] = ["pipeline/src/ports", "pipeline/coupons/src/ports", "pipeline/src/composition"];
 /// Paths that may have channels without a limit: the queues of a measurement must not hold up the measured load.
 const UNBOUNDED_KNOWN: [&str; 1] = ["tests/benchmarks/"];
 
 pub fn faults(source: &Source) -> Vec<Fault> {
-    let mut found = Banned { source, is_port: source.path().starts_with(PORTS), faults: Vec::new() };
+    let mut found = Banned { source, is_port: is_port(source.path()), faults: Vec::new() };
     found.visit_file(&source.syntax);
     if source.path().split('/').any(|part| part == "target") {
         found.faults.push(Fault {
@@ -25,6 +27,11 @@ pub fn faults(source: &Source) -> Vec<Fault> {
         });
     }
     found.faults
+}
+
+fn is_port(path: &str) -> bool {
+    let is_below = |rest: &str| rest == ".rs" || rest.starts_with('/');
+    PORTS.iter().any(|port| path.strip_prefix(port).is_some_and(is_below))
 }
 
 struct Banned<'s> {
@@ -47,7 +54,8 @@ impl<'ast> Visit<'ast> for Banned<'_> {
             && !UNBOUNDED_KNOWN.iter().any(|known| self.source.path().starts_with(known))
         {
             let segments: Vec<String> = path.path.segments.iter().map(|s| s.ident.to_string()).collect();
-            let is_of_channels = segments.len() == 1 || segments[segments.len() - 2] == "mpsc";
+            let is_of_channels =
+                segments.len() == 1 || CHANNELS.contains(&segments[segments.len() - 2].as_str());
             // The constructor in `std` takes no limit, those of other crates do.
             let is_std = last.ident == "channel" && call.args.is_empty();
             let is_unbounded = UNBOUNDED.iter().any(|name| last.ident == name);
@@ -84,10 +92,13 @@ mod tests {
     #[test]
     fn a_channel_without_a_limit_is_told() {
         let text = "fn f() {\n  let (a, b) = mpsc::unbounded_channel();\n  let c = std::sync::mpsc::channel::<u8>();\n\
-                    let bounded = mpsc::channel(8);\n  let pace = Pace::unbounded();\n}";
+                    let bounded = mpsc::channel(8);\n  let pace = Pace::unbounded();\n\
+                    let d = flume::unbounded();\n let e = async_channel::unbounded::<u8>();\n}";
         let expected = [
             (2, "`mpsc::unbounded_channel` makes a channel without a limit"),
             (3, "`std::sync::mpsc::channel` makes a channel without a limit"),
+            (6, "`flume::unbounded` makes a channel without a limit"),
+            (7, "`async_channel::unbounded` makes a channel without a limit"),
         ];
         assert_eq!(
             found_faults("pipeline/src/a.rs", text),
@@ -107,7 +118,9 @@ mod tests {
     fn a_default_body_is_told_in_a_port_only() {
         let text = "trait Store {\n  fn load(&self);\n  fn is_atomic(&self) -> bool { true }\n}";
         let expected = [(3, "fn is_atomic of a port has a default body".to_owned())];
-        assert_eq!(found_faults("pipeline/src/ports/store.rs", text), expected);
+        for port in ["src/ports/store.rs", "src/ports.rs", "coupons/src/ports.rs", "src/composition.rs"] {
+            assert_eq!(found_faults(&format!("pipeline/{port}"), text), expected);
+        }
         assert_eq!(found_faults("pipeline/src/supervise.rs", text), []);
     }
 }

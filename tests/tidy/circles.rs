@@ -2,7 +2,7 @@
 //!
 //! A file may use definitions of its parent. So a circle within a room, which is a file with the modules within it, is
 //! none if it leads through the file of the room. A circle that leaves the room is one, also where it leads from a file
-//! to its parent. Re-exports of a file from below itself do not count.
+//! to its parent. Re-exports of a file from below itself do not count. `docs/decisions/testing.md` has the reasons.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -8,6 +8,8 @@ use crate::tree::Source;
 
 /// Words that begin half a sentence, whose other half is the name below.
 const HALVES: [&str; 9] = ["And", "But", "Nor", "Of", "Or", "That", "What", "Which", "Whose"];
+/// Words that begin half a sentence, unless a comma parts it from its main clause.
+const CLAUSES: [&str; 7] = ["As", "By", "Then", "When", "Where", "With", "Without"];
 /// Words for anybody, with which a comment hides the reader, lane, client or operator that it means.
 const PERSONS: [&str; 8] =
     ["anybody", "anyone", "everybody", "everyone", "nobody", "somebody", "someone", "whoever"];
@@ -22,11 +24,13 @@ pub fn faults(source: &Source) -> Vec<Fault> {
 }
 
 fn halves(source: &Source) -> Vec<Fault> {
-    let fault = |(line, first): (usize, String)| {
+    let fault = |Beginning { line, text }: Beginning| {
+        let first = text.lines().next().unwrap_or_default();
         let is_small = first.starts_with(|letter: char| letter.is_ascii_lowercase());
         let word = first.split_whitespace().next().unwrap_or_default();
         let is_name = word.contains(['_', '-', ',', ':']);
-        (is_small && !is_name || HALVES.contains(&word)).then(|| Fault {
+        let is_half = HALVES.contains(&word) || CLAUSES.contains(&word) && !sentence(&text).contains(',');
+        (is_small && !is_name || is_half).then(|| Fault {
             path: source.path().to_owned(),
             line,
             what: format!("the doc comment begins in the middle of a sentence: `{first}`"),
@@ -54,8 +58,24 @@ fn persons(source: &Source) -> Vec<Fault> {
     (1..).zip(source.text.text.lines()).filter_map(fault).collect()
 }
 
-/// Line and text of the first line of each doc comment of an item, field or variant.
-fn beginnings(source: &Source) -> Vec<(usize, String)> {
+/// The first sentence of a comment. A colon ends one too.
+fn sentence(text: &str) -> &str {
+    let end = |(at, _): &(usize, char)| text[at + 1..].chars().next().is_none_or(char::is_whitespace);
+    text.char_indices()
+        .filter(|(_, letter)| ".:".contains(*letter))
+        .find(end)
+        .map_or(text, |(at, _)| &text[..at])
+}
+
+/// A doc comment of an item, field or variant.
+struct Beginning {
+    /// Number of its first line.
+    line: usize,
+    /// Its lines up to the first one that another attribute or an item parts from them.
+    text: String,
+}
+
+fn beginnings(source: &Source) -> Vec<Beginning> {
     let mut comments = Comments::default();
     comments.visit_file(&source.syntax);
     comments.found
@@ -65,7 +85,7 @@ fn beginnings(source: &Source) -> Vec<(usize, String)> {
 struct Comments {
     /// Line of the comment that was visited last: only the first of several consecutive lines counts.
     last: Option<usize>,
-    found: Vec<(usize, String)>,
+    found: Vec<Beginning>,
 }
 
 impl<'ast> Visit<'ast> for Comments {
@@ -76,8 +96,13 @@ impl<'ast> Visit<'ast> for Comments {
             && let syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(text), .. }) = &doc.value
         {
             let line = text.span().start().line;
-            if self.last.is_none_or(|last| last + 1 != line) {
-                self.found.push((line, text.value().trim().to_owned()));
+            let text = text.value().trim().to_owned();
+            match self.found.last_mut().filter(|_| self.last.is_some_and(|last| last + 1 == line)) {
+                Some(beginning) => {
+                    beginning.text.push('\n');
+                    beginning.text.push_str(&text);
+                }
+                None => self.found.push(Beginning { line, text }),
             }
             self.last = Some(line);
         }
@@ -116,6 +141,20 @@ mod tests {
             let found_faults: Vec<_> =
                 faults(&sample("a.rs", &text)).into_iter().map(|fault| fault.line).collect();
             assert_eq!(found_faults, [1], "{half}");
+        }
+    }
+
+    #[test]
+    fn a_clause_is_told_unless_a_comma_parts_it_from_a_sentence() {
+        let count = |text: &str| faults(&sample("a.rs", &format!("{text}\nstruct A;\n"))).len();
+        for half in ["By the statistics", "When it is due.\n/// Later, it is late", "With `a`: ends, at once"]
+        {
+            assert_eq!(count(&format!("/// {half}.")), 1, "{half}");
+        }
+        for sentence in
+            ["When a.b is due,\n/// it ends", "With rows\n/// of one table, it ends", "Bytes of it"]
+        {
+            assert_eq!(count(&format!("/// {sentence}.")), 0, "{sentence}");
         }
     }
 }

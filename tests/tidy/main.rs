@@ -8,17 +8,19 @@ mod bans;
 mod circles;
 mod comments;
 mod dashboards;
+mod expressions;
 mod glossary;
 mod lengths;
 mod metrics;
 mod modules;
 mod names;
+mod other_names;
 mod runbook;
 mod sizes;
 mod tree;
 mod words;
 
-use crate::tree::{Source, Text, documents, sources};
+use crate::tree::{Source, Text, documents, sources, texts_of};
 
 /// A broken rule, with its file and line.
 #[derive(Debug, PartialEq, Eq)]
@@ -51,8 +53,12 @@ fn the_tree_keeps_every_rule() {
     }
     for document in &documents {
         faults.extend(lengths::of_document(document));
+        faults.extend(sizes::faults_of_document(document));
         faults.extend(words::faults_of_document(document));
     }
+    let others = texts_of(&other_names::EXTENSIONS);
+    assert!(others.len() > 50, "the statements, the page and the settings were not found");
+    faults.extend(others.iter().flat_map(other_names::faults));
     faults.extend(circles::faults(&sources, circles::KNOWN));
     faults.extend(names::faults(&sources, &documents));
     faults.extend(glossary::faults(&sources, &documents));

@@ -29,10 +29,11 @@ metric holds a row value or a secret.
 |---|---|---|---|---|
 ";
 /// Labels of metrics: each names a configured thing, or one of a short list in the code.
-const LABELS: [&str; 23] = [
+const LABELS: [&str; 24] = [
     "after",
     "application",
     "cache",
+    "check",
     "code",
     "commit",
     "configuration",

@@ -3,7 +3,10 @@
 //! Documents name tests as `suite: name` or `module::name`; a name that ends in `…` is a beginning. Names in the last
 //! column of the table of promises, and of tables of lines, are tests by their position. Each line names one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+use proc_macro2::{TokenStream, TokenTree};
+use syn::visit::{self, Visit};
 
 use crate::Fault;
 use crate::tree::{Source, Text, exists};
@@ -83,7 +86,42 @@ fn named(document: &Text) -> Vec<(usize, Option<String>, String)> {
     named
 }
 
-/// The path of each function, of each module, and of the file, from the package's folder on.
+/// Functions with the attribute `test` of any crate, and all names in the item macros of a file, which make tests too.
+#[derive(Default)]
+struct Tests(BTreeSet<String>);
+
+impl Tests {
+    fn add_names(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Group(group) => self.add_names(group.stream()),
+                TokenTree::Ident(name) => _ = self.0.insert(name.to_string()),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Tests {
+    fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
+        let is_test = |attribute: &syn::Attribute| {
+            attribute.path().segments.last().is_some_and(|last| last.ident == "test")
+        };
+        if function.attrs.iter().any(is_test) {
+            self.0.insert(function.sig.ident.to_string());
+        }
+        visit::visit_item_fn(self, function);
+    }
+
+    fn visit_item_macro(&mut self, item: &'ast syn::ItemMacro) {
+        // A definition of a macro has a name.
+        if item.ident.is_none() {
+            self.add_names(item.mac.tokens.clone());
+        }
+    }
+}
+
+/// The path of each test, of each module, and of the file, from the package's folder on.
 fn paths(source: &Source) -> Vec<Vec<String>> {
     let path = source.path().trim_end_matches(".rs").trim_end_matches("/mod");
     let module: Vec<String> =
@@ -91,9 +129,11 @@ fn paths(source: &Source) -> Vec<Vec<String>> {
     let with = |name: &str| [&module[..], &[name.to_owned()]].concat();
     let words = source.text.text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
+    let mut tests = Tests::default();
+    tests.visit_file(&source.syntax);
     // Words decide, and not syntax, as macros make tests too.
-    let functions = words.windows(2).filter(|pair| pair[0] == "fn" || pair[0] == "mod");
-    let mut paths: Vec<_> = functions.map(|pair| with(pair[1])).collect();
+    let is_named = |pair: &&[&str]| pair[0] == "mod" || pair[0] == "fn" && tests.0.contains(pair[1]);
+    let mut paths: Vec<_> = words.windows(2).filter(is_named).map(|pair| with(pair[1])).collect();
     paths.push(module);
     paths
 }
@@ -167,7 +207,8 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    const TEST: &str = "#[test]\nfn a_lane_goes_on_behind_a_hole() {}\nmake! { fn made_by_a_macro() {} }\n";
+    const TEST: &str = "#[test]\nfn a_lane_goes_on_behind_a_hole() {}\nmake! { fn made_by_a_macro() {} }\n\
+                        list!(Twin: listed,);\nfn listed() {}\nfn helper() { call!(helper) }\n";
 
     fn found_faults(document: &str) -> Vec<String> {
         let sources = [sample("tests/crash/zombies.rs", TEST), sample("connectors/src/nats/lease.rs", TEST)];
@@ -182,6 +223,14 @@ mod tests {
         assert_eq!(
             found_faults(document),
             ["1: there is no test `a_lane_goes_back` of `crash`", "1: there is no test `a_lane_goes_b…`"]
+        );
+    }
+
+    #[test]
+    fn a_function_is_a_test_by_its_attribute_or_in_a_macro() {
+        assert_eq!(
+            found_faults("`crash: made_by_a_macro`, `crash: listed`, `crash: helper`"),
+            ["1: there is no test `helper` of `crash`"]
         );
     }
 

@@ -1,14 +1,17 @@
-//! A file has at most 500 lines and a head; a function has at most 70 lines of code.
+//! A file has at most 500 lines and a head; a function has at most 70 lines of code. Some documents have a size.
 
 use syn::visit::{self, Visit};
 
 use crate::Fault;
-use crate::tree::Source;
+use crate::tree::{Source, Text};
 
 /// Most lines of a file; a longer one has two subjects.
 const FILE_LINES_MAX: usize = 500;
 /// Most lines of a function; a longer one does not fit on a screen.
 const FUNCTION_LINES_MAX: usize = 70;
+/// Most bytes of each document that a reader reads to its end.
+const DOCUMENT_BYTES_MAX: [(&str, usize); 3] =
+    [("ARCHITECTURE.md", 20_480), ("README.md", 6_144), ("tests/benchmarks/README.md", 8_192)];
 
 pub fn faults(source: &Source) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -37,6 +40,17 @@ pub fn faults(source: &Source) -> Vec<Fault> {
         }
     }
     faults
+}
+
+pub fn faults_of_document(document: &Text) -> Option<Fault> {
+    let (_, limit) = DOCUMENT_BYTES_MAX.iter().find(|(path, _)| *path == document.path)?;
+    let size = document.text.len();
+    (size > *limit).then(|| Fault {
+        path: document.path.clone(),
+        line: document.text.lines().count(),
+        what: format!("the document has {size} bytes, and the limit is {limit}"),
+        remedy: "Shorten it, or move a part to the document of its topic.",
+    })
 }
 
 /// Name, first and last line of each function with a body.
@@ -87,6 +101,15 @@ mod tests {
             (3, "fn long has 72 lines of code, and the limit is 70"),
         ];
         assert_eq!(found_faults, expected.map(|(line, what)| (line, what.to_owned())));
+    }
+
+    #[test]
+    fn a_long_document_is_told_if_it_has_a_stated_size() {
+        let document = |path: &str, size| Text { path: path.to_owned(), text: "x".repeat(size) };
+        let fault = faults_of_document(&document("README.md", 6_145)).expect("a byte too many");
+        assert_eq!(fault.what, "the document has 6145 bytes, and the limit is 6144");
+        assert_eq!(faults_of_document(&document("README.md", 6_144)), None);
+        assert_eq!(faults_of_document(&document("docs/README.md", 6_145)), None);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The files of the tree: Rust sources, parsed once, and Markdown documents.
+//! The files of the tree: Rust sources, parsed once, Markdown documents, and files with names of other languages.
 
 use std::path::{Path, PathBuf};
 
@@ -41,6 +41,11 @@ pub fn sources() -> Vec<Source> {
 /// Every Markdown file of the tree.
 pub fn documents() -> Vec<Text> {
     texts("md")
+}
+
+/// Every file of the tree with one of these extensions.
+pub fn texts_of(extensions: &[&str]) -> Vec<Text> {
+    extensions.iter().flat_map(|extension| texts(extension)).collect()
 }
 
 /// Whether a file or folder of this path exists below the root.

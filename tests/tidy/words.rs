@@ -1,5 +1,6 @@
-//! No name has a word that the glossary replaced. A name is an identifier, or a text such as the name of a metric,
-//! setting, subject, table or command. Sentences may use every word of English.
+//! No name has a word that the glossary replaced. A name is an identifier, also one in the text of a statement, or a
+//! text such as the name of a metric, setting, subject, table or command. Sentences may use every word of English.
+//! [`crate::other_names`] finds the names of files that are not Rust.
 
 use std::collections::HashSet;
 
@@ -42,8 +43,13 @@ const RETIRED: &[(&str, &str)] = &[
 /// Names of other programs.
 const FOREIGN: &[&str] = &["Seconds_Behind_Master", "Seconds_Behind_Source"];
 const REMEDY: &str = "Name it by the word of the glossary.";
-/// Words of an identifier from which on it is a sentence, as the names of tests are.
+/// Words of an identifier of a test from which on it is a sentence, as the names of tests are.
 const SENTENCE_WORDS: usize = 5;
+/// Words that begin a statement or a part of one.
+const STATEMENTS: [&str; 12] = [
+    "ALTER", "CREATE", "DELETE", "DROP", "FROM", "INSERT", "REPLACE", "SELECT", "SET", "UPDATE", "VALUES",
+    "WHERE",
+];
 /// The file that lists the words, which is not checked.
 const SELF: &str = "tests/tidy/words.rs";
 
@@ -55,32 +61,57 @@ pub fn faults(source: &Source) -> Vec<Fault> {
     let mut faults = Vec::new();
     // A file has most of its names many times.
     let mut right = HashSet::<String>::new();
-    visit(tokens, &mut |token, text, is_identifier| {
-        let is_checked = if is_identifier { !is_sentence(text) } else { is_name(text) };
-        if !is_checked || FOREIGN.contains(&text) || right.contains(text) {
+    let tests = first_line_of_tests(source);
+    let mut check = |line: usize, name: &str| {
+        if FOREIGN.contains(&name) || right.contains(name) {
             return;
         }
-        match retired(text) {
-            Some(word) => faults.push(fault(source.path(), token.start().line, text, word)),
-            None => _ = right.insert(text.to_owned()),
+        match retired(name) {
+            Some(word) => faults.push(fault(source.path(), line, name, word)),
+            None => _ = right.insert(name.to_owned()),
+        }
+    };
+    visit(tokens, &mut |token, text, is_identifier| {
+        let line = token.start().line;
+        let is_checked = if is_identifier { line < tests || !is_sentence(text) } else { is_name(text) };
+        if is_checked {
+            check(line, text);
+        } else if !is_identifier && is_statement(text) {
+            // Every second part is a value between quotation marks.
+            for name in text.split('\'').step_by(2).flat_map(names) {
+                check(line, name);
+            }
         }
     });
     faults
+}
+
+/// The line from which on a file holds tests.
+fn first_line_of_tests(source: &Source) -> usize {
+    if source.path().starts_with("tests/") || source.path().contains("/tests") {
+        return 0;
+    }
+    let text = &source.text.text;
+    text.find("#[cfg(test)]\nmod tests {").map_or(usize::MAX, |at| text[..at].lines().count() + 1)
+}
+
+/// The words of code.
+pub fn names(code: &str) -> impl Iterator<Item = &str> {
+    code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|name| !name.is_empty())
 }
 
 /// Checks metrics in documents; other text is a sentence, or a name that is checked at its definition.
 pub fn faults_of_document(document: &Text) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (number, line) in document.text.lines().enumerate() {
-        let names = line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-        for name in names.filter(|name| name.starts_with("anabranch_")) {
+        for name in names(line).filter(|name| name.starts_with("anabranch_")) {
             faults.extend(retired(name).map(|word| fault(&document.path, number + 1, name, word)));
         }
     }
     faults
 }
 
-fn fault(path: &str, line: usize, name: &str, (word, instead): (&str, &str)) -> Fault {
+pub fn fault(path: &str, line: usize, name: &str, (word, instead): (&str, &str)) -> Fault {
     Fault {
         path: path.to_owned(),
         line,
@@ -103,7 +134,7 @@ fn visit(tokens: TokenStream, found: &mut impl FnMut(Span, &str, bool)) {
             TokenTree::Literal(literal) => {
                 let text = literal.to_string();
                 // Sentences are most texts, and take the longest to parse.
-                let is_sentence = text.contains(' ') && !text.contains('\\');
+                let is_sentence = text.contains(' ') && !text.contains('\\') && !is_statement(&text);
                 if text.starts_with(['"', 'r'])
                     && !is_sentence
                     && let Ok(text) = syn::parse_str::<syn::LitStr>(&text)
@@ -126,14 +157,21 @@ fn is_sentence(name: &str) -> bool {
     words >= SENTENCE_WORDS && !name.contains(|c: char| c.is_ascii_uppercase())
 }
 
+/// Whether a text, with quotation marks or without them, is a statement of a database.
+fn is_statement(text: &str) -> bool {
+    let text = text.trim_start_matches(|c: char| "r#\"\\".contains(c) || c.is_whitespace());
+    let first = text.split_whitespace().next();
+    text.contains(' ') && first.is_some_and(|first| STATEMENTS.contains(&first))
+}
+
 /// Whether a text is a name: it has no spaces and more than one word. A single word may belong to a sentence.
-fn is_name(text: &str) -> bool {
+pub fn is_name(text: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./{}:".contains(c);
     text.contains(['_', '-', '.', '/']) && text.chars().all(is_part)
 }
 
 /// The first retired word of a name in snake case, kebab case, camel case or with dots.
-fn retired(name: &str) -> Option<(&'static str, &'static str)> {
+pub fn retired(name: &str) -> Option<(&'static str, &'static str)> {
     let mut words = vec![String::new()];
     let mut was_lower = false;
     for c in name.chars() {
@@ -171,7 +209,10 @@ mod tests {
             "/// Each night.\nfn nightly() {\n    // A mark.\n    say(\"every night\", \"night\");\n}";
         assert!(found_faults(unnamed).is_empty());
         assert!(found_faults("use tokio::time;\nfn benchmark(watermark: u8, midnight: u8) {}").is_empty());
-        assert!(found_faults("fn what_is_told_is_no_fault() {}").is_empty());
+        assert_eq!(found_faults("fn what_is_told_is_a_fault() {}"), [1]);
+        assert!(found_faults("#[cfg(test)]\nmod tests {\n  fn what_is_told_is_no_fault() {}\n}").is_empty());
+        let statement = "const A: &str = \"SELECT night FROM t\";\nconst B: &str = r\" WHERE n = 'night'\";";
+        assert_eq!(found_faults(statement), [1]);
         let document = Text { path: "a.md".into(), text: "At night\n`anabranch_night_rows` rises".into() };
         assert_eq!(faults_of_document(&document).len(), 1);
     }

@@ -29,7 +29,7 @@ impl EventStreamReader {
         self.next(input, true)
     }
 
-    /// As [`Self::read`], of a compressed transaction, whose events have no checksums.
+    /// Reads as [`Self::read`] from a compressed transaction, whose events have no checksums.
     pub fn read_decompressed<T: BufRead>(&mut self, input: T) -> io::Result<Option<Event>> {
         let event = self.next(input, false)?;
         let is_payload =

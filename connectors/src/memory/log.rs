@@ -27,7 +27,7 @@ const FORGOTTEN: u32 = 300;
 struct State {
     streams: BTreeMap<String, Stream>,
     attempts: u64,
-    /// By source, the channel that announces requests for a position message.
+    /// The channel of each source that announces requests for a position message.
     asked: BTreeMap<String, watch::Sender<()>>,
 }
 
@@ -83,6 +83,11 @@ impl MemoryLog {
     /// Returns the last message at once.
     pub fn last(&self, source: &str) -> Option<LogEntry> {
         self.with(source, |stream| stream.end().cloned())
+    }
+
+    /// Returns all kept messages.
+    pub fn kept(&self, source: &str) -> Vec<LogMessage> {
+        self.with(source, |stream| stream.kept())
     }
 
     /// Returns the positions of all kept messages.

@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{CacheRecord, MappingStore, OUTBOX_RETENTION, Outbox, OutboxRow};
+use anabranch_pipeline::ports::{
+    CacheRecord, MappingStore, OUTBOX_RETENTION, Outbox, OutboxBacklog, OutboxRow,
+};
 use anabranch_pipeline::records::{Claims, DeviceClaim};
 use anabranch_schemas::serial::StoredCode;
 use tokio::sync::Notify;
@@ -18,6 +20,8 @@ use super::{Refused, Weather, lock, request};
 struct TouchedCodes {
     codes: Vec<StoredCode>,
     written_at: Instant,
+    /// Time by which the server's clock was set back since then.
+    set_back: Duration,
     drained_at: Option<Instant>,
 }
 
@@ -50,7 +54,8 @@ impl MemoryMapping {
         state.flushes += 1;
         let (id, codes) = (state.flushes, sets.iter().map(|(code, _)| code.clone()).collect());
         state.sets.extend(sets);
-        state.outbox.insert(id, TouchedCodes { codes, written_at: Instant::now(), drained_at: None });
+        let (written_at, set_back) = (Instant::now(), Duration::ZERO);
+        state.outbox.insert(id, TouchedCodes { codes, written_at, set_back, drained_at: None });
         self.touched.notify_waiters();
         id
     }
@@ -60,6 +65,11 @@ impl MemoryMapping {
         let mut state = lock(&self.state);
         state.sets.extend(sets);
         state.record = None;
+    }
+
+    /// Sets the clock back with which the server dates rows of the outbox.
+    pub fn set_clock_back(&self, by: Duration) {
+        lock(&self.state).outbox.values_mut().for_each(|noted| noted.set_back += by);
     }
 
     /// Returns the set of a code at once.
@@ -184,9 +194,11 @@ impl Outbox for MemoryMapping {
             .await
     }
 
-    async fn delay(&self) -> Result<Duration, Fault> {
+    async fn backlog(&self) -> Result<Option<OutboxBacklog>, Fault> {
         self.ask(|state| {
-            state.pending().next().map_or(Duration::ZERO, |(_, noted)| noted.written_at.elapsed())
+            let (oldest, noted) = state.pending().next()?;
+            let age = noted.written_at.elapsed().abs_diff(noted.set_back);
+            Some(OutboxBacklog { oldest: *oldest, newest: state.flushes, age })
         })
         .await
     }

@@ -25,6 +25,11 @@ impl MemoryRegisters {
         lock(&self.registers).clear();
     }
 
+    /// Returns every register by its key.
+    pub fn all(&self) -> BTreeMap<String, Register> {
+        lock(&self.registers).clone()
+    }
+
     fn stored(&self, key: &str) -> Register {
         lock(&self.registers).get(key).cloned().unwrap_or_default()
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::Sequence;
 use anabranch_pipeline::records::{
-    CounterRow, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer,
+    CounterRow, GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey, SequenceServer,
     SequenceStatus,
 };
 use anabranch_schemas::flux::counter::{Counter, Ring, SLOTS};
@@ -74,18 +74,18 @@ impl Sequence for MemorySequence {
         Ok(self.with(|state| SequenceServer { name: state.server.clone(), today: state.today }))
     }
 
-    async fn lease(&self, request: &LeaseRequest) -> Result<Result<Lease, LeaseRefusal>, Fault> {
+    async fn next_range(&self, request: &RangeRequest) -> Result<Result<NumberRange, RangeRefusal>, Fault> {
         self.connection().await?;
         let leased = self.with(|state| {
             let server = SequenceServer { name: state.server.clone(), today: state.today };
             let place = (request.counter.ring, request.counter.slot());
-            let leased = Lease::of(request, &server, state.rows.get(&place).copied());
-            if let Ok(lease) = leased {
-                state.rows.insert(place, CounterRow { date: request.counter.date, next: lease.end() });
+            let leased = NumberRange::of(request, &server, state.rows.get(&place).copied());
+            if let Ok(range) = leased {
+                state.rows.insert(place, CounterRow { date: request.counter.date, next: range.end() });
             }
             leased
         });
-        // The numbers are leased, and only the answer is lost.
+        // The numbers are allotted, and only the answer is lost.
         self.connection().await?;
         Ok(leased)
     }

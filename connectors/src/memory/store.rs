@@ -108,6 +108,11 @@ impl MemoryTarget {
         self.with(|state| state.rows.clone())
     }
 
+    /// Returns rows, tombstones, progress and retired shards as text, to be compared.
+    pub fn stored(&self) -> String {
+        self.with(|state| format!("{:?}", (&state.rows, &state.tombstones, &state.progress, &state.retired)))
+    }
+
     /// Returns every row from a bound on, in the order of claims.
     pub(super) fn rows_from(&self, from: Bound<Claim>) -> Vec<(Claim, StoredRow)> {
         let owned = |(claim, row): (&Claim, &StoredRow)| (claim.clone(), row.clone());

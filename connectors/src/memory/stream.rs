@@ -132,6 +132,10 @@ impl Stream {
         self.messages.len()
     }
 
+    pub fn kept(&self) -> Vec<LogMessage> {
+        self.messages.iter().cloned().collect()
+    }
+
     pub fn positions(&self) -> Vec<Lsn> {
         self.messages.iter().map(|message| message.entry.envelope.position).collect()
     }

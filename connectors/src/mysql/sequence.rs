@@ -1,7 +1,7 @@
 //! The counters of payment documents' identifiers on a MySQL/MariaDB server, and the request keys beside them.
 //!
-//! A lease is one UPDATE of one row by its primary key, as a transaction of its own. Its condition is the decision of
-//! `Lease::of`, and that the server waits for its disk before it answers a commit. The answer gives the leased numbers.
+//! One UPDATE of one row by its primary key allots a range, as a transaction of its own. Its condition is the decision
+//! of `NumberRange::of`, and that the server waits for its disk before it answers a commit. The answer gives the range.
 //! `tables.rs` creates and checks the tables, `statements.rs` is their SQL. The daemon's account may only read and
 //! update counters. A process that misses a row does not create it anew: its numbers would begin at 0 again.
 
@@ -17,7 +17,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::Sequence;
 use anabranch_pipeline::records::{
-    CounterRow, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer,
+    CounterRow, GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey, SequenceServer,
     SequenceStatus,
 };
 use anabranch_schemas::flux::counter::{Counter, Ring};
@@ -33,9 +33,9 @@ use super::error::Side;
 use super::pool::Pool;
 use super::target_session::target_session_with;
 
-/// Leases of many counters and keys run at the same time; each takes a millisecond or two.
+/// Requests of many counters and keys run at the same time; each takes a millisecond or two.
 const CONNECTIONS: usize = 16;
-/// Settings of each connection beside those of every session. Only other leases hold the lock that a lease waits for.
+/// Settings of each connection beside those of every session. Only other requests hold the lock that one waits for.
 const SETTINGS: &str = "innodb_lock_wait_timeout = 5";
 const TIMEOUT: Duration = Duration::from_secs(8);
 /// One in so many new keys removes old keys, five for each new one.
@@ -107,7 +107,7 @@ impl MysqlSequence {
     }
 
     /// Returns why an UPDATE changed nothing; `None` when it would change something now.
-    async fn refusal(&self, request: &LeaseRequest, name: &str) -> Result<Option<LeaseRefusal>, Fault> {
+    async fn refusal(&self, request: &RangeRequest, name: &str) -> Result<Option<RangeRefusal>, Fault> {
         let sets = self.sets(self.0.statements.read_counter(&request.counter, name)).await?;
         let [server, rows] = sets.try_into().map_err(|_| self.odd("the counter"))?;
         let server = self.server_of(server.into_iter().next())?;
@@ -117,9 +117,9 @@ impl MysqlSequence {
         };
         let row = rows.into_iter().next();
         let row = row.map(|row| counter_row(row).ok_or_else(|| self.odd("the counter"))).transpose()?;
-        match Lease::of(request, &server, row) {
+        match NumberRange::of(request, &server, row) {
             Err(refusal) => Ok(Some(refusal)),
-            Ok(_) => Ok(self.volatile_setting().await?.map(|setting| LeaseRefusal::Volatile { setting })),
+            Ok(_) => Ok(self.volatile_setting().await?.map(|setting| RangeRefusal::Volatile { setting })),
         }
     }
 
@@ -163,17 +163,17 @@ impl Sequence for MysqlSequence {
         self.server_of(row)
     }
 
-    async fn lease(&self, request: &LeaseRequest) -> Result<Result<Lease, LeaseRefusal>, Fault> {
+    async fn next_range(&self, request: &RangeRequest) -> Result<Result<NumberRange, RangeRefusal>, Fault> {
         let name = self.name().await?;
         for _ in 0..ATTEMPTS {
-            let sql = self.0.statements.lease(request, name);
+            let sql = self.0.statements.next_range(request, name);
             let sets = failpoints::reach_unanswered("sequence-lease-sent", self.sets(sql)).await?;
             let row = sets.into_iter().flatten().next().ok_or_else(|| self.odd("a lease"))?;
             let mut cells = Cells::of(row);
             let found = (cells.parsed::<i64>(), cells.parsed::<u32>());
             let (Some(changed), Some(end)) = found else { return Err(self.odd("a lease")) };
             if changed == 1 {
-                return Ok(Ok(request.leased_at(end - 1)));
+                return Ok(Ok(request.range_at(end - 1)));
             }
             if let Some(refusal) = self.refusal(request, name).await? {
                 return Ok(Err(refusal));
@@ -191,7 +191,7 @@ impl Sequence for MysqlSequence {
 
     async fn remember(&self, key: &RequestKey, given: &GivenOnce) -> Result<Remembered, Fault> {
         if self.0.remembered.fetch_add(1, Ordering::Relaxed).is_multiple_of(SWEEP_EACH) {
-            // The numbers of this key are leased already, and this sweep only makes room early.
+            // The numbers of this key are allotted already, and this sweep only makes room early.
             if let Err(fault) = self.sweep().await {
                 tracing::warn!(%fault, "old request keys were not removed; the next sweep tries again");
             }

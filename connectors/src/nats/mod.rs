@@ -229,7 +229,7 @@ impl Log for NatsLog {
             .remedy(format!("`nats stream rm {}`, then {}", stream.name, error::SETUP)))
     }
 
-    /// Without an end this asks for the stream's state: a stream emptied by retention or a purge keeps counting.
+    /// Asks for the stream's state when there is no end: a stream emptied by retention or a purge keeps counting.
     async fn writer(&self, source: &str, end: Option<&LogEntry>) -> Result<NatsLogWriter, Fault> {
         let last_sequence = match end {
             Some(end) => end.sequence,

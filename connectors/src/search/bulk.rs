@@ -2,8 +2,9 @@
 //!
 //! Each document is written under its own version. Status 409 is a success: a newer version exists, or the document to
 //! remove was changed after it was found. A refused document (400) is returned, because no repetition helps it. A busy
-//! server (429) gets the refused documents again after a pause. Any other status ends the whole flush, which does no
-//! harm: it is repeated.
+//! server (429) gets the refused documents again after a pause. A request that is too large (413), as a proxy may find
+//! it, is sent again as two halves. Their order does not matter: each document has an id of its own. Any other status
+//! ends the whole flush, which does no harm: it is repeated.
 
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
@@ -21,6 +22,8 @@ use super::hits::FoundDocument;
 const REQUEST_BYTES: usize = 2 * 1024 * 1024;
 /// Requests of one lane at the same time: one is written while the next is read.
 const REQUESTS_AT_ONCE: usize = 2;
+/// Reason of a document that is too large for a request of its own. A proxy answers with no type of error.
+const TOO_LARGE: &str = "status 413";
 
 /// One document to write.
 #[derive(Debug, Clone)]
@@ -152,45 +155,66 @@ fn requests<O: Operation>(documents: &[O]) -> Vec<Vec<&O>> {
 async fn send<O: Operation>(
     client: &Client,
     index: &str,
-    mut documents: Vec<&O>,
+    documents: Vec<&O>,
 ) -> Result<Vec<Rejected>, Fault> {
     // `require_alias` keeps the server from creating a missing index with guessed fields: it never creates an alias.
     let path = format!(
         "/{}/_bulk?require_alias=true&filter_path=items.*.status,items.*.error.type",
         writing_alias(index)
     );
+    let thing = format!(", index {index}");
     let mut busy_retry = BusyRetry::new();
-    let mut rejected = Vec::new();
-    loop {
-        let thing = format!(", index {index}");
-        let answer: BulkAnswer = client.post(&path, body(&documents)).await?.success(&thing)?.read()?;
-        if answer.items.len() != documents.len() {
-            let subject = format!("{}{thing}", client.subject());
-            return Err(Fault::new(Code::TargetUnreachable, subject, "it did not answer for every document"));
-        }
-        let mut busy = Vec::new();
-        for (document, Item { index: outcome }) in documents.into_iter().zip(answer.items) {
-            let status = StatusCode::from_u16(outcome.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            let reason = outcome.error.map(|error| error.kind).unwrap_or_default();
-            match status {
-                status if status.is_success() => {}
-                StatusCode::CONFLICT => {}
-                status if is_busy(status, &reason) => busy.push(document),
-                status => {
-                    match document.rejected(reason.clone()).filter(|_| status == StatusCode::BAD_REQUEST) {
-                        Some(refused) => rejected.push(refused),
-                        None => return Err(fault(&format!("{}{thing}", client.subject()), status, &reason)),
-                    }
-                }
+    let (mut rejected, mut requests) = (Vec::new(), vec![documents]);
+    while let Some(mut documents) = requests.pop() {
+        let response = client.post(&path, body(&documents)).await?;
+        if response.status == StatusCode::PAYLOAD_TOO_LARGE {
+            if documents.len() > 1 {
+                requests.push(documents.split_off(documents.len() / 2));
+                requests.push(documents);
+                continue;
             }
+            let refused = documents.first().and_then(|document| document.rejected(TOO_LARGE.to_owned()));
+            rejected.push(refused.ok_or_else(|| response.fault(&thing))?);
+            continue;
         }
-        if busy.is_empty() {
-            return Ok(rejected);
+        let answer: BulkAnswer = response.success(&thing)?.read()?;
+        let busy = judge(client, &thing, (documents, answer), &mut rejected)?;
+        if !busy.is_empty() {
+            let refused =
+                || fault(&format!("{}{thing}", client.subject()), StatusCode::TOO_MANY_REQUESTS, "");
+            busy_retry.pause(refused).await?;
+            requests.push(busy);
         }
-        let refused = || fault(&format!("{}{thing}", client.subject()), StatusCode::TOO_MANY_REQUESTS, "");
-        busy_retry.pause(refused).await?;
-        documents = busy;
     }
+    Ok(rejected)
+}
+
+/// Adds the documents that the server will never take to `rejected`; returns those that it is too busy to take now.
+fn judge<'d, O: Operation>(
+    client: &Client,
+    thing: &str,
+    (documents, answer): (Vec<&'d O>, BulkAnswer),
+    rejected: &mut Vec<Rejected>,
+) -> Result<Vec<&'d O>, Fault> {
+    let subject = format!("{}{thing}", client.subject());
+    if answer.items.len() != documents.len() {
+        return Err(Fault::new(Code::TargetUnreachable, subject, "it did not answer for every document"));
+    }
+    let mut busy = Vec::new();
+    for (document, Item { index: outcome }) in documents.into_iter().zip(answer.items) {
+        let status = StatusCode::from_u16(outcome.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let reason = outcome.error.map(|error| error.kind).unwrap_or_default();
+        match status {
+            status if status.is_success() => {}
+            StatusCode::CONFLICT => {}
+            status if is_busy(status, &reason) => busy.push(document),
+            status => match document.rejected(reason.clone()).filter(|_| status == StatusCode::BAD_REQUEST) {
+                Some(refused) => rejected.push(refused),
+                None => return Err(fault(&subject, status, &reason)),
+            },
+        }
+    }
+    Ok(busy)
 }
 
 fn body(documents: &[&impl Operation]) -> Vec<u8> {
@@ -201,10 +225,81 @@ fn body(documents: &[&impl Operation]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use anabranch_pipeline::config::ServerUrl;
+    use bytes::Bytes;
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::Incoming;
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper_util::rt::TokioIo;
+    use serde_json::{Value, json};
+    use tokio::net::TcpListener;
+
     use super::*;
+
+    /// Largest request that the server takes, as a proxy before a cluster has a limit.
+    const LIMIT: usize = 1_000;
 
     fn document(bytes: usize) -> Document {
         Document { id: "1-2".into(), lsn: Lsn::ZERO, source: vec![b'x'; bytes] }
+    }
+
+    /// Takes documents of requests within [`LIMIT`], and refuses larger requests as a proxy does.
+    async fn serve(listener: TcpListener, taken: Arc<Mutex<Vec<String>>>) {
+        while let Ok((stream, _)) = listener.accept().await {
+            let taken = Arc::clone(&taken);
+            let service = service_fn(move |request: hyper::Request<Incoming>| {
+                let taken = Arc::clone(&taken);
+                async move {
+                    let body = request.into_body().collect().await?.to_bytes();
+                    Ok::<_, hyper::Error>(answer(&body, &taken))
+                }
+            });
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    }
+
+    fn answer(body: &[u8], taken: &Mutex<Vec<String>>) -> hyper::Response<Full<Bytes>> {
+        if body.len() > LIMIT {
+            let mut refusal = hyper::Response::new(Full::from("<html>413 Request Entity Too Large</html>"));
+            *refusal.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+            return refusal;
+        }
+        let id = |line: &[u8]| {
+            let action: Value = serde_json::from_slice(line).ok()?;
+            Some(action["index"]["_id"].as_str()?.to_owned())
+        };
+        let ids: Vec<String> = body.split(|byte| *byte == b'\n').filter_map(id).collect();
+        let items = vec![json!({ "index": { "status": 200 } }); ids.len()];
+        taken.lock().unwrap().extend(ids);
+        hyper::Response::new(Full::from(json!({ "items": items }).to_string()))
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_too_large_is_halved_until_each_document_is_sent_once() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = ServerUrl::try_from(format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let client = Client::new("target s".to_owned(), &url, None).unwrap();
+        let taken = Arc::default();
+        tokio::spawn(serve(listener, Arc::clone(&taken)));
+
+        // No request can hold the fourth one.
+        let sizes = [300, 10, 600, 2 * LIMIT, 10, 300, 10];
+        let numbered = |(id, bytes): (usize, usize)| Document { id: format!("1-{id}"), ..document(bytes) };
+        let documents: Vec<Document> = sizes.into_iter().enumerate().map(numbered).collect();
+        let rejected = write(&client, "documents-v1", &documents).await.unwrap();
+        let rejected: Vec<_> = rejected.iter().map(|one| (one.id.as_str(), one.reason.as_str())).collect();
+        assert_eq!(rejected, [("1-3", TOO_LARGE)]);
+        let mut taken = std::mem::take(&mut *taken.lock().unwrap());
+        taken.sort();
+        assert_eq!(taken, ["1-0", "1-1", "1-2", "1-4", "1-5", "1-6"]);
+
+        let found = FoundDocument { id: "x".repeat(2 * LIMIT), sequence: 1, term: 1 };
+        let fault = write(&client, "documents-v1", &[found]).await.unwrap_err();
+        assert_eq!(fault.code(), Code::TargetRejected, "{fault}");
+        assert!(fault.to_string().contains("status 413"), "{fault}");
     }
 
     #[test]

@@ -71,6 +71,9 @@ pub(super) fn fault(subject: &str, status: StatusCode, kind: &str) -> Fault {
         StatusCode::TOO_MANY_REQUESTS => {
             new(Code::TargetUnreachable).needs("a cluster that keeps up with the writes")
         }
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            new(Code::TargetRejected).needs("a cluster, or a proxy before it, that takes larger requests")
+        }
         status if status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT => {
             new(Code::TargetRejected)
         }
@@ -94,6 +97,7 @@ mod tests {
             (429, "rejected_execution_exception", Code::TargetUnreachable),
             (429, "cluster_block_exception", Code::TargetUnreachable),
             (400, "mapper_parsing_exception", Code::TargetRejected),
+            (413, "", Code::TargetRejected),
             (503, "unavailable_shards_exception", Code::TargetUnreachable),
         ] {
             let fault = fault_of("target s", StatusCode::from_u16(status).unwrap(), body(kind).as_bytes());

@@ -15,7 +15,7 @@ use serde_json::{Value as Json, json};
 
 use self::driver::Driver;
 use crate::error::{DemoError, Result};
-use crate::search::plain_client;
+use crate::json_client::plain_client;
 
 /// Width and height of a new browser's page.
 const SIZE: (u32, u32) = (1280, 900);

@@ -37,7 +37,7 @@ pub enum DemoError {
     Redis { server: String, action: &'static str, source: redis::RedisError },
 
     #[error("server {server}, while trying to {action}: {reason}")]
-    Search { server: String, action: &'static str, reason: String },
+    Http { server: String, action: &'static str, reason: String },
 
     #[error("the coupon system at {url}: {reason}")]
     Witness { url: String, reason: String },

@@ -10,6 +10,7 @@ pub mod drift;
 mod endpoint;
 mod error;
 pub mod ghost;
+mod json_client;
 mod lunar;
 mod probe;
 mod redis;
@@ -20,8 +21,8 @@ mod witness;
 mod workload;
 
 pub use self::coupons::{CouponDay, CouponReport, afternoon};
+pub use self::json_client::JsonClient;
 pub use self::redis::RedisServer;
-pub use self::search::SearchServer;
 pub use endpoint::{Connection, Endpoint, FORGET_BINLOG, SHOW_BINLOG_END, SILENCE_MAX};
 pub use error::{DemoError, Result, exit_code};
 pub use probe::{LagProbe, LagReport, LagSummary, LiveLag};

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anabranch_demo::SearchServer;
+use anabranch_demo::JsonClient;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub const RULES: &str = include_str!("../../prometheus/rules.yml");
 
 /// Divisor of every `for` and range of quick drills.
 const QUICK_FACTOR: u64 = 20;
-/// Ages at which spot checks look, as they are by default and in quick drills. The rules name the last one.
+/// Ages at which spot checks look, as they are by default and in quick drills.
 const SPOT_CHECKS: [u64; 3] = [60, 300, 600];
 const QUICK_SPOT_CHECKS: [u64; 3] = [5, 15, 30];
 /// Time between two scrapes, as the rules are written for and in quick drills.
@@ -57,7 +57,7 @@ pub struct Alert {
 /// The server of a stack.
 #[derive(Debug)]
 pub struct Prometheus {
-    server: SearchServer,
+    client: JsonClient,
     /// File of the further targets.
     targets: PathBuf,
 }
@@ -69,7 +69,7 @@ impl Timing {
             false => (1, SPOT_CHECKS, SCRAPE_SECONDS),
         };
         let rules_text = match is_quick {
-            true => hastened(RULES, factor).replace(&after(SPOT_CHECKS), &after(spot_check_seconds)),
+            true => hastened(RULES, factor),
             false => RULES.to_owned(),
         };
         let rules = rules(&rules_text);
@@ -91,21 +91,16 @@ impl Timing {
     }
 }
 
-/// Returns the label by which the rules choose the last spot check.
-fn after(spot_checks: [u64; 3]) -> String {
-    format!("after=\"{}\"", spot_checks[2])
-}
-
 impl Prometheus {
     /// Returns the server at this address, whose files are in this folder.
     pub fn at(url: String, folder: &Path) -> Result<Self> {
-        let server = SearchServer::without_tls("prometheus", url)?;
-        Ok(Self { server, targets: folder.join("further.json") })
+        let client = JsonClient::without_tls("prometheus", url)?;
+        Ok(Self { client, targets: folder.join("further.json") })
     }
 
     /// Returns the alerts that fire now.
     pub async fn firing(&self) -> Result<Vec<Alert>> {
-        let answer = self.server.ask("ask for alerts", Method::GET, "api/v1/alerts", Value::Null).await?;
+        let answer = self.client.ask("ask for alerts", Method::GET, "api/v1/alerts", Value::Null).await?;
         let Some(alerts) = answer["data"]["alerts"].as_array() else {
             let reason = "it has no list of alerts".to_owned();
             return Err(GamedayError::AnswerUnfit { server: "Prometheus", reason });
@@ -117,7 +112,7 @@ impl Prometheus {
     pub async fn has(&self, expression: &str) -> Result<bool> {
         let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
         let path = format!("api/v1/query?query={encoded}");
-        let answer = self.server.ask("ask for series", Method::GET, &path, Value::Null).await?;
+        let answer = self.client.ask("ask for series", Method::GET, &path, Value::Null).await?;
         let Some(series) = answer["data"]["result"].as_array() else {
             let reason = "it has no list of series".to_owned();
             return Err(GamedayError::AnswerUnfit { server: "Prometheus", reason });
@@ -245,7 +240,6 @@ mod tests {
         let quick = Timing::of(true);
         let names = |rules: &[Rule]| rules.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>();
         assert_eq!(names(&quick.rules), names(&rules(RULES)));
-        assert!(!quick.rules_text.contains("after=\"600\"") && quick.rules_text.contains("after=\"30\""));
         assert_eq!(quick.rule("AnabranchTaskRetrying").unwrap().hold, Duration::from_secs(45));
         assert_eq!(Timing::of(false).rules_text, RULES);
     }

@@ -11,7 +11,7 @@ use crate::prometheus::{Rule, Timing};
 use crate::scenario::{Expected, Scenario, Shown};
 use crate::scenarios;
 use crate::site::Site;
-use crate::undrilled;
+use crate::{steps, undrilled};
 
 /// The written report, below the root of the checkout.
 const FILE: &str = "deploy/GAMEDAY.md";
@@ -34,6 +34,12 @@ commit, and whether the rules ran as they are shipped or quickly, with their tim
 const TABLE: &str = "\
 | fault | alert fired after (`for`) | shown after | the page said | runbook | steps | ended after | run |
 |---|---|---|---|---|---|---|---|
+";
+
+/// Explanation of the list of steps that drills leave out.
+const LEFT_OUT: &str = "\
+A drill takes every step of its sections but these. Before each stands the fault, and behind it the reason.
+
 ";
 
 /// Explanation of the list of alerts that no drill fires.
@@ -217,6 +223,14 @@ impl Report {
             text.push_str(&wrapped(&format!("These drills have no row yet: {}.", without.join(", "))));
             text.push('\n');
         }
+        text.push_str("\n## Steps that a drill leaves out\n\n");
+        text.push_str(LEFT_OUT);
+        for scenario in scenarios::all() {
+            for (step, reason) in steps::left_out(scenario) {
+                text.push_str(&wrapped(&format!("- {}: {}: {reason}.", scenario.fault, as_code(&step))));
+                text.push('\n');
+            }
+        }
         text.push_str("\n## Faults that wake nobody\n\n");
         for scenario in scenarios::all() {
             if let Expected::Nobody(reason) = scenario.alert {
@@ -255,9 +269,14 @@ fn seconds(time: Option<Duration>) -> String {
     time.map_or_else(|| "—".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()))
 }
 
-/// Returns a step as code; one that has code in it keeps its own quotes.
+/// Returns a step as code in the cell of a table.
 fn quoted(step: &str) -> String {
-    if step.contains('`') { escaped(step) } else { format!("`{}`", escaped(step)) }
+    as_code(&escaped(step))
+}
+
+/// Returns a step as code; one that has code in it keeps its own quotes.
+fn as_code(step: &str) -> String {
+    if step.contains('`') { step.to_owned() } else { format!("`{step}`") }
 }
 
 /// Returns a text as the cell of a table.
@@ -333,7 +352,8 @@ mod tests {
             "| AnabranchServerUnreachable after 310.5 s (300 s) | 1.2 s |",
             "Source a \\| b cannot be reached [source-unreachable] | source-unreachable |",
             "| `anabranch check` | 20.0 s | today, abc, quick |\n",
-            "\n- AnabranchPaymentNumbersScarce (ticket, *flux-sequence-exhausted*): the installation has no",
+            "\n- AnabranchPaymentNumbersScarce (ticket, *flux-sequence-exhausted*): no step of",
+            "\n- a source is killed and stays down: `systemctl restart anabranch`: it is a step of",
         ] {
             assert!(text.contains(wanted), "{wanted} is not in {text}");
         }

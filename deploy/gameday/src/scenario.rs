@@ -165,8 +165,12 @@ pub enum Action {
     StartDaemonWithClock,
     /// Steps the daemon's wall clock to so many seconds off the machine's.
     StepClock(i64),
-    /// Starts a second daemon, which Prometheus scrapes too.
+    /// Starts a second daemon with the configuration of the first, which Prometheus scrapes too.
     StartSecondDaemon,
+    /// Starts a second daemon with another configuration.
+    StartOtherDaemon,
+    /// Starts the second daemon anew, with the configuration of the first.
+    RestartSecondDaemon,
     EndSecondDaemon,
     /// Freezes the first daemon (SIGSTOP).
     FreezeDaemon,

@@ -2,7 +2,7 @@
 
 use crate::error::{GamedayError, Result};
 use crate::runbook::{RUNBOOK, plan, section};
-use crate::scenario::{Meaning, Scenario, Section};
+use crate::scenario::{Meaning, Scenario, Section, Step};
 use crate::site::{CURRENT_MAX, Site};
 
 /// Commands that only show something: they may end with the exit code of the fault that they show.
@@ -21,6 +21,17 @@ pub async fn take(site: &mut Site, scenario: &Scenario) -> Result<Vec<String>> {
         take_section(site, scenario, part, &mut taken).await?;
     }
     Ok(taken)
+}
+
+/// Returns the steps that a scenario leaves out, each with the reason.
+pub fn left_out(scenario: &Scenario) -> Vec<(String, &'static str)> {
+    let planned =
+        scenario.sections.iter().filter_map(|part| plan(section(RUNBOOK, part.heading)?, part.table).ok());
+    let reason = |(said, step): (String, Option<&Step>)| match step?.means {
+        Meaning::Leave(reason) => Some((said, reason)),
+        Meaning::Do(_) => None,
+    };
+    planned.flatten().filter_map(reason).collect()
 }
 
 async fn take_section(

@@ -31,17 +31,17 @@ const REASONS: [(&str, &str); 7] = [
     ),
     (
         "AnabranchPaymentNumbersScarce",
-        "the installation has no payment documents, and `end_to_end: \
+        "no step of its section gives numbers back, so it lasts until the next day, and `end_to_end: \
          a_chain_of_documents_gets_identifiers_that_say_where_each_is_stored` makes the state",
     ),
     (
         "AnabranchDocumentsMisplaced",
-        "the installation has no payment documents, and `end_to_end: \
+        "the installation orders identifiers of payment documents and captures no documents, and `end_to_end: \
          wrong_documents_are_counted_and_listed_and_hold_up_no_right_one` makes the state",
     ),
     (
         "AnabranchTableLeftEarly",
-        "the installation has no payment documents, and `end_to_end: \
+        "the installation orders identifiers of payment documents and captures no documents, and `end_to_end: \
          documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name` makes the state",
     ),
 ];

@@ -10,8 +10,8 @@ use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification, topologies,
 };
 use anabranch_demo::{
-    BirthdayType, Connection, DemoError, Endpoint, Load, Pace, RedisServer, Result, SearchServer,
-    SourceTable, Topology,
+    BirthdayType, Connection, DemoError, Endpoint, JsonClient, Load, Pace, RedisServer, Result, SourceTable,
+    Topology,
 };
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::change::Entity;
@@ -307,7 +307,7 @@ fn audits(stack: &Stack, has_search: bool) -> Result<Vec<Verification>> {
     add(Layer::Mapping(mapping));
     add(Layer::Cache(cache));
     if has_search {
-        let server = SearchServer::admin(stack, "search")?;
+        let server = JsonClient::search_admin(stack, "search")?;
         add(Layer::Documents(DocumentLayer { server, index: INDEX.to_owned() }));
     }
     Ok(audits)

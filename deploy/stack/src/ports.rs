@@ -18,7 +18,7 @@ const LOWEST_PORT: u16 = 10_240;
 const ATTEMPTS: u32 = 1_000;
 /// Start of the ephemeral range of Linux when `/proc` cannot be read.
 const EPHEMERAL_START_DEFAULT: u16 = 32_768;
-/// With fewer ports than this below the ephemeral range, any port is taken.
+/// Least ports below the ephemeral range; with fewer of them, any port is taken.
 const RANGE_MINIMUM: u16 = 1_000;
 
 /// A forked child needs microseconds until it executes its program; a busy machine some milliseconds.

@@ -79,6 +79,11 @@ impl Telemetry {
         text
     }
 
+    /// Returns the sum of a counter over its series that have this label.
+    pub fn counted(&self, counter: &str, label: (&str, &str)) -> u64 {
+        self.series.counted(counter, label)
+    }
+
     /// Folds the samples of histograms.
     pub fn run_upkeep(&self) {
         self.histograms.run_upkeep();
@@ -126,11 +131,17 @@ pub(crate) fn uninstalled() -> Telemetry {
 /// Shows version, commit, start, and the configuration as a hash of its form without secrets.
 fn describe_process(config: &Config) {
     gauge!(names::BUILD, "version" => env!("CARGO_PKG_VERSION"), "commit" => COMMIT).set(1.0);
-    // Secrets print as stars.
-    let digest = Sha256::digest(format!("{config:?}").as_bytes());
-    let hash: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
-    gauge!(names::CONFIGURATION, "configuration" => hash).set(1.0);
+    gauge!(names::CONFIGURATION, "configuration" => configuration_hash(config)).set(1.0);
     gauge!(names::PROCESS_STARTED).set(wall_clock::now().as_secs_f64());
+}
+
+/// Returns the hash of a configuration without its secrets and without `http.listen`, an address of one machine.
+fn configuration_hash(config: &Config) -> String {
+    let mut shared = config.clone();
+    shared.http.listen = None;
+    // Secrets print as stars.
+    let digest = Sha256::digest(format!("{shared:?}").as_bytes());
+    digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Shows the present use of the connection pools of this process.
@@ -164,5 +175,21 @@ fn show_process(shown: &mut Exposition) {
     for (name, figure) in figures {
         shown.metric(name);
         figure.iter().for_each(|figure| shown.sample(&[], *figure));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_of_one_configuration_have_one_hash_at_whatever_address_each_one_listens() {
+        let config = Config::parse(include_str!("../../../deploy/anabranch.example.toml")).unwrap();
+        let mut other = config.clone();
+        other.http.listen = Some("10.0.0.7:9464".parse().unwrap());
+        assert_ne!(config.http.listen, other.http.listen);
+        assert_eq!(configuration_hash(&config), configuration_hash(&other));
+        other.name.push('2');
+        assert_ne!(configuration_hash(&config), configuration_hash(&other));
     }
 }

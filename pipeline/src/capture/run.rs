@@ -140,6 +140,13 @@ struct Meters {
     waits: Histogram,
 }
 
+impl Drop for Meters {
+    /// Ends the gauge with the attempt: the process that runs the reader next may be another one.
+    fn drop(&mut self) {
+        self.in_flight.set(0.0);
+    }
+}
+
 impl Meters {
     fn of(source: &str) -> Self {
         let source = source.to_owned();
@@ -174,9 +181,9 @@ struct Attempt<'a, C, L: Log, M> {
     is_announced: bool,
     drained: bool,
     position_message_at: Instant,
-    /// When a position message is due even if the position has not moved.
+    /// The time at which a position message is due even if the position has not moved.
     keep_at: Instant,
-    /// When to check whether the source has begun anew.
+    /// The time of the next check whether the source has begun anew.
     check_at: Instant,
     meters: Meters,
     busiest: &'a BusiestTables,
@@ -353,3 +360,6 @@ impl<C: ChangeSource, L: Log, M: Registers> Attempt<'_, C, L, M> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -330,6 +330,8 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
         let mut gone = BTreeSet::new();
         for table in tables.values().filter(|table| !listed.contains(&table.shard)) {
             let name = format!("{}.{}", table.database, table.table);
+            // `absence` answers less: a table that the server has and one that it hides are both not proved absent, and
+            // the two refusals ask a person for different things. Each lane needs the proof, and asks for it later.
             let no_keys = [(table.clone(), Vec::new())];
             match self.connector.rows(&no_keys, FIRST_EPOCH).await {
                 Err(fault) if fault.code() != Code::SourceTableMissing => {

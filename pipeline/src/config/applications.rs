@@ -36,7 +36,7 @@ impl Scope {
     pub const ALL: [Self; 5] = [Self::Lookup, Self::Uuids, Self::Flux, Self::Dispatch, Self::Status];
 }
 
-/// As the configuration file has it.
+/// Formats as the configuration file has it.
 impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

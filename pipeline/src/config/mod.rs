@@ -66,7 +66,7 @@ pub struct Config {
     pub coupon_system: Option<CouponSystemConfig>,
     /// Settings for payment documents; `None` = the file has no such section.
     pub flux: Option<FluxConfig>,
-    /// Where payment documents belong, by the section, the entities and the sources; without them it says nothing.
+    /// The right tables of payment documents, by the section, the entities and the sources; without them it is empty.
     pub flux_places: Arc<FluxPlaces>,
     pub limits: Limits,
     /// Folder of the temporary files that readers spill into; each source has it too.

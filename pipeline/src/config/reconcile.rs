@@ -15,7 +15,7 @@ use super::{Problems, Schedule};
 /// The book of a placement audit takes its part first; half of the rest is the sketch, the other half its list. The
 /// example file says how many differences of one unit fit.
 const MEMORY_BYTES: NonZeroUsize = NonZeroUsize::new(192 * 1024 * 1024).expect("not zero");
-/// With less memory, a unit would be read more than once even for little drift.
+/// Least memory: with less, a unit would be read more than once even for little drift.
 const MEMORY_BYTES_MIN: usize = 16 * 1024 * 1024;
 /// The drift gate by number: more drifted keys than a bad day makes, and fewer than an emptied store has.
 const GATE_KEYS: u64 = 10_000;
@@ -33,7 +33,7 @@ const LANE_WAIT_SECONDS: NonZeroU64 = NonZeroU64::new(60).expect("not zero");
 /// A window for any reconciliation; an installation that has less time in a day sets its own.
 const WINDOW_HOURS: f64 = 24.0;
 const WINDOW_HOURS_MAX: f64 = 24.0 * 366.0;
-/// With the three times below, a store checks sixty keys a second, beside a thousand changes a second or more (`cargo
+/// Keys that a lane has checked each second. A store checks sixty, beside a thousand changes a second or more (`cargo
 /// bench -- beside`).
 const SPOT_CHECK_KEYS_A_SECOND: usize = 20;
 /// A limit for memory, which holds the keys that wait for a check.

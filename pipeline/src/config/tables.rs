@@ -43,7 +43,7 @@ pub struct RelationTables {
     pub database: String,
     /// Pattern with `{partition}`, such as `flux_relation_{partition:02}`.
     pub table: String,
-    /// Where documents belong, for the audit of each change.
+    /// The right tables of payment documents, for the audit of each change.
     pub places: Arc<FluxPlaces>,
 }
 

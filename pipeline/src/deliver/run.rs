@@ -39,13 +39,13 @@ const FILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Times at which periodic work is due next.
 struct Due {
-    /// When progress without rows is stored.
+    /// The time at which progress without rows is stored.
     progress_at: Instant,
-    /// When rows are written though more are on their way.
+    /// The time at which rows are written though more are on their way.
     rows_at: Instant,
-    /// When to check whether the stream links, while fed directly.
+    /// The time of the next check whether the stream links, while the lane is fed directly.
     join_at: Instant,
-    /// When to check whether the stored progress is still this lane's.
+    /// The time of the next check whether the stored progress is still this lane's.
     check_at: Instant,
 }
 
@@ -445,6 +445,13 @@ struct Meters {
     direct: Gauge,
 }
 
+impl Drop for Meters {
+    /// Ends the gauge with the attempt: the process that runs the lane next may be another one.
+    fn drop(&mut self) {
+        self.direct.set(0.0);
+    }
+}
+
 impl Meters {
     fn of(id: &LaneId) -> Self {
         let labels = id.labels();
@@ -484,3 +491,6 @@ impl Meters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

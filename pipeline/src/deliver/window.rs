@@ -32,7 +32,8 @@ pub(super) struct Delivery {
     pub(super) payload: Bytes,
     /// Sequence and id in the stream; `None` when it did not come from there.
     pub(super) stored: Option<(u64, String)>,
-    /// When the log stored it, or the direct feed read it, in microseconds since the Unix epoch; 0 = not known.
+    /// The time at which the log stored it, or the direct feed read it, in microseconds since the Unix epoch; 0 = not
+    /// known.
     pub(super) read_at_us: u64,
     /// The message comes directly after the one that the lane took last.
     pub(super) follows: bool,
@@ -76,7 +77,7 @@ pub(super) struct LaneWindow {
     /// The part of a group that the last taken message reported.
     announced_part: Option<String>,
     counts: ChangeCounts,
-    /// When the newest message with an applied change was read ([`Delivery::read_at_us`]); 0 = not known.
+    /// The time at which the newest message with an applied change was read ([`Delivery::read_at_us`]); 0 = not known.
     read_at_us: u64,
 }
 

@@ -27,7 +27,7 @@ use crate::throttle::Throttle;
 const COMPARISONS: usize = 5;
 /// Time between two checks.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Delay of the drains that the audit waits for, at most; codes that they have not come to stay unverified.
+/// Time for which the audit waits for the drains, at most; codes that they have not come to stay unverified.
 const DRAIN_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Time for which a rate-limited audit reads codes in one piece.
 const PART: Duration = Duration::from_millis(50);
@@ -239,7 +239,7 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
                 tokio::time::sleep(PAUSE).await;
             }
             let before = self.claims(&codes).await?;
-            if !self.is_drained(Instant::now()).await? {
+            if !self.is_drained().await? {
                 break;
             }
             self.require_belief(life).await?;
@@ -280,23 +280,24 @@ impl<C: CodeCache, O: Outbox, M: MappingStore> CacheAudit<'_, C, O, M> {
         }
     }
 
-    /// Waits until everything noted before `at` has been drained; returns whether it was.
-    async fn is_drained(&self, at: Instant) -> Result<bool, Fault> {
-        loop {
-            // The time is taken before the query, whose answer may be long on its way.
-            let elapsed = at.elapsed();
-            let mut delay = Duration::ZERO;
-            for outbox in self.outboxes {
-                delay = delay.max(again(|| outbox.delay()).await?);
+    /// Waits until everything noted before the call has been drained; returns whether it was. It compares ids, because
+    /// clocks may be set.
+    async fn is_drained(&self) -> Result<bool, Fault> {
+        let start = Instant::now();
+        for outbox in self.outboxes {
+            let mut until = None;
+            while let Some(backlog) = again(|| outbox.backlog()).await? {
+                let until = *until.get_or_insert(backlog.newest);
+                if backlog.oldest > until {
+                    break;
+                }
+                if start.elapsed() > DRAIN_WAIT_MAX {
+                    return Ok(false);
+                }
+                tokio::time::sleep(PAUSE).await;
             }
-            if delay < elapsed {
-                return Ok(true);
-            }
-            if elapsed > DRAIN_WAIT_MAX {
-                return Ok(false);
-            }
-            tokio::time::sleep(PAUSE).await;
         }
+        Ok(true)
     }
 
     /// Fails unless readers believe the cache in this life, however much the drains lag.

@@ -7,13 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anabranch_schemas::serial::StoredCode;
-use futures::future::join_all;
 use metrics::counter;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::{CacheState, decode_some};
-use crate::error::Fault;
+use super::{DrainWatch, decode_some};
 use crate::metrics as names;
 use crate::ports::{CodeCache, Outbox};
 use crate::records::Claims;
@@ -32,6 +30,7 @@ const QUESTIONS_WAITING: usize = 1024;
 pub(super) struct BelievedCache<C> {
     known: Arc<SharedBelief<C>>,
     asked: mpsc::Sender<PendingLookup>,
+    watch: DrainWatch,
 }
 
 #[derive(Debug)]
@@ -64,7 +63,7 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
         let known = Arc::new(SharedBelief { cache, belief });
         let (asked, questions) = mpsc::channel(QUESTIONS_WAITING);
         tokio::spawn(ask_together(Arc::clone(&known), questions));
-        Self { known, asked }
+        Self { known, asked, watch: DrainWatch::default() }
     }
 
     pub(super) fn cache(&self) -> &C {
@@ -92,17 +91,14 @@ impl<C: CodeCache + 'static> BelievedCache<C> {
                 tracing::debug!(%fault, "the cache is bypassed");
                 Belief::Bypassed("it does not answer")
             }
-            Ok(life) => {
-                let states = join_all(outboxes.iter().map(CacheState::read)).await;
-                match states.into_iter().collect::<Result<Vec<_>, Fault>>() {
-                    Err(_) => Belief::Bypassed("its outbox cannot be read"),
-                    Ok(states) if states.iter().all(|state| state.is_believed(&life)) => {
-                        let delay = states.iter().map(|state| state.delay).max().unwrap_or_default();
-                        Belief::In(life.into(), delay)
-                    }
-                    Ok(_) => Belief::Bypassed("it is behind, or began another life"),
+            Ok(life) => match self.watch.read(outboxes).await {
+                Err(_) => Belief::Bypassed("its outbox cannot be read"),
+                Ok(states) if states.iter().all(|state| state.is_believed(&life)) => {
+                    let delay = states.iter().map(|state| state.delay).max().unwrap_or_default();
+                    Belief::In(life.into(), delay)
                 }
-            }
+                Ok(_) => Belief::Bypassed("it is behind, or began another life"),
+            },
         };
         self.known.believe(belief);
     }

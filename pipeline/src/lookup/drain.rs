@@ -8,7 +8,7 @@
 //! Everything here may be done twice: rows stay pending until the cache has answered. After the cache began another
 //! life (restart, fail-over) it may hold entries whose removal it has forgotten. Then the drain repeats the rows of the
 //! last hour, or empties the cache if the freshness key is lost (an old copy). Until that is done readers go past the
-//! cache ([`CacheState`]).
+//! cache ([`CacheState`](super::CacheState)).
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -43,29 +43,6 @@ const FILLS: usize = 2;
 const FILL_INTERVAL: Duration = Duration::from_millis(50);
 /// Codes to fill at which the next removal waits.
 const UNFILLED_MAX: usize = 20 * CODES;
-/// Readers do not ask a cache that lags more than this.
-const DELAY_MAX: Duration = Duration::from_secs(1);
-
-/// Whether readers may believe the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CacheState {
-    /// The life of the cache that the whole outbox has been drained into.
-    pub incarnation: Option<String>,
-    /// Time for which the oldest change has waited to be drained.
-    pub delay: Duration,
-}
-
-impl CacheState {
-    pub async fn read(outbox: &impl Outbox) -> Result<Self, Fault> {
-        let record = outbox.record().await?;
-        Ok(Self { incarnation: record.map(|record| record.incarnation), delay: outbox.delay().await? })
-    }
-
-    /// Returns whether answers of the cache in this life are at most [`DELAY_MAX`] old.
-    pub fn is_believed(&self, incarnation: &str) -> bool {
-        self.incarnation.as_deref() == Some(incarnation) && self.delay <= DELAY_MAX
-    }
-}
 
 /// The outbox to drain, the cache that it is drained into, and the mapping tables that fill it.
 #[derive(Debug)]

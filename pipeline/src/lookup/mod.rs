@@ -4,7 +4,8 @@
 //! of mapping rows notes their values in the outbox in the same transaction, and the drain empties the outbox into the
 //! cache (`drain.rs`). A fill takes a token before it reads; draining removes entry and token; an entry is stored only
 //! while its token exists. So rows that were read before a change are never stored after it. `reader.rs` answers
-//! lookups, `believed.rs` asks the cache for them, `audit.rs` compares all entries of the cache.
+//! lookups, `believed.rs` asks the cache for them while `state.rs` says that it may, `audit.rs` compares all entries of
+//! the cache.
 
 mod audit;
 mod believed;
@@ -12,13 +13,15 @@ mod drain;
 mod entry;
 mod fill;
 mod reader;
+mod state;
 
 pub use self::audit::{AuditCursor, AuditPace, AuditState, Audited, CacheAudit, EntryDrift};
 pub use self::believed::QUESTION_CODES_MAX;
-pub use self::drain::{CacheState, Drain, drain};
+pub use self::drain::{Drain, drain};
 pub use self::entry::{EntryDefect, decode, decode_some, encode};
 pub use self::fill::fill;
 pub use self::reader::{BatchMemory, Origin, QueryBounds, Reader, Unanswered};
+pub use self::state::{CacheState, DrainWatch};
 
 /// Sets of more claims are not cached: their codes are read from the mapping table in pages.
 pub const CACHED_CLAIMS_MAX: usize = 1000;

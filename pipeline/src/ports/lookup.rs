@@ -114,6 +114,18 @@ pub struct OutboxRow {
     pub codes: Vec<StoredCode>,
 }
 
+/// The rows of an outbox that are not drained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OutboxBacklog {
+    /// The id of the oldest pending row.
+    pub oldest: u64,
+    /// The highest id in the outbox, of a pending row or of another one. Rows that were committed before the call have
+    /// no higher id, and a row with a lower id may still appear.
+    pub newest: u64,
+    /// The distance of the oldest row from the target's clock. A clock that was set back lies before the row.
+    pub age: Duration,
+}
+
 /// The outbox's record of the cache into which it is drained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheRecord {
@@ -158,8 +170,8 @@ pub trait Outbox: Send + Sync {
     /// Records the longest life of entries, if a record exists.
     fn set_time_to_live(&self, time_to_live: Duration) -> impl Future<Output = Result<(), Fault>> + Send;
 
-    /// Returns how long the oldest pending row has waited.
-    fn delay(&self) -> impl Future<Output = Result<Duration, Fault>> + Send;
+    /// Returns which rows are pending; `None` = none is.
+    fn backlog(&self) -> impl Future<Output = Result<Option<OutboxBacklog>, Fault>> + Send;
 }
 
 /// Time for which drained rows are kept, to be drained again after a fail-over: the cache's replica lags by less.

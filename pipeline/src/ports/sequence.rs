@@ -6,20 +6,21 @@ use anabranch_schemas::flux::counter::Counter;
 
 use crate::error::Fault;
 use crate::records::{
-    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer, SequenceStatus,
+    GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey, SequenceServer,
+    SequenceStatus,
 };
 
-/// Numbers that are leased once, whatever happens to processes, clocks and the log.
+/// Numbers that are allotted once, whatever happens to processes, clocks and the log.
 pub trait Sequence: Send + Sync {
     /// Returns the server that keeps the counters. Another server has another name, also one with a copy of the tables.
     fn server(&self) -> impl Future<Output = Result<SequenceServer, Fault>> + Send;
 
-    /// Leases numbers as [`Lease::of`] says. The lease is durable when the call returns. After a fault numbers may be
-    /// leased too, and no process gets them.
-    fn lease(
+    /// Allots numbers as [`NumberRange::of`] says. The range is durable when the call returns. After a fault numbers
+    /// may be allotted too, and no process gets them.
+    fn next_range(
         &self,
-        request: &LeaseRequest,
-    ) -> impl Future<Output = Result<Result<Lease, LeaseRefusal>, Fault>> + Send;
+        request: &RangeRequest,
+    ) -> impl Future<Output = Result<Result<NumberRange, RangeRefusal>, Fault>> + Send;
 
     /// Returns the identifiers that were given out with a key, if there are any.
     fn given(&self, key: &RequestKey) -> impl Future<Output = Result<Option<GivenOnce>, Fault>> + Send;

@@ -32,7 +32,7 @@ pub struct Garbled;
 #[derive(Debug)]
 pub struct Candidates {
     difference: Difference,
-    /// For each derived row: its shard, the hash of its source key, and the index of its first part in `parts`.
+    /// Each derived row's shard, the hash of its source key, and the index of its first part in `parts`.
     rows: Vec<(ShardId, u64, u32)>,
     /// Numbers of elements; the parts of one row follow one another.
     parts: Vec<u32>,

@@ -87,6 +87,8 @@ async fn why_hidden(
     // The shard is a dummy: nothing is kept or compared under it.
     let shard = ShardId::from_u64(0).expect("63 bits");
     let table = TableIdentity { entity, shard, database: database.into(), table: table.into() }.into_owned();
+    // `absence` answers less: a table that may be read and one that is hidden are both not proved absent, but only the
+    // hidden one is kept, with its fault as the reason to report.
     let no_keys = [(table, Vec::new())];
     match again(|| source.rows(&no_keys, FIRST_EPOCH)).await {
         Ok(_) => {

@@ -43,8 +43,8 @@ pub use relation::RelationRow;
 pub use row::{Cell, CellRef, Claimed, DerivedRow, DerivedTable, Stray, TableShape};
 pub use seen_numbers::SeenNumbers;
 pub use sequence::{
-    CounterRow, DAYS_AFTER_MAX, DAYS_BEFORE_MAX, GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered,
-    RequestKey, SequenceServer, SequenceStatus,
+    CounterRow, DAYS_AFTER_MAX, DAYS_BEFORE_MAX, GivenOnce, NumberRange, RangeRefusal, RangeRequest,
+    Remembered, RequestKey, SequenceServer, SequenceStatus,
 };
 pub use table_counts::TableCounts;
 pub use withdrawals::PendingWithdrawals;

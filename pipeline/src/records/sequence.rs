@@ -1,8 +1,7 @@
-//! Number ranges for the identifiers of payment documents: a counter leases each range to one process, for ever. The
-//! leases of tasks, which expire, are something else.
+//! Number ranges for the identifiers of payment documents: a counter allots each range to one process, for ever.
 //!
-//! [`Lease::of`] is the whole decision. The in-memory sequence calls it for each lease. The MySQL sequence decides by
-//! the condition of one UPDATE; it calls [`Lease::of`] to find out why an UPDATE changed nothing.
+//! [`NumberRange::of`] is the whole decision. The in-memory sequence calls it for each range. The MySQL sequence
+//! decides by the condition of one UPDATE; it calls [`NumberRange::of`] to find out why an UPDATE changed nothing.
 
 use std::fmt;
 
@@ -17,14 +16,14 @@ pub const DAYS_BEFORE_MAX: i32 = 9;
 /// Days by which a counter's date may lie after the server's own date, at most.
 pub const DAYS_AFTER_MAX: i32 = 2;
 
-/// A request for a lease.
+/// A request for a range.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeaseRequest {
+pub struct RangeRequest {
     pub counter: Counter,
-    /// Name of the server that must answer, see [`crate::ports::Sequence::server`]: it leased the numbers before, or a
-    /// person accepted it.
+    /// Name of the server that must answer, see [`crate::ports::Sequence::server`]: it allotted the numbers before, or
+    /// a person accepted it.
     pub server: String,
-    /// All numbers below this one are leased, as a register of the log says.
+    /// All numbers below this one are allotted, as a register of the log says.
     pub known: u32,
     /// Numbers that the counter must have left; with fewer it refuses.
     pub least: u32,
@@ -32,9 +31,9 @@ pub struct LeaseRequest {
     pub wanted: u32,
 }
 
-/// Numbers that belong to the process that leased them, and never to another one.
+/// Numbers that belong to the process that asked for them, and never to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lease {
+pub struct NumberRange {
     pub first: u32,
     pub count: u32,
 }
@@ -44,11 +43,11 @@ pub struct Lease {
 pub struct CounterRow {
     /// The day for which the row counts now.
     pub date: Date,
-    /// The next number to lease; every number below it was leased.
+    /// The next number to allot; every number below it was allotted.
     pub next: u32,
 }
 
-/// The server of the counters at the moment of a lease.
+/// The server of the counters at the moment of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SequenceServer {
     /// Name of the server, see [`crate::ports::Sequence::server`].
@@ -57,13 +56,13 @@ pub struct SequenceServer {
     pub today: Date,
 }
 
-/// Why nothing was leased.
+/// Why nothing was allotted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LeaseRefusal {
+pub enum RangeRefusal {
     ServerChanged {
         found: String,
     },
-    /// The server answers before a commit is on its disk, so a power cut could take the lease back.
+    /// The server answers before a commit is on its disk, so a power cut could take the range back.
     Volatile {
         /// Name and value of the setting.
         setting: String,
@@ -78,53 +77,53 @@ pub enum LeaseRefusal {
     Overtaken {
         by: Date,
     },
-    /// The counter's next number is below [`LeaseRequest::known`]: its server was restored from an older copy.
+    /// The counter's next number is below [`RangeRequest::known`]: its server was restored from an older copy.
     Lagging {
         next: u32,
     },
-    /// The counter has fewer than [`LeaseRequest::least`] numbers left.
+    /// The counter has fewer than [`RangeRequest::least`] numbers left.
     Exhausted {
         next: u32,
     },
 }
 
-impl LeaseRequest {
-    /// Returns the lease of a counter whose next number is this one.
-    pub fn leased_at(&self, next: u32) -> Lease {
-        Lease { first: next, count: self.wanted.min(SEQUENCES - next) }
+impl RangeRequest {
+    /// Returns the range of a counter whose next number is this one.
+    pub fn range_at(&self, next: u32) -> NumberRange {
+        NumberRange { first: next, count: self.wanted.min(SEQUENCES - next) }
     }
 }
 
-impl Lease {
-    /// Returns the lease that the row gives, or why it gives none. The caller then stores the request's date and
-    /// [`Lease::end`], as next number, in the row.
+impl NumberRange {
+    /// Returns the range that the row gives, or why it gives none. The caller then stores the request's date and
+    /// [`NumberRange::end`], as next number, in the row.
     pub fn of(
-        request: &LeaseRequest,
+        request: &RangeRequest,
         server: &SequenceServer,
         row: Option<CounterRow>,
-    ) -> Result<Self, LeaseRefusal> {
+    ) -> Result<Self, RangeRefusal> {
         if server.name != request.server {
-            return Err(LeaseRefusal::ServerChanged { found: server.name.clone() });
+            return Err(RangeRefusal::ServerChanged { found: server.name.clone() });
         }
-        let Some(row) = row else { return Err(LeaseRefusal::Missing) };
+        let Some(row) = row else { return Err(RangeRefusal::Missing) };
         let date = request.counter.date;
         if !is_served(date, server.today) {
-            return Err(LeaseRefusal::OtherDay { today: server.today });
+            return Err(RangeRefusal::OtherDay { today: server.today });
         }
         if row.date > date {
-            return Err(LeaseRefusal::Overtaken { by: row.date });
+            return Err(RangeRefusal::Overtaken { by: row.date });
         }
         let next = if row.date == date { row.next } else { 0 };
         if next < request.known {
-            return Err(LeaseRefusal::Lagging { next });
+            return Err(RangeRefusal::Lagging { next });
         }
         if u64::from(next) + u64::from(request.least) > u64::from(SEQUENCES) {
-            return Err(LeaseRefusal::Exhausted { next });
+            return Err(RangeRefusal::Exhausted { next });
         }
-        Ok(request.leased_at(next))
+        Ok(request.range_at(next))
     }
 
-    /// Returns the number after the last leased one.
+    /// Returns the number after the last one of the range.
     pub fn end(self) -> u32 {
         self.first + self.count
     }
@@ -171,7 +170,7 @@ impl GivenOnce {
 pub enum Remembered {
     /// The identifiers that are stored with the key now: those that were to be stored, or those of an earlier call.
     Existing(GivenOnce),
-    /// As many keys are stored as the settings allow, and the oldest are too young to be removed.
+    /// No key was stored: there are as many as the settings allow, and the oldest are too young to be removed.
     Full,
 }
 
@@ -186,7 +185,7 @@ pub struct SequenceStatus {
 }
 
 /// Formats as `numbers 1000 to 1999`.
-impl fmt::Display for Lease {
+impl fmt::Display for NumberRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "numbers {} to {}", self.first, i64::from(self.end()) - 1)
     }
@@ -204,9 +203,9 @@ mod tests {
 
     const TODAY: Date = date(2026, 11, 26);
 
-    fn request(date: Date, known: u32, least: u32, wanted: u32) -> LeaseRequest {
+    fn request(date: Date, known: u32, least: u32, wanted: u32) -> RangeRequest {
         let counter = Ring::new(Region::UnitedStates, Side::Main, 7).unwrap().on(date);
-        LeaseRequest { counter, server: "mysql:a".to_owned(), known, least, wanted }
+        RangeRequest { counter, server: "mysql:a".to_owned(), known, least, wanted }
     }
 
     fn server() -> SequenceServer {
@@ -221,43 +220,47 @@ mod tests {
     fn each_refusal_has_its_reason() {
         let yesterday = TODAY.yesterday().unwrap();
         let other = SequenceServer { name: "mysql:b".to_owned(), ..server() };
-        let lease = |request, row| Lease::of(&request, &server(), row);
-        assert_eq!(lease(request(TODAY, 0, 1, 9), row(TODAY, 41)), Ok(Lease { first: 41, count: 9 }));
-        assert_eq!(lease(request(TODAY, 0, 1, 9), row(yesterday, 41)), Ok(Lease { first: 0, count: 9 }));
+        let range = |request, row| NumberRange::of(&request, &server(), row);
+        assert_eq!(range(request(TODAY, 0, 1, 9), row(TODAY, 41)), Ok(NumberRange { first: 41, count: 9 }));
         assert_eq!(
-            Lease::of(&request(TODAY, 0, 1, 9), &other, row(TODAY, 41)),
-            Err(LeaseRefusal::ServerChanged { found: "mysql:b".to_owned() })
+            range(request(TODAY, 0, 1, 9), row(yesterday, 41)),
+            Ok(NumberRange { first: 0, count: 9 })
         );
-        assert_eq!(lease(request(TODAY, 0, 1, 9), None), Err(LeaseRefusal::Missing));
         assert_eq!(
-            lease(request(yesterday, 0, 1, 9), row(TODAY, 41)),
-            Err(LeaseRefusal::Overtaken { by: TODAY })
+            NumberRange::of(&request(TODAY, 0, 1, 9), &other, row(TODAY, 41)),
+            Err(RangeRefusal::ServerChanged { found: "mysql:b".to_owned() })
         );
-        assert_eq!(lease(request(TODAY, 42, 1, 9), row(TODAY, 41)), Err(LeaseRefusal::Lagging { next: 41 }));
+        assert_eq!(range(request(TODAY, 0, 1, 9), None), Err(RangeRefusal::Missing));
         assert_eq!(
-            lease(request(TODAY, 1, 1, 9), row(yesterday, 41)),
-            Err(LeaseRefusal::Lagging { next: 0 }),
+            range(request(yesterday, 0, 1, 9), row(TODAY, 41)),
+            Err(RangeRefusal::Overtaken { by: TODAY })
+        );
+        assert_eq!(range(request(TODAY, 42, 1, 9), row(TODAY, 41)), Err(RangeRefusal::Lagging { next: 41 }));
+        assert_eq!(
+            range(request(TODAY, 1, 1, 9), row(yesterday, 41)),
+            Err(RangeRefusal::Lagging { next: 0 }),
             "a table of yesterday"
         );
         for (days, is_right) in [(-10, false), (-9, true), (2, true), (3, false)] {
             let date = TODAY.checked_add(days.days()).unwrap();
-            let leased = lease(request(date, 0, 1, 9), row(jiff::civil::date(1000, 1, 1), 0));
+            let leased = range(request(date, 0, 1, 9), row(jiff::civil::date(1000, 1, 1), 0));
             assert_eq!(leased.is_ok(), is_right, "{days} {leased:?}");
         }
     }
 
     #[test]
     fn the_last_numbers_are_leased_and_none_behind_them() {
-        let lease =
-            |next, least, wanted| Lease::of(&request(TODAY, 0, least, wanted), &server(), row(TODAY, next));
-        assert_eq!(lease(99_999_990, 10, 1_000), Ok(Lease { first: 99_999_990, count: 10 }));
-        assert_eq!(lease(99_999_990, 11, 1_000), Err(LeaseRefusal::Exhausted { next: 99_999_990 }));
-        assert_eq!(lease(SEQUENCES, 1, 1), Err(LeaseRefusal::Exhausted { next: SEQUENCES }));
-        assert_eq!(lease(0, 1, u32::MAX), Ok(Lease { first: 0, count: SEQUENCES }));
+        let range = |next, least, wanted| {
+            NumberRange::of(&request(TODAY, 0, least, wanted), &server(), row(TODAY, next))
+        };
+        assert_eq!(range(99_999_990, 10, 1_000), Ok(NumberRange { first: 99_999_990, count: 10 }));
+        assert_eq!(range(99_999_990, 11, 1_000), Err(RangeRefusal::Exhausted { next: 99_999_990 }));
+        assert_eq!(range(SEQUENCES, 1, 1), Err(RangeRefusal::Exhausted { next: SEQUENCES }));
+        assert_eq!(range(0, 1, u32::MAX), Ok(NumberRange { first: 0, count: SEQUENCES }));
     }
 
     proptest! {
-        /// Whatever clocks and processes do to one ring, no number of a day is leased twice.
+        /// Whatever clocks and processes do to one ring, no number of a day is allotted twice.
         #[test]
         fn no_number_is_leased_twice(
             asked in proptest::collection::vec((-12_i32..4, 1_u32..50, 0_i32..3), 1..200)
@@ -270,9 +273,9 @@ mod tests {
                 let request = request(date, 0, 1, wanted);
                 let slot = request.counter.slot();
                 let found = rows.get(&slot).copied().or(row(jiff::civil::date(1000, 1, 1), 0));
-                if let Ok(lease) = Lease::of(&request, &SequenceServer { today, ..server() }, found) {
-                    rows.insert(slot, CounterRow { date, next: lease.end() });
-                    for number in lease.first..lease.end() {
+                if let Ok(range) = NumberRange::of(&request, &SequenceServer { today, ..server() }, found) {
+                    rows.insert(slot, CounterRow { date, next: range.end() });
+                    for number in range.first..range.end() {
                         prop_assert!(given.insert((date, number)), "{date} {number}");
                     }
                 }

@@ -122,9 +122,14 @@ async fn what_waits_for_its_drain_is_no_drift(ground: impl Ground) {
     let mapping = filled(&ground, &codes).await;
     let incarnation = ground.cache().incarnation().await.unwrap();
     for version in 2..2 + ATTEMPTS {
+        let earlier = mapping.flush(vec![(code("NOT CACHED"), set(version))]);
         let flush = mapping.flush(vec![(codes[3].clone(), set(version))]);
+        // The server's clock shows neither that they are old nor which one is.
+        mapping.set_clock_back(Duration::from_millis(100));
         let drain = async {
-            tokio::time::sleep(Duration::from_millis(500)).await;
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            mapping.drained(&[earlier], &incarnation).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(250)).await;
             ground.cache().invalidate(&codes[3..4]).await.unwrap();
             mapping.drained(&[flush], &incarnation).await.unwrap();
         };

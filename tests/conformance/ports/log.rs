@@ -258,8 +258,8 @@ async fn an_empty_payload_and_empty_or_long_texts_survive(ground: impl Ground) {
     assert_eq!(log.end(SOURCE).await.unwrap().unwrap().envelope, envelopes[1]);
 }
 
-/// With predicted sequences only the first pipelined message would be refused: the others would fit again after the one
-/// message of the second writer.
+/// The log refuses all pipelined messages. With predicted sequences it would refuse only the first one: the others
+/// would fit again after the one message of the second writer.
 async fn a_second_writer_fences_all_that_the_first_has_on_the_way(ground: impl Ground) {
     let (log, other) = (ground.log(), ground.other().await);
     let mut first = log.writer(SOURCE, None).await.unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryMapping, Weather};
 use anabranch_connectors::mysql::store::{MysqlLane, MysqlOutbox};
-use anabranch_pipeline::ports::{CacheRecord, Outbox};
+use anabranch_pipeline::ports::{CacheRecord, Outbox, OutboxBacklog};
 use anabranch_pipeline::records::Progress;
 use anabranch_schemas::change::Action;
 use anabranch_schemas::serial::StoredCode;
@@ -23,6 +23,8 @@ pub trait Ground {
     /// Commits one flush that touches this code alone.
     async fn flush(&mut self, code: &StoredCode);
     async fn flush_without_cache(&mut self, code: &StoredCode);
+    /// Brings rows and clock into the distance that they have after the clock was set back.
+    async fn set_clock_back(&self, by: Duration);
 }
 
 pub struct Twin(MemoryMapping);
@@ -44,6 +46,10 @@ impl Ground for Twin {
 
     async fn flush_without_cache(&mut self, code: &StoredCode) {
         self.0.flush_without_cache(vec![(code.clone(), set(1))]);
+    }
+
+    async fn set_clock_back(&self, by: Duration) {
+        self.0.set_clock_back(by);
     }
 }
 
@@ -93,12 +99,19 @@ impl Ground for Server {
     async fn flush_without_cache(&mut self, code: &StoredCode) {
         self.insert(false, code).await;
     }
+
+    async fn set_clock_back(&self, by: Duration) {
+        let (prefix, seconds) = (&self.site.prefix, by.as_secs());
+        let later = format!("`written_at` + INTERVAL {seconds} SECOND");
+        self.site.sql(format!("UPDATE anabranch_{prefix}.outbox SET `written_at` = {later}")).await;
+    }
 }
 
 on_twin_and_both_kinds_of_server!(Twin, Server:
     what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained,
     only_who_knows_the_record_has_a_say,
     a_flush_that_notes_nothing_takes_the_record_away,
+    a_row_from_before_its_clock_was_set_back_is_not_young,
     a_record_keeps_the_time_to_live_that_it_began_with_until_that_is_set,
 );
 
@@ -111,9 +124,18 @@ async fn pending(outbox: &impl Outbox) -> (Vec<u64>, Vec<StoredCode>) {
     (rows.iter().map(|row| row.id).collect(), rows.into_iter().flat_map(|row| row.codes).collect())
 }
 
+async fn backlog(outbox: &impl Outbox) -> OutboxBacklog {
+    outbox.backlog().await.unwrap().expect("a row is pending")
+}
+
+async fn span(outbox: &impl Outbox) -> (u64, u64) {
+    let OutboxBacklog { oldest, newest, .. } = backlog(outbox).await;
+    (oldest, newest)
+}
+
 async fn what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained(mut ground: impl Ground) {
     let codes = ["A", "B", "C"].map(code);
-    assert_eq!(ground.outbox().delay().await.unwrap(), Duration::ZERO);
+    assert_eq!(ground.outbox().backlog().await.unwrap(), None);
     for code in &codes {
         ground.flush(code).await;
     }
@@ -121,9 +143,13 @@ async fn what_was_touched_is_pending_in_order_until_it_is_said_to_be_drained(mut
     let (ids, touched) = pending(outbox).await;
     assert_eq!(touched, codes);
     assert_eq!(outbox.pending(2).await.unwrap().len(), 2, "the oldest, as many as are asked for");
+    assert_eq!(span(outbox).await, (ids[0], ids[2]));
     outbox.begin(None, &record("life", LONG)).await.unwrap();
     outbox.drained(&ids[..2], "life").await.unwrap();
     assert_eq!(pending(outbox).await.1, codes[2..]);
+    assert_eq!(span(outbox).await, (ids[2], ids[2]));
+    outbox.drained(&ids[2..], "life").await.unwrap();
+    assert_eq!(outbox.backlog().await.unwrap(), None);
     outbox.forget().await.unwrap();
     outbox.repeat().await.unwrap();
     assert_eq!(pending(outbox).await.1, codes, "what was drained lately is kept for another life");
@@ -156,6 +182,13 @@ async fn a_flush_that_notes_nothing_takes_the_record_away(mut ground: impl Groun
     ground.flush_without_cache(&code("B")).await;
     assert_eq!(ground.outbox().record().await.unwrap(), None);
     assert_eq!(pending(ground.outbox()).await.1, [code("A")]);
+}
+
+async fn a_row_from_before_its_clock_was_set_back_is_not_young(mut ground: impl Ground) {
+    ground.flush(&code("A")).await;
+    ground.set_clock_back(LONG).await;
+    let age = backlog(ground.outbox()).await.age;
+    assert!(age > LONG / 2 && age <= LONG, "{age:?}");
 }
 
 async fn a_record_keeps_the_time_to_live_that_it_began_with_until_that_is_set(ground: impl Ground) {

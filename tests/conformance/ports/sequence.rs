@@ -11,7 +11,7 @@ use anabranch_pipeline::identifiers::flux::{
 };
 use anabranch_pipeline::ports::{Register, Registers, Sequence};
 use anabranch_pipeline::records::{
-    GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey, SequenceServer,
+    GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey, SequenceServer,
 };
 use anabranch_schemas::flux::counter::{Counter, Ring};
 use anabranch_schemas::flux::id::{FluxId, Region, SEQUENCES, Side};
@@ -166,20 +166,20 @@ fn ring(partition: u8) -> Ring {
     Ring::new(Region::UnitedStates, Side::Main, partition).unwrap()
 }
 
-fn request(server: &SequenceServer, counter: Counter, wanted: u32) -> LeaseRequest {
-    LeaseRequest { counter, server: server.name.clone(), known: 0, least: 1, wanted }
+fn request(server: &SequenceServer, counter: Counter, wanted: u32) -> RangeRequest {
+    RangeRequest { counter, server: server.name.clone(), known: 0, least: 1, wanted }
 }
 
 async fn processes_that_lease_at_once_share_nothing(ground: impl Ground) {
     let processes = [ground.process(), ground.process(), ground.process()];
     let server = processes[0].server().await.unwrap();
     let counter = ring(7).on(server.today);
-    let leases = (0..60).map(|place| {
+    let ranges = (0..60).map(|place| {
         let (process, request) = (processes[place % 3].clone(), request(&server, counter, 5));
-        async move { process.lease(&request).await.unwrap().unwrap() }
+        async move { process.next_range(&request).await.unwrap().unwrap() }
     });
-    let leases: Vec<Lease> = join_all(leases).await;
-    let numbers: BTreeSet<u32> = leases.iter().flat_map(|lease| lease.first..lease.end()).collect();
+    let ranges: Vec<NumberRange> = join_all(ranges).await;
+    let numbers: BTreeSet<u32> = ranges.iter().flat_map(|range| range.first..range.end()).collect();
     assert_eq!(numbers, (0..300).collect(), "none twice, and none left out");
     // Another partition, another side, another day and another region have counters of their own.
     let others = [
@@ -188,8 +188,8 @@ async fn processes_that_lease_at_once_share_nothing(ground: impl Ground) {
         ring(7).on(server.today.yesterday().unwrap()),
     ];
     for other in others {
-        let lease = processes[1].lease(&request(&server, other, 5)).await.unwrap();
-        assert_eq!(lease, Ok(Lease { first: 0, count: 5 }), "{other}");
+        let range = processes[1].next_range(&request(&server, other, 5)).await.unwrap();
+        assert_eq!(range, Ok(NumberRange { first: 0, count: 5 }), "{other}");
     }
     let status = processes[2].status().await.unwrap();
     let mut status = status.counters;
@@ -205,41 +205,41 @@ async fn each_refusal_says_why_and_changes_nothing(ground: impl Ground) {
     let server = sequence.server().await.unwrap();
     let counter = ring(0).on(server.today);
     let day = |days: i32| server.today.checked_add(days.days()).unwrap();
-    let lease = async |request: LeaseRequest| sequence.lease(&request).await.unwrap();
-    assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 0, count: 10 }));
+    let range = async |request: RangeRequest| sequence.next_range(&request).await.unwrap();
+    assert_eq!(range(request(&server, counter, 10)).await, Ok(NumberRange { first: 0, count: 10 }));
 
-    let foreign = LeaseRequest { server: "mysql:x".to_owned(), ..request(&server, counter, 10) };
-    assert_eq!(lease(foreign).await, Err(LeaseRefusal::ServerChanged { found: server.name.clone() }));
-    let ahead = LeaseRequest { known: 11, ..request(&server, counter, 10) };
-    assert_eq!(lease(ahead).await, Err(LeaseRefusal::Lagging { next: 10 }));
+    let foreign = RangeRequest { server: "mysql:x".to_owned(), ..request(&server, counter, 10) };
+    assert_eq!(range(foreign).await, Err(RangeRefusal::ServerChanged { found: server.name.clone() }));
+    let ahead = RangeRequest { known: 11, ..request(&server, counter, 10) };
+    assert_eq!(range(ahead).await, Err(RangeRefusal::Lagging { next: 10 }));
     for days in [-10, 3, 400] {
-        let refused = lease(request(&server, ring(0).on(day(days)), 10)).await;
-        assert_eq!(refused, Err(LeaseRefusal::OtherDay { today: server.today }), "{days}");
+        let refused = range(request(&server, ring(0).on(day(days)), 10)).await;
+        assert_eq!(refused, Err(RangeRefusal::OtherDay { today: server.today }), "{days}");
     }
-    assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 10, count: 10 }));
+    assert_eq!(range(request(&server, counter, 10)).await, Ok(NumberRange { first: 10, count: 10 }));
 
     // After a clock has stepped back, that day's counter goes on after its leased numbers; a later day has its own.
-    assert_eq!(lease(request(&server, ring(0).on(day(1)), 3)).await, Ok(Lease { first: 0, count: 3 }));
-    assert_eq!(lease(request(&server, counter, 10)).await, Ok(Lease { first: 20, count: 10 }));
-    assert_eq!(lease(request(&server, ring(0).on(day(1)), 3)).await, Ok(Lease { first: 3, count: 3 }));
+    assert_eq!(range(request(&server, ring(0).on(day(1)), 3)).await, Ok(NumberRange { first: 0, count: 3 }));
+    assert_eq!(range(request(&server, counter, 10)).await, Ok(NumberRange { first: 20, count: 10 }));
+    assert_eq!(range(request(&server, ring(0).on(day(1)), 3)).await, Ok(NumberRange { first: 3, count: 3 }));
     let taken = sequence.raise(&[(ring(0).on(day(-9)), 7), (ring(0).on(day(7)), 5)]).await;
     taken.unwrap();
-    let overtaken = lease(request(&server, ring(0).on(day(-9)), 1)).await;
-    assert_eq!(overtaken, Err(LeaseRefusal::Overtaken { by: day(7) }));
+    let overtaken = range(request(&server, ring(0).on(day(-9)), 1)).await;
+    assert_eq!(overtaken, Err(RangeRefusal::Overtaken { by: day(7) }));
 
     ground.set(counter, Some(SEQUENCES - 4)).await;
-    let five = LeaseRequest { least: 5, ..request(&server, counter, 10) };
-    assert_eq!(lease(five).await, Err(LeaseRefusal::Exhausted { next: SEQUENCES - 4 }));
-    let last = lease(request(&server, counter, 10)).await;
-    assert_eq!(last, Ok(Lease { first: SEQUENCES - 4, count: 4 }));
-    assert_eq!(lease(request(&server, counter, 10)).await, Err(LeaseRefusal::Exhausted { next: SEQUENCES }));
+    let five = RangeRequest { least: 5, ..request(&server, counter, 10) };
+    assert_eq!(range(five).await, Err(RangeRefusal::Exhausted { next: SEQUENCES - 4 }));
+    let last = range(request(&server, counter, 10)).await;
+    assert_eq!(last, Ok(NumberRange { first: SEQUENCES - 4, count: 4 }));
+    assert_eq!(range(request(&server, counter, 10)).await, Err(RangeRefusal::Exhausted { next: SEQUENCES }));
     sequence.raise(&[(counter, 5)]).await.unwrap();
-    assert_eq!(lease(request(&server, counter, 10)).await, Err(LeaseRefusal::Exhausted { next: SEQUENCES }));
+    assert_eq!(range(request(&server, counter, 10)).await, Err(RangeRefusal::Exhausted { next: SEQUENCES }));
 
     ground.set(counter, None).await;
-    assert_eq!(lease(request(&server, counter, 10)).await, Err(LeaseRefusal::Missing));
+    assert_eq!(range(request(&server, counter, 10)).await, Err(RangeRefusal::Missing));
     sequence.raise(&[(counter, 5)]).await.unwrap();
-    assert_eq!(lease(request(&server, counter, 10)).await, Err(LeaseRefusal::Missing), "nobody makes it");
+    assert_eq!(range(request(&server, counter, 10)).await, Err(RangeRefusal::Missing), "nobody makes it");
 }
 
 async fn a_key_stands_for_what_was_stored_first_and_there_are_not_too_many(ground: impl Ground) {

@@ -205,6 +205,16 @@ on_every_store!(
     of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_stood,
 );
 
+// One test of each statement that a lane sends: fence, progress, rows under versions, withdrawal, replacement.
+on_further_server!(mariadb_11, MariaDb11, Server:
+    what_was_committed_is_read_back_whole,
+    a_stale_writer_is_fenced_and_changes_nothing,
+    an_older_mutation_neither_overwrites_nor_deletes_a_newer_row,
+    a_withdrawal_takes_one_shards_older_claims_out_of_every_table_of_the_lane,
+    each_shard_that_has_rows_is_named_for_every_writer,
+    of_what_is_replaced_exactly_what_is_written_stands_afterwards_whatever_stood,
+);
+
 on_twin!(documents_twin_alone, DocumentsTwin:
     what_a_withdrawal_swallowed_is_not_brought_by_who_comes_late,
     what_a_replay_from_nothing_removes_comes_again_in_its_old_version,

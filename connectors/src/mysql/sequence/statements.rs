@@ -1,7 +1,7 @@
 //! The SQL of counters and request keys. From callers it takes only numbers, dates and digests.
 
 use anabranch_pipeline::config::FluxIdentifierConfig;
-use anabranch_pipeline::records::{DAYS_AFTER_MAX, DAYS_BEFORE_MAX, GivenOnce, LeaseRequest, RequestKey};
+use anabranch_pipeline::records::{DAYS_AFTER_MAX, DAYS_BEFORE_MAX, GivenOnce, RangeRequest, RequestKey};
 use anabranch_schemas::flux::counter::{Counter, SLOTS};
 use anabranch_schemas::flux::id::{SEQUENCES, Side};
 use anabranch_schemas::flux::table::PARTITIONS;
@@ -87,10 +87,10 @@ impl Statements {
         format!("`region` = {} AND `side` = {} AND `slot` = {slot}", ring.region(), ring.side())
     }
 
-    /// The UPDATE leases; the SELECT returns the number of changed rows and the first number + 1. In the first
+    /// The UPDATE allots; the SELECT returns the number of changed rows and the first number + 1. In the first
     /// assignment the columns have their old values.
-    pub(super) fn lease(&self, request: &LeaseRequest, name: &str) -> String {
-        let LeaseRequest { counter, server, known, least, wanted } = request;
+    pub(super) fn next_range(&self, request: &RangeRequest, name: &str) -> String {
+        let RangeRequest { counter, server, known, least, wanted } = request;
         let (table, row, day) = (self.table(counter), Self::row(counter), date_literal(counter.date));
         let next = format!("IF(`date` = {day}, `next`, 0)");
         let mut sql = format!(

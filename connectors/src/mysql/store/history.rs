@@ -19,6 +19,10 @@ const COLUMNS: &str = "`number`, `id`, CAST(FLOOR(UNIX_TIMESTAMP(`ended_at`) * 1
 
 /// Limit of an append: a report may have a megabyte, and on a slow disk a lane's large transaction may precede it.
 const APPEND_TIMEOUT: Duration = Duration::from_secs(120);
+/// Limit of a packet in the session, which a change of the server's setting does not reach.
+const PACKET_LIMIT: &str = "SELECT CAST(@@max_allowed_packet AS CHAR)";
+/// Room for the other columns of a report's row, and for the protocol's header.
+const ROW_SLACK_BYTES: usize = 4 * 1024;
 
 /// The history of reconciliations of one target. One connection stays open between queries, since every daemon queries
 /// it all the time.
@@ -48,6 +52,17 @@ impl MysqlHistory {
         let subject = format!("{}, table {}", self.target.subject(), self.table);
         Fault::new(Code::TargetTableShape, subject, "a row has values that reconciliations never write")
             .needs("rows as the reconciliations wrote them")
+    }
+
+    /// Returns the fault of a report that is too long for one packet. The reports are read as rows, so a row that is
+    /// written in parts could not be read either.
+    fn too_long(&self, id: &str, bytes: usize, limit: usize) -> Fault {
+        let subject = format!("{}, table {}", self.target.subject(), self.table);
+        let found =
+            format!("the report {id} needs packets of {bytes} bytes, and `max_allowed_packet` is {limit}");
+        Fault::new(Code::TargetRejected, subject, found)
+            .needs(format!("`max_allowed_packet` of {bytes} or more on the server of the target"))
+            .remedy(format!("SET GLOBAL max_allowed_packet = {}", bytes.next_multiple_of(1024 * 1024)))
     }
 
     async fn rows(&self, sql: String) -> Result<Vec<PastReconciliation>, Fault> {
@@ -100,18 +115,30 @@ impl History for MysqlHistory {
         let values = [
             &reconciliation.id,
             reconciliation.verdict.name(),
-            &reconciliation.report,
             &reconciliation.previous,
             &reconciliation.signature,
         ];
-        let [id, verdict, report, previous, signature] = values.map(literal);
+        let [id, verdict, previous, signature] = values.map(literal);
         let (seconds, millis) = (reconciliation.ended_at_ms / 1000, reconciliation.ended_at_ms % 1000);
+        // The report is a parameter, whose bytes go as they are: a literal would have two digits for each. Read as bytes
+        // first, it means the same text whatever the connection's character set.
         let sql = format!(
             "INSERT INTO {} (`number`, `id`, `ended_at`, `verdict`, `report`, `previous`, `signature`) VALUES \
-             ({}, {id}, FROM_UNIXTIME({seconds}.{millis:03}), {verdict}, {report}, {previous}, {signature})",
+             ({}, {id}, FROM_UNIXTIME({seconds}.{millis:03}), {verdict}, CONVERT(CAST(? AS BINARY) USING utf8mb4), \
+             {previous}, {signature})",
             self.table, reconciliation.number
         );
+        let report = reconciliation.report.as_str();
+        let bytes = report.len() + ROW_SLACK_BYTES;
         let mut connection = self.pool.connection().await?;
-        self.pool.within(APPEND_TIMEOUT, connection.query_drop(sql)).await
+        let limit = connection.query_first::<u64, _>(PACKET_LIMIT);
+        let limit = self.pool.within(APPEND_TIMEOUT, limit).await?;
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        if bytes > limit {
+            // The next attempt has a session of its own, which has the limit of that moment.
+            Pool::discard(connection).await;
+            return Err(self.too_long(&reconciliation.id, bytes, limit));
+        }
+        self.pool.within(APPEND_TIMEOUT, connection.exec_drop(sql, (report,))).await
     }
 }

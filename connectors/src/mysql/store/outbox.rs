@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{CacheRecord, OUTBOX_RETENTION, Outbox, OutboxRow};
+use anabranch_pipeline::ports::{CacheRecord, OUTBOX_RETENTION, Outbox, OutboxBacklog, OutboxRow};
 use anabranch_pipeline::records::{Cell, OrderedMutation};
 use anabranch_schemas::serial::{STORED_BYTES_MAX, StoredCode};
 use mysql_async::Row;
@@ -230,15 +230,18 @@ impl Outbox for MysqlOutbox {
         .await
     }
 
-    async fn delay(&self) -> Result<Duration, Fault> {
+    async fn backlog(&self) -> Result<Option<OutboxBacklog>, Fault> {
         let Self { outbox, projection, .. } = self;
+        // A row may be some microseconds ahead without a set clock: the statement has its time before its snapshot.
         let sql = format!(
-            "SELECT GREATEST(0, TIMESTAMPDIFF(MICROSECOND, `written_at`, UTC_TIMESTAMP(6))) FROM {outbox} \
+            "SELECT `id`, (SELECT MAX(`id`) FROM {outbox}), \
+             ABS(TIMESTAMPDIFF(MICROSECOND, `written_at`, UTC_TIMESTAMP(6))) FROM {outbox} \
              WHERE `projection` = {projection} AND `drained_at` IS NULL ORDER BY `id` LIMIT 1"
         );
-        let oldest = self.pool.rows(sql).await?.into_iter().next();
-        let microseconds = oldest.and_then(|row| mysql_async::from_row_opt::<u64>(row).ok()).unwrap_or(0);
-        Ok(Duration::from_micros(microseconds))
+        let Some(row) = self.pool.rows(sql).await?.into_iter().next() else { return Ok(None) };
+        let (oldest, newest, age): (u64, u64, u64) =
+            mysql_async::from_row_opt(row).map_err(|_| self.odd("a row has columns of other types"))?;
+        Ok(Some(OutboxBacklog { oldest, newest, age: Duration::from_micros(age) }))
     }
 }
 

@@ -66,7 +66,7 @@ pub struct Outlived {
     pub tables: u64,
     /// Nothing has outlived its table at this moment.
     pub is_done: bool,
-    /// Where the next step goes on; `None` = at the beginning.
+    /// The place after which the next step goes on; `None` = it starts at the beginning.
     pub place: Option<SweepPlace>,
 }
 

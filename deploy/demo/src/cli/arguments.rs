@@ -17,7 +17,7 @@ pub struct Arguments {
     /// End after this many seconds of workload
     #[arg(long)]
     pub seconds: Option<u64>,
-    /// Then compare every derived row with the sources; exit 1 on any difference. Prints one JSON line on stdout
+    /// Compare every derived row with the sources at the end; exit 1 on any difference. Prints one JSON line on stdout
     #[arg(long)]
     pub verify: bool,
     /// Row changes a second, in equal parts of users, devices and payment documents; 0 = as fast as possible. Without
@@ -85,8 +85,8 @@ pub struct Arguments {
     /// unless exactly that was found and repaired
     #[arg(long, value_name = "KEYS", default_value_t = 0)]
     pub drift: u64,
-    /// Then run a day of birthday coupons: a coupon system is started, and each user whose day it is gets one coupon;
-    /// with --lunar, users who celebrate by the lunar calendar get theirs too
+    /// Run a day of birthday coupons at the end: a coupon system is started, and each user whose day it is gets one
+    /// coupon; with --lunar, users who celebrate by the lunar calendar get theirs too
     #[arg(long)]
     pub coupons: bool,
     /// Print the JSON line also without --verify

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DocumentLayer, Layer, MappingLayer, RelationLayer, Verification,
 };
-use anabranch_demo::{Endpoint, RedisServer, Result, SearchServer, Topology};
+use anabranch_demo::{Endpoint, JsonClient, RedisServer, Result, Topology};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_stack::{Options, ServerSpec, Stack};
 
@@ -88,7 +88,7 @@ fn serial_audits(
         }),
     ];
     if !arguments.without_search {
-        let server = SearchServer::admin(stack, "search")?;
+        let server = JsonClient::search_admin(stack, "search")?;
         layers.push(Layer::Documents(DocumentLayer { server, index: "serials".to_owned() }));
     }
     Ok(layers.into_iter().map(|layer| Verification { topology: topology.clone(), layer }).collect())

@@ -144,7 +144,7 @@ fn daemon_rows(page: &mut String, status: Option<&Status>) {
             seconds_text(source.lag_seconds),
             source.position.as_deref().unwrap_or("-"),
             source.messages_per_second.unwrap_or(0.0),
-            source.fault.as_deref().unwrap_or("")
+            source.code.as_deref().unwrap_or("")
         );
         row(page, &source.source, text);
     }
@@ -157,7 +157,7 @@ fn daemon_rows(page: &mut String, status: Option<&Status>) {
             lane.source,
             lane.lane,
             lane.rows_per_second.unwrap_or(0.0),
-            lane.fault.as_deref().unwrap_or("")
+            lane.code.as_deref().unwrap_or("")
         );
         row(page, &lane.target, text);
     }
@@ -166,7 +166,7 @@ fn daemon_rows(page: &mut String, status: Option<&Status>) {
             "{:<12} lag {:>6}  cache of the mapping tables {}",
             cache.state,
             seconds_text(cache.delay_seconds),
-            cache.fault.as_deref().unwrap_or("")
+            cache.code.as_deref().unwrap_or("")
         );
         row(page, &cache.cache, text);
     }
@@ -178,11 +178,11 @@ fn line(view: &View) -> String {
         None => vec!["daemon does not answer".to_owned()],
         Some(status) => {
             let sources = status.sources.iter().map(|source| format!("{} {}", source.source, source.state));
-            let stopped = status.lanes.iter().filter(|lane| lane.fault.is_some());
+            let stopped = status.lanes.iter().filter(|lane| lane.code.is_some());
             let lanes = stopped.map(|lane| {
                 format!("{} of {} lane {} {}", lane.projection, lane.source, lane.lane, lane.state)
             });
-            let failing = status.caches.iter().filter(|cache| cache.fault.is_some());
+            let failing = status.caches.iter().filter(|cache| cache.code.is_some());
             let caches = failing.map(|cache| format!("{} {}", cache.cache, cache.state));
             sources.chain(lanes).chain(caches).collect()
         }

@@ -1,11 +1,12 @@
-//! Reads the daemon's `/v1/status`: only the fields that a screen shows.
+//! Reads the daemon's `/v1/status`: only the fields that a screen shows. Without a token it has codes of faults and not
+//! their texts.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::search::plain_client;
+use crate::json_client::plain_client;
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -24,7 +25,7 @@ pub struct Status {
 pub struct SourceStatus {
     pub source: String,
     pub state: String,
-    pub fault: Option<String>,
+    pub code: Option<String>,
     pub position: Option<String>,
     pub lag_seconds: Option<f64>,
     pub messages_per_second: Option<f64>,
@@ -37,7 +38,7 @@ pub struct LaneStatus {
     pub source: String,
     pub lane: u32,
     pub state: String,
-    pub fault: Option<String>,
+    pub code: Option<String>,
     pub lag_seconds: Option<f64>,
     pub rows_per_second: Option<f64>,
 }
@@ -46,7 +47,7 @@ pub struct LaneStatus {
 pub struct CacheStatus {
     pub cache: String,
     pub state: String,
-    pub fault: Option<String>,
+    pub code: Option<String>,
     pub delay_seconds: Option<f64>,
 }
 

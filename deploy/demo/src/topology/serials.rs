@@ -12,7 +12,7 @@ pub const SERIAL_TABLES: [&str; 2] =
     ["inventory_{db}.serial_code_{table:02}", "inventory_history.serial_code_{table:02}"];
 /// Databases of the online tables.
 pub const INVENTORY_DATABASES: u32 = 5;
-/// As many digits as a `u64` can have.
+/// Most digits of a `u64`.
 pub(super) const NUMBER_DIGITS: usize = 20;
 
 /// Column type of a uuid.

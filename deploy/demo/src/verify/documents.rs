@@ -16,13 +16,13 @@ use super::comparison::Comparison;
 use super::tables::shard_id_sql;
 use super::{ProgressRow, sources};
 use crate::error::Result;
-use crate::search::SearchServer;
+use crate::json_client::JsonClient;
 use crate::topology::Topology;
 
 /// The documents of an alias.
 #[derive(Debug, Clone)]
 pub struct DocumentLayer {
-    pub server: SearchServer,
+    pub server: JsonClient,
     /// The alias.
     pub index: String,
 }
@@ -92,7 +92,7 @@ pub(super) async fn count(layer: &DocumentLayer) -> Result<u64> {
 }
 
 /// Reads the progress of the lanes of a projection.
-pub(super) async fn progress(server: &SearchServer, projection: &str) -> Result<Vec<ProgressRow>> {
+pub(super) async fn progress(server: &JsonClient, projection: &str) -> Result<Vec<ProgressRow>> {
     let lanes = json!({ "bool": { "filter": [
         { "term": { "projection": projection } }, { "exists": { "field": "lane" } },
     ] } });

@@ -7,7 +7,7 @@ use serde_json::{Value as Json, json};
 use super::book::Gift;
 use super::faults::Faults;
 use crate::error::{DemoError, Result};
-use crate::search::plain_client;
+use crate::json_client::plain_client;
 
 /// Sends requests to a running witness in plain text.
 #[derive(Debug, Clone)]

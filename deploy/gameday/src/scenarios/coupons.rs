@@ -91,7 +91,7 @@ pub(super) static ALL: [Scenario; 6] = [
             labels: &[("programme", "late")],
             condition: Condition::AtOnce,
         },
-        shown: Shown::Current("the page shows the newest day, which is two days old"),
+        shown: Shown::Current("the page counts ages by the clock of its daemon, which is two days behind"),
         shown_within: SHOWN,
         sections: &[Section {
             heading: "A coupon day that is late",

@@ -60,8 +60,7 @@ pub(super) static ALL: [Scenario; 5] = [
     Scenario {
         name: "configurations",
         fault: "a second daemon has another configuration file",
-        // One machine has each address once, so both files differ in `http.listen`.
-        inject: &[Action::StartSecondDaemon],
+        inject: &[Action::StartOtherDaemon],
         alert: Expected::Alert {
             name: "AnabranchConfigurationsDiffer",
             labels: &[],
@@ -71,7 +70,7 @@ pub(super) static ALL: [Scenario; 5] = [
         shown_within: SHOWN,
         sections: &[Section {
             heading: "Servers and certificates",
-            table: &[means("systemctl restart anabranch", &[Action::EndSecondDaemon])],
+            table: &[means("systemctl restart anabranch", &[Action::RestartSecondDaemon])],
         }],
         words: &[],
         afterwards: &[Action::EndSecondDaemon],

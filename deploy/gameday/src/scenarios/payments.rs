@@ -2,8 +2,9 @@
 
 use super::SHOWN;
 use crate::scenario::{Action, Condition, Expected, Scenario, Section, Shown};
+use crate::site::has_refusals;
 
-/// As a copy of the server leaves the counters of the user partition whose documents the drill orders.
+/// Sets counters back as a copy of the server does, for the user partition whose documents the drill orders.
 const GO_BACK: &str = "UPDATE flux_sequence.flux_sequence_07 SET next = 0";
 
 pub(super) static ALL: [Scenario; 1] = [Scenario {
@@ -19,7 +20,7 @@ pub(super) static ALL: [Scenario; 1] = [Scenario {
         labels: &[("code", "flux-sequence-lagging")],
         condition: Condition::OverRange,
     },
-    shown: Shown::Current("the answer to each refused order has the code, and no task waits for a counter"),
+    shown: Shown::Sentence { sign: has_refusals, text: "Numbers of payment documents were refused" },
     shown_within: SHOWN,
     sections: &[Section { heading: "flux-sequence-lagging", table: &[] }],
     words: &[],

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use anabranch_demo::{Connection, FORGET_BINLOG, SHOW_BINLOG_END, daemon as product};
+use jiff::Timestamp;
 use mysql_async::Row;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -26,6 +27,10 @@ const DAMAGED_ROW: &str = "
     DELETE FROM user_05.user_000 WHERE user_id = 5000000003;
     INSERT INTO user_05.user_000 (user_id, user_name, birthday)
     VALUES (5000000003, 'the-name-that-is-damaged', '1992-03-04')";
+/// Head of the section of the configuration to which a setting is added.
+const RECONCILE: &str = "[reconcile]\n";
+/// A setting that makes another configuration, and changes nothing that a drill sees.
+const OTHER_SETTING: &str = "lane_wait_seconds = 70\n";
 /// Limit until a process that was started answers.
 const PROCESS_MAX: Duration = Duration::from_secs(60);
 /// Time in which a daemon that was frozen notices that others have its tasks.
@@ -71,7 +76,8 @@ impl Site {
             Action::StartDaemon => self.start_daemon(&[]),
             Action::StartDaemonWithClock => self.start_daemon_with_clock().await,
             Action::StepClock(seconds) => self.step_clock(seconds),
-            Action::StartSecondDaemon => self.start_second_daemon().await,
+            Action::StartSecondDaemon | Action::RestartSecondDaemon => self.start_second_daemon("").await,
+            Action::StartOtherDaemon => self.start_second_daemon(OTHER_SETTING).await,
             Action::EndSecondDaemon => self.end_second_daemon(),
             Action::FreezeDaemon => {
                 self.main.freeze();
@@ -193,12 +199,18 @@ impl Site {
         Ok(())
     }
 
+    /// Kills the daemon and starts it again, `times` times. It waits until Prometheus has scraped each new process: the
+    /// rule on restarts counts only processes that were scraped.
     async fn restart_daemon(&mut self, times: u32) -> Result<()> {
         for _ in 0..times {
             self.main.kill()?;
+            let killed = Timestamp::now().as_millisecond();
             self.start_daemon(&[])?;
             self.until(PROCESS_MAX, "the restarted daemon answers", |_| true).await?;
-            tokio::time::sleep(self.scrape * 2).await;
+            let instance = format!("127.0.0.1:{}", self.main.port());
+            let started = format!("process_start_time_seconds{{job=\"anabranch\", instance=\"{instance}\"}}");
+            let started_since = format!("{started} * 1000 > {killed}");
+            self.until_scraped(&started_since, "the restarted daemon").await?;
         }
         Ok(())
     }
@@ -246,14 +258,22 @@ impl Site {
         }
     }
 
-    /// Starts a second daemon with the configuration of the first and a port of its own; waits until it answers.
-    async fn start_second_daemon(&mut self) -> Result<()> {
-        let port = product::free_port()?;
+    /// Starts a second daemon, after an orderly stop if it runs, and waits until it shows everything as current. It has
+    /// the configuration of the first daemon, a port of its own, and this line.
+    async fn start_second_daemon(&mut self, setting: &str) -> Result<()> {
+        let port = match self.second.take() {
+            Some(mut second) => {
+                second.stop()?;
+                second.port()
+            }
+            None => product::free_port()?,
+        };
         let listen = |port: u16| format!("listen = \"127.0.0.1:{port}\"");
         let failed = |source| GamedayError::File { action: "read", path: self.file.clone(), source };
         let text = std::fs::read_to_string(&self.file).map_err(failed)?;
         let file = self.file.with_file_name("gameday-second.toml");
-        write_private(&file, &text.replace(&listen(self.main.port()), &listen(port)))?;
+        let text = text.replace(&listen(self.main.port()), &listen(port));
+        write_private(&file, &text.replacen(RECONCILE, &format!("{RECONCILE}{setting}"), 1))?;
         self.second = Some(Daemon::start(&self.stack, &self.binary, (&file, port), (&[], &[]))?);
         self.prometheus.scrape_also(Some(port))?;
         self.until_current(CURRENT_MAX).await

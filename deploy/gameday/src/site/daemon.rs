@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anabranch_demo::SearchServer;
+use anabranch_demo::JsonClient;
 use anabranch_stack::{Companion, Stack};
 use reqwest::Method;
 use serde_json::Value;
@@ -23,8 +23,8 @@ const LOG_LINES_SHOWN: usize = 30;
 pub struct Daemon {
     companion: Companion,
     port: u16,
-    /// Client of the daemon's own HTTP port. The client of the search server speaks JSON over HTTP to any server.
-    http: SearchServer,
+    /// Client of the daemon's own HTTP port.
+    http: JsonClient,
     log_file: PathBuf,
 }
 
@@ -41,7 +41,7 @@ impl Daemon {
         let mut arguments = vec!["--config".to_owned(), file.display().to_string(), "run".to_owned()];
         arguments.extend(roles.iter().flat_map(|&role| ["--role".to_owned(), role.to_owned()]));
         let companion = blocking(|| stack.companion_with(binary, &arguments, environment, &log_file))?;
-        let http = SearchServer::without_tls("the daemon", format!("http://127.0.0.1:{port}"))?;
+        let http = JsonClient::without_tls("the daemon", format!("http://127.0.0.1:{port}"))?;
         Ok(Self { companion, port, http, log_file })
     }
 

@@ -26,7 +26,7 @@ use anabranch_demo::verify::{
     BirthdayLayer, CacheLayer, DerivedLayout, DocumentLayer, Layer, MappingLayer, Verification,
     drain_and_compare, topologies,
 };
-use anabranch_demo::{Connection, Endpoint, Load, Pace, RedisServer, SearchServer, Topology};
+use anabranch_demo::{Connection, Endpoint, JsonClient, Load, Pace, RedisServer, Topology};
 use anabranch_schemas::celebration::Calendar;
 use anabranch_schemas::shard::{NameHash, ShardingRule, Spread};
 use anabranch_stack::{Clock, Options, ReservedPort, Server, ServerSpec, Stack};
@@ -39,8 +39,8 @@ use self::coupons::Coupons;
 use self::daemon::Daemon;
 use self::state::{codes, disorder};
 pub use self::state::{
-    counts_coupons, has_drift, has_every_task, has_paused, is_refreshing, loses_changes, parked,
-    shows_certificate_end,
+    counts_coupons, has_drift, has_every_task, has_paused, has_refusals, is_refreshing, loses_changes,
+    parked, shows_certificate_end,
 };
 use crate::error::{GamedayError, Result};
 use crate::prometheus::{Prometheus, Timing};
@@ -66,6 +66,8 @@ const ROWS_AT_FIRST: u64 = 2_000;
 const TIME_TO_LIVE: (Duration, Duration) = (Duration::from_secs(3600), Duration::from_secs(60));
 /// Limit until everything is current: a task that could not reach its server pauses for up to 60 s.
 pub const CURRENT_MAX: Duration = Duration::from_secs(240);
+/// Limit until a daemon that answers is scraped: four times the longest time between two scrapes.
+const SCRAPED_MAX: Duration = Duration::from_secs(60);
 /// Limit of one command of the product.
 const COMMAND_MAX: Duration = Duration::from_secs(900);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
@@ -98,8 +100,6 @@ pub struct Site {
     coupons: Coupons,
     audits: Vec<Verification>,
     prometheus: Prometheus,
-    /// Time between two scrapes.
-    scrape: Duration,
     stack: Stack,
 }
 
@@ -146,7 +146,6 @@ impl Site {
             coupons: Coupons::default(),
             audits,
             prometheus,
-            scrape: Duration::from_secs(u64::from(timing.scrape_seconds)),
             stack,
         };
         site.load.fill(ROWS_AT_FIRST).await?;
@@ -204,6 +203,19 @@ impl Site {
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+    }
+
+    /// Waits until an expression of Prometheus has a result: a figure that the next scrape of a daemon brings.
+    async fn until_scraped(&self, expression: &str, what: &str) -> Result<()> {
+        let deadline = Instant::now() + SCRAPED_MAX;
+        while !self.prometheus.has(expression).await? {
+            if Instant::now() >= deadline {
+                let what = format!("Prometheus has scraped {what}");
+                return Err(GamedayError::Late { what, seconds: SCRAPED_MAX.as_secs() });
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        Ok(())
     }
 
     /// Pauses the workload and compares every derived row with its source.
@@ -365,7 +377,8 @@ fn audits(stack: &Stack) -> Result<Vec<Verification>> {
         prefix: format!("{NAME}:mapping"),
         time_to_live: TIME_TO_LIVE,
     };
-    let documents = DocumentLayer { server: SearchServer::admin(stack, "search")?, index: INDEX.to_owned() };
+    let documents =
+        DocumentLayer { server: JsonClient::search_admin(stack, "search")?, index: INDEX.to_owned() };
     let of_devices = [Layer::Mapping(mapping), Layer::Cache(cache), Layer::Documents(documents)];
     let of_devices = of_devices.map(|layer| Verification { topology: devices.clone(), layer });
     let birthdays = Verification { topology: users, layer: Layer::Birthday(birthdays) };

@@ -1,14 +1,11 @@
 //! Counters of payment documents on the target's server, for the drill that needs them.
 
-use std::time::Duration;
-
-use anabranch_demo::{SearchServer, daemon as product};
+use anabranch_demo::{JsonClient, daemon as product};
 use jiff::Timestamp;
 use reqwest::Method;
 use serde_json::json;
-use tokio::time::Instant;
 
-use super::{POLL_INTERVAL, Site, blocking, write_private};
+use super::{Site, blocking, write_private};
 use crate::error::{GamedayError, Result};
 
 /// The documented accounts of the counters' server.
@@ -23,8 +20,6 @@ const FIRST_ORDER: u32 = 1_000;
 const REFUSED: &str = "flux-sequence-lagging";
 /// The path at which applications order identifiers.
 const ORDERS: &str = "v1/flux/identifiers";
-/// Limit until a daemon that answers is scraped: four times the longest time between two scrapes.
-const SCRAPED_MAX: Duration = Duration::from_secs(60);
 
 impl Site {
     /// Makes the counters, starts the daemon with them, and orders the first identifiers. Returns when Prometheus has
@@ -50,7 +45,7 @@ impl Site {
         blocking(|| product::Daemon::set_up(&self.binary, &self.file))?;
         self.start_with(&text).await?;
         self.expect_order(FIRST_ORDER, false).await?;
-        self.until_scraped().await
+        self.until_refusals_scraped().await
     }
 
     /// Orders an identifier, and expects that the counter refuses it or gives one out.
@@ -60,9 +55,7 @@ impl Site {
 
     async fn expect_order(&self, count: u32, is_refused: bool) -> Result<()> {
         let order = json!({ "kind": "recharge", "partition": PARTITION, "business": 1, "count": count });
-        // The client of the search server speaks JSON over HTTP to any server.
-        let daemon =
-            SearchServer::without_tls("the daemon", format!("http://127.0.0.1:{}", self.main.port()))?;
+        let daemon = JsonClient::without_tls("the daemon", format!("http://127.0.0.1:{}", self.main.port()))?;
         match daemon.with_token(TOKEN).ask("order identifiers", Method::POST, ORDERS, order).await {
             Ok(_) if is_refused => Err(GamedayError::AnswerUnfit {
                 server: "the daemon",
@@ -75,19 +68,10 @@ impl Site {
 
     /// Waits until Prometheus has the counter of refusals as the daemon has it now: an alert on an increase needs the
     /// value before it.
-    async fn until_scraped(&self) -> Result<()> {
-        let (asked, deadline) = (Timestamp::now().as_millisecond(), Instant::now() + SCRAPED_MAX);
+    async fn until_refusals_scraped(&self) -> Result<()> {
+        let asked = Timestamp::now().as_millisecond();
         let counter = format!("anabranch_flux_refusals_total{{job=\"anabranch\", code=\"{REFUSED}\"}}");
         let scraped_since = format!("timestamp({counter}) * 1000 > {asked}");
-        while !self.prometheus.has(&scraped_since).await? {
-            if Instant::now() >= deadline {
-                return Err(GamedayError::Late {
-                    what: "Prometheus has scraped the counter of refused orders".to_owned(),
-                    seconds: SCRAPED_MAX.as_secs(),
-                });
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-        Ok(())
+        self.until_scraped(&scraped_since, "the counter of refused orders").await
     }
 }

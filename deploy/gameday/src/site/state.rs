@@ -85,6 +85,11 @@ pub fn has_drift(status: &Value) -> bool {
     list(status, "drifts").next().is_some()
 }
 
+/// Returns whether the daemon has lately refused numbers of payment documents.
+pub fn has_refusals(status: &Value) -> bool {
+    list(status, "refusals").next().is_some()
+}
+
 /// Returns whether a lane reads tables again, or waits until it can.
 pub fn is_refreshing(status: &Value) -> bool {
     list(status, "lanes").any(|view| !view["refreshed_rows"].is_null())
@@ -158,7 +163,8 @@ mod tests {
     #[test]
     fn drift_a_certificate_and_a_pause_that_is_too_long_are_seen_from_the_limits_of_their_alerts() {
         let mut seen = status();
-        assert!(!loses_changes(&seen) && !shows_certificate_end(&seen) && !has_drift(&seen));
+        assert!(!loses_changes(&seen) && !shows_certificate_end(&seen));
+        assert!(!has_drift(&seen) && !has_refusals(&seen));
         seen["lanes"][0]["paused_seconds_left"] = json!(21_600.0);
         let later = jiff::Timestamp::now().as_millisecond() + CERTIFICATE_WITHIN_MS + 60_000;
         seen["certificates"] = json!([{ "dependency": "source", "name": "a", "ends_at_ms": later }]);
@@ -166,7 +172,9 @@ mod tests {
         seen["lanes"][0]["paused_seconds_left"] = json!(21_599.0);
         seen["certificates"][0]["ends_at_ms"] = json!(later - 120_000);
         seen["drifts"] = json!([{ "store": "p", "source": "a", "rows": 1 }]);
-        assert!(loses_changes(&seen) && shows_certificate_end(&seen) && has_drift(&seen));
+        seen["refusals"] = json!(["flux-sequence-lagging"]);
+        assert!(loses_changes(&seen) && shows_certificate_end(&seen));
+        assert!(has_drift(&seen) && has_refusals(&seen));
     }
 
     #[test]

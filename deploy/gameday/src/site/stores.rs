@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anabranch_demo::verify::drain;
-use anabranch_demo::{RedisServer, SearchServer, Topology, uuid};
+use anabranch_demo::{JsonClient, RedisServer, Topology, uuid};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::envelope::Envelope;
 use async_nats::header::NATS_MESSAGE_ID;
@@ -265,8 +265,8 @@ impl Site {
         Err(GamedayError::Late { what, seconds: CURRENT_MAX.as_secs() })
     }
 
-    fn search(&self) -> Result<SearchServer> {
-        Ok(SearchServer::admin(&self.stack, "search")?)
+    fn search(&self) -> Result<JsonClient> {
+        Ok(JsonClient::search_admin(&self.stack, "search")?)
     }
 }
 

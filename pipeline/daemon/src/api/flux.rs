@@ -3,6 +3,8 @@
 //! The caller names the document's kind and its parent; its database and table follow from them. A wrong request is
 //! refused before a number is used.
 
+use std::time::Instant;
+
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::flux::{FluxOrder, VERSION};
 use anabranch_pipeline::records::RequestKey;
@@ -13,10 +15,10 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use jiff::civil::Date;
 
-use super::SEE_DESCRIPTION;
 use super::body::{Body, Fields, FromFields, required};
 use super::problem::Problem;
 use super::uuids::sent_key;
+use super::{SEE_DESCRIPTION, Shared};
 use crate::wiring::FluxIdentifiers;
 
 /// Identifiers of one request, at most: an answer of about 340 KB.
@@ -107,6 +109,7 @@ impl IntoResponse for GivenIdentifiers {
 
 pub async fn give(
     State(flux): State<Option<FluxIdentifiers>>,
+    State(Shared(served)): State<Shared>,
     headers: HeaderMap,
     Body(wanted): Body<FluxWanted>,
 ) -> Result<GivenIdentifiers, Problem> {
@@ -126,7 +129,10 @@ pub async fn give(
     })?;
     let parent = wanted.parent.map(|parent| read_parent(&parent, flux.system())).transpose()?;
     let order = FluxOrder { parent, count, ..wanted.order };
-    let identifiers = flux.issue(key.as_ref(), &order).await.map_err(|fault| Problem::from(&fault))?;
+    let identifiers = flux.issue(key.as_ref(), &order).await.map_err(|fault| {
+        served.context.observatory.order_refused(fault.code(), Instant::now());
+        Problem::from(&fault)
+    })?;
     Ok(GivenIdentifiers(identifiers))
 }
 

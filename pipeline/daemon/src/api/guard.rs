@@ -2,15 +2,16 @@
 //!
 //! Each kind of endpoint takes its own tokens: an application changes nothing, and an operator's token finds no device.
 //! A token of an application opens the routes of its scopes. An operator's token, or one with the scope `status`, shows
-//! the full texts of open endpoints. The guard compares digests of tokens, and always all of them, so that time tells
-//! nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to a proxy in front (nginx,
-//! Envoy, HAProxy).
+//! the full texts of open endpoints. A command of the daemon's configuration sends a token that is derived from such a
+//! one, because another program may listen where no daemon does. The guard compares digests of tokens, and always all
+//! of them, so that time tells nothing about a token. Connections are plain HTTP, bounded by `serve.rs`; TLS belongs to
+//! a proxy in front (nginx, Envoy, HAProxy).
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anabranch_pipeline::config::{ApplicationConfig, OperatorConfig, Scope, Secret};
+use anabranch_pipeline::config::{ApplicationConfig, HttpConfig, OperatorConfig, Scope, Secret};
 use anabranch_pipeline::error::Code;
 use anabranch_pipeline::metrics as names;
 use axum::body::{Body, Bytes, HttpBody};
@@ -53,6 +54,8 @@ struct Application {
 pub struct Guard {
     applications: Arc<[(Application, [u8; 32])]>,
     operators: Arc<[(Operator, [u8; 32])]>,
+    /// Digests of the tokens that commands send.
+    of_commands: Arc<[[u8; 32]]>,
     requests: Arc<Semaphore>,
     body_time: Duration,
 }
@@ -77,6 +80,9 @@ impl Guard {
                 .map(|known| (application(known), digest_of(&known.token)))
                 .collect(),
             operators: operators.iter().map(operator).collect(),
+            of_commands: showing(applications, operators)
+                .map(|token| digest(derived(token).as_bytes()))
+                .collect(),
             requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
             body_time,
         }
@@ -137,13 +143,19 @@ impl Guard {
         }
     }
 
-    /// Returns whether the request came with the token of an operator, or of an application with the scope `status`. No
-    /// token is no error; a wrong token is one. A request of an application is counted.
+    /// Returns whether `/v1/status` and `/readyz` leave out texts of faults for a sender without a token. They do so if
+    /// some token shows them. Without such a token the commands of this machine could not show them either.
+    pub fn hides_texts(&self) -> bool {
+        !self.of_commands.is_empty()
+    }
+
+    /// Returns whether the request came with the token of an operator or a command, or of an application with the scope
+    /// `status`. No token is no error; a wrong token is one. A request of an application is counted.
     pub fn knows_sender(&self, route: &str, headers: &HeaderMap) -> Result<bool, Problem> {
         if !headers.contains_key(header::AUTHORIZATION) {
             return Ok(false);
         }
-        if bearer(headers).is_some_and(|token| self.operator(token).is_some()) {
+        if bearer(headers).is_some_and(|token| self.operator(token).is_some() || self.is_of_command(token)) {
             return Ok(true);
         }
         self.authorise(route, headers).map(|application| application.scopes.contains(&Scope::Status))
@@ -163,6 +175,12 @@ impl Guard {
         })
     }
 
+    /// Returns whether a command of this configuration sends this token.
+    fn is_of_command(&self, token: &[u8]) -> bool {
+        let given = digest(token);
+        self.of_commands.iter().fold(false, |found, known| found | equals(known, &given))
+    }
+
     /// Returns the operator with this token.
     fn operator(&self, token: &[u8]) -> Option<&Operator> {
         let given = digest(token);
@@ -171,6 +189,26 @@ impl Guard {
             false => found,
         })
     }
+}
+
+/// Returns the token by which a command shows the full texts of open endpoints; `None` = no token shows them.
+pub fn token_of_command(http: &HttpConfig) -> Option<String> {
+    showing(&http.applications, &http.operators).next().map(derived)
+}
+
+/// Returns the tokens that show the full texts of open endpoints.
+fn showing<'t>(
+    applications: &'t [ApplicationConfig],
+    operators: &'t [OperatorConfig],
+) -> impl Iterator<Item = &'t Secret> {
+    let applications = applications.iter().filter(|known| known.scopes.contains(&Scope::Status));
+    operators.iter().map(|known| &known.token).chain(applications.map(|known| &known.token))
+}
+
+/// Returns the token that shows the texts which this one shows, and opens nothing else.
+fn derived(token: &Secret) -> String {
+    let digest = digest(format!("anabranch texts {}", token.expose()).as_bytes());
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the scope that opens a route for applications; `None` = no such route is known, and no token opens it.
@@ -363,6 +401,34 @@ mod tests {
                 assert!(guard.authorise_for(route, &headers).is_err(), "{name} {route}");
             }
         }
+    }
+
+    #[test]
+    fn the_token_of_a_command_shows_the_texts_and_opens_nothing() {
+        let token = Secret::new("token-of-ann-0123456");
+        let operators = [OperatorConfig { name: "ann".to_owned(), token }];
+        let everything = ApplicationConfig {
+            name: "shop".to_owned(),
+            token: Secret::new("token-of-shop-012345"),
+            scopes: Scope::ALL.to_vec(),
+        };
+        for (applications, operators) in
+            [(vec![], &operators[..]), (vec![everything.clone()], &operators[..0])]
+        {
+            let guard = Guard::new(&applications, operators, TIME_LIMIT);
+            assert!(guard.hides_texts());
+            let http = HttpConfig { listen: None, applications, operators: operators.to_vec() };
+            let mut headers = HeaderMap::new();
+            let sent = format!("Bearer {}", token_of_command(&http).unwrap());
+            headers.insert(header::AUTHORIZATION, sent.parse().unwrap());
+            assert_eq!(guard.knows_sender("/v1/status", &headers).ok(), Some(true));
+            assert!(guard.authorise_operator(&headers).is_err());
+            assert!(
+                application_routes().iter().all(|(route, ..)| guard.authorise_for(route, &headers).is_err())
+            );
+        }
+        let finder = ApplicationConfig { scopes: vec![Scope::Lookup], ..everything };
+        assert!(!Guard::new(&[finder], &[], TIME_LIMIT).hides_texts(), "no token would show them");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod flux;
 mod guard;
 mod health;
 mod history;
+mod load;
 mod operations;
 mod page;
 mod problem;
@@ -47,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 use self::events::Events;
 use self::guard::Guard;
 pub use self::guard::TIME_LIMIT as REQUEST_TIME_MAX;
+use self::load::LoadView;
 use self::problem::Problem;
 use self::serve::ConnectionBounds;
 use crate::coupons::CouponDays;
@@ -101,7 +103,8 @@ impl Served {
     fn status(&self, now: Instant) -> StatusAnswer {
         let shown = &self.context;
         let status = shown.observatory.status(&shown.tasks.snapshot(), now);
-        StatusAnswer { name: shown.name.clone(), version: env!("CARGO_PKG_VERSION").to_owned(), status }
+        let (name, version) = (shown.name.clone(), env!("CARGO_PKG_VERSION").to_owned());
+        StatusAnswer { name, version, status, load: LoadView::now(&shown.metrics) }
     }
 }
 
@@ -146,6 +149,8 @@ pub struct StatusAnswer {
     pub version: String,
     #[serde(flatten)]
     pub status: StatusView,
+    #[serde(default)]
+    pub load: LoadView,
 }
 
 /// A bound listener, not serving yet.
@@ -198,7 +203,7 @@ fn open_routes() -> Routes {
         ("/v1/events", Method::GET, get(events::stream)),
         ("/v1/series", Method::GET, get(series::recent)),
         ("/v1/reconciliations", Method::GET, get(history::list)),
-        ("/v1/runbook/{code}", Method::GET, get(page::runbook_section)),
+        ("/v1/runbook/{section}", Method::GET, get(page::runbook_section)),
         ("/v1/openapi.json", Method::GET, get(openapi)),
     ]
 }
@@ -274,8 +279,10 @@ async fn status(
 ) -> Result<Json<StatusAnswer>, Problem> {
     let is_known = served.guard.knows_sender("/v1/status", &headers)?;
     let mut answer = served.status(Instant::now());
-    if !is_known {
-        answer.status.leave_out_holders();
+    match is_known {
+        true => {}
+        false if served.guard.hides_texts() => answer.status.leave_out_faults(),
+        false => answer.status.leave_out_holders(),
     }
     Ok(Json(answer))
 }

@@ -21,10 +21,11 @@ const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 const INDEX: &str = include_str!("page/index.html");
 /// Name below `/page/`, content type, text.
-pub(super) const ASSETS: [(&str, &str, &str); 26] = [
+pub(super) const ASSETS: [(&str, &str, &str); 27] = [
     ("page.css", CSS, include_str!("page/page.css")),
     ("page.js", JAVASCRIPT, include_str!("page/page.js")),
     ("stream.js", JAVASCRIPT, include_str!("page/stream.js")),
+    ("alerts.js", JAVASCRIPT, include_str!("page/alerts.js")),
     ("model.js", JAVASCRIPT, include_str!("page/model.js")),
     ("answers.js", JAVASCRIPT, include_str!("page/answers.js")),
     ("time.js", JAVASCRIPT, include_str!("page/time.js")),
@@ -74,10 +75,11 @@ fn file(content_type: &'static str, text: &'static str) -> impl IntoResponse {
     (head, text)
 }
 
-/// Returns the section of a code in the runbook of this build, as Markdown.
-pub(super) async fn runbook_section(Path(code): Path<String>) -> Result<impl IntoResponse, Problem> {
-    let section = Code::from_text(&code).and_then(runbook::section).ok_or_else(|| {
-        Problem::new(Code::CodeUnknown, "this build has no such code", "GET /v1/openapi.json lists all codes")
+/// Returns a section of the runbook of this build, as Markdown: that of a code, or that of a heading by its slug.
+pub(super) async fn runbook_section(Path(slug): Path<String>) -> Result<impl IntoResponse, Problem> {
+    let section = runbook::section_by_slug(&slug).ok_or_else(|| {
+        let detail = "the runbook of this build has no such code or heading";
+        Problem::new(Code::CodeUnknown, detail, "GET /v1/openapi.json lists all codes")
     })?;
     let content_type = (header::CONTENT_TYPE, "text/markdown; charset=utf-8");
     Ok(([content_type, (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], section))
@@ -143,29 +145,71 @@ mod tests {
         }
     }
 
-    /// The sentence calls a thing wrong from the same limit as its alert, and leads to the same heading.
+    const RULES: &str = include_str!("../../../../deploy/prometheus/rules.yml");
+
+    /// The product of the numbers of `6 * 3600`.
+    fn product(text: &str) -> u64 {
+        text.split(" * ").map(|number| number.parse::<u64>().expect("numbers are multiplied")).product()
+    }
+
+    /// The seconds of a duration of Prometheus, such as `15m`.
+    fn seconds(text: &str) -> u64 {
+        let (number, unit) = text.split_at(text.len() - 1);
+        let unit = match unit {
+            "h" => 3_600,
+            "m" => 60,
+            other => panic!("{other} is no unit"),
+        };
+        unit * number.parse::<u64>().expect("a duration begins with a number")
+    }
+
+    /// A rule's texts behind the separator, up to the end of a number or duration.
+    fn numbers<'t>(rule: &'t str, separator: &'t str) -> impl Iterator<Item = &'t str> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || " *.".contains(c);
+        let number = move |text: &'t str| text.split(|c| !is_part(c)).next().unwrap_or_default().trim();
+        rule.split(separator).skip(1).map(number)
+    }
+
+    /// Expects a field of the page's table to say what the rule says.
+    fn check_field(alert: &str, rule: &str, (key, value): (&str, &str)) {
+        let is_right = match key {
+            "level" => rule.contains("severity: page") == (value == "\"bad\""),
+            "runbook" => text_of(rule, "runbook: ") == Some(value.trim_matches('"')),
+            "lasts" => text_of(rule, "for: ").map(seconds) == Some(product(value)),
+            "over" => numbers(rule, "[").map(seconds).any(|range| range == product(value)),
+            _ => numbers(rule, " > ").chain(numbers(rule, " < ")).any(|limit| limit == value),
+        };
+        assert!(is_right, "the rule of {alert} has another {key} than {value}: {rule}");
+    }
+
+    /// The text behind a key of a rule, without quotes.
+    fn text_of<'t>(rule: &'t str, key: &str) -> Option<&'t str> {
+        rule.lines().find_map(|line| line.trim_start().strip_prefix(key)).map(|text| text.trim_matches('"'))
+    }
+
+    /// The page calls a thing wrong from the same limit as its alert, as urgently, and leads to the same heading.
     #[test]
-    fn the_limits_of_the_sentence_are_those_of_the_alerts() {
-        const RULES: &str = include_str!("../../../../deploy/prometheus/rules.yml");
-        let lines = include_str!("page/sentence.js").lines();
-        let alerts = lines.filter_map(|line| line.strip_prefix("  Anabranch")?.split_once(": { limit: "));
-        let mut compared = 0;
-        for (alert, facts) in alerts {
-            let (limit, facts) = facts.split_once(", level: \"").expect("a level follows");
-            let (level, heading) = facts.split_once("\", runbook: \"").expect("a heading follows");
-            let heading = heading.trim_end_matches("\" },");
+    fn each_alert_is_shown_by_its_own_limits_or_a_reason_is_written() {
+        let limits = include_str!("../../../../docs/limits.md");
+        let table = include_str!("page/alerts.js");
+        let mut shown = BTreeSet::new();
+        for line in table.lines().filter_map(|line| line.strip_prefix("  Anabranch")) {
+            let (alert, facts) = line.trim_end_matches(" },").split_once(": { ").expect("facts follow");
             let rule = RULES.split_once(&format!("- alert: Anabranch{alert}\n")).expect("the rule exists").1;
             let rule = rule.split("- alert: ").next().unwrap_or_default();
-            let expression = rule.lines().next().unwrap_or_default();
-            let is_limit = [" < ", " > "].iter().any(|sign| expression.ends_with(&format!("{sign}{limit}")));
-            assert!(is_limit, "{alert} has another limit than {limit}: {expression}");
-            assert_eq!(rule.contains("severity: page"), level == "bad", "{alert}");
-            let headings = rule.lines().filter_map(|line| line.trim_start().strip_prefix("runbook: "));
-            let headings: Vec<&str> = headings.map(|found| found.trim_matches('"')).collect();
-            assert_eq!(headings, [heading], "{alert}");
-            compared += 1;
+            let fields: Vec<_> = facts.split(", ").filter_map(|field| field.split_once(": ")).collect();
+            fields.iter().for_each(|field| check_field(alert, rule, *field));
+            assert!(
+                ["level", "runbook"].iter().all(|key| fields.iter().any(|(name, _)| name == key)),
+                "{alert}"
+            );
+            shown.insert(alert);
         }
-        assert_eq!(compared, 5);
+        assert!(shown.len() > 20, "the table was not found: {shown:?}");
+        for alert in RULES.lines().filter_map(|line| line.trim().strip_prefix("- alert: Anabranch")) {
+            let has_reason = limits.contains(&format!("\n| `Anabranch{alert}` | "));
+            assert_ne!(shown.contains(alert), has_reason, "{alert} is shown, or docs/limits.md says why not");
+        }
     }
 
     /// A module that is not served leaves the whole page empty.

@@ -4,7 +4,7 @@ mod long_names;
 
 use std::time::Duration;
 
-use anabranch_pipeline::config::{Config, Scope, Secret};
+use anabranch_pipeline::config::{Config, HttpConfig, Scope, Secret};
 use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -79,7 +79,8 @@ async fn health_readiness_status_and_metrics_are_served() {
     let metrics = get(address, "/metrics").await;
     assert!(metrics.contains("anabranch_faults_total{"), "{metrics}");
     assert!(metrics.contains("anabranch_lane_flush_seconds_bucket{le=\"0.005\"} 1"), "{metrics}");
-    let answer = client::status(address).await.expect("the daemon answers");
+    let http = HttpConfig { listen: Some(address), ..config.http.clone() };
+    let answer = client::status(&http).await.expect("the daemon answers");
     assert_eq!(answer.name, config.name);
     assert_eq!(answer.status.tasks[0].state, "stopped");
 
@@ -88,7 +89,7 @@ async fn health_readiness_status_and_metrics_are_served() {
     assert!(taken.to_string().contains(&address.to_string()), "{taken}");
     cancel.cancel();
     server.await.unwrap();
-    assert!(client::status(address).await.is_none(), "nobody listens any more");
+    assert!(client::status(&http).await.is_none(), "nobody listens any more");
 }
 
 const TOKEN: &str = "0123456789abcdef";

@@ -9,7 +9,6 @@ mod touched;
 mod view;
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, stderr, stdin};
 use std::time::Duration;
 
 use anabranch_pipeline::capture::{BeginAnew, EntityRows, Gap, require_rows_kept};
@@ -26,6 +25,7 @@ use tokio::time::{Instant, sleep};
 
 use self::rows::RowsView;
 use self::view::{RequestView, Verbs, print, state_before};
+use super::confirmation::Confirmation;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::operations::{Actor, CommandText, recorded};
@@ -231,25 +231,11 @@ fn new_id() -> String {
 
 /// Has the operator repeat the source's name, because derived rows that the server lacks will go.
 fn confirm(arguments: &Arguments) -> Result<(), Fault> {
-    let source = &arguments.source;
-    let said = match &arguments.confirm {
-        Some(said) => said.clone(),
-        None => {
-            _ = std::io::Write::write_all(
-                &mut stderr(),
-                format!("Type the name of the source to begin anew ({source}): ").as_bytes(),
-            );
-            let mut line = String::new();
-            // Without an operator at standard input the line stays empty.
-            _ = stdin().lock().read_line(&mut line);
-            line.trim().to_owned()
-        }
-    };
-    if said == *source {
-        return Ok(());
-    }
-    Err(Fault::new(Code::BeginAnewRefused, format!("source {source}"), "its name was not confirmed")
-        .needs(format!("`--confirm {source}`, or the name when it is asked for")))
+    let name = arguments.source.as_str();
+    let (thing, question) = (format!("source {name}"), format!("source to begin anew ({name})"));
+    let confirmation =
+        Confirmation { code: Code::BeginAnewRefused, thing: &thing, name, question: &question };
+    confirmation.require(arguments.confirm.as_deref())
 }
 
 /// Has the stopped reader try again, and then, once the stream's end `has_begun`, the lanes that stopped beside it.

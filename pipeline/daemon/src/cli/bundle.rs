@@ -37,7 +37,7 @@ const MODE: u32 = 0o600;
 /// be gathered say why.
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// Where to write it; an existing file is not overwritten
+    /// The file to write; an existing one is not overwritten
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -104,7 +104,7 @@ async fn daemon(wiring: &Wiring, path: &str) -> String {
     let Some(listen) = wiring.config().http.listen else {
         return "not gathered: the configuration has no http.listen\n".to_owned();
     };
-    match client::get(listen, path, ANSWER_TIME_MAX).await {
+    match client::get(&wiring.config().http, path, ANSWER_TIME_MAX).await {
         Some((_, answer)) => answer,
         None => format!("not gathered: no daemon answered at {listen}{path}\n"),
     }

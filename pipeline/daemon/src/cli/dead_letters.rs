@@ -3,11 +3,12 @@
 //! A letter disappears once the index has taken the document in the same or a newer version. `retry` sets the lanes
 //! back to before their oldest letter, as `replay` does; `drop` forgets letters, and the index stays as it is.
 
-use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::error::{Code, Fault};
 use anabranch_schemas::lsn::Lsn;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::confirmation::Confirmation;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::operations::{self, Actor, CommandText, LETTERS_MAX, RetryRequest, recorded};
@@ -46,6 +47,10 @@ enum Command {
         /// All of them
         #[arg(long, conflicts_with = "ids")]
         all: bool,
+        /// The name of the projection once more, for --all in scripts; without it the command asks for it. The names of
+        /// several projections are separated by commas
+        #[arg(long, value_name = "NAME", requires = "all")]
+        confirm: Option<String>,
         /// Show what would be forgotten, and change nothing
         #[arg(long)]
         dry_run: bool,
@@ -80,7 +85,7 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
                 };
                 lines.iter().for_each(|line| _ = output::line(line));
             }
-            Command::Drop { ids, all, dry_run: true } => {
+            Command::Drop { ids, all, dry_run: true, .. } => {
                 for documents in operations::chosen(&wiring, projection)? {
                     let letters = meant(&documents, ids, *all).await?;
                     letters.iter().for_each(|letter| list(letter, false));
@@ -89,13 +94,16 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
                     _ = output::line(&line);
                 }
             }
-            Command::Drop { ids, all, dry_run: false } => {
+            Command::Drop { ids, all, confirm, dry_run: false } => {
                 let command = CommandText::of("dead-letters drop")
                     .option("--projection", projection)
                     .counted("", ids.len(), "id")
                     .flag("--all", *all)
                     .text();
                 let chosen = operations::chosen(&wiring, projection)?;
+                if *all && !chosen.is_empty() {
+                    require_names(&chosen, confirm.as_deref())?;
+                }
                 let work = forget(&chosen, ids, *all);
                 let after = |lines: &Vec<String>| lines.join("\n");
                 recorded(&wiring, &Actor::of_command(), (command, None), work, after).await?;
@@ -125,6 +133,16 @@ async fn meant(documents: &Documents, ids: &[String], all: bool) -> Result<Vec<D
     let mut letters = letters(documents).await?;
     letters.retain(|letter| all || ids.contains(&letter.id()));
     Ok(letters)
+}
+
+/// Has the operator repeat the names of the projections, because their letters are the only list of what was rejected.
+fn require_names(chosen: &[Documents], said: Option<&str>) -> Result<(), Fault> {
+    let names: Vec<&str> = chosen.iter().map(|documents| documents.projection.as_str()).collect();
+    let name = names.join(",");
+    let (thing, question) = (format!("projection {name}"), format!("projection whose letters go ({name})"));
+    let confirmation =
+        Confirmation { code: Code::ReplayRefused, thing: &thing, name: &name, question: &question };
+    confirmation.require(said)
 }
 
 /// Drops the letters with these ids, or all; returns a sentence about each projection.

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use anabranch_pipeline::config::HttpConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use clap::Args;
 
@@ -34,24 +35,27 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let listen =
         config.http.listen.filter(|listen| listen.port() != 0).ok_or_else(|| vec![nobody_listens()])?;
     let (exit, text) = match arguments.max_lag {
-        Some(seconds) => match block_on(client::status(listen))? {
+        Some(seconds) => match block_on(client::status(&config.http))? {
             Some(answer) => lag(&answer.status, seconds),
             None => (Exit::Definite, unanswered(listen)),
         },
-        None => alive_or_ready(listen, arguments.ready)?,
+        None => alive_or_ready((&config.http, listen), arguments.ready)?,
     };
     // A closed pipe is no fault: the caller has the exit code.
     _ = output::line(&text);
     Ok(exit)
 }
 
-fn alive_or_ready(listen: SocketAddr, ready: Option<Option<Role>>) -> Result<(Exit, String), Vec<Fault>> {
+fn alive_or_ready(
+    (http, listen): (&HttpConfig, SocketAddr),
+    ready: Option<Option<Role>>,
+) -> Result<(Exit, String), Vec<Fault>> {
     let path = match ready {
         None => "/livez".to_owned(),
         Some(None) => "/readyz".to_owned(),
         Some(Some(role)) => format!("/readyz/{}", role.name()),
     };
-    Ok(match block_on(client::get(listen, &path, ANSWER_TIME_MAX))? {
+    Ok(match block_on(client::get(http, &path, ANSWER_TIME_MAX))? {
         None => (Exit::Definite, unanswered(listen)),
         Some((200, answer)) => (Exit::Success, answer),
         Some((_, answer)) => (Exit::Definite, answer),

@@ -47,7 +47,7 @@ pub struct Arguments {
     /// CA certificate of all these servers, for TLS
     #[arg(long, value_name = "FILE")]
     ca_file: Option<PathBuf>,
-    /// Where to write it; an existing file is not overwritten. Default: standard output
+    /// The file to write; an existing one is not overwritten. Default: standard output
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
 }

@@ -51,14 +51,12 @@ pub struct Arguments {
 pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
     let Some(code) = &arguments.code else { return duplicates(config, arguments.json) };
-    let listen = config.http.listen;
+    let http = config.http.clone();
     let answer = block_on(async {
         let wiring = Wiring::new(config);
         let lookup = Lookup::new(&wiring).ok_or_else(|| vec![unconfigured()])?;
         lookup.refresh().await;
-        if let Some(listen) = listen
-            && let Some(daemon) = client::status(listen).await
-        {
+        if let Some(daemon) = client::status(&http).await {
             lookup.lanes_seen(&daemon.status);
         }
         ask(&lookup, code, arguments).await.map_err(|refusal| vec![fault("lookup", refusal)])

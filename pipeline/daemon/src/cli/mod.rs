@@ -8,6 +8,7 @@ mod bundle;
 mod calendar;
 mod check;
 mod completions;
+mod confirmation;
 mod dead_letters;
 mod dispatch;
 mod explain;

@@ -1,11 +1,10 @@
 //! `remove`: withdraws what a source or a table that left for good leaves behind.
 
-use std::io::{BufRead, Write as _, stderr, stdin};
-
 use anabranch_pipeline::error::{Code, Fault};
 use clap::Args;
 use serde::Serialize;
 
+use super::confirmation::Confirmation;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
 use crate::operations::{Actor, Departed, RemoveOutcome, RemoveRequest};
@@ -70,7 +69,11 @@ async fn remove(wiring: &Wiring, arguments: &Arguments) -> Result<Exit, Fault> {
     if options.dry_run {
         return Ok(Exit::Success);
     }
-    confirm(&request, options.confirm.as_deref())?;
+    let (thing, name) = (request.thing(), request.name());
+    let question = format!("{thing} to remove");
+    let confirmation =
+        Confirmation { code: Code::RemoveRefused, thing: &thing, name: &name, question: &question };
+    confirmation.require(options.confirm.as_deref())?;
     let removed = request.carry_out(wiring, &Actor::of_command()).await?.done;
     tracing::warn!(removed = request.thing(), rows = removed.rows(), "what it left behind was removed");
     show(&request, &removed, options.json, false);
@@ -94,27 +97,6 @@ fn request(Arguments { source, table, options }: &Arguments) -> Result<RemoveReq
         }
     };
     Ok(RemoveRequest { departed, generation: options.generation, with_log: options.with_log })
-}
-
-/// Has the operator repeat the name: nothing brings the removed rows back.
-fn confirm(request: &RemoveRequest, said: Option<&str>) -> Result<(), Fault> {
-    let name = request.name();
-    let said = match said {
-        Some(said) => said.to_owned(),
-        None => {
-            _ = stderr()
-                .write_all(format!("Type the name of the {} to remove: ", request.thing()).as_bytes());
-            let mut line = String::new();
-            // Without an operator at standard input the line stays empty.
-            _ = stdin().lock().read_line(&mut line);
-            line.trim().to_owned()
-        }
-    };
-    if said == name {
-        return Ok(());
-    }
-    Err(Fault::new(Code::RemoveRefused, request.thing(), "its name was not confirmed")
-        .needs(format!("`--confirm {name}`, or the name when it is asked for")))
 }
 
 fn show(request: &RemoveRequest, outcome: &RemoveOutcome, is_json: bool, is_rehearsal: bool) {

@@ -11,6 +11,7 @@ use anabranch_schemas::lsn::Lsn;
 use clap::Args;
 use serde::Serialize;
 
+use super::confirmation::Confirmation;
 use super::selection::Selection;
 use super::{Cli, Outcome, block_on};
 use crate::exit::Exit;
@@ -27,10 +28,13 @@ pub struct Arguments {
     /// set after which to begin, or a time (2026-11-21T03:00:00Z), of which the binlog file's start is taken
     #[arg(long, value_name = "PLACE", value_parser = From::parse)]
     from: From,
-    /// With `nothing`: continue although the oldest binlog is not the first, so that rows not changed since will be
+    /// Continue from `nothing` although the oldest binlog is not the first, so that rows not changed since will be
     /// missing
     #[arg(long)]
     accept_missing_history: bool,
+    /// The name of the projection once more, for `nothing` in scripts; without it the command asks for it
+    #[arg(long, value_name = "NAME")]
+    confirm: Option<String>,
     /// Say what would be done, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -87,6 +91,9 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let wiring = Wiring::new(cli.configuration()?);
     let one = |fault| vec![fault];
     let lanes = chosen(&wiring, arguments).map_err(one)?;
+    if arguments.from == From::Nothing && !arguments.dry_run {
+        confirm(arguments).map_err(one)?;
+    }
     block_on(async {
         match arguments.dry_run {
             true => set_all_back(&wiring, &lanes, arguments).await.0,
@@ -102,6 +109,14 @@ pub fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
             }
         }
     })?
+}
+
+/// Has the operator repeat the projection's name, because its derived rows are gone until the lanes write them again.
+fn confirm(arguments: &Arguments) -> Result<(), Fault> {
+    let name = arguments.selection.projection.as_str();
+    let (thing, question) = (format!("projection {name}"), format!("projection whose rows go ({name})"));
+    let confirmation = Confirmation { code: Code::ReplayRefused, thing: &thing, name, question: &question };
+    confirmation.require(arguments.confirm.as_deref())
 }
 
 /// Returns the command in words, for its record.

@@ -24,6 +24,7 @@ use super::{Cli, Outcome, block_on};
 use crate::api::{ApiContext, Listener, REQUEST_TIME_MAX};
 use crate::exit::Exit;
 use crate::lookup::Lookup;
+use crate::observe::polling::kept;
 use crate::observe::{Observatory, poll, recent};
 use crate::operations::Actions;
 use crate::reconciliations::{OnDrift, ReconciliationBook};
@@ -281,20 +282,32 @@ fn observe(
     (observatory, states): (&Observatory, &TaskStates),
     (serves, served): (bool, &CancellationToken),
 ) -> (Option<Lookup>, Option<Relations>) {
-    servants.spawn(upkeep(metrics.clone(), served.child_token()));
+    let own = (metrics.clone(), served.child_token());
+    servants.spawn(kept("the upkeep of metrics", served.child_token(), move || {
+        upkeep(own.0.clone(), own.1.clone())
+    }));
     servants.spawn(poll::run(wiring.clone(), observatory.clone(), served.child_token()));
-    servants.spawn(recent::record(observatory.clone(), states.clone(), served.child_token()));
+    let own = (observatory.clone(), states.clone(), served.child_token());
+    servants.spawn(kept("the record of the last hours", served.child_token(), move || {
+        recent::record(own.0.clone(), own.1.clone(), own.2.clone())
+    }));
     let status = || {
         let observatory = observatory.clone();
         move || observatory.status(&BTreeMap::new(), std::time::Instant::now())
     };
     let lookup = serves.then(|| Lookup::new(wiring)).flatten();
     if let Some(lookup) = lookup.clone() {
-        servants.spawn(lookup.keep_current(status(), served.child_token()));
+        let own = (status(), served.child_token());
+        servants.spawn(kept("the watch for lookups", served.child_token(), move || {
+            lookup.clone().keep_current(own.0.clone(), own.1.clone())
+        }));
     }
     let relations = serves.then(|| Relations::new(wiring)).flatten();
     if let Some(relations) = relations.clone() {
-        servants.spawn(relations.keep_current(status(), served.child_token()));
+        let own = (status(), served.child_token());
+        servants.spawn(kept("the watch for relations", served.child_token(), move || {
+            relations.clone().keep_current(own.0.clone(), own.1.clone())
+        }));
     }
     (lookup, relations)
 }

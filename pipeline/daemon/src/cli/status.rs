@@ -102,7 +102,7 @@ pub(super) async fn observe(wiring: &Wiring) -> (StatusView, bool) {
 
 /// Returns the answer of the daemon of this configuration, if one is there.
 async fn ask_daemon(wiring: &Wiring) -> Option<StatusAnswer> {
-    let answer = client::status(wiring.config().http.listen?).await?;
+    let answer = client::status(&wiring.config().http).await?;
     (answer.name == wiring.config().name).then_some(answer)
 }
 
@@ -150,6 +150,7 @@ fn merge(status: &mut StatusView, daemon: StatusView) {
     merge_leases(&mut status.leases, daemon.leases);
     status.busiest = daemon.busiest;
     (status.certificates, status.drifts) = (daemon.certificates, daemon.drifts);
+    (status.unanswered, status.refusals) = (daemon.unanswered, daemon.refusals);
 }
 
 /// Adds the facts of one lane that only the daemon knows.
@@ -163,6 +164,7 @@ fn merge_lane(lane: &mut LaneView, known: &LaneView) {
     lane.paused_seconds_left = known.paused_seconds_left;
     // Only the process that runs the lane knows why a table could not be read.
     lane.owed.clone_from(&known.owed);
+    lane.lasting.clone_from(&known.lasting);
     if lane.refreshed_rows.is_some() && known.refreshed_rows.is_some() {
         // The daemon measures the rate over more than a second.
         lane.refreshed_rows_per_second = known.refreshed_rows_per_second.or(lane.refreshed_rows_per_second);

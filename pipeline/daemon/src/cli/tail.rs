@@ -27,7 +27,7 @@ pub struct Arguments {
     /// Only this source; may be repeated. Default: all
     #[arg(long = "source", value_name = "NAME")]
     sources: Vec<String>,
-    /// Where to begin: earliest, latest, a stream sequence (42), or a position (1:42:8192)
+    /// The first message: earliest, latest, a stream sequence (42), or a position (1:42:8192)
     #[arg(long, default_value = "earliest")]
     from: From,
     /// Only this physical table

@@ -7,6 +7,7 @@ use anabranch_pipeline::error::Fault;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::dependencies::COUPON_SYSTEM;
 use super::headroom::certificate_end;
 use super::polling::{LOG, every_interval, within};
 use super::{Dependency, Observatory};
@@ -15,7 +16,7 @@ use crate::wiring::{Wiring, certificate_ends};
 const INTERVAL: Duration = Duration::from_secs(3600);
 const RETRY_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Starts a loop for each target and cache and for the log.
+/// Starts a loop for each target and cache, for the log and for the coupon system.
 pub(super) fn spawn(
     loops: &mut JoinSet<()>,
     wiring: &Wiring,
@@ -57,5 +58,22 @@ fn silent_servers(config: &Config) -> Vec<(Dependency, String, &ServerUrl)> {
     let indexes = indexes.map(|target| (Dependency::Target, target.name.clone(), &target.url));
     let caches = config.caches.iter().map(|cache| (Dependency::Cache, cache.name.clone(), &cache.url));
     let log = (Dependency::Log, LOG.to_owned(), &config.log.url);
-    indexes.chain(caches).chain([log]).collect()
+    let coupons = config.coupon_system.iter();
+    let coupons = coupons.map(|system| (Dependency::CouponSystem, COUPON_SYSTEM.to_owned(), &system.url));
+    indexes.chain(caches).chain([log]).chain(coupons).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_coupon_system_is_asked_for_its_certificate_too() {
+        let example = include_str!("../../../../deploy/anabranch.example.toml");
+        let text = example.replace("#[coupon_system]\n#url", "[coupon_system]\nurl");
+        let config = Config::parse(&text).unwrap_or_else(|faults| panic!("{faults:?}"));
+        let servers = silent_servers(&config);
+        let last = servers.last().map(|(kind, name, url)| (*kind, name.as_str(), url.scheme()));
+        assert_eq!(last, Some((Dependency::CouponSystem, COUPON_SYSTEM, "https")));
+    }
 }

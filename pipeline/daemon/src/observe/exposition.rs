@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anabranch_pipeline::metrics::{self as names, Metric};
 use anabranch_pipeline::records::LaneId;
@@ -82,6 +82,12 @@ pub fn write_series(text: &mut String, name: &str, labels: &[(&str, &str)]) {
     }
 }
 
+/// Returns whole milliseconds as seconds, because further decimals make a scrape of very many lanes large. It rounds
+/// up, because only 0 says that nothing is late.
+fn seconds(lag: Duration) -> f64 {
+    lag.as_nanos().div_ceil(1_000_000) as f64 / 1e3
+}
+
 fn push_escaped(text: &mut String, value: &str) {
     for character in value.chars() {
         match character {
@@ -100,7 +106,7 @@ impl Observatory {
         self.show_commits(shown);
         self.show_headroom(shown);
         self.show_paused(shown);
-        self.show_dependencies(shown);
+        self.show_dependencies(now, shown);
         self.show_programmes(shown);
     }
 
@@ -159,19 +165,19 @@ impl Observatory {
         }
     }
 
-    fn show_dependencies(&self, shown: &mut Exposition) {
+    fn show_dependencies(&self, now: Instant, shown: &mut Exposition) {
         let all = self.lock();
-        type Value = fn(&DependencyObservation) -> Option<f64>;
+        type Value = fn(&DependencyObservation, Instant) -> Option<f64>;
         let metrics: [(&'static str, Value); 3] = [
-            (names::DEPENDENCY_UP, |seen| Some(f64::from(u8::from(seen.is_up?)))),
-            (names::DEPENDENCY_ANSWER, |seen| Some(seen.took?.as_secs_f64())),
-            (names::CERTIFICATE_ENDS, |seen| Some(seen.certificate_ends? as f64)),
+            (names::DEPENDENCY_UP, |seen, now| Some(f64::from(u8::from(seen.known(now).0?)))),
+            (names::DEPENDENCY_ANSWER, |seen, now| Some(seen.known(now).1?.as_secs_f64())),
+            (names::CERTIFICATE_ENDS, |seen, _| Some(seen.certificate_ends? as f64)),
         ];
         for (metric, value) in metrics {
             shown.metric(metric);
             for ((kind, name), seen) in &all.dependencies {
                 let labels = [("dependency", kind.name()), ("name", name.as_str())];
-                value(seen).iter().for_each(|value| shown.sample(&labels, *value));
+                value(seen, now).iter().for_each(|value| shown.sample(&labels, *value));
             }
         }
     }
@@ -181,13 +187,13 @@ impl Observatory {
         shown.metric(names::CAPTURE_LAG);
         for (name, source) in &all.sources {
             if let Some(lag) = source.lag(now) {
-                shown.of_source(name, lag.as_secs_f64());
+                shown.of_source(name, seconds(lag));
             }
         }
         shown.metric(names::LANE_LAG);
         for (id, lane) in &all.lanes {
             if let Some(lag) = all.sources.get(&id.source).and_then(|source| lane.lag(source, now)) {
-                shown.of_lane(id, lag.as_secs_f64());
+                shown.of_lane(id, seconds(lag));
             }
         }
     }
@@ -195,7 +201,40 @@ impl Observatory {
 
 #[cfg(test)]
 mod tests {
+    use anabranch_pipeline::config::Config;
+    use anabranch_pipeline::error::{Code, Fault};
+
     use super::*;
+    use crate::observe::Dependency;
+
+    #[test]
+    fn a_server_that_is_polled_no_longer_is_neither_up_nor_down() {
+        let config = Config::parse(include_str!("../../../../deploy/anabranch.example.toml")).unwrap();
+        let (observatory, asked) = (Observatory::new(&config), Instant::now());
+        let shown = |now: Instant| -> Vec<String> {
+            let mut shown = Exposition::default();
+            observatory.show_metrics(now, &mut shown);
+            let is_up = |line: &&str| line.starts_with("anabranch_dependency_up{");
+            shown.into_text().lines().filter(is_up).map(str::to_owned).collect()
+        };
+        observatory.answered(Dependency::CouponSystem, "coupon-system", asked, &Ok(()));
+        let failed: Result<(), _> = Err(Fault::new(Code::LogUnreachable, "log", "no answer"));
+        observatory.answered(Dependency::Log, "log", asked, &failed);
+        let now = Instant::now();
+        let expected = [
+            "anabranch_dependency_up{dependency=\"log\",name=\"log\"} 0",
+            "anabranch_dependency_up{dependency=\"coupon-system\",name=\"coupon-system\"} 1",
+        ];
+        assert_eq!(shown(now), expected);
+        assert!(shown(now + Duration::from_secs(60)).is_empty());
+    }
+
+    #[test]
+    fn a_lag_has_three_decimals_and_is_0_only_if_nothing_is_late() {
+        let shown =
+            [0, 1, 999_999, 1_000_001, 1_234_567_891].map(|nanos| seconds(Duration::from_nanos(nanos)));
+        assert_eq!(shown.map(|lag| lag.to_string()), ["0", "0.001", "0.001", "0.002", "1.235"]);
+    }
 
     #[test]
     fn a_name_with_quotes_and_line_ends_stays_one_label_of_one_line() {

@@ -10,13 +10,15 @@ mod dependencies;
 mod drift;
 pub mod exposition;
 mod headroom;
+mod lasting;
 mod leases;
 mod owed;
 pub mod poll;
-mod polling;
+pub mod polling;
 mod programmes;
 mod rate;
 pub mod recent;
+mod refusals;
 mod ring;
 mod short;
 mod state_changes;
@@ -44,9 +46,11 @@ use tokio::sync::watch;
 
 pub use self::busiest::BusiestView;
 use self::dependencies::DependencyObservation;
-pub use self::dependencies::{CertificateView, Dependency};
+pub use self::dependencies::{CertificateView, Dependency, UnansweredView};
 use self::drift::DriftObservation;
 pub use self::drift::DriftView;
+use self::lasting::Lasting;
+pub use self::lasting::LastingView;
 pub use self::leases::LeaseView;
 pub use self::owed::OwedTableView;
 use self::programmes::ProgrammeObservation;
@@ -140,6 +144,7 @@ struct LaneObservation {
     moved_at: Option<Instant>,
     /// Tables that the lane could not read, if it runs in this process.
     unread: Vec<UnreadTable>,
+    lasting: Lasting,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -165,6 +170,8 @@ struct Observations {
     dependencies: BTreeMap<(Dependency, String), DependencyObservation>,
     /// Drift by store and source.
     drifts: BTreeMap<(String, String), DriftObservation>,
+    /// The last refusals of numbers of payment documents, by code.
+    refusals: BTreeMap<&'static str, Instant>,
     /// Entity that each projection is derived of.
     entities: BTreeMap<String, Entity>,
     /// Search indexes by projection.
@@ -210,15 +217,10 @@ impl Observatory {
             sources,
             lanes,
             caches,
-            dependencies: BTreeMap::new(),
-            drifts: BTreeMap::new(),
             entities,
             searches,
             programmes: programmes.collect(),
-            leases: Vec::new(),
-            busiest: Vec::new(),
-            pauses: watch::Sender::default(),
-            stops: false,
+            ..Observations::default()
         };
         Self { all: Arc::new(Mutex::new(all)), recent: Arc::default() }
     }
@@ -317,6 +319,7 @@ impl Observatory {
                         None => seen.refreshed = Rate::default(),
                     }
                     seen.progress = Some(progress);
+                    seen.note_lasting(now);
                     seen.answer.good(now);
                 }
                 Err(fault) => seen.answer.bad(fault),

@@ -1,5 +1,5 @@
-//! Asks every source, the log, every target and cache about once a second, and every index, the leases and the history
-//! of reconciliations more rarely; records the answers.
+//! Asks every source, the log, every target and cache about once a second, and every index, the coupon system, the
+//! leases and the history of reconciliations more rarely; records the answers.
 //!
 //! A server that does not answer delays its own queries only.
 
@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use anabranch_connectors::nats::NatsLog;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::CacheState;
+use anabranch_pipeline::lookup::DrainWatch;
 use anabranch_pipeline::ports::{CodeCache, Log};
 use futures::future::join_all;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::busiest::TABLES_SHOWN_MAX;
+use super::dependencies::COUPON_SYSTEM;
 use super::headroom::certificate_end;
-use super::polling::{LOG, every_interval, within};
+use super::polling::{LOG, every_interval, kept, within};
 use super::{Dependency, Observatory, certificates};
 use crate::wiring::{Documents, Wiring};
 use crate::{coupons, pauses, reconciliations};
@@ -28,6 +29,8 @@ const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two reads of a programme's day, which its dispatcher updates every few seconds.
 const PROGRAMME_INTERVAL: Duration = Duration::from_secs(3);
+/// Time between two connections to the coupon system, which may be another company's.
+const COUPON_SYSTEM_INTERVAL: Duration = Duration::from_secs(10);
 /// Time without a connection to NATS after which a question counts as unanswered. The client itself would wait for
 /// longer, because it keeps a request until it is connected again.
 const LOG_LOST: Duration = Duration::from_secs(1);
@@ -57,8 +60,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
     }
     for cache in &wiring.config().caches {
         let (wiring, observatory, name) = (wiring.clone(), observatory.clone(), cache.name.clone());
+        let watch = DrainWatch::default();
         loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
-            ask_cache(&wiring, &observatory, &name).await;
+            ask_cache(&wiring, &observatory, &name, &watch).await;
         }));
     }
     for documents in wiring.all_documents() {
@@ -73,6 +77,12 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
             ask_programme(&wiring, &observatory, &programme).await;
         }));
     }
+    if wiring.config().coupon_system.is_some() {
+        let (wiring, observatory) = (wiring.clone(), observatory.clone());
+        loops.spawn(every_interval(COUPON_SYSTEM_INTERVAL, cancel.clone(), async move || {
+            ask_coupon_system(&wiring, &observatory).await;
+        }));
+    }
     let asking = (wiring.clone(), observatory.clone());
     loops.spawn(every_interval(POLL_INTERVAL, cancel.clone(), async move || {
         asking.1.unread_seen(asking.0.unread_tables());
@@ -84,7 +94,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
         ask_leases(&asking.0, &asking.1).await;
     }));
     certificates::spawn(&mut loops, &wiring, &observatory, &cancel);
-    loops.spawn(reconciliations::show_last(wiring.clone(), cancel.clone()));
+    let shown = (wiring.clone(), cancel.clone());
+    let show_last = move || reconciliations::show_last(shown.0.clone(), shown.1.clone());
+    loops.spawn(kept("the last reconciliation", cancel.clone(), show_last));
     while loops.join_next().await.is_some() {}
 }
 
@@ -92,7 +104,9 @@ pub async fn run(wiring: Wiring, observatory: Observatory, cancel: CancellationT
 pub async fn once(wiring: &Wiring, observatory: &Observatory) {
     let sources = wiring.config().sources.iter().map(|source| ask_source(wiring, observatory, &source.name));
     let targets = wiring.targets().map(|target| ask_target(wiring, observatory, target));
-    let caches = wiring.config().caches.iter().map(|cache| ask_cache(wiring, observatory, &cache.name));
+    let watched: Vec<_> =
+        wiring.config().caches.iter().map(|cache| (&cache.name, DrainWatch::default())).collect();
+    let caches = watched.iter().map(|(name, watch)| ask_cache(wiring, observatory, name, watch));
     let documents: Vec<Documents> = wiring.all_documents().collect();
     let searches = documents.iter().map(|documents| ask_search(documents, observatory));
     let programmes = observatory.programmes();
@@ -143,17 +157,13 @@ async fn ask_target(wiring: &Wiring, observatory: &Observatory, name: &str) {
     observatory.progress_seen(name, &progress, Instant::now());
 }
 
-async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str) {
+async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str, watch: &DrainWatch) {
     let state = async {
         let cache = wiring.cache(name)?;
         let life = cache.redis.incarnation().await?;
-        let (mut delay, mut is_believed) = (Duration::ZERO, true);
-        for outbox in &cache.outboxes {
-            let state = CacheState::read(outbox).await?;
-            delay = delay.max(state.delay);
-            is_believed &= state.is_believed(&life);
-        }
-        Ok((delay, is_believed))
+        let states = watch.read(&cache.outboxes).await?;
+        let delay = states.iter().map(|state| state.delay).max().unwrap_or_default();
+        Ok((delay, states.iter().all(|state| state.is_believed(&life))))
     };
     let state = PolledDependency { observatory, kind: Dependency::Cache, name }.answer(state).await;
     observatory.cache_seen(name, &state, Instant::now());
@@ -171,6 +181,13 @@ async fn ask_programme(wiring: &Wiring, observatory: &Observatory, programme: &s
     let log = PolledDependency { observatory, kind: Dependency::Log, name: LOG };
     let day = log.answer(of_log(wiring, async |log| coupons::newest_day(log, programme).await)).await;
     observatory.programme_seen(programme, &day, Instant::now());
+}
+
+/// Asks whether the coupon system can be reached. Its answers to requests are the granters' matter.
+async fn ask_coupon_system(wiring: &Wiring, observatory: &Observatory) {
+    let system = PolledDependency { observatory, kind: Dependency::CouponSystem, name: COUPON_SYSTEM };
+    // A fault is recorded; here it is no reason for anything else.
+    _ = system.answer(wiring.reach_coupon_system()).await;
 }
 
 async fn ask_pauses(wiring: &Wiring, observatory: &Observatory) {

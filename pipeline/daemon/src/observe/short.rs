@@ -1,7 +1,16 @@
 //! The status for a client that sent no token: codes and states, without the texts of faults and pauses, which name
 //! hosts and accounts, and without the processes that hold leases.
 
-use super::StatusView;
+use super::{Reason, StatusView};
+
+impl Reason {
+    /// Removes the text of a fault. Its code stays.
+    pub fn leave_out_fault(&mut self) {
+        if let Some(code) = &self.code {
+            self.reason = format!("`anabranch explain {code}` says what it means; a token shows its text");
+        }
+    }
+}
 
 impl StatusView {
     /// Removes what names hosts beside faults: the holders of leases. The busiest tables go too.
@@ -25,6 +34,8 @@ impl StatusView {
             busiest: _,
             certificates: _,
             drifts: _,
+            unanswered: _,
+            refusals: _,
         } = self;
         for pause in lanes.iter_mut().filter_map(|view| view.pause.as_mut()) {
             pause.by.clear();

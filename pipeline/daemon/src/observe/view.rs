@@ -13,8 +13,9 @@ use anabranch_schemas::shard::ShardId;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    BusiestView, CacheObservation, CertificateView, DriftView, LaneObservation, LastAnswer, LeaseView,
-    Observatory, OwedTableView, ProgrammeView, SearchObservation, SourceObservation, TableSize,
+    BusiestView, CacheObservation, CertificateView, DriftView, LaneObservation, LastAnswer, LastingView,
+    LeaseView, Observatory, OwedTableView, ProgrammeView, SearchObservation, SourceObservation, TableSize,
+    UnansweredView,
 };
 use crate::pauses::Pause;
 use crate::task_names::{cache_task, lane_task, reader_task};
@@ -50,6 +51,12 @@ pub struct StatusView {
     /// Drift that spot checks of this process found, the last row of each within the hour.
     #[serde(default)]
     pub drifts: Vec<DriftView>,
+    /// Servers that do not answer this process now.
+    #[serde(default)]
+    pub unanswered: Vec<UnansweredView>,
+    /// Codes by which this process has lately refused numbers of payment documents.
+    #[serde(default)]
+    pub refusals: Vec<String>,
 }
 
 /// One source and its stream.
@@ -124,6 +131,8 @@ pub struct LaneView {
     /// Some of them that could not be read; only the daemon that runs the lane knows why.
     #[serde(default)]
     pub owed: Vec<OwedTableView>,
+    #[serde(flatten)]
+    pub lasting: LastingView,
 }
 
 /// One cache.
@@ -190,6 +199,7 @@ impl Observatory {
     /// Returns the present state. `tasks` are the tasks of this process; there may be none.
     pub fn status(&self, tasks: &BTreeMap<String, TaskStatus>, now: Instant) -> StatusView {
         let (certificates, drifts) = (self.certificates(), self.drifts(now));
+        let (unanswered, refusals) = (self.unanswered(now), self.refusals(now));
         let all = self.lock();
         let mut sources: Vec<_> = all.sources.iter().map(|(name, source)| source.view(name, now)).collect();
         let mut lanes: Vec<LaneView> = Vec::new();
@@ -236,6 +246,8 @@ impl Observatory {
             busiest,
             certificates,
             drifts,
+            unanswered,
+            refusals,
         }
     }
 
@@ -473,6 +485,7 @@ impl LaneObservation {
             withdrawn_tables: self.progress.as_ref().map_or(0, |progress| progress.withdrawals.len()),
             owed_tables: self.owed_tables(),
             owed: self.owed_table_views(),
+            lasting: self.lasting.view(now),
             refreshed_rows: refresh.map(|refresh| refresh.rows),
             refreshed_rows_per_second,
             refresh_rows,

@@ -113,32 +113,39 @@ async fn spot_checks((wiring, on_drift): (&Wiring, &OnDrift), source: &SourceCon
 fn begin_counters<S, D, L>(source: &str, stores: &[CheckedStore<S, D, L>], after: &[Duration]) {
     counter!(names::SPOT_CHECK_SKIPPED, "source" => source.to_owned()).increment(0);
     for store in stores {
-        for after in after {
-            let labels = [
-                ("store", store.name.clone()),
-                ("source", source.to_owned()),
-                ("after", after.as_secs().to_string()),
-            ];
-            counter!(names::SPOT_CHECK_DRIFT, &labels).increment(0);
+        for age in after {
+            counter!(names::SPOT_CHECK_DRIFT, &labels(&store.name, source, *age, after)).increment(0);
         }
     }
 }
 
+/// Returns the labels of a check `after` a change. `check` names the last of the configured checks, so that an alert
+/// can choose it whatever `reconcile.spot_check_after_seconds` says.
+fn labels(store: &str, source: &str, after: Duration, all: &[Duration]) -> [(&'static str, String); 4] {
+    let check = if all.last() == Some(&after) { "last" } else { "earlier" };
+    [
+        ("store", store.to_owned()),
+        ("source", source.to_owned()),
+        ("check", check.to_owned()),
+        ("after", after.as_secs().to_string()),
+    ]
+}
+
 fn publish(wiring: &Wiring, on_drift: &OnDrift, source: &str, event: &SpotCheckEvent<'_>) {
-    let source = source.to_owned();
     let &SpotCheckEvent::Checked { store, after, table, key, verdict } = event else {
         if let SpotCheckEvent::Skipped(changes) = event {
-            counter!(names::SPOT_CHECK_SKIPPED, "source" => source).increment(*changes);
+            counter!(names::SPOT_CHECK_SKIPPED, "source" => source.to_owned()).increment(*changes);
         }
         return;
     };
     let name = if verdict == Verdict::InFlight { "equal" } else { verdict.name() };
-    let labels = [("store", store.to_owned()), ("source", source), ("after", after.as_secs().to_string())];
+    let all = &wiring.config().reconcile.spot_checks.after;
+    let labels = labels(store, source, after, all);
     let of_verdict = labels.iter().cloned().chain([("verdict", name.to_owned())]);
     counter!(names::SPOT_CHECK_KEYS, &of_verdict.collect::<Vec<_>>()).increment(1);
     counter!(names::SPOT_CHECK_DRIFT, &labels).increment(u64::from(verdict.is_drift()));
-    if verdict.is_drift() && wiring.config().reconcile.spot_checks.after.last() == Some(&after) {
-        on_drift(store, &labels[1].1);
+    if verdict.is_drift() && all.last() == Some(&after) {
+        on_drift(store, source);
         let key_hash = reconcile::hash_key(table, key, wiring.config().reconcile.signing_key.as_ref());
         tracing::warn!(
             store,
@@ -149,5 +156,21 @@ fn publish(wiring: &Wiring, on_drift: &OnDrift, source: &str, event: &SpotCheckE
             after_seconds = after.as_secs(),
             "a changed row is still wrong in the store; a reconciliation repairs it: anabranch reconcile --now"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_check_is_known_by_its_label_whatever_the_configured_ages() {
+        for ages in [[60, 300, 600].as_slice(), &[60, 300], &[7]] {
+            let ages: Vec<Duration> = ages.iter().copied().map(Duration::from_secs).collect();
+            let of = |age| labels("birthday", "a", age, &ages)[2].1.clone();
+            let last: Vec<bool> = ages.iter().map(|age| of(*age) == "last").collect();
+            let expected: Vec<bool> = (1..=ages.len()).map(|number| number == ages.len()).collect();
+            assert_eq!(last, expected, "{ages:?}");
+        }
     }
 }

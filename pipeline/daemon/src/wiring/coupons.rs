@@ -78,10 +78,7 @@ impl Wiring {
                 Err(fault) => vec![fault],
             }
         };
-        let system = async {
-            let connected = async { self.coupon_caller()?.connect().await.map(drop) };
-            connected.await.err().into_iter().collect::<Vec<_>>()
-        };
+        let system = async { self.reach_coupon_system().await.err().into_iter().collect::<Vec<_>>() };
         let sources = async {
             match self.coupon_sources() {
                 Ok(sources) => sources.check().await,
@@ -126,6 +123,11 @@ impl Wiring {
             is_batched: system.is_batched,
             timeout: system.timeout,
         })
+    }
+
+    /// Opens a connection to the coupon system, over TLS with a verified certificate, and closes it without a request.
+    pub async fn reach_coupon_system(&self) -> Result<(), Fault> {
+        self.coupon_caller()?.connect().await.map(drop)
     }
 
     /// Returns the work queue, over connections of its own.

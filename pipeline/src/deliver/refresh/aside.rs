@@ -34,7 +34,7 @@ const REST_MAX: Duration = Duration::from_secs(600);
 pub(super) struct Aside {
     /// Tables that cannot be read now: the others go first.
     unreadable: BTreeSet<ShardId>,
-    /// When the unreadable tables are tried again, once no other table is left.
+    /// The time at which the unreadable tables are tried again, once no other table is left.
     again_at: Option<Instant>,
     /// Tables of which rows changed unseen while they were read, each with the time from which on it may be read.
     resting: BTreeMap<ShardId, Instant>,

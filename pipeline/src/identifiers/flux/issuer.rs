@@ -1,7 +1,7 @@
 //! The number ranges that one process holds, and the identifiers that it makes of them.
 //!
 //! Orders of one counter wait for one another; orders of different counters do not. A range that is used up quickly is
-//! followed by one of twice the size, so that leases cost little. Numbers that a process holds when it ends are skipped
+//! followed by one of twice the size, so that ranges cost little. Numbers that a process holds when it ends are skipped
 //! for ever.
 
 use std::collections::BTreeMap;
@@ -23,15 +23,15 @@ use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::metrics as names;
 use crate::ports::{Registers, Sequence};
-use crate::records::{GivenOnce, Lease, LeaseRefusal, LeaseRequest, Remembered, RequestKey};
+use crate::records::{GivenOnce, NumberRange, RangeRefusal, RangeRequest, Remembered, RequestKey};
 
 /// Numbers of a range, at least: a restart wastes no more of a counter that is hardly used.
 const RANGE_MIN: u32 = 1_000;
-/// Numbers of a range, at most: a thousandth of a counter. A million identifiers a second are ten leases a second.
+/// Numbers of a range, at most: a thousandth of a counter. A million identifiers a second are ten ranges a second.
 const RANGE_MAX: u32 = 100_000;
 /// A range that is used up before the first time is followed by a larger one, one that outlasts the second by a
-/// smaller. A lease costs two reads and a write of registers and a durable UPDATE, and an order waits for the lease of
-/// its counter: at 30,000 numbers a second, a first time of 1 s leaves 94 leases a second of 100 counters, and one of
+/// smaller. A range costs two reads and a write of registers and a durable UPDATE, and an order waits for the range of
+/// its counter: at 30,000 numbers a second, a first time of 1 s leaves 94 ranges a second of 100 counters, and one of
 /// 10 s leaves 30.
 const RANGE_TIME: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 
@@ -42,18 +42,18 @@ pub struct FluxSettings {
     pub system: u16,
 }
 
-/// The rest of a leased range.
+/// The rest of an allotted range.
 #[derive(Debug)]
 struct LeasedRange {
     next: u32,
     end: u32,
-    /// Numbers of the last lease.
+    /// Numbers of the last range.
     size: u32,
     leased_at: Instant,
 }
 
 impl LeasedRange {
-    /// Returns how many numbers the next lease is for.
+    /// Returns how many numbers the next range is to have.
     fn following(&self) -> u32 {
         let size = match self.leased_at.elapsed() {
             lasted if lasted < RANGE_TIME.0 => self.size * 2,
@@ -64,14 +64,14 @@ impl LeasedRange {
     }
 }
 
-/// Makes identifiers of leased numbers.
+/// Makes identifiers of allotted numbers.
 #[derive(Debug)]
 pub struct FluxIssuer<S> {
     sequence: S,
     settings: FluxSettings,
     /// The strategy by year; `None` = no identifier has a year digit.
     years: Option<Years>,
-    /// Numbers of a first lease, at least.
+    /// Numbers of a first range, at least.
     range_min: u32,
     held: Mutex<BTreeMap<Counter, Arc<tokio::sync::Mutex<Option<LeasedRange>>>>>,
     used: UsedShare,
@@ -89,7 +89,8 @@ impl<S: Sequence> FluxIssuer<S> {
         Self { years, ..self }
     }
 
-    /// Returns an issuer for a process that ends after one order: it leases only what it needs, and skips nothing.
+    /// Returns an issuer for a process that ends after one order: it asks for no more numbers than it
+    /// needs, and skips nothing.
     #[must_use]
     pub fn without_reserve(self) -> Self {
         Self { range_min: 1, ..self }
@@ -223,16 +224,16 @@ impl<S: Sequence> FluxIssuer<S> {
         if rest.len() < count as usize {
             let needed = if in_a_row { count } else { count - rest.len() as u32 };
             let size = held.as_ref().map_or(self.range_min, LeasedRange::following);
-            let lease = self.lease(registers, counter, needed, size.max(needed)).await?;
-            self.used.leased(counter, lease.end(), today);
-            all = match rest.end == lease.first {
-                // No other process leased in between.
-                true => [rest.start..lease.end(), 0..0],
-                false if in_a_row => [lease.first..lease.end(), 0..0],
-                false => [rest, lease.first..lease.end()],
+            let range = self.next_range(registers, counter, needed, size.max(needed)).await?;
+            self.used.leased(counter, range.end(), today);
+            all = match rest.end == range.first {
+                // No other process got a range in between.
+                true => [rest.start..range.end(), 0..0],
+                false if in_a_row => [range.first..range.end(), 0..0],
+                false => [rest, range.first..range.end()],
             };
             *held =
-                Some(LeasedRange { next: lease.first, end: lease.end(), size, leased_at: Instant::now() });
+                Some(LeasedRange { next: range.first, end: range.end(), size, leased_at: Instant::now() });
         }
         let [first, second] = all;
         let split = first.end.min(first.start + count);
@@ -244,31 +245,31 @@ impl<S: Sequence> FluxIssuer<S> {
         Ok([taken, second.start..second.start + left])
     }
 
-    /// Leases a range that no other process has; the range counts only if the ring's register did not move meanwhile.
-    async fn lease(
+    /// Asks for a range that no other process has; the range counts only if the ring's register did not move meanwhile.
+    async fn next_range(
         &self,
         registers: &impl Registers,
         counter: Counter,
         least: u32,
         wanted: u32,
-    ) -> Result<Lease, Fault> {
+    ) -> Result<NumberRange, Fault> {
         let mut lost = None;
         for _ in 0..ATTEMPTS {
             let server = accepted_server(registers, &self.sequence).await?;
             let (register, known) = read(registers, counter.ring).await?;
-            let request = LeaseRequest { counter, server, known: known.of(counter.date), least, wanted };
+            let request = RangeRequest { counter, server, known: known.of(counter.date), least, wanted };
             failpoints::reach("sequence-before-lease").await;
-            let leased = self.sequence.lease(&request).await?;
+            let leased = self.sequence.next_range(&request).await?;
             failpoints::reach("sequence-after-lease").await;
-            let lease = leased.map_err(|refusal| refused(&request, refusal))?;
-            let value = known.with(counter.date, lease.end()).to_string();
+            let range = leased.map_err(|refusal| refused(&request, refusal))?;
+            let value = known.with(counter.date, range.end()).to_string();
             match registers.compare_and_set(&key(counter.ring), &register, value).await {
                 Ok(_) => {
                     failpoints::reach("sequence-after-known").await;
                     counter!(names::FLUX_LEASES).increment(1);
-                    return Ok(lease);
+                    return Ok(range);
                 }
-                // Another process leased at the same time, or did so before a person restored the server.
+                // Another process got a range at the same time, or did so before a person restored the server.
                 Err(fault) if fault.code() == Code::LeaseLost => lost = Some(fault),
                 Err(fault) => return Err(fault),
             }
@@ -305,46 +306,46 @@ pub const DURABLE_SETTINGS: &str =
 pub const SET_DURABLE: &str =
     "SET GLOBAL innodb_flush_log_at_trx_commit = 1, GLOBAL sync_binlog = 1, and both in its option file";
 
-/// Returns the fault of a refused lease.
-fn refused(request: &LeaseRequest, refusal: LeaseRefusal) -> Fault {
+/// Returns the fault of a refused range.
+fn refused(request: &RangeRequest, refusal: RangeRefusal) -> Fault {
     let subject = format!("counter {}", request.counter);
     let fault = match refusal {
-        LeaseRefusal::ServerChanged { found } => {
+        RangeRefusal::ServerChanged { found } => {
             let found = format!("its server is {found}, and numbers were given out by {}", request.server);
             Fault::new(Code::FluxServerChanged, subject, found)
                 .needs("the same server, or an operator's word that this one has every number")
                 .remedy(RAISE)
         }
-        LeaseRefusal::Volatile { setting } => {
+        RangeRefusal::Volatile { setting } => {
             let found = format!("its server has {setting}, so a power cut could take the lease back");
             Fault::new(Code::FluxServerVolatile, subject, found).needs(DURABLE_SETTINGS).remedy(SET_DURABLE)
         }
-        LeaseRefusal::Missing => Fault::new(Code::FluxSequenceLagging, subject, "its row does not exist")
+        RangeRefusal::Missing => Fault::new(Code::FluxSequenceLagging, subject, "its row does not exist")
             .needs("the rows that `setup` made")
             .remedy("anabranch --config FILE setup")
             .then(RAISE),
-        LeaseRefusal::Lagging { next } => {
+        RangeRefusal::Lagging { next } => {
             let found =
                 format!("its next number is {next}, and numbers up to {} were given out", request.known);
             Fault::new(Code::FluxSequenceLagging, subject, found)
                 .needs(format!("at least {}; the server was restored from an older copy", request.known))
                 .remedy(RAISE)
         }
-        LeaseRefusal::OtherDay { today } => Fault::new(
+        RangeRefusal::OtherDay { today } => Fault::new(
             Code::FluxDateRefused,
             subject,
             format!("today is {today} for the server of the counters"),
         )
         .needs("clocks that differ by less than a day")
         .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server"),
-        LeaseRefusal::Overtaken { by } => Fault::new(
+        RangeRefusal::Overtaken { by } => Fault::new(
             Code::FluxDateRefused,
             subject,
             format!("its row was taken over by the counter of {by}"),
         )
         .needs("a date of the last days, and clocks that are right")
         .remedy("compare `date -u` on this machine with SELECT UTC_TIMESTAMP() on that server"),
-        LeaseRefusal::Exhausted { next } => {
+        RangeRefusal::Exhausted { next } => {
             let found = format!(
                 "{} of its {SEQUENCES} numbers are left, and {} are wanted",
                 SEQUENCES - next,

@@ -8,19 +8,21 @@ const WIDTH = 1080;
 const BOX = { width: 190, height: 52 };
 const GAP = 22;
 const TOP = 34;
-const COLUMNS = [0, 290, 500, 890];
+const COLUMNS = [0, 286, 526, 890];
 const CHARACTERS_MAX = 24;
+/** Room for the label of an edge. */
+const LABEL_WIDTH = 100;
 /** Boxes of lanes below each other, at most, unless there are more stores. */
 const GROUPS_MAX = 14;
 /** Names of lanes in the tooltip of their box. */
 const NAMES_MAX = 20;
 
 const cut = (text) => (text.length > CHARACTERS_MAX ? `${text.slice(0, CHARACTERS_MAX - 1)}…` : text);
-const worst = (things) => LEVELS[Math.max(0, ...things.map((thing) => LEVELS.indexOf(thing.level)))];
-const most = (numbers) => numbers.reduce((all, one) => (one === null ? all : Math.max(all ?? 0, one)), null);
-const sum = (numbers) => numbers.reduce((all, one) => (one === null ? all : (all ?? 0) + one), null);
+export const worst = (things) => LEVELS[Math.max(0, ...things.map((thing) => LEVELS.indexOf(thing.level)))];
+export const most = (numbers) => numbers.reduce((all, one) => (one === null ? all : Math.max(all ?? 0, one)), null);
+export const sum = (numbers) => numbers.reduce((all, one) => (one === null ? all : (all ?? 0) + one), null);
 
-function grouped(things, key) {
+export function grouped(things, key) {
   const groups = new Map();
   for (const thing of things) {
     const name = key(thing);
@@ -66,18 +68,26 @@ function box(x, y, title, line, level, full) {
     draw("text", { x: 16, y: 40, class: "line" }, cut(line)));
 }
 
-function edge(from, to, level, above, below, isDashed) {
+/** Draws an edge with its rate above it, its lag below it, and its state as colour and tooltip. */
+function edge(from, to, { level, state, rate: above, lag: below }, isDashed) {
   const middle = (from.x + to.x) / 2;
   const path = `M${from.x} ${from.y} C${middle} ${from.y} ${middle} ${to.y} ${to.x} ${to.y}`;
   const at = { x: from.labelX ?? middle, y: from.labelY ?? (from.y + to.y) / 2 };
   return draw("g", { class: `edge ${level}` },
+    draw("title", {}, `${state}: ${above}, ${below}`),
     draw("path", { d: path, class: isDashed ? "dashed" : null }),
-    above ? draw("text", { x: at.x, y: at.y - 6, "text-anchor": "middle" }, above) : null,
-    below ? draw("text", { x: at.x, y: at.y + 14, "text-anchor": "middle", class: "lag" }, below) : null);
+    draw("text", { x: at.x, y: at.y - 6, "text-anchor": "middle" }, above),
+    draw("text", { x: at.x, y: at.y + 14, "text-anchor": "middle", class: "lag" }, below));
 }
 
 const centred = (number, height) => (place) => TOP + (height - TOP) * ((place + 0.5) / number) - BOX.height / 2;
-const behind = (lag) => (lag === null ? "lag not known" : lag < 0.05 ? "no lag" : `${duration(lag)} behind`);
+const lagging = (lag) => (lag === null ? "lag not known" : lag < 0.05 ? "no lag" : `${duration(lag)} behind`);
+
+/** Returns what the edges of these lanes show: all their rows, and the lag and level of the worst of them. */
+const flowOf = (lanes) => ({
+  level: worst(lanes), state: states(lanes),
+  rate: rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), lag: lagging(most(lanes.map((lane) => lane.lag))),
+});
 
 function head(x, text) {
   return draw("text", { x, y: 14, class: "head" }, text);
@@ -101,24 +111,28 @@ export function drawing(whole) {
   const logWidth = 130;
   model.sources.forEach((source, place) => {
     const y = sourceY(place) + half;
-    svg.append(edge({ x: sourceX + BOX.width, y }, { x: logX, y }, source.level,
-      rate(source.messagesPerSecond, "msg/s"), behind(source.lag)));
+    svg.append(edge({ x: sourceX + BOX.width, y }, { x: logX, y }, {
+      level: source.level, state: source.state, rate: rate(source.messagesPerSecond, "msg/s"), lag: lagging(source.lag),
+    }));
     svg.append(box(sourceX, y - half, source.name, source.state, source.level));
     svg.append(logBox(logX, y - half, logWidth, source));
   });
   groups.forEach((lanes, place) => {
     const y = laneY(place) + half;
-    const level = worst(lanes);
-    const from = { x: logX + logWidth, y: sourceY(places.get(lanes[0].source) ?? 0) + half };
-    svg.append(edge(from, { x: laneX, y }, level, null, null, lanes.some((lane) => lane.feed === "binlog")));
+    const flow = flowOf(lanes);
+    // Edges of one stream begin at the same point, so their labels stand at their ends.
+    const from = {
+      x: logX + logWidth, y: sourceY(places.get(lanes[0].source) ?? 0) + half,
+      labelX: laneX - LABEL_WIDTH / 2, labelY: y,
+    };
+    svg.append(edge(from, { x: laneX, y }, flow, lanes.some((lane) => lane.feed === "binlog")));
     const storePlace = stores.findIndex(([name]) => name === lanes[0].store);
     const to = { x: storeX, y: storeY(storePlace) + half };
     const label = { labelX: laneX + BOX.width + 48, labelY: y };
-    svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, level,
-      rate(sum(lanes.map((lane) => lane.rowsPerSecond)), "rows/s"), behind(most(lanes.map((lane) => lane.lag)))));
+    svg.append(edge({ x: laneX + BOX.width, y, ...label }, to, flow));
     const names = lanes.slice(0, NAMES_MAX).map((lane) => lane.name).join("\n");
     svg.append(box(laneX, y - half, `${lanes[0].projection} ← ${lanes[0].source}`,
-      `${plural(lanes.length, "lane")}: ${states(lanes)}`, level, names));
+      `${plural(lanes.length, "lane")}: ${flow.state}`, flow.level, names));
   });
   stores.forEach(([name, lanes], place) => {
     const y = storeY(place);
@@ -135,7 +149,7 @@ function logBox(x, y, width, source) {
       `message ${source.messages.toLocaleString("en")}`));
 }
 
-function states(lanes) {
+export function states(lanes) {
   const counts = [...grouped(lanes, (lane) => lane.state)];
   return counts.length === 1 ? counts[0][0] : counts.map(([state, of]) => `${of.length} ${state}`).join(", ");
 }

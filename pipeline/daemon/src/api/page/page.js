@@ -13,7 +13,9 @@ import { forget, isOperator, readAgain, readAnew } from "/page/operations.js";
 import { note, noteGap } from "/page/rings.js";
 import { readOne, watchSeries } from "/page/series.js";
 import { follow, hasToken } from "/page/stream.js";
-import { busiestRows, leaseRows, sourceRows, tables as makeTables, taskRows, tasksSaid } from "/page/tables.js";
+import {
+  busiestRows, leaseRows, sourceRows, storeRows, tables as makeTables, taskRows, tasksSaid,
+} from "/page/tables.js";
 import { daemonTime, stamp } from "/page/time.js";
 import { closeTrace, nameProjections, watchTrace } from "/page/trace.js";
 import { showVerdict } from "/page/verdict.js";
@@ -29,7 +31,7 @@ let why = "the daemon has not answered yet";
 
 function show(text) {
   const isFirst = model === null;
-  model = read(text);
+  model = read(text, daemonTime());
   seenAt = performance.now();
   seenClock = daemonTime();
   say(byId("name"), model.name);
@@ -50,7 +52,7 @@ function showParts() {
   tables.tasks.show(tasks);
   say(byId("tasks-said"), tasksSaid(model, tasks));
   const optional = [
-    ["stores", model.stores], ["programmes", model.programmes],
+    ["stores", storeRows(model)], ["programmes", model.programmes],
     ["leases", leaseRows(model)], ["busiest", busiestRows(model)],
   ];
   for (const [name, things] of optional) {

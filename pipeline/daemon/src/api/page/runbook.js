@@ -1,15 +1,19 @@
-// Turns the runbook's section of a code from Markdown into elements: headings, paragraphs, lists, blocks of commands,
-// `code` and *stress*. Other Markdown stays text.
+// Turns a section of the runbook, of a code or a heading, from Markdown into elements: headings, paragraphs, lists,
+// blocks of commands, `code` and *stress*. Other Markdown stays text.
 
 import { make } from "/page/elements.js";
 import { ask } from "/page/stream.js";
 
 const sections = new Map();
 
-/** Returns the elements of a code's section; the daemon is asked once for each code. */
-export async function section(code) {
-  if (!sections.has(code)) sections.set(code, await ask(`/v1/runbook/${encodeURIComponent(code)}`));
-  return blocks(sections.get(code));
+/** Returns the name of a heading's section in paths; a code is its own. */
+const slugOf = (heading) => heading.toLowerCase().split(/[^a-z0-9]+/).filter((word) => word).join("-");
+
+/** Returns the elements of the section of a code or heading; the daemon is asked once for each. */
+export async function section(heading) {
+  const slug = slugOf(heading);
+  if (!sections.has(slug)) sections.set(slug, await ask(`/v1/runbook/${slug}`));
+  return blocks(sections.get(slug));
 }
 
 function inline(text) {

@@ -44,15 +44,15 @@ async function refusal(response) {
   return Object.assign(new Error(text), { status: response.status, code: problem?.code ?? null });
 }
 
-/** Calls `told.event(text)`, `told.up()`, `told.down(why)` and `told.refused(why)`; `use(token)` reconnects. */
-export function follow(told) {
+/** Calls `event`, `up`, `down` and `refused` of `handlers`, with a text where there is one; `use(token)` reconnects. */
+export function follow(handlers) {
   let pause = PAUSE_FIRST_MS;
   let current = null;
   let timer = null;
 
   const again = (why) => {
     current = null;
-    told.down(why);
+    handlers.down(why);
     clearTimeout(timer);
     timer = setTimeout(begin, pause * (0.75 + Math.random() / 2));
     pause = Math.min(pause * 2, PAUSE_MAX_MS);
@@ -61,7 +61,7 @@ export function follow(told) {
   /** Shows a document. A document that the page cannot show is no failure of the connection. */
   const shown = (text) => {
     try {
-      told.event(text);
+      handlers.event(text);
     } catch (error) {
       throw Object.assign(new Error(`this page cannot show the daemon's answer (${error.message}); reload it`), { isOurs: true });
     }
@@ -74,13 +74,13 @@ export function follow(told) {
       await readEvents(attempt, (text) => {
         shown(text);
         pause = PAUSE_FIRST_MS;
-      }, told.up);
+      }, handlers.up);
       if (current === attempt) again("the daemon has ended the stream");
     } catch (error) {
       if (current !== attempt) return;
       if (error.status === 401 || error.status === 403) {
         token = null;
-        told.refused(error.message);
+        handlers.refused(error.message);
         pause = PAUSE_FIRST_MS;
       }
       again(error.status || error.isOurs ? error.message : "the daemon does not answer");

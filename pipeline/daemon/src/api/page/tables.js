@@ -2,6 +2,7 @@
 
 import { buttonSign, laneButtons, storeButtons, taskButtons } from "/page/actions.js";
 import { sparkline } from "/page/chart.js";
+import { grouped, most, states, sum, worst } from "/page/drawing.js";
 import { badge, count, draw, duration, make, rate, say } from "/page/elements.js";
 import { LEVELS, plural } from "/page/model.js";
 import { liveTable, mounted, parts, texts } from "/page/rows.js";
@@ -77,13 +78,42 @@ const lanes = (caption) => liveTable(caption, [
   texts("Applied up to", (lane) => lane.position ?? "–", true),
 ]);
 
-const stores = () => liveTable("Caches and indexes: state, delay, documents", [
+/** Says how many connections of this daemon to a target are in use, and how many queries wait for one. */
+const used = (connections) => (connections
+  ? `${connections.inUse} of ${connections.max}${connections.waiting ? `, ${connections.waiting} wait` : ""}` : "–");
+
+const percent = (share) => (share === null ? "–" : `${Math.round(share * 100)} %`);
+
+const stores = () => liveTable("Stores: state, rate, lag, connections, hits of the cache, documents", [
   named("Name"), texts("Kind", (store) => store.kind), state, buttons(storeButtons),
+  texts("Rows applied", (store) => rate(store.rowsPerSecond, "/s"), true),
   texts("Oldest change waits", (store) => duration(store.delay), true),
+  texts("Connections in use", (store) => used(store.connections), true),
+  texts("Hits since start", (store) => percent(store.hits), true),
   texts("Index", (store) => store.index ?? "–"),
   texts("Documents", (store) => count(store.documents), true),
+  texts("Tombstones", (store) => count(store.tombstones), true),
   texts("Parked", (store) => count(store.parked), true),
 ]);
+
+/** Returns a row for each projection on a target, with the figures of its lanes, and one for each cache and index. */
+export function storeRows(model) {
+  const ofLanes = (lanes) => ({
+    rowsPerSecond: sum(lanes.map((lane) => lane.rowsPerSecond)), delay: most(lanes.map((lane) => lane.lag)),
+    connections: model.connections.find((one) => lanes.length && one.server === `target ${lanes[0].target}`) ?? null,
+  });
+  const none = { rowsPerSecond: null, connections: null };
+  const indexes = new Set(model.stores.filter((store) => store.kind === "index").map((store) => store.name));
+  const ofTables = model.lanes.filter((lane) => !indexes.has(lane.projection));
+  const tables = [...grouped(ofTables, (lane) => lane.store)].map(([name, lanes]) => ({
+    key: `tables ${name}`, kind: "tables", name, state: states(lanes), level: worst(lanes), code: null, task: null,
+    hits: null, index: null, documents: null, tombstones: null, parked: null, ...ofLanes(lanes),
+  }));
+  const lanesOf = (store) => model.lanes.filter((lane) => lane.projection === store.name);
+  const others = model.stores.map((store) =>
+    ({ ...store, ...(store.kind === "index" ? ofLanes(lanesOf(store)) : none) }));
+  return [...tables, ...others];
+}
 
 const programmes = () => liveTable("Coupon programmes: the newest day and its members", [
   named("Programme"), texts("Day", (programme) => programme.day ?? "–"), state,
@@ -95,9 +125,14 @@ const programmes = () => liveTable("Coupon programmes: the newest day and its me
   texts("Dead letters", (programme) => count(programme.letters), true),
 ]);
 
-const WHY = { standby: "another process does its work", paused: "somebody paused it; anabranch resume ends that" };
+const WHY = { standby: "another process does its work" };
 
-const whyNot = (task) => task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : WHY[task.state] ?? "–");
+/** Says who paused a task. Without a token the page does not know the operator. */
+const paused = (task) => (task.state === "paused"
+  ? `paused ${pauseText(task) || "by an operator"}; anabranch resume ends that` : null);
+
+const whyNot = (task) =>
+  task.fault ?? (task.waitsFor ? `waits for ${task.waitsFor}` : paused(task) ?? WHY[task.state] ?? "–");
 
 const tasks = () => liveTable("Tasks of this daemon: state, and why", [
   named("Task"), state, buttons(taskButtons),

@@ -1,12 +1,12 @@
 // Shows the sentence at the top: the worst thing with its code, its remedy and the runbook's text.
 
 import { badge, byId, make, say } from "/page/elements.js";
-import { remedy, steps } from "/page/model.js";
+import { headingOf, remedy, steps } from "/page/model.js";
 import { section } from "/page/runbook.js";
 import { sentence } from "/page/sentence.js";
 import { daemonTime } from "/page/time.js";
 
-let shownCode = null;
+let shownHeading = null;
 
 export function showVerdict(model, history) {
   const top = sentence(model, history, daemonTime());
@@ -20,7 +20,7 @@ export function showVerdict(model, history) {
     byId("action").replaceChildren(...(code ? [make("code", {}, code)] : []), text);
   }
   showOthers(top.others);
-  showRunbook(code);
+  showRunbook(top.problem ? headingOf(top.problem) : top.heading ?? null);
 }
 
 function showOthers(others) {
@@ -38,16 +38,19 @@ function advice(problem) {
     : " Anabranch tries again by itself. If the fault lasts, the runbook's text below says what to do.";
 }
 
-async function showRunbook(code) {
-  if (code === shownCode) return;
-  shownCode = code;
-  byId("runbook").hidden = code === null;
-  if (code === null) return;
-  say(byId("runbook-title"), `The runbook's section on ${code}`);
+/** Shows the section of a code or heading; none for null. An answer that another heading has overtaken is dropped. */
+async function showRunbook(heading) {
+  if (heading === shownHeading) return;
+  shownHeading = heading;
+  byId("runbook").hidden = heading === null;
+  if (heading === null) return;
+  say(byId("runbook-title"), `The runbook's section on ${heading}`);
   try {
-    byId("runbook-text").replaceChildren(...await section(code));
+    const elements = await section(heading);
+    if (heading === shownHeading) byId("runbook-text").replaceChildren(...elements);
   } catch (error) {
+    if (heading !== shownHeading) return;
     byId("runbook-text").replaceChildren(make("p", {}, `It could not be read: ${error.message}`));
-    shownCode = null;
+    shownHeading = null;
   }
 }

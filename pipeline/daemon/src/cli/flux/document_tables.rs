@@ -23,11 +23,11 @@ pub(super) struct DocumentTable {
     pub state: TableState,
     /// The name has a year digit.
     pub is_by_year: bool,
-    /// When the year digit comes round; `None` = the table is empty, or its name has no year digit.
+    /// The return of the year digit; `None` = the table is empty, or its name has no year digit.
     pub round: Option<Round>,
 }
 
-/// When an identifier names a table by year again, by its oldest document.
+/// The time at which an identifier names a table by year again, by its oldest document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Round {
     /// The last month of the oldest documents; `None` = the least key is no identifier, or one of a year or more after

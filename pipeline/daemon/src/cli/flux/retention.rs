@@ -99,7 +99,7 @@ struct DueView {
     table: String,
     month: String,
     age_months: i32,
-    /// By the source's statistics.
+    /// Number of rows by the source's statistics.
     rows: u64,
     bytes: u64,
     /// Documents with a refund, a chargeback or what clears them within the refunds' time; `None` = nothing says it, or

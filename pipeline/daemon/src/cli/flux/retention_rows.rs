@@ -26,7 +26,7 @@ pub(super) struct Rule {
 /// The rows of all tables without a month.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct OldRows {
-    /// By the sources' statistics.
+    /// Number of rows by the sources' statistics.
     rows: u64,
     bytes: u64,
     /// Rows that are old enough to go, by the estimate.

@@ -52,7 +52,7 @@ pub(super) struct Shown {
 
 pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
     let config = cli.configuration()?;
-    let listen = config.http.listen;
+    let http = config.http.clone();
     let shown = block_on(async {
         let relations = Relations::new(&Wiring::new(config)).ok_or_else(|| vec![unconfigured()])?;
         let id = relations.read_id(&arguments.id);
@@ -62,9 +62,7 @@ pub(super) fn run(cli: &Cli, arguments: &Arguments) -> Outcome {
         let place = arguments.at_least.as_deref().map(str::parse::<AtLeast>);
         let place = place.transpose().map_err(refused)?;
         relations.name_tables().await;
-        if let Some(listen) = listen
-            && let Some(daemon) = client::status(listen).await
-        {
+        if let Some(daemon) = client::status(&http).await {
             relations.lanes_seen(&daemon.status);
         }
         let question = arguments.relations.then_some(&question);

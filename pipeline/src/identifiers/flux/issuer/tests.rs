@@ -55,14 +55,14 @@ impl Sequence for Counters {
         Ok(SequenceServer { name: "memory".to_owned(), today: TODAY })
     }
 
-    async fn lease(&self, request: &LeaseRequest) -> Result<Result<Lease, LeaseRefusal>, Fault> {
+    async fn next_range(&self, request: &RangeRequest) -> Result<Result<NumberRange, RangeRefusal>, Fault> {
         let counter = request.counter;
         let is_full = counter.date == TODAY && counter.ring.partition() == FULL;
         let mut counters = self.0.lock().unwrap();
         let next = counters.entry(counter).or_insert(if is_full { 95_000_000 } else { 0 });
-        let lease = request.leased_at(*next);
-        *next = lease.end();
-        Ok(Ok(lease))
+        let range = request.range_at(*next);
+        *next = range.end();
+        Ok(Ok(range))
     }
 
     async fn given(&self, _key: &RequestKey) -> Result<Option<GivenOnce>, Fault> {
