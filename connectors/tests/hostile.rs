@@ -480,8 +480,7 @@ fn a_million_table_ids_leave_no_more_than_a_bounded_number_of_maps() {
 
     let captured = (1..=100_000u64)
         .flat_map(|id| [table_map(id, "user_f0", &format!("t{}", id % 100)), last_rows(NO_TABLE, &[])]);
-    let (changes, grown) = ground.one_transaction(captured);
-    assert_eq!(changes, 0);
+    let (0, grown) = ground.one_transaction(captured) else { panic!("no row was written") };
     assert!(grown <= MAPS_BYTES_MAX, "{grown} bytes for captured tables");
 }
 

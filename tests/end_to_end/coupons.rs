@@ -453,10 +453,8 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     })
     .await;
     let report = day.dispatch(&["report", &today]).await.expect_success();
-    assert!(
-        report.stdout.contains("closed: clean") && report.stdout.contains("relies on  no reconciliation"),
-        "{report:?}"
-    );
+    assert!(report.stdout.contains("closed: clean"), "{report:?}");
+    assert!(report.stdout.contains("relies on  no reconciliation"), "{report:?}");
     let planned = day.dispatch(&["plan", &today, "--json"]).await.expect_success().json();
     let version = planned[0]["version"].as_str().unwrap();
     assert!(report.stdout.contains(&format!("  version    {version} of the programme")), "{report:?}");
@@ -464,8 +462,7 @@ async fn closed_after_a_reconciliation(day: &CouponDay) {
     let change = "UPDATE anabranch.coupon_reports SET report = REPLACE(report, 'cake', 'cakes')";
     day.installation.execute(day.target(), change).await;
     let broken = day.dispatch(&["report", &today]).await;
-    assert_eq!(broken.exit_code, 1, "{broken:?}");
-    assert!(broken.stderr.contains("history-broken"), "{broken:?}");
+    assert!(broken.exit_code == 1 && broken.stderr.contains("history-broken"), "{broken:?}");
 }
 
 /// The register outside of the ledger's server knows calls that an older copy lacks. No coupon is granted until the

@@ -6,11 +6,10 @@ use std::time::{Duration, Instant};
 use anabranch_demo::{Connection, SHOW_BINLOG_END};
 use anabranch_stack::ServerSpec;
 use anabranch_tests::{Daemon, Ground, Installation, Plan, blocking, until_some};
-use futures::future::join_all;
 use mysql_async::Row;
 use serde_json::{Value as Json, json};
 
-const TOKEN: &str = "application-token-1";
+pub const TOKEN: &str = "application-token-1";
 /// Time for which a request waits for its place before the answer is that the lanes are behind.
 const PLACE_WAIT: Duration = Duration::from_secs(2);
 
@@ -30,7 +29,7 @@ const TABLES: [(&str, &str); 3] = [
 ];
 
 /// An installation with an inventory beside the users, a cache and an API.
-async fn installation() -> Installation<'static> {
+pub async fn installation() -> Installation<'static> {
     let mut installation = Installation::prepare(GROUND.turn().await, &Plan::small()).await;
     for (name, uuid_type) in TABLES {
         let (database, table) = name.split_once('.').unwrap();
@@ -70,13 +69,13 @@ projection = "mapping"
     installation
 }
 
-async fn get(daemon: &Daemon, path_and_query: &str) -> (u16, Json) {
+pub async fn get(daemon: &Daemon, path_and_query: &str) -> (u16, Json) {
     daemon.ask("GET", &format!("/v1/serials/{path_and_query}"), Some(TOKEN), "").await
 }
 
 /// Asks until the answer is there: a busy machine may need longer than a request waits. The API answers that the lanes
 /// are behind only to a request with a place, and only after that wait.
-async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
+pub async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
     until_some(&format!("an answer to {path_and_query}"), async || {
         let asked = Instant::now();
         let (status, answer) = get(daemon, path_and_query).await;
@@ -90,19 +89,19 @@ async fn found(daemon: &Daemon, path_and_query: &str) -> Json {
     .await
 }
 
-fn uuids(answer: &Json) -> Vec<&str> {
+pub fn uuids(answer: &Json) -> Vec<&str> {
     answer["devices"].as_array().unwrap().iter().map(|device| device["uuid"].as_str().unwrap()).collect()
 }
 
 /// Runs the statements and returns the GTID of their changes.
-async fn change(connection: &mut Connection, sql: &str) -> String {
+pub async fn change(connection: &mut Connection, sql: &str) -> String {
     connection.execute("change devices", sql).await.unwrap();
     let gtid = "SELECT /*M! @@last_gtid */ /*!80400 REPLACE(@@GLOBAL.gtid_executed, '\n', '') */";
     let gtid: Vec<String> = connection.rows("ask for the GTID", gtid).await.unwrap();
     format!("source-a:{}", gtid[0])
 }
 
-async fn until_from(daemon: &Daemon, code: &str, from: &str) -> Json {
+pub async fn until_from(daemon: &Daemon, code: &str, from: &str) -> Json {
     until_some(&format!("{code} comes from {from}"), async || {
         let answer = found(daemon, code).await;
         (answer["from"] == from).then_some(answer)
@@ -444,68 +443,4 @@ async fn moves(installation: &Installation<'_>, daemon: &mut Daemon, source: &mu
     let claims = one["devices"][0]["claims"].as_array().unwrap();
     assert_eq!((claims.len(), &claims[0]["database"]), (1, &json!("inventory_history")));
     again.kill();
-}
-
-/// Number of boxes of a thousand devices each; an answer in a batch has twenty of them.
-const BOXES: usize = 20;
-const BATCHES: usize = 24;
-const BATCH_CODES: usize = 300;
-/// Most memory of the daemon; the whole sets of all batches at once would be several times as much.
-const PEAK_BYTES_MAX: u64 = 256 << 20;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn many_batches_of_codes_with_very_many_devices_are_answered_at_once_in_little_memory() {
-    let installation = installation().await;
-    let mut daemon = installation.run();
-    daemon.until_ready().await;
-    daemon.until_loaded(&["source-a", "source-b"]).await;
-    let mut source = installation.admin("source-a").await;
-    let insert = format!(
-        "INSERT INTO inventory_0.serial_code_00 (uuid, box_no) \
-         SELECT seq, CONCAT('BOX-', seq MOD {BOXES}) FROM inventory_0.seq_1_to_{}",
-        BOXES * 1_000
-    );
-    let place = change(&mut source, &insert).await;
-    until_some("all devices are findable", async || {
-        (get(&daemon, &format!("BOX-0?at_least={place}&limit=1")).await.0 == 200).then_some(())
-    })
-    .await;
-    for number in 0..BOXES {
-        assert_eq!(uuids(&until_from(&daemon, &format!("BOX-{number}"), "cache").await).len(), 1_000);
-    }
-    let codes: Vec<String> = (0..BATCH_CODES).map(|number| format!("BOX-{}", number % BOXES)).collect();
-    // Few batches wait for the point: a busy machine may not tell many in time that it was passed.
-    for (batches, at_least) in [(BATCHES, Json::Null), (2, json!(place))] {
-        let batch = json!({ "codes": codes, "at_least": at_least }).to_string();
-        let ask = async |_: usize| {
-            until_some("the batch is told in time", async || {
-                let answer = daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), &batch).await;
-                (at_least.is_null() || answer.1["code"] != "lookup-lagging").then_some(answer)
-            })
-            .await
-        };
-        // On a busy machine a freshness key may expire meanwhile, and the mapping tables answer then.
-        let expected: &[&str] = if at_least.is_null() { &["cache", "mapping"] } else { &["mapping"] };
-        for (status, answered) in join_all((0..batches).map(ask)).await {
-            assert_eq!(status, 200, "{answered}");
-            let answers = answered["answers"].as_array().unwrap();
-            assert_eq!(answers.len(), BATCH_CODES);
-            for (answer, code) in answers.iter().zip(&codes) {
-                assert_eq!(answer["code"].as_str(), Some(&**code));
-                assert!(answer["from"].as_str().is_some_and(|from| expected.contains(&from)), "{answer}");
-                assert!(uuids(answer).len() == 20 && answer["next"].is_string(), "{answer}");
-            }
-        }
-    }
-    // The next page begins where the batch's answer ended.
-    let (_, answered) =
-        daemon.ask("POST", "/v1/serials/lookup", Some(TOKEN), r#"{"codes": ["BOX-3"]}"#).await;
-    let first = &answered["answers"][0];
-    let rest = found(&daemon, &format!("BOX-3?after={}", first["next"].as_str().unwrap())).await;
-    let all: BTreeSet<&str> = uuids(first).into_iter().chain(uuids(&rest)).collect();
-    assert_eq!((all.len(), uuids(&rest).len()), (1_000, 980));
-    let peak = daemon.resident_bytes_max();
-    println!("the daemon had {} MB at most", peak >> 20);
-    assert!(peak < PEAK_BYTES_MAX, "{peak} bytes");
-    assert!(daemon.terminate().is_some_and(|status| status.success()));
 }

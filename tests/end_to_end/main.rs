@@ -37,6 +37,7 @@ mod large;
 mod log_damage;
 mod log_full;
 mod lookup;
+mod lookup_batches;
 mod lunar;
 mod mariadb_11;
 mod metrics;

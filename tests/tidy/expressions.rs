@@ -25,8 +25,8 @@ pub fn faults(expression: &str) -> Vec<String> {
             }
             "by" | "without" if opens(index + 1) => {
                 let labels = within(&tokens, index + 1);
-                let behind = index + labels.len() + 3;
-                let group = if opens(behind) { within(&tokens, behind) } else { &tokens[..] };
+                let group_at = index + labels.len() + 3;
+                let group = if opens(group_at) { within(&tokens, group_at) } else { &tokens[..] };
                 faults.extend(lacking(labels, group));
             }
             "on" | "ignoring" | "group_left" | "group_right" if opens(index + 1) => {
@@ -102,9 +102,9 @@ fn tokens(text: &str) -> Vec<&str> {
             true => rest.find(|character: char| !is_name(character)).unwrap_or(rest.len()),
             false => first.len_utf8(),
         };
-        let (token, behind) = rest.split_at(end);
+        let (token, after) = rest.split_at(end);
         tokens.push(token);
-        rest = behind.trim_start();
+        rest = after.trim_start();
     }
     tokens
 }

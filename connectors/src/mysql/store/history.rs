@@ -120,8 +120,8 @@ impl History for MysqlHistory {
         ];
         let [id, verdict, previous, signature] = values.map(literal);
         let (seconds, millis) = (reconciliation.ended_at_ms / 1000, reconciliation.ended_at_ms % 1000);
-        // The report is a parameter, whose bytes go as they are: a literal would have two digits for each. Read as bytes
-        // first, it means the same text whatever the connection's character set.
+        // The report is a parameter, whose bytes go as they are: a literal would have two digits for each. Read as
+        // bytes first, it means the same text whatever the connection's character set.
         let sql = format!(
             "INSERT INTO {} (`number`, `id`, `ended_at`, `verdict`, `report`, `previous`, `signature`) VALUES \
              ({}, {id}, FROM_UNIXTIME({seconds}.{millis:03}), {verdict}, CONVERT(CAST(? AS BINARY) USING utf8mb4), \

@@ -39,8 +39,8 @@ const HIDDEN_MAX: usize = 1_000;
 const EVERY_AGAIN: Duration = Duration::from_secs(600);
 
 impl<'a, S: RowSource> Refresher<'a, S> {
-    /// Returns the step with which unlisted tables are asked for; `None` if that was done since the last list, or is not
-    /// needed.
+    /// Returns the step with which unlisted tables are asked for; `None` if that was done since the last list, or is
+    /// not needed.
     pub(super) fn next_unlisted(&self, refresh: &Refresh, progress: &Progress) -> Option<Step> {
         let is_needed = refresh.scope == Scope::Source && self.tables.is_some() && !self.are_unlisted_owed;
         let had_no_rows = refresh.empty_in_epoch == Some(progress.position.epoch());
