@@ -2,13 +2,18 @@
 //!
 //! A reader that waited long for something else finds more rows in the bucket, up to its size, so a rate holds though
 //! each part takes time. No part is so small that it costs more than its rows. Several readers of one server share a
-//! bucket.
+//! bucket. `throttle/pace.rs` says how fast reconciliations and audits read, and whether they pause.
+
+mod pace;
 
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+
+pub use self::pace::Pace;
+pub(crate) use self::pace::released;
 
 /// The rows that may be read now. Without a rate, each part is as large as a part may be.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use anabranch_connectors::mysql::store::{MysqlRows, MysqlTarget};
 use anabranch_pipeline::config::{ColumnNames, Config, EntityConfig};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::Projection;
-use anabranch_pipeline::reconcile::{Pace, PlacementAudit, Rules, Sides, SourceTable, Unit};
+use anabranch_pipeline::reconcile::{PlacementAudit, Rules, Sides, SourceTable, Unit};
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Conn;

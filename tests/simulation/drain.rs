@@ -13,11 +13,10 @@ use anabranch_connectors::memory::{Freezer, MemoryCache, MemoryMapping, Weather}
 use anabranch_pipeline::composition::{CacheParts, drain_all};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::lookup::{
-    Audited, CACHED_CLAIMS_MAX, CacheAudit, CacheState, EntryDrift, Origin, QueryBounds, Reader, decode,
-    encode,
+    CACHED_CLAIMS_MAX, CacheAudit, CacheState, Origin, QueryBounds, Reader, decode, encode,
 };
 use anabranch_pipeline::ports::{CodeCache, Outbox};
-use anabranch_pipeline::records::{DeviceClaim, TimeToLive};
+use anabranch_pipeline::records::{Audited, DeviceClaim, EntryDrift, TimeToLive};
 use anabranch_schemas::serial::{CodeKind, StoredCode};
 use anabranch_schemas::shard::ShardId;
 use rand::rngs::StdRng;

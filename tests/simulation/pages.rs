@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, ScriptedRow, Weather};
-use anabranch_pipeline::reconcile::{Pace, Sides, SourceTable, Unit};
+use anabranch_pipeline::reconcile::{Sides, SourceTable, Unit};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::ShardId;

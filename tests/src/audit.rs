@@ -1,9 +1,10 @@
 //! A whole audit of a cache, without a rate and without backpressure.
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{AuditPace, AuditState, Audited, CacheAudit};
+use anabranch_pipeline::lookup::{AuditPace, CacheAudit};
 use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
-use anabranch_pipeline::reconcile::Pace;
+use anabranch_pipeline::records::{AuditState, Audited};
+use anabranch_pipeline::throttle::Pace;
 
 /// Runs the whole audit; returns its findings, and the fault that ended it before the cache's end, if any.
 pub async fn audited<C, O, M>(work: &CacheAudit<'_, C, O, M>) -> (Audited, Option<Fault>)

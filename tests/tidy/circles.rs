@@ -93,7 +93,7 @@ fn reachable(
 }
 
 /// The files that each file needs.
-fn arrows(modules: &Modules) -> BTreeMap<usize, BTreeSet<usize>> {
+pub fn arrows(modules: &Modules) -> BTreeMap<usize, BTreeSet<usize>> {
     let mut arrows = BTreeMap::<usize, BTreeSet<usize>>::new();
     for (id, module) in modules.0.iter().enumerate() {
         let imported = module.imported.iter().map(|(path, is_exported)| (path, *is_exported));

@@ -1,4 +1,5 @@
-//! Rules of the tree that no compiler checks: sizes, heads, prose, ports, channels, words, circles, named tests.
+//! Rules of the tree that no compiler checks: sizes, heads, prose, ports, channels, words, circles, rooms, named
+//! tests.
 //!
 //! Each rule is a pure function from a file, or from all files, to faults, and has a sample that breaks it.
 //! [`the_tree_keeps_every_rule`] reads the tree once and reports all faults together.
@@ -15,6 +16,7 @@ mod metrics;
 mod modules;
 mod names;
 mod other_names;
+mod rooms;
 mod runbook;
 mod sizes;
 mod tree;
@@ -60,6 +62,7 @@ fn the_tree_keeps_every_rule() {
     assert!(others.len() > 50, "the statements, the page and the settings were not found");
     faults.extend(others.iter().flat_map(other_names::faults));
     faults.extend(circles::faults(&sources, circles::KNOWN));
+    faults.extend(rooms::faults(&sources, rooms::ORDER));
     faults.extend(names::faults(&sources, &documents));
     faults.extend(glossary::faults(&sources, &documents));
     faults.extend(runbook::faults(&documents));

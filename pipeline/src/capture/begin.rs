@@ -19,8 +19,8 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 use anabranch_schemas::timeline::Timeline;
 use tokio::time::{Instant, timeout};
 
-use super::epochs::Epochs;
 use super::open::{present, reached, resume_at};
+use crate::epochs::Epochs;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{

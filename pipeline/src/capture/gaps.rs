@@ -6,7 +6,7 @@
 use anabranch_schemas::beginning::GapRecord;
 
 use super::crossing::KnownCrossing;
-use super::epochs::Epochs;
+use crate::epochs::Epochs;
 use crate::error::Fault;
 use crate::ports::Registers;
 

@@ -9,7 +9,6 @@
 mod begin;
 mod busiest;
 mod crossing;
-mod epochs;
 mod gaps;
 mod open;
 mod pace;
@@ -20,7 +19,6 @@ mod touched;
 pub use begin::{BeginAnew, Gap};
 pub use busiest::{BusiestTables, BusyTable};
 pub use crossing::Crossing;
-pub(crate) use epochs::Epochs;
 pub use gaps::gap_records;
 pub use open::Capture;
 pub use row_loss::{EntityRows, require_rows_kept};

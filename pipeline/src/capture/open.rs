@@ -9,13 +9,12 @@ use anabranch_schemas::lsn::{Lsn, ResumePoint};
 
 use super::busiest::BusiestTables;
 use super::crossing::{Crossing, KnownCrossing};
-use super::epochs::Epochs;
 use crate::config::Limits;
-use crate::deliver::refresh_command;
+use crate::epochs::Epochs;
 use crate::error::{Class, Code, Fault};
 use crate::identifiers::flux::CapturedNumbers;
 use crate::ports::{BinlogStart, ChangeSource, LogEntry, READER_REPLICA_SLOT, Registers, SourceConnector};
-use crate::records::Progress;
+use crate::records::{Progress, refresh_command};
 
 /// The inputs of one reader.
 #[derive(Debug)]

@@ -12,10 +12,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::busiest::BusiestTables;
-use super::epochs::Epochs;
 use super::open::{Capture, OpenedSource, anew, entry_name, lane_progress, open_source, refresh_all};
 use super::pace::{self, Step, View};
 use crate::config::Limits;
+use crate::epochs::Epochs;
 use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::identifiers::flux::CapturedNumbers;

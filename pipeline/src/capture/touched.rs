@@ -26,8 +26,8 @@ use tokio::time::timeout;
 
 use super::begin::{BeginAnew, PROBE, Probed, is_mended};
 use super::crossing::{Crossing, KnownCrossing};
-use super::epochs::Epochs;
 use super::open::{present, resume_at};
+use crate::epochs::Epochs;
 use crate::error::{Class, Code, Fault};
 use crate::failpoints;
 use crate::ports::{

@@ -18,7 +18,7 @@ use super::lane::{Lane, load_own_progress, unless};
 use super::window::LaneWindow;
 use crate::error::{Code, Fault};
 use crate::ports::{BinlogStart, LaneStore, Log, SourceConnector};
-use crate::records::{Flush, Progress, Refresh, Scope};
+use crate::records::{Flush, Progress, Refresh, Scope, refresh_command};
 
 /// Whether `first`, the lane's first message, begins the source's history, so that rows from before it are wanted too.
 ///
@@ -144,14 +144,6 @@ impl<S: SourceConnector, L: Log> Lane<'_, S, L> {
         *window = LaneWindow::new(std::mem::take(&mut flush.progress));
         Ok(())
     }
-}
-
-/// Returns the command that brings back rows that the binlog does not tell.
-pub(crate) fn refresh_command(projection: &str, source: &str) -> String {
-    format!(
-        "`anabranch --config FILE refresh --projection {projection} --source {source}`, then `anabranch --config FILE \
-         restart --all`: the lane continues from the present, and reads all tables"
-    )
 }
 
 #[cfg(test)]

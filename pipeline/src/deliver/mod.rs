@@ -28,7 +28,6 @@ mod work_beside;
 
 pub(crate) use feed::is_hole;
 pub use lane::Lane;
-pub(crate) use load::refresh_command;
 pub use owed::UnreadTable;
 pub use projected::ProjectedLane;
 pub use refresh::{forget_rereads, rehearse_refresh, request_refresh};

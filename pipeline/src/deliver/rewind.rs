@@ -6,7 +6,7 @@
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn, binlog_file_number};
 use anabranch_schemas::timeline::Timeline;
 
-use crate::capture::Epochs;
+use crate::epochs::Epochs;
 use crate::error::{Code, Fault};
 use crate::ports::{BinlogPoint, BinlogStart, LaneStore, Located, Log, Registers, SourceConnector};
 use crate::records::{Flush, LaneId, Progress};

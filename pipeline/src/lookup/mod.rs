@@ -15,7 +15,7 @@ mod fill;
 mod reader;
 mod state;
 
-pub use self::audit::{AuditCursor, AuditPace, AuditState, Audited, CacheAudit, EntryDrift};
+pub use self::audit::{AuditPace, CacheAudit};
 pub use self::believed::QUESTION_CODES_MAX;
 pub use self::drain::{Drain, drain};
 pub use self::entry::{EntryDefect, decode, decode_some, encode};

@@ -12,12 +12,12 @@ use metrics::gauge;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::pace::Pace;
 use super::scan::Sides;
 use crate::config::reconcile::PressureLimits;
 use crate::lag::HeadSamples;
 use crate::metrics as names;
 use crate::ports::{DerivedRows, Lanes, RowSource, SourcePressure};
+use crate::throttle::Pace;
 
 /// Time between two polls.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use anabranch_schemas::shard::ShardId;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::element::{self, RowKey};
-use super::sketch::Difference;
 use crate::projections::Projection;
 use crate::records::{Cell, CellRef};
+use crate::sketch::{Difference, RowKey, are_of_one_row, assemble, order};
 
 /// The shard and key of a source row, which may be deleted by now.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,11 +43,11 @@ impl Candidates {
         let count = u32::try_from(difference.len()).map_err(|_| Garbled)?;
         let mut parts: Vec<u32> = (0..count).collect();
         let element = |part: &u32| difference.element(*part as usize);
-        parts.sort_unstable_by(|one, other| element::order(element(one), element(other)));
+        parts.sort_unstable_by(|one, other| order(element(one), element(other)));
         let mut rows = Vec::new();
         let mut begin = 0;
-        for group in parts.chunk_by(|one, other| element::are_of_one_row(element(one), element(other))) {
-            let row = element::assemble(group.iter().map(element)).ok_or(Garbled)?;
+        for group in parts.chunk_by(|one, other| are_of_one_row(element(one), element(other))) {
+            let row = assemble(group.iter().map(element)).ok_or(Garbled)?;
             let source = source_key(projection, &row).ok_or(Garbled)?;
             rows.push((row.shard, hash(source.key.borrowed()), begin));
             begin += group.len() as u32;
@@ -83,7 +82,7 @@ impl Candidates {
                 self.parts[*begin as usize..].iter().map(|part| self.difference.element(*part as usize));
             let mut parts = parts.peekable();
             let first = *parts.peek().expect("a row has a part");
-            let row = element::assemble(parts.take_while(|part| element::are_of_one_row(first, part)));
+            let row = assemble(parts.take_while(|part| are_of_one_row(first, part)));
             let row = row.expect("it was put together before");
             let source = source_key(&self.projection, &row).expect("it was found before");
             window.entry(source).or_default().insert(row.table);

@@ -10,10 +10,10 @@ use std::num::NonZeroUsize;
 
 use super::barrier::barrier;
 use super::lane_wait::LaneWait;
-use super::pace::Pace;
 use super::recheck::{Recheck, Verdict};
 use super::scan::{Sides, SourceTable, Unit, Unscanned};
 use crate::ports::{DerivedRows, Lanes, RowSource};
+use crate::throttle::Pace;
 
 /// Derived rows that are checked at once.
 const WINDOW_ROWS: usize = 20_000;

@@ -25,9 +25,8 @@ use super::candidates::{CandidateBatch, SourceKey};
 use super::lane_wait::{LaneWait, hinders};
 use super::scan::{Sides, SourceTable};
 use crate::error::{Class, Code, Fault};
-use crate::lookup::EntryDrift;
 use crate::ports::{DerivedRowQuery, DerivedRows, Lanes, RowSource};
-use crate::records::{Cell, CellRef, Chunk, Claimed, LaneId, Progress};
+use crate::records::{Cell, CellRef, Chunk, Claimed, EntryDrift, LaneId, Progress};
 use crate::retry::again;
 
 /// Rounds of checks before a candidate is called hot and left to the next reconciliation.

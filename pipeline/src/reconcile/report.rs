@@ -15,8 +15,7 @@ use super::recheck::Verdict;
 use super::unproven::Unproven;
 use super::visible_tables::VisibleTables;
 use crate::config::reconcile::Mode;
-use crate::lookup::AuditCursor;
-use crate::records::Outcome;
+use crate::records::{AuditCursor, Outcome};
 
 /// Drifted source rows that a report lists one by one, at most: the report travels in a message of 1 MB.
 pub const LISTED_MAX: usize = 1_000;

@@ -27,9 +27,8 @@ use super::scan::{Scanned, Sides, SourceTable, Unit, Unscanned};
 use crate::config::reconcile::{Mode, ReconcileSettings};
 use crate::error::Fault;
 use crate::failpoints;
-use crate::lookup::AuditState;
 use crate::ports::{DerivedRows, Lanes, RowSource};
-use crate::records::Cell;
+use crate::records::{AuditState, Cell};
 use crate::retry::again;
 
 /// Source rows of a unit: even if all of them differ, the default memory can list them.

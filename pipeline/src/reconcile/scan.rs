@@ -18,17 +18,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::candidates::Candidates;
-use super::element::{ElementShape, Elements, sum_place};
 use super::foreign::UnownedRows;
-use super::pace::{Pace, released};
 use super::placement::{BOOK_BYTES, PlacementAudit, TableAudit};
-use super::sketch::Sketch;
 use crate::error::{Code, Fault};
 use crate::ports::{DerivedRows, RowSource};
 use crate::projections::Projection;
 use crate::records::{Claimed, DerivedRow};
 use crate::retry::Attempts;
-use crate::throttle::{SharedThrottle, Throttle};
+use crate::sketch::{ElementShape, Elements, Sketch, sum_place};
+use crate::throttle::{Pace, SharedThrottle, Throttle, released};
 
 /// Source rows of a chunk, and derived rows of a page: less than a second to read, and a few megabytes.
 const CHUNK_ROWS: NonZeroUsize = NonZeroUsize::new(20_000).expect("it is not 0");

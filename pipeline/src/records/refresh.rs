@@ -478,5 +478,13 @@ fn bytes(text: &str) -> Result<Box<[u8]>, InvalidRefresh> {
     digits.collect::<Option<_>>().ok_or(InvalidRefresh)
 }
 
+/// Returns the command that brings back rows that the binlog does not tell.
+pub(crate) fn refresh_command(projection: &str, source: &str) -> String {
+    format!(
+        "`anabranch --config FILE refresh --projection {projection} --source {source}`, then `anabranch --config FILE \
+         restart --all`: the lane continues from the present, and reads all tables"
+    )
+}
+
 #[cfg(test)]
 mod tests;

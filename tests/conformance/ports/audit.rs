@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::{MemoryMapping, Weather};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::{
-    AuditPace, AuditState, Audited, CACHED_CLAIMS_MAX, CacheAudit, EntryDrift, encode, fill,
-};
+use anabranch_pipeline::lookup::{AuditPace, CACHED_CLAIMS_MAX, CacheAudit, encode, fill};
 use anabranch_pipeline::ports::{CacheRecord, CodeCache, Outbox};
-use anabranch_pipeline::reconcile::Pace;
-use anabranch_pipeline::records::TimeToLive;
+use anabranch_pipeline::records::{AuditState, Audited, EntryDrift, TimeToLive};
+use anabranch_pipeline::throttle::Pace;
 use anabranch_schemas::serial::StoredCode;
 
 use super::cache::{Ground, LONG, Twin, cached, code, set};

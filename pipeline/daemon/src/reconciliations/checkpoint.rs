@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::lookup::AuditCursor;
 use anabranch_pipeline::ports::{Register, Registers};
 use anabranch_pipeline::reconcile::{Checkpoint, StoreReport, StoreState};
+use anabranch_pipeline::records::AuditCursor;
 use anabranch_pipeline::wall_clock;
 use serde::{Deserialize, Serialize};
 

@@ -25,14 +25,13 @@ use std::time::Duration;
 use anabranch_pipeline::config::Config;
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::lookup::{AuditCursor, AuditState};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Register, Registers};
 use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::reconcile::{
     self, ReconciliationReport, StoreReport, StoreState, VisibleTables, seal,
 };
-use anabranch_pipeline::records::{Outcome, PastReconciliation};
+use anabranch_pipeline::records::{AuditCursor, AuditState, Outcome, PastReconciliation};
 use anabranch_pipeline::retry;
 use anabranch_pipeline::supervise::while_held;
 use metrics::gauge;

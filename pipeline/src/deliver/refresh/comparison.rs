@@ -54,11 +54,11 @@ use crate::deliver::window::LaneWindow;
 use crate::error::{Class, Fault};
 use crate::failpoints;
 use crate::ports::{LaneStore, RowSource, ShardPage};
-use crate::reconcile::{ElementShape, Elements, RowKey, Sketch, are_of_one_row, assemble, order};
 use crate::records::{
     Cell, CellRef, Claimed, DerivedRow, Flush, LaneId, MutationAction, Progress, Refresh, Reread, ScanCursor,
     Scope,
 };
+use crate::sketch::{ElementShape, Elements, RowKey, Sketch, are_of_one_row, assemble, order};
 
 /// Bytes of a sketch: it lists some twenty thousand rows, as many as change in a table while it is compared.
 const SKETCH_BYTES: usize = 2 << 20;

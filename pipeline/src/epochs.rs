@@ -6,7 +6,7 @@
 //! one of the two is missing. It reads the present server in the highest epoch of these, if that is this server's,
 //! otherwise in the next one. The register is set by compare-and-set: a process that woke late begins no epoch.
 //!
-//! The register also names the latest beginning and its point (`begin.rs`). The highest number of the three witnesses
+//! The register also names the latest beginning and its point (`capture/begin.rs`). The highest number of the three witnesses
 //! counts.
 
 use anabranch_schemas::beginning::{Beginning, GapRecord, Registered};
@@ -46,7 +46,7 @@ impl<'a, M: Registers> Epochs<'a, M> {
 
     /// Fails once the source has begun anew after this attempt entered it: a reader that runs well does not learn of
     /// that in another way. A register that does not answer is no fault.
-    pub(super) async fn require_present(&self) -> Result<(), Fault> {
+    pub(crate) async fn require_present(&self) -> Result<(), Fault> {
         let Ok(register) = self.registers.read(&self.key).await else { return Ok(()) };
         let known = registered(&self.key, &register)?.beginning.map_or(0, |beginning| beginning.number);
         if known <= self.number {
@@ -69,13 +69,13 @@ impl<'a, M: Registers> Epochs<'a, M> {
     }
 
     /// Learns the epoch and the beginning of the stream's end.
-    pub(super) fn learn_of_stream(&mut self, end: &Envelope) {
+    pub(crate) fn learn_of_stream(&mut self, end: &Envelope) {
         self.learn(Timeline::of(end.position, &end.server));
         self.number = self.number.max(end.beginning);
     }
 
     /// Learns the epoch and the beginning of a lane's progress.
-    pub(super) fn learn_of_lane(&mut self, lane: &Progress) {
+    pub(crate) fn learn_of_lane(&mut self, lane: &Progress) {
         self.learn(lane.timeline());
         self.number = self.number.max(lane.beginning);
     }
@@ -86,17 +86,17 @@ impl<'a, M: Registers> Epochs<'a, M> {
     }
 
     /// Returns the number of the latest beginning that is known; 0 = the source never began anew.
-    pub(super) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.number
     }
 
     /// Returns the latest beginning with its point, unless the register that had it was lost.
-    pub(super) fn beginning(&self) -> Option<&Beginning> {
+    pub(crate) fn beginning(&self) -> Option<&Beginning> {
         self.beginning.as_ref().filter(|beginning| beginning.number == self.number)
     }
 
     /// Returns the records of beginnings that the register keeps.
-    pub(super) fn into_gaps(self) -> Vec<GapRecord> {
+    pub(crate) fn into_gaps(self) -> Vec<GapRecord> {
         self.gaps
     }
 
@@ -121,7 +121,7 @@ impl<'a, M: Registers> Epochs<'a, M> {
     }
 
     /// Registers a beginning with its record: the next reader reads in its epoch, from its point.
-    pub(super) async fn begin(
+    pub(crate) async fn begin(
         &mut self,
         timeline: Timeline,
         beginning: Beginning,

@@ -6,8 +6,14 @@
 //! element gives it back; removing it from its other cells may leave further ones single. With three hashes this lists
 //! everything up to 0.81 differences a cell (measured; theory: Goodrich and Mitzenmacher 2011, 0.818); beyond that
 //! [`Sketch::list`] returns `None`. An element must not be twice on one side: a double is never single.
+//!
+//! `sketch/element.rs` turns derived rows into elements.
+
+mod element;
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+pub use self::element::{ElementShape, Elements, RowKey, are_of_one_row, assemble, order, sum_place};
 
 const HASHES: usize = 3;
 /// Differences a cell, in hundredths: a margin below the threshold of 0.81.
