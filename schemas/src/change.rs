@@ -128,6 +128,26 @@ impl Entity {
         self == Entity::Flux
     }
 
+    /// Returns whether the key of a row has a number of a counter, so that rows tell which numbers are taken.
+    pub fn has_numbered_keys(self) -> bool {
+        self == Entity::Flux
+    }
+
+    /// Returns whether a row has a birthday, for whose last change the application may keep a time.
+    pub fn has_birthday(self) -> bool {
+        self == Entity::User
+    }
+
+    /// Returns whether a sharding rule reads the key of a row, which is always captured.
+    pub fn is_sharded_by_key(self) -> bool {
+        self == Entity::SerialCode
+    }
+
+    /// Returns whether a build that knows payloads of version 1 alone knows the entity.
+    pub fn is_known_to_version_1(self) -> bool {
+        self != Entity::Flux
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Entity::User => "user",

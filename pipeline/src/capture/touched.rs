@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anabranch_schemas::beginning::GapRecord;
-use anabranch_schemas::change::{Action, Change, Entity, TableIdentity};
+use anabranch_schemas::change::{Action, Change, TableIdentity};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
@@ -343,7 +343,7 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
                         .needs("SELECT on its database for the capture account")
                         .caused_by(fault));
                 }
-                Err(_) if table.entity == Entity::Flux => {
+                Err(_) if table.entity.may_retire() => {
                     return Err(self
                         .refused(format!("the server does not have the table {name} of payment documents"))
                         .needs("the table: a withdrawal could remove documents that a retention rule keeps")

@@ -85,7 +85,7 @@ impl EntityTables {
         let sharding_column = resolved("entities.sharding_column", self.sharding_column.take());
         if let Some(column) = &changed_at_column {
             let needed = "a column with the time at which the application changed the birthday last";
-            if self.entity != Entity::User {
+            if !self.entity.has_birthday() {
                 problems.add("entities.changed_at_column", "an entity other than user".to_owned(), needed);
             } else if columns.iter().any(|field| field.shares(column)) {
                 problems.add("entities.changed_at_column", format!("`{column}` is a field"), needed);
@@ -95,7 +95,7 @@ impl EntityTables {
             check_sharding_column(column, &columns, problems);
         }
         // A device's rule reads its uuid, which is captured; a user's reads the name, which is not.
-        let uuid = (self.entity == Entity::SerialCode).then(|| columns[0].clone());
+        let uuid = self.entity.is_sharded_by_key().then(|| columns[0].clone());
         let sharding_column = sharding_column.or(uuid);
         Some(super::EntityConfig {
             entity: self.entity,
@@ -113,17 +113,17 @@ impl EntityTables {
 
     /// Checks the keys that documents of payments have alone, and those that they cannot have.
     fn check_flux(&self, problems: &mut Problems) {
-        if self.entity != Entity::Flux {
-            if self.level.is_some() {
-                let found = format!("of entity `{}`", self.entity.name());
-                problems.add("entities.level", found, "a key of entity `flux`");
-            }
-            if self.removal == super::Removal::Retain {
-                let found = format!("`retain` of entity `{}`", self.entity.name());
-                let needed = "`withdraw`: a row of a table that is gone would be shown as if it existed; only payment \
-                              documents outlive their table";
-                problems.add("entities.removal", found, needed);
-            }
+        if !self.entity.is_placed_by_identifier() && self.level.is_some() {
+            let found = format!("of entity `{}`", self.entity.name());
+            problems.add("entities.level", found, "a key of entity `flux`");
+        }
+        if !self.entity.may_retire() && self.removal == super::Removal::Retain {
+            let found = format!("`retain` of entity `{}`", self.entity.name());
+            let needed = "`withdraw`: a row of a table that is gone would be shown as if it existed; only payment \
+                          documents outlive their table";
+            problems.add("entities.removal", found, needed);
+        }
+        if !self.entity.is_placed_by_identifier() {
             return;
         }
         for (key, is_there) in

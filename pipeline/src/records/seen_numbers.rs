@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use anabranch_schemas::change::{Entity, TableIdentity, Value};
+use anabranch_schemas::change::{TableIdentity, Value};
 use anabranch_schemas::flux::counter::Counter;
 use anabranch_schemas::flux::id::{FluxId, Region};
 use anabranch_schemas::serial;
@@ -35,7 +35,7 @@ impl SeenNumbers {
 
     /// Notes the identifier of a new row, if it has one.
     pub fn add(&mut self, table: &TableIdentity<'_>, after: &[Value<'_>]) {
-        if table.entity != Entity::Flux {
+        if !table.entity.has_numbered_keys() {
             return;
         }
         let Some(text) = after.first().and_then(serial::text) else { return };
@@ -72,6 +72,7 @@ impl SeenNumbers {
 mod tests {
     use std::borrow::Cow;
 
+    use anabranch_schemas::change::Entity;
     use anabranch_schemas::flux::id::SYSTEM;
     use anabranch_schemas::shard::ShardId;
     use jiff::civil::date;

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::CodecError;
-use crate::change::{Action, Change, Entity, Row, TableIdentity, Value};
+use crate::change::{Action, Change, Row, TableIdentity, Value};
 use crate::lsn::Lsn;
 use crate::shard::ShardId;
 
@@ -157,7 +157,7 @@ impl Encoder {
             return *number;
         }
         self.write(&RecordRef::Table(table));
-        if table.entity == Entity::Flux {
+        if !table.entity.is_known_to_version_1() {
             self.buffer[0] = VERSION_2;
         }
         let number = self.numbers.len() as u32;

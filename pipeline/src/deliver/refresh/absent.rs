@@ -25,7 +25,7 @@
 
 use std::collections::BTreeSet;
 
-use anabranch_schemas::change::{Entity, TableIdentity};
+use anabranch_schemas::change::TableIdentity;
 use anabranch_schemas::shard::ShardId;
 use futures::FutureExt;
 
@@ -69,7 +69,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     /// Returns the phase in which the source is asked for some tables that wait and are not listed; `None` if there are
     /// none that can be asked for now.
     pub(super) fn ask_for_absent(&mut self, refresh: &Refresh, progress: &Progress) -> Option<Phase<'a>> {
-        if self.entity == Entity::Flux {
+        if self.entity.may_retire() {
             return None;
         }
         let (tables, set_aside, asked) = (self.tables.as_ref()?, self.aside.tables(), self.aside.asked());

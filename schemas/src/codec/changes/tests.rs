@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use proptest::prelude::*;
 
 use super::*;
+use crate::change::Entity;
 use crate::shard::ShardId;
 
 /// Bytes of version 1, never edited: streams in use have them. A change of the format is a new version beside this
