@@ -12,6 +12,7 @@ pub mod refusals;
 mod scan_cursor;
 pub mod search;
 mod spill;
+mod target;
 mod tls;
 
 pub use self::certificate::certificate_ends;

@@ -29,9 +29,9 @@ mod sweep;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
+use anabranch_pipeline::config::{Config, ServerUrl, TargetConfig, TargetStore};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::projections::Assignments;
+use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::records::{LaneId, Progress};
 use tokio::sync::OnceCell;
 
@@ -45,16 +45,17 @@ pub use self::rebuild::Overview;
 pub use self::rows::SearchRows;
 pub use self::setup::SetupReport;
 use crate::progress::StoredProgress;
+use crate::target::{Settings, Target};
 
 /// The command that creates missing indexes and progress documents.
 const SETUP_COMMAND: &str = "anabranch --config FILE setup";
 
 /// One configured target cluster. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct SearchTarget(Arc<SearchSettings>);
+pub type SearchTarget = Target<SearchSettings>;
 
+/// The settings of a target with indexes.
 #[derive(Debug)]
-struct SearchSettings {
+pub struct SearchSettings {
     name: String,
     url: ServerUrl,
     setup_url: Option<ServerUrl>,
@@ -66,41 +67,36 @@ struct SearchSettings {
     client: OnceCell<Client>,
 }
 
-impl SearchTarget {
-    /// Makes the target of that name; `None` if the configuration has no such search cluster.
-    pub fn new(config: &Config, name: &str) -> Option<Self> {
-        let target = config.target(name).filter(|target| target.store == TargetStore::Search)?;
-        Some(Self(Arc::new(SearchSettings {
+impl Settings for SearchSettings {
+    const STORE: TargetStore = TargetStore::Search;
+    type Lane = SearchLane;
+
+    fn new(config: &Config, target: &TargetConfig) -> Self {
+        Self {
             name: target.name.clone(),
             url: target.url.clone(),
             setup_url: target.setup_url.clone(),
             ca_file: target.ca_file.clone(),
             control: target.control_database.clone(),
-            assignments: Assignments::of(config, name),
+            assignments: Assignments::of(config, &target.name),
             client: OnceCell::new(),
-        })))
+        }
     }
 
-    /// Returns all search targets of a configuration.
-    pub fn all(config: &Config) -> Vec<Self> {
-        config.targets.iter().filter_map(|target| Self::new(config, &target.name)).collect()
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    pub fn name(&self) -> &str {
-        &self.0.name
+    fn assignments(&self) -> &Assignments {
+        &self.assignments
     }
 
-    /// Returns every lane of this target: projections × sources × lanes.
-    pub fn lane_ids(&self) -> Vec<LaneId> {
-        self.0.assignments.lane_ids()
+    fn lane(target: &SearchTarget, assignment: &Arc<Assignment>, id: &LaneId) -> SearchLane {
+        SearchLane::new(target.clone(), Arc::clone(assignment), id.clone())
     }
+}
 
-    /// Makes the store of one lane; `None` when this target has no such lane. It does not connect yet.
-    pub fn lane(&self, id: &LaneId) -> Option<SearchLane> {
-        let assignment = self.0.assignments.of_lane(id)?;
-        Some(SearchLane::new(self.clone(), Arc::clone(assignment), id.clone()))
-    }
-
+impl SearchTarget {
     /// Returns the documents of a projection; `None` when it has no index here.
     pub fn rows(&self, projection: &str) -> Option<SearchRows> {
         let known = self.0.assignments.of_projection(projection)?;

@@ -33,7 +33,7 @@ mod withdraw;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anabranch_pipeline::config::{Config, ServerUrl, TargetStore};
+use anabranch_pipeline::config::{Config, ServerUrl, TargetConfig, TargetStore};
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::projections::{Assignment, Assignments, LaneScope, Projection};
 use anabranch_pipeline::records::{LaneId, Progress};
@@ -59,13 +59,14 @@ use super::error::Side;
 use super::pool::{LIFE_MAX, Pool};
 use super::target_session::TARGET_SESSION;
 use crate::progress::StoredProgress;
+use crate::target::{Settings, Target};
 
 /// One configured target server. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct MysqlTarget(Arc<StoreSettings>);
+pub type MysqlTarget = Target<StoreSettings>;
 
+/// The settings of a target with derived tables.
 #[derive(Debug)]
-struct StoreSettings {
+pub struct StoreSettings {
     name: String,
     url: ServerUrl,
     setup_url: Option<ServerUrl>,
@@ -83,50 +84,44 @@ struct StoreSettings {
     progress_session: Mutex<Option<(Instant, Session)>>,
 }
 
-impl MysqlTarget {
-    /// Makes the target of that name; `None` if the configuration has no such MySQL or MariaDB server.
-    pub fn new(config: &Config, name: &str) -> Option<Self> {
-        let target = config.target(name).filter(|target| target.store == TargetStore::Mysql)?;
-        Some(Self(Arc::new(StoreSettings {
+impl Settings for StoreSettings {
+    const STORE: TargetStore = TargetStore::Mysql;
+    type Lane = MysqlLane;
+
+    fn new(config: &Config, target: &TargetConfig) -> Self {
+        let assignments = Assignments::of(config, &target.name);
+        Self {
             name: target.name.clone(),
             url: target.url.clone(),
             setup_url: target.setup_url.clone(),
             ca_file: target.ca_file.clone(),
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
-            retains: Assignments::of(config, name)
-                .iter()
-                .any(|assignment| config.retains(assignment.projection.entity())),
-            assignments: Assignments::of(config, name),
+            retains: assignments.iter().any(|assignment| config.retains(assignment.projection.entity())),
+            assignments,
             has_coupon_reports: config
                 .coupon_system
                 .as_ref()
-                .is_some_and(|known| known.ledger_target == name),
+                .is_some_and(|known| known.ledger_target == target.name),
             touched: Notify::new(),
             progress_session: Mutex::default(),
-        })))
+        }
     }
 
-    /// Returns all MySQL and MariaDB targets of a configuration.
-    pub fn all(config: &Config) -> Vec<Self> {
-        config.targets.iter().filter_map(|target| Self::new(config, &target.name)).collect()
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    pub fn name(&self) -> &str {
-        &self.0.name
+    fn assignments(&self) -> &Assignments {
+        &self.assignments
     }
 
-    /// Returns every lane of this target: projections × sources × lanes.
-    pub fn lane_ids(&self) -> Vec<LaneId> {
-        self.0.assignments.lane_ids()
+    fn lane(target: &MysqlTarget, assignment: &Arc<Assignment>, id: &LaneId) -> MysqlLane {
+        MysqlLane::new(target.clone(), Arc::clone(assignment), id.clone())
     }
+}
 
-    /// Makes the store of one lane; `None` when this target has no such lane. It does not connect yet.
-    pub fn lane(&self, id: &LaneId) -> Option<MysqlLane> {
-        let assignment = self.0.assignments.of_lane(id)?;
-        Some(MysqlLane::new(self.clone(), Arc::clone(assignment), id.clone()))
-    }
-
+impl MysqlTarget {
     /// Returns the outbox of a projection; `None` unless it has tables here and a cache.
     pub fn outbox(&self, projection: &str) -> Option<MysqlOutbox> {
         let assignment = self.0.assignments.of_projection(projection)?;
