@@ -258,9 +258,10 @@ impl Supervisor {
     }
 
     /// Runs `attempt` again and again until it ends well or is cancelled. A stopped task waits for a restart.
-    pub fn spawn<A>(&mut self, name: &str, attempt: A)
+    pub fn spawn<F, R>(&mut self, name: &str, attempt: F)
     where
-        A: AsyncAttempt,
+        F: Fn(TaskHandle, CancellationToken) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Fault>> + Send + 'static,
     {
         let handle = self.states.handle(name);
         self.names.push(name.to_owned());
@@ -274,6 +275,18 @@ impl Supervisor {
         };
         let at_work = AtWork::of(&self.at_work);
         self.tasks.spawn(supervision.run(attempt, at_work));
+    }
+
+    /// Runs attempts as [`Self::spawn`] does. Each attempt gets a clone of `context`.
+    pub fn spawn_with<C, F, R>(&mut self, name: &str, context: C, attempt: F)
+    where
+        C: Clone + Send + Sync + 'static,
+        F: Fn(C, TaskHandle, CancellationToken) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
+        self.spawn(name, move |handle: TaskHandle, cancel: CancellationToken| {
+            attempt(context.clone(), handle, cancel)
+        });
     }
 
     /// Whether each of the group's tasks has stopped.
@@ -302,29 +315,6 @@ impl Supervisor {
         let ended = tokio::time::timeout_at(deadline, joined).await.is_ok();
         self.tasks.shutdown().await;
         ended
-    }
-}
-
-/// One attempt of a task. Implemented by functions `Fn(TaskHandle, CancellationToken) -> Future`.
-pub trait AsyncAttempt: Send + Sync + 'static {
-    fn start(
-        &self,
-        handle: TaskHandle,
-        cancel: CancellationToken,
-    ) -> impl Future<Output = Result<(), Fault>> + Send + 'static;
-}
-
-impl<F, R> AsyncAttempt for F
-where
-    F: Fn(TaskHandle, CancellationToken) -> R + Send + Sync + 'static,
-    R: Future<Output = Result<(), Fault>> + Send + 'static,
-{
-    fn start(
-        &self,
-        handle: TaskHandle,
-        cancel: CancellationToken,
-    ) -> impl Future<Output = Result<(), Fault>> + Send + 'static {
-        self(handle, cancel)
     }
 }
 
@@ -397,7 +387,11 @@ struct Supervision {
 }
 
 impl Supervision {
-    async fn run(mut self, attempt: impl AsyncAttempt, at_work: AtWork) {
+    async fn run<F, R>(mut self, attempt: F, at_work: AtWork)
+    where
+        F: Fn(TaskHandle, CancellationToken) -> R,
+        R: Future<Output = Result<(), Fault>> + Send + 'static,
+    {
         let _watched = self.handle.watched();
         let (count, mut at_work) = (at_work.0.clone(), Some(at_work));
         let restart = self.handle.states.restarts(self.handle.name());
@@ -468,14 +462,17 @@ impl Supervision {
 }
 
 /// Runs one attempt in a separate task, so that a panic becomes a fault and does not end the process.
-async fn one_attempt(
+async fn one_attempt<R>(
     handle: &TaskHandle,
-    attempt: &impl AsyncAttempt,
+    attempt: impl Fn(TaskHandle, CancellationToken) -> R,
     cancel: &CancellationToken,
-) -> Result<(), Fault> {
+) -> Result<(), Fault>
+where
+    R: Future<Output = Result<(), Fault>> + Send + 'static,
+{
     let mut task = JoinSet::new();
     // On the heap: an attempt is large, and each future around it would move it over the stack once more.
-    let work = Box::pin(attempt.start(handle.clone(), cancel.clone()));
+    let work = Box::pin(attempt(handle.clone(), cancel.clone()));
     let handle_of_work = handle.clone();
     task.spawn(async move { handle_of_work.turning(work).await });
     match task.join_next().await {

@@ -44,13 +44,12 @@ pub fn spawn_sweeps(supervisor: &mut Supervisor, wiring: &Wiring) {
 }
 
 fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, projection: &str, early: &EarlyTables) {
-    let (wiring, projection, early) = (wiring.clone(), projection.to_owned(), early.clone());
     for metric in [names::RETIRED_ROWS_REMOVED, names::RETIRED_TABLES_FORGOTTEN] {
-        counter!(metric, "projection" => projection.clone()).increment(0);
+        counter!(metric, "projection" => projection.to_owned()).increment(0);
     }
-    supervisor.spawn(&sweep_task(&projection), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, projection, early) = (wiring.clone(), projection.clone(), early.clone());
-        async move { sweep(&wiring, &projection, &early, &handle, &cancel).await }
+    let (name, context) = (sweep_task(projection), (wiring.clone(), projection.to_owned(), early.clone()));
+    supervisor.spawn_with(&name, context, |(wiring, projection, early), handle, cancel| async move {
+        sweep(&wiring, &projection, &early, &handle, &cancel).await
     });
 }
 

@@ -44,21 +44,18 @@ enum Interruption {
 
 /// Starts the reader of one source.
 pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, yields: &Yields, source: &SourceConfig) {
-    let (wiring, yields, source) = (wiring.clone(), yields.clone(), source.clone());
-    supervisor.spawn(&reader_task(&source.name), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, yields, source) = (wiring.clone(), yields.clone(), source.clone());
-        async move {
-            loop {
-                let turn = cancel.child_token();
-                let work = Box::pin(composition::read(&wiring, &source.name, &handle, &turn));
-                let yielded = async {
-                    yields.requested(handle.name()).await;
-                    Interruption::Yielded
-                };
-                match interruptible(work, &turn, yielded).await? {
-                    Some(_) => stand_back(&handle, &cancel).await,
-                    None => return Ok(()),
-                }
+    let (name, context) = (reader_task(&source.name), (wiring.clone(), yields.clone(), source.clone()));
+    supervisor.spawn_with(&name, context, |(wiring, yields, source), handle, cancel| async move {
+        loop {
+            let turn = cancel.child_token();
+            let work = Box::pin(composition::read(&wiring, &source.name, &handle, &turn));
+            let yielded = async {
+                yields.requested(handle.name()).await;
+                Interruption::Yielded
+            };
+            match interruptible(work, &turn, yielded).await? {
+                Some(_) => stand_back(&handle, &cancel).await,
+                None => return Ok(()),
             }
         }
     });
@@ -66,9 +63,9 @@ pub fn spawn_reader(supervisor: &mut Supervisor, wiring: &Wiring, yields: &Yield
 
 /// Starts one lane, which works while it is not paused.
 pub fn spawn_lane(supervisor: &mut Supervisor, wiring: &Wiring, requests: &Requests, id: &LaneId) {
-    let (wiring, requests, id) = (wiring.clone(), requests.clone(), id.clone());
-    supervisor.spawn(&lane_task(&id), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, Requests { pauses, yields }, id) = (wiring.clone(), requests.clone(), id.clone());
+    let context = (wiring.clone(), requests.clone(), id.clone());
+    supervisor.spawn_with(&lane_task(id), context, |(wiring, requests, id), handle, cancel| {
+        let Requests { pauses, yields } = requests;
         async move {
             loop {
                 pauses.resumed(&id, &handle, &cancel).await;
@@ -118,10 +115,9 @@ async fn stand_back(handle: &TaskHandle, cancel: &CancellationToken) {
 
 /// Starts the task that keeps a cache right.
 pub fn spawn_cache(supervisor: &mut Supervisor, wiring: &Wiring, name: &str) {
-    let (wiring, name) = (wiring.clone(), name.to_owned());
-    supervisor.spawn(&cache_task(&name), move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, name) = (wiring.clone(), name.clone());
-        async move { drain(&wiring, &name, &handle, &cancel).await }
+    let context = (wiring.clone(), name.to_owned());
+    supervisor.spawn_with(&cache_task(name), context, |(wiring, name), handle, cancel| async move {
+        drain(&wiring, &name, &handle, &cancel).await
     });
 }
 
@@ -143,12 +139,10 @@ async fn drain(
 
 /// Starts the task that removes tombstones of a document projection that are older than `kept`.
 pub fn spawn_sweep(supervisor: &mut Supervisor, wiring: &Wiring, documents: &Documents, kept: Duration) {
-    let (wiring, documents) = (wiring.clone(), documents.clone());
-    let name = sweep_task(&documents.projection);
+    let (name, context) = (sweep_task(&documents.projection), (wiring.clone(), documents.clone()));
     counter!(names::SEARCH_SWEPT, "projection" => documents.projection.clone()).increment(0);
-    supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, documents) = (wiring.clone(), documents.clone());
-        async move { sweep(&wiring, &documents, kept, &handle, &cancel).await }
+    supervisor.spawn_with(&name, context, move |(wiring, documents), handle, cancel| async move {
+        sweep(&wiring, &documents, kept, &handle, &cancel).await
     });
 }
 
@@ -180,9 +174,8 @@ async fn sweep(
 
 /// Starts the task that gives out uuids.
 pub fn spawn_mint(supervisor: &mut Supervisor, wiring: &Wiring, orders: &UuidOrders) {
-    let (wiring, orders) = (wiring.clone(), orders.clone());
-    supervisor.spawn(MINT_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, orders) = (wiring.clone(), orders.clone());
-        async move { composition::mint(&wiring, &orders, wall_clock::now_ms, &handle, &cancel).await }
+    let context = (wiring.clone(), orders.clone());
+    supervisor.spawn_with(MINT_TASK, context, |(wiring, orders), handle, cancel| async move {
+        composition::mint(&wiring, &orders, wall_clock::now_ms, &handle, &cancel).await
     });
 }

@@ -48,18 +48,21 @@ pub fn dispatcher_task(programme: &str) -> String {
 /// Starts a dispatcher for each programme.
 pub fn spawn_dispatchers(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
     for programme in super::programmes(wiring.config()).unwrap_or_default() {
-        let (wiring, lane_lag, name) = (wiring.clone(), lane_lag.clone(), dispatcher_task(&programme.name));
         let kept = Kept {
             published: PublishedRounds::new(from_ref(&programme)),
             resends: Arc::default(),
             next_pass: Arc::default(),
             seen_restored: SeenRestored::default(),
         };
-        supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
-            let (wiring, lane_lag, programme) = (wiring.clone(), lane_lag.clone(), programme.clone());
-            let kept = kept.clone();
-            async move { dispatch((&wiring, &lane_lag), (&programme, &kept), &handle, &cancel).await }
-        });
+        let name = dispatcher_task(&programme.name);
+        let context = (wiring.clone(), lane_lag.clone(), programme, kept);
+        supervisor.spawn_with(
+            &name,
+            context,
+            |(wiring, lane_lag, programme, kept), handle, cancel| async move {
+                dispatch((&wiring, &lane_lag), (&programme, &kept), &handle, &cancel).await
+            },
+        );
     }
 }
 

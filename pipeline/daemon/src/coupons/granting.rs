@@ -57,7 +57,6 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the granter of this process.
 pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &LaneLag) {
-    let (wiring, lane_lag) = (wiring.clone(), lane_lag.clone());
     let count = GranterCount::new(&format!("{:032x}", Process.fresh().0));
     let kept = Kept { breaker: Arc::default(), count: Arc::new(Mutex::new(count)), sources: Arc::default() };
     gauge!(names::COUPON_BREAKER).set(0.0);
@@ -67,9 +66,9 @@ pub fn spawn_granter(supervisor: &mut Supervisor, wiring: &Wiring, lane_lag: &La
             counter!(names::COUPON_CARRIED, &labels).increment(0);
         }
     }
-    supervisor.spawn(GRANTER_TASK, move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, kept, lane_lag) = (wiring.clone(), kept.clone(), lane_lag.clone());
-        async move { grant((&wiring, &lane_lag), kept, &handle, &cancel).await }
+    let context = (wiring.clone(), lane_lag.clone(), kept);
+    supervisor.spawn_with(GRANTER_TASK, context, |(wiring, lane_lag, kept), handle, cancel| async move {
+        grant((&wiring, &lane_lag), kept, &handle, &cancel).await
     });
 }
 

@@ -30,10 +30,9 @@ const WINDOWS_MAX: u32 = 3;
 /// Starts the task that begins reconciliations, if there is a schedule.
 pub fn spawn_reconciliations(supervisor: &mut Supervisor, wiring: &Wiring) {
     let Some(schedule) = wiring.config().reconcile.schedule.clone() else { return };
-    let wiring = wiring.clone();
-    supervisor.spawn(SCHEDULED, move |handle: TaskHandle, cancel: CancellationToken| {
-        let (wiring, schedule) = (wiring.clone(), schedule.clone());
-        async move { reconciliations(&wiring, &schedule, &handle, &cancel).await }
+    let context = (wiring.clone(), schedule);
+    supervisor.spawn_with(SCHEDULED, context, |(wiring, schedule), handle, cancel| async move {
+        reconciliations(&wiring, &schedule, &handle, &cancel).await
     });
 }
 

@@ -33,14 +33,11 @@ pub fn spawn_spot_checks(supervisor: &mut Supervisor, wiring: &Wiring, on_drift:
         return;
     }
     for source in &config.sources {
-        let (wiring, source, on_drift) = (wiring.clone(), source.clone(), on_drift.clone());
         let name = format!("spot-checks/{}", source.name);
-        supervisor.spawn(&name, move |handle: TaskHandle, cancel: CancellationToken| {
-            let (wiring, source, on_drift) = (wiring.clone(), source.clone(), on_drift.clone());
-            async move {
-                keep((&wiring, &on_drift), &source, &handle, &cancel).await;
-                Ok(())
-            }
+        let context = (wiring.clone(), on_drift.clone(), source.clone());
+        supervisor.spawn_with(&name, context, |(wiring, on_drift, source), handle, cancel| async move {
+            keep((&wiring, &on_drift), &source, &handle, &cancel).await;
+            Ok(())
         });
     }
 }
