@@ -11,8 +11,6 @@ mod store;
 
 use std::collections::BTreeMap;
 
-use anabranch_schemas::lsn::Lsn;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::drain::{CacheParts, drain, drain_all};
@@ -29,7 +27,7 @@ use crate::ports::{
 };
 use crate::projections::{LaneScope, Projection};
 use crate::records::{LaneId, Progress};
-use crate::supervise::{TaskHandle, under_lease};
+use crate::supervise::{Ready, TaskHandle, under_lease};
 
 /// The connectors of one process, for one configuration.
 pub trait Connectors: Send + Sync {
@@ -108,7 +106,7 @@ pub async fn read<C: Connectors>(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let LogServer { log, registers, leases } = connectors.log_server().await?;
-    let work = async |acknowledged: watch::Sender<Lsn>| {
+    let work = async |ready: Ready| {
         handle.waits_for(format!("source {source}"));
         connectors.require_source(source).await?;
         let SourceParts { connector, start, busiest, numbers, .. } = connectors.source(source)?;
@@ -116,7 +114,7 @@ pub async fn read<C: Connectors>(
         let capture = Capture { source, connector, log, registers, start, busiest, numbers, limits };
         let lanes = || connectors.progress_of_source(source);
         // On the heap: the loop is large, and each future around it would move it over the stack once more.
-        let capturing = Box::pin(capture::run(capture, lanes, &acknowledged, cancel));
+        let capturing = Box::pin(capture::run(capture, lanes, ready.positions(), cancel));
         let ended = match recorded {
             Some(numbers) => numbers.recorded_beside(registers, capturing).await,
             None => capturing.await,
@@ -134,13 +132,13 @@ pub async fn apply<C: Connectors>(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let LogServer { leases, .. } = connectors.log_server().await?;
-    let work = async |applied: watch::Sender<Lsn>| {
+    let work = async |ready: Ready| {
         handle.waits_for(format!("target {}", id.target));
         connectors.require_target(&id.target).await?;
         let (mut store, scope) = connectors.store(id)?;
         let (projection, slot) = (connectors.projection(&id.projection)?, replica_slot(connectors, id));
         let lane = lane(connectors, id, projection, scope, slot).await?;
-        Box::pin(lane.run(&mut store, &applied, cancel)).await
+        Box::pin(lane.run(&mut store, ready.positions(), cancel)).await
     };
     under_lease(leases, handle, cancel, work).await
 }

@@ -19,7 +19,10 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-pub use self::held::{acquired, running_under, under_lease, while_held};
+pub use self::held::{
+    HeldLeases, Ready, acquired, acquired_within, running, running_under, under_lease, unless_cancelled,
+    while_held,
+};
 pub use self::turns::TURN_INTERVAL;
 use crate::error::{Code, Fault};
 use crate::metrics as names;
@@ -191,7 +194,7 @@ impl TaskHandle {
 
     /// Reports that the task's servers have answered. A task that had failed is shown as retrying until it is
     /// [`Self::well`]: otherwise a failure after the first answers would look like work, and be retried without pauses.
-    pub fn begun(&self) {
+    fn begun(&self) {
         if self.states.status(&self.name).is_none_or(|status| status.fault.is_none()) {
             self.well();
         }

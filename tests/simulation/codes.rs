@@ -21,11 +21,9 @@ use anabranch_pipeline::deliver::Shared;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lookup::{Drain, drain};
 use anabranch_pipeline::records::TimeToLive;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, TaskState, TaskStates, under_lease};
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, TaskState, TaskStates, under_lease};
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
-use anabranch_schemas::lsn::Lsn;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -148,10 +146,10 @@ impl Tasks {
         process.spawn("drain", move |handle, cancel| {
             let (cache, mapping) = (cache.clone(), mapping.clone());
             async move {
-                let work = async |drained: watch::Sender<Lsn>| {
+                let work = async |ready: Ready| {
                     let work =
                         Drain { cache: &cache, outbox: &mapping, mapping: &mapping, time_to_live: TIME };
-                    drain(work, |_| drained.send_modify(|_| {}), &cancel).await
+                    drain(work, |_| ready.report(), &cancel).await
                 };
                 under_lease(&ProcessLeases::Believed, &handle, &cancel, work).await
             }

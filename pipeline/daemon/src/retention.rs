@@ -13,10 +13,8 @@ use std::time::Duration;
 
 use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
-use anabranch_schemas::lsn::Lsn;
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, under_lease};
 use metrics::counter;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -64,13 +62,13 @@ async fn sweep(
     let months = wiring.config().flux_retention().index_months_after;
     let targets = wiring.derived(projection)?;
     let mut places: Vec<Option<SweepPlace>> = vec![None; targets.len()];
-    let work = async |swept: watch::Sender<Lsn>| loop {
+    let work = async |ready: Ready| loop {
         // A removal may last days, and the fault of a target ends the attempt: the count waits for neither.
         if early.is_due(projection, Instant::now()) {
             early.count(wiring, &targets).await;
         }
         let is_done = step(&targets, projection, months, &mut places).await?;
-        swept.send_modify(|_| {});
+        ready.report();
         let pause = if is_done { early.pause(projection, Instant::now(), IDLE_PAUSE) } else { STEP_PAUSE };
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),

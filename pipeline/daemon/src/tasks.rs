@@ -13,10 +13,8 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::identifiers::UuidOrders;
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::records::LaneId;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
-use anabranch_schemas::lsn::Lsn;
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, under_lease};
 use metrics::counter;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::pauses::{KnownPauses, Pause};
@@ -155,7 +153,7 @@ async fn sweep(
 ) -> Result<(), Fault> {
     let log = wiring.log().await?;
     let Documents { projection, target, .. } = documents;
-    let work = async |swept: watch::Sender<Lsn>| loop {
+    let work = async |ready: Ready| loop {
         let before_ms = wall_clock::now_ms().saturating_sub(kept.as_millis() as u64);
         match target.sweep(projection, before_ms, false).await {
             Ok(count) => counter!(names::SEARCH_SWEPT, "projection" => projection.clone()).increment(count),
@@ -163,7 +161,7 @@ async fn sweep(
             Err(fault) if fault.code() == Code::ReplayRefused => tracing::info!(%fault, "tombstones stay"),
             Err(fault) => return Err(fault),
         }
-        swept.send_modify(|_| {});
+        ready.report();
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
             () = tokio::time::sleep(SWEEP_INTERVAL) => {}

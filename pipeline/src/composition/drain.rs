@@ -1,15 +1,13 @@
 //! How the drain of a cache is put together: lease, one loop for each outbox.
 
-use anabranch_schemas::lsn::Lsn;
 use futures::future::try_join_all;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Fault;
 use crate::lookup::{self, Drain};
 use crate::ports::{CodeCache, Leases, MappingStore, Outbox};
 use crate::records::TimeToLive;
-use crate::supervise::{TaskHandle, under_lease};
+use crate::supervise::{Ready, TaskHandle, under_lease};
 
 /// A cache, the outboxes of all targets of its projection, and the mapping tables that fill it.
 #[derive(Debug)]
@@ -28,9 +26,9 @@ pub async fn drain<C: CodeCache, O: Outbox, M: MappingStore>(
     handle: &TaskHandle,
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
-    let work = async |settled: watch::Sender<Lsn>| {
+    let work = async |ready: Ready| {
         handle.waits_for(format!("cache {name} and the targets of its projection"));
-        drain_all(&parts, || settled.send_modify(|_| {}), cancel).await
+        drain_all(&parts, || ready.report(), cancel).await
     };
     under_lease(leases, handle, cancel, work).await
 }

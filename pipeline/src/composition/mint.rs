@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use anabranch_schemas::lsn::Lsn;
-use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{Connectors, LogServer};
 use crate::error::{Code, Fault};
 use crate::identifiers::{MACHINES, Mint, UuidOrders};
 use crate::ports::{Leases, Registers};
-use crate::supervise::{TaskHandle, acquired, running_under};
+use crate::supervise::{Ready, TaskHandle, acquired_within, running_under, unless_cancelled};
 
 /// Wait for a machine number; a free one is taken well within it.
 const MACHINE_NUMBER_WAIT: Duration = Duration::from_secs(2);
@@ -27,9 +24,8 @@ pub async fn mint<C: Connectors>(
     let LogServer { registers, leases, .. } = connectors.log_server().await?;
     handle.waits_for("a free machine number");
     let Some((machine, lease)) = any_machine(leases, handle.name(), cancel).await? else { return Ok(()) };
-    let work = async |ready: watch::Sender<Lsn>| {
-        answer(registers, machine, orders, &now_ms, || _ = ready.send(Lsn::ZERO), cancel).await
-    };
+    let work =
+        async |ready: Ready| answer(registers, machine, orders, &now_ms, || ready.report(), cancel).await;
     running_under(lease, handle, work).await
 }
 
@@ -42,8 +38,11 @@ async fn any_machine<L: Leases>(
     loop {
         let machine = rand::random_range(0..MACHINES);
         let key = format!("{task}/{machine}");
-        if let Ok(lease) = timeout(MACHINE_NUMBER_WAIT, acquired(leases, &key, cancel)).await {
-            return Ok(lease?.map(|lease| (machine, lease)));
+        let acquired = acquired_within(leases, &key, MACHINE_NUMBER_WAIT);
+        match unless_cancelled(acquired, cancel).await? {
+            Some(Some(lease)) => return Ok(Some((machine, lease))),
+            Some(None) => {}
+            None => return Ok(None),
         }
     }
 }

@@ -13,11 +13,9 @@ use anabranch_coupons::records::{DayRun, RunKey};
 use anabranch_coupons::report::Report;
 use anabranch_coupons::resending::Resends;
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
-use anabranch_schemas::lsn::Lsn;
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, under_lease};
 use jiff::Timestamp;
 use jiff::civil::Date;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -110,7 +108,7 @@ async fn dispatch(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let log = wiring.log().await?;
-    let work = async |passed: watch::Sender<Lsn>| {
+    let work = async |ready: Ready| {
         handle.waits_for("the ledger of coupons");
         let dispatcher = assembly::dispatcher(wiring, lane_lag, &kept.published, &kept.resends).await?;
         let reports = ReportChain::new(wiring);
@@ -134,7 +132,7 @@ async fn dispatch(
                 continue;
             }
             let days = pass.inspect_err(|_| kept.failed(programme, began.elapsed()))?;
-            passed.send_modify(|_| {});
+            ready.report();
             handle.well();
             let waiting = days.iter().find(|day| day.is_waiting);
             handle.work_waits_for(waiting.map(DayPass::waits_for));

@@ -22,7 +22,7 @@ use anabranch_coupons::records::{MEMBERS_MAX, Message, PARTS};
 use anabranch_coupons::reserving::MessageEnd;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle};
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, running};
 use metrics::{counter, gauge};
 use tokio::sync::{Mutex, OnceCell};
 use tokio::task::JoinSet;
@@ -97,9 +97,19 @@ struct Workers {
 }
 
 async fn grant(
+    context: (&Wiring, &LaneLag),
+    kept: Kept,
+    handle: &TaskHandle,
+    cancel: &CancellationToken,
+) -> Result<(), Fault> {
+    running(handle, async |ready: Ready| carry_all(context, kept, (handle, &ready), cancel).await).await
+}
+
+/// Carries messages with a worker for each part of the queue, until the task ends or one of them fails.
+async fn carry_all(
     (wiring, lane_lag): (&Wiring, &LaneLag),
     Kept { breaker, count, sources }: Kept,
-    handle: &TaskHandle,
+    (handle, ready_to_grant): (&TaskHandle, &Ready),
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     handle.waits_for("the work queue");
@@ -137,7 +147,7 @@ async fn grant(
             ended
         });
     }
-    handle.begun();
+    ready_to_grant.report();
     let mut first_fault = None;
     while let Some(ended) = parts.join_next().await {
         // A worker that panicked has not done so.
@@ -187,7 +197,6 @@ impl Workers {
                 () = self.ending.cancelled() => break,
                 deliveries = part.next(at_hand) => deliveries?,
             };
-            self.handle.begun();
             let largest = deliveries.iter().map(|delivery| delivery.message.members.len()).max();
             at_hand = MEMBERS_AT_HAND / largest.unwrap_or(MEMBERS_MAX).max(1);
             let (mut waiting, mut notes) = (batches(deliveries), Notes::new());

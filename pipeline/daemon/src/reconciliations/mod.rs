@@ -26,14 +26,14 @@ use anabranch_pipeline::config::Config;
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
-use anabranch_pipeline::ports::{History, Leases, Register, Registers};
+use anabranch_pipeline::ports::{History, Register, Registers};
 use anabranch_pipeline::projections::{Assignment, Assignments};
 use anabranch_pipeline::reconcile::{
     self, ReconciliationReport, StoreReport, StoreState, VisibleTables, seal,
 };
 use anabranch_pipeline::records::{AuditCursor, AuditState, Outcome, PastReconciliation};
 use anabranch_pipeline::retry;
-use anabranch_pipeline::supervise::while_held;
+use anabranch_pipeline::supervise::{acquired_within, while_held};
 use metrics::gauge;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
@@ -171,11 +171,11 @@ async fn attempt(
     cancel: &CancellationToken,
 ) -> Result<ReconciliationEnd, Fault> {
     let log = wiring.log().await?;
-    let Ok(lease) = tokio::time::timeout(LEASE_WAIT, log.acquire(SCHEDULED)).await else {
+    let Some(lease) = acquired_within(log, SCHEDULED, LEASE_WAIT).await? else {
         return Err(Fault::new(Code::ReconcileRefused, "reconcile", "another process runs a reconciliation")
             .needs("its end: `anabranch reconcile status` shows how far it is"));
     };
-    while_held(lease?, async {
+    while_held(lease, async {
         if !abandons {
             require_same(&log.read(order.register()).await?, order, &layout(wiring.config()))?;
         }

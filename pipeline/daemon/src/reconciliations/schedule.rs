@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::Schedule;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, acquired, while_held};
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, acquired, running, while_held};
 use jiff::{Timestamp, Zoned};
 use tokio_util::sync::CancellationToken;
 
@@ -43,18 +43,21 @@ async fn reconciliations(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     handle.waits_for("the history of reconciliations");
-    let mut ended_at_ms = last(wiring).await?;
-    handle.begun();
-    loop {
-        // The lease is held for a reconciliation only, so that one can be asked for by hand meanwhile.
-        if open_for(schedule, ended_at_ms, wall_clock::now_ms())?.is_some() {
-            ended_at_ms = with_lease(wiring, schedule, ended_at_ms, cancel).await?;
+    let work = async |ready: Ready| {
+        let mut ended_at_ms = last(wiring).await?;
+        ready.report();
+        loop {
+            // The lease is held for a reconciliation only, so that one can be asked for by hand meanwhile.
+            if open_for(schedule, ended_at_ms, wall_clock::now_ms())?.is_some() {
+                ended_at_ms = with_lease(wiring, schedule, ended_at_ms, cancel).await?;
+            }
+            tokio::select! {
+                () = cancel.cancelled() => return Ok(()),
+                () = tokio::time::sleep(CHECK_INTERVAL.min(next_in(schedule))) => handle.well(),
+            }
         }
-        tokio::select! {
-            () = cancel.cancelled() => return Ok(()),
-            () = tokio::time::sleep(CHECK_INTERVAL.min(next_in(schedule))) => handle.well(),
-        }
-    }
+    };
+    running(handle, work).await
 }
 
 /// Shows the last whole reconciliation of all processes; returns when it ended, 0 if none or in the future.

@@ -10,8 +10,7 @@ use anabranch_pipeline::config::SourceConfig;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::reconcile::{self, CheckedStore, LaneWait, SpotCheckEvent, SpotChecks, Verdict};
-use anabranch_pipeline::supervise::{Supervisor, TaskHandle, under_lease};
-use anabranch_schemas::lsn::Lsn;
+use anabranch_pipeline::supervise::{Ready, Supervisor, TaskHandle, under_lease};
 use metrics::counter;
 use tokio_util::sync::CancellationToken;
 
@@ -73,8 +72,8 @@ async fn attempt(
     cancel: &CancellationToken,
 ) -> Result<(), Fault> {
     let log = context.0.log().await?;
-    let work = async |begun: tokio::sync::watch::Sender<Lsn>| {
-        begun.send_modify(|_| {});
+    let work = async |ready: Ready| {
+        ready.report();
         tokio::select! {
             () = cancel.cancelled() => Ok(()),
             ended = spot_checks(context, source) => ended,

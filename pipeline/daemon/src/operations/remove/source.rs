@@ -15,9 +15,10 @@ use anabranch_pipeline::failpoints;
 use anabranch_pipeline::ports::Registers as _;
 use anabranch_pipeline::records::LaneId;
 use anabranch_pipeline::retry::again;
+use anabranch_pipeline::supervise::HeldLeases;
 use anabranch_schemas::shard::ShardId;
 
-use super::leases::{self, HeldLeases};
+use super::leases;
 use super::{RemoveOutcome, RemoveRequest, StreamOutcome, remove_rows};
 use crate::wiring::{Wiring, lanes};
 use crate::{pauses, reconciliations};
