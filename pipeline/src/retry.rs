@@ -1,5 +1,5 @@
-//! Retries of work that may succeed later: the pauses in between, a few attempts in one call, and attempts at work that
-//! takes long.
+//! Retries of work that may succeed later: the pauses in between, a few attempts in one call, attempts at work that
+//! takes long, and attempts at a transaction that collides with others.
 
 use std::time::Duration;
 
@@ -72,6 +72,36 @@ impl Attempts {
         counter!(names::RETRIES, "code" => fault.code().as_str()).increment(1);
         tracing::debug!(%fault, left = self.left, "it is tried again");
         tokio::time::sleep(self.pauses.following()).await;
+        Ok(())
+    }
+}
+
+/// The attempts at a transaction that may collide with others, which end soon: each pause is longer by one step.
+#[derive(Debug)]
+pub struct Collisions {
+    attempt: u32,
+    most: u32,
+    step: Duration,
+}
+
+impl Collisions {
+    pub fn new(most: u32, step: Duration) -> Self {
+        Self { attempt: 1, most, step }
+    }
+
+    /// Returns whether an attempt has failed before.
+    pub fn have_begun(&self) -> bool {
+        self.attempt > 1
+    }
+
+    /// Waits for the next attempt; returns the fault if there is none.
+    pub async fn failed(&mut self, fault: Fault) -> Result<(), Fault> {
+        if self.attempt >= self.most {
+            return Err(fault);
+        }
+        tracing::debug!(%fault, attempt = self.attempt, "a transaction that collided is retried");
+        tokio::time::sleep(self.step * self.attempt).await;
+        self.attempt += 1;
         Ok(())
     }
 }
@@ -154,6 +184,19 @@ mod tests {
         let refused = || async { Err(Fault::new(Code::ReconcileRefused, "a store", "it is unknown")) };
         assert!(while_it_moves(budget, || 0, refused).await.is_err());
         assert_eq!(began.elapsed().as_secs() / 60, minutes);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_transaction_that_collides_waits_a_step_longer_each_time_and_is_given_up_in_the_end() {
+        let fault = || Fault::new(Code::TargetUnreachable, "a server", "a deadlock");
+        let (began, mut collisions) = (Instant::now(), Collisions::new(4, Duration::from_millis(10)));
+        assert!(!collisions.have_begun());
+        for _ in 0..3 {
+            collisions.failed(fault()).await.expect("there is another attempt");
+        }
+        assert!(collisions.have_begun());
+        assert_eq!(began.elapsed(), Duration::from_millis(60));
+        assert!(collisions.failed(fault()).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

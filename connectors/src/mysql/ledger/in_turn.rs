@@ -14,7 +14,7 @@ use mysql_async::prelude::Queryable;
 
 use super::MySqlLedger;
 use super::runs::{self, KnownMembers};
-use super::transaction::{Failed, WRITING, rollback};
+use super::transaction::{Failed, WRITING, collisions, rollback};
 use crate::mysql::answer::sets;
 
 /// An attempt that ended without a fault.
@@ -33,12 +33,12 @@ impl MySqlLedger {
         turn: &PageTurn,
         decide: impl Fn(&mut RunLedger) -> T + Send + Sync,
     ) -> Result<Option<T>, Fault> {
-        let mut attempt = 1;
+        let mut collisions = collisions();
         loop {
             match self.in_time(self.insert_in_turn(run, offered, turn, &decide)).await {
                 Ok(Ended::Done(done)) => return Ok(done),
                 Ok(Ended::Known) => break,
-                Err(failed) => self.again(failed, &mut attempt).await?,
+                Err(failed) => failed.again(&mut collisions).await?,
             }
         }
         match turn.comes().await {

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::retry::Collisions;
 use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, Row};
 
@@ -58,6 +59,21 @@ pub(super) enum Failed {
     Final(Fault),
 }
 
+impl Failed {
+    /// Pauses before the next attempt; returns the fault if there is none.
+    pub(super) async fn again(self, collisions: &mut Collisions) -> Result<(), Fault> {
+        match self {
+            Failed::Again(fault) => collisions.failed(fault).await,
+            Failed::Final(fault) => Err(fault),
+        }
+    }
+}
+
+/// Returns the attempts at one transaction.
+pub(super) fn collisions() -> Collisions {
+    Collisions::new(ATTEMPTS, PAUSE)
+}
+
 impl MySqlLedger {
     /// Runs one transaction. `decide` gets a list of rows for each SELECT of `read`; the argument of `read` is whether
     /// an attempt has failed before.
@@ -67,12 +83,12 @@ impl MySqlLedger {
         read: impl Fn(bool) -> String + Send + Sync,
         decide: impl Fn(Vec<Vec<Row>>) -> Result<LedgerDecision<T>, Fault> + Send + Sync,
     ) -> Result<T, Fault> {
-        let mut attempt = 1;
+        let mut collisions = collisions();
         loop {
-            let sql = format!("{begin}{}", read(attempt > 1));
+            let sql = format!("{begin}{}", read(collisions.have_begun()));
             match self.in_time(self.attempt(&sql, &decide)).await {
                 Ok(result) => return Ok(result),
-                Err(failed) => self.again(failed, &mut attempt).await?,
+                Err(failed) => failed.again(&mut collisions).await?,
             }
         }
     }
@@ -80,7 +96,7 @@ impl MySqlLedger {
     /// Changes exactly `rows` rows by these statements, or none at all; returns whether it changed them.
     pub(super) async fn change(&self, statements: &str, rows: u64) -> Result<bool, Fault> {
         let sql = format!("{WRITING}{statements}");
-        let mut attempt = 1;
+        let mut collisions = collisions();
         loop {
             let work = async {
                 let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
@@ -99,7 +115,7 @@ impl MySqlLedger {
             };
             match self.in_time(work).await {
                 Ok(result) => return Ok(result),
-                Err(failed) => self.again(failed, &mut attempt).await?,
+                Err(failed) => failed.again(&mut collisions).await?,
             }
         }
     }
@@ -111,7 +127,7 @@ impl MySqlLedger {
         next: impl Fn(Vec<Vec<Row>>) -> Result<(M, String), Fault> + Send + Sync,
     ) -> Result<(M, Vec<Vec<Row>>), Fault> {
         let sql = format!("{SNAPSHOT}{first}");
-        let mut attempt = 1;
+        let mut collisions = collisions();
         loop {
             let work = async {
                 let mut connection = self.pool.connection().await.map_err(Failed::Final)?;
@@ -137,7 +153,7 @@ impl MySqlLedger {
             };
             match self.in_time(work).await {
                 Ok(result) => return Ok(result),
-                Err(failed) => self.again(failed, &mut attempt).await?,
+                Err(failed) => failed.again(&mut collisions).await?,
             }
         }
     }
@@ -150,19 +166,6 @@ impl MySqlLedger {
             let found = format!("no answer within {} s", TIMEOUT.as_secs());
             Err(Failed::Final(Fault::new(Code::TargetUnreachable, &*self.subject, found)))
         })
-    }
-
-    /// Pauses before the next attempt; returns the fault if there is none.
-    pub(super) async fn again(&self, failed: Failed, attempt: &mut u32) -> Result<(), Fault> {
-        match failed {
-            Failed::Again(fault) if *attempt < ATTEMPTS => {
-                tracing::debug!(%fault, attempt, "a transaction of the coupon ledger is retried");
-                tokio::time::sleep(PAUSE * *attempt).await;
-                *attempt += 1;
-                Ok(())
-            }
-            Failed::Again(fault) | Failed::Final(fault) => Err(fault),
-        }
     }
 
     async fn attempt<T: Send>(

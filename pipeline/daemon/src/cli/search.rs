@@ -4,11 +4,12 @@
 //! process. Then the new index takes the place of the old one. Daemons go on meanwhile and write both indexes. If a
 //! rebuild is cut off, it goes on when the command is repeated. `sweep` removes tombstones.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anabranch_pipeline::composition;
 use anabranch_pipeline::deliver::fence;
-use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::error::Fault;
 use anabranch_pipeline::ports::{LaneStore as _, READER_REPLICA_SLOT};
 use anabranch_pipeline::records::LaneId;
 use anabranch_pipeline::retry::while_it_moves;
@@ -26,8 +27,6 @@ use crate::output;
 use crate::wall_clock;
 use crate::wiring::{Documents, Wiring, lanes};
 
-/// Pause after a failed question for a lane's progress.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Time between two looks at a lane that reads tables.
 const POLL: Duration = Duration::from_millis(200);
 /// Time between two lines of progress in the log.
@@ -184,7 +183,9 @@ async fn build(
             let position = fence(&mut living).await?;
             report(id, position, &mut seen).await;
         }
-        until_read(documents, id, index).await?;
+        let (budget, answers) = (wiring.config().limits.retry_budget, AtomicU64::new(0));
+        let answered = || answers.load(Ordering::Relaxed);
+        while_it_moves(budget, answered, || until_read(documents, id, index, &answers)).await?;
         done.cancel();
         Ok(())
     };
@@ -197,21 +198,18 @@ async fn build(
 }
 
 /// Waits until a lane of the rebuild has read all tables that it is to read: row events tell neither rows from before
-/// the history nor rows that changed unseen. Logs meanwhile what is left.
-async fn until_read(documents: &Documents, id: &LaneId, index: &str) -> Result<(), Fault> {
+/// the history nor rows that changed unseen. Logs meanwhile what is left, and counts answers of the target.
+async fn until_read(
+    documents: &Documents,
+    id: &LaneId,
+    index: &str,
+    answers: &AtomicU64,
+) -> Result<(), Fault> {
     let mut store = documents.target.building_lane(id, index).ok_or_else(|| unknown(id))?;
     let mut report_at = Instant::now() + REPORT_INTERVAL;
     loop {
-        let refresh = match store.load().await {
-            Ok(progress) => progress.refresh,
-            Err(fault) if fault.class() == Class::Transient => {
-                tracing::warn!(lane = %id, %fault, "tried again");
-                tokio::time::sleep(RETRY_PAUSE).await;
-                continue;
-            }
-            Err(fault) => return Err(fault),
-        };
-        let Some(refresh) = refresh else { return Ok(()) };
+        let Some(refresh) = store.load().await?.refresh else { return Ok(()) };
+        answers.fetch_add(1, Ordering::Relaxed);
         if Instant::now() >= report_at {
             report_at = Instant::now() + REPORT_INTERVAL;
             let (rows, waiting) = (refresh.rows, refresh.rereads.len());
