@@ -6,8 +6,8 @@
 //! one of the two is missing. It reads the present server in the highest epoch of these, if that is this server's,
 //! otherwise in the next one. The register is set by compare-and-set: a process that woke late begins no epoch.
 //!
-//! The register also names the latest beginning and its point (`capture/begin.rs`). The highest number of the three witnesses
-//! counts.
+//! The register also names the latest beginning and its point (`capture/begin.rs`). The highest number of the three
+//! witnesses counts.
 
 use anabranch_schemas::beginning::{Beginning, GapRecord, Registered};
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};

@@ -14,6 +14,7 @@ use anabranch_pipeline::config::{ColumnNames, Config, EntityConfig};
 use anabranch_pipeline::ports::RowSource;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{PlacementAudit, Rules, Sides, SourceTable, Unit};
+use anabranch_pipeline::throttle::Pace;
 use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 use mysql_async::Conn;

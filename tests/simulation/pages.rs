@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anabranch_connectors::memory::{Group, MemoryRows, MemorySource, ScriptedRow, Weather};
 use anabranch_pipeline::reconcile::{Sides, SourceTable, Unit};
+use anabranch_pipeline::throttle::Pace;
 use anabranch_schemas::birthday::Layout;
 use anabranch_schemas::change::Value;
 use anabranch_schemas::shard::ShardId;

@@ -4,8 +4,8 @@
 //! `condition.rs`. A projection turns both into `mutation.rs` for rows of `row.rs`, and a lane commits them with
 //! `progress.rs`, of which `refresh.rs` and `withdrawals.rs` are parts. Lookups read `claims.rs` and `relation.rs`,
 //! reconciliations leave `past_reconciliation.rs` and `audit.rs`, and commands `operation.rs`. Identifiers of payment
-//! documents come from `sequence.rs`, `seen_numbers.rs` has those of captured rows, and `flux_places.rs` says where such
-//! documents belong. The methods of [`crate::ports`] use these types.
+//! documents come from `sequence.rs`, `seen_numbers.rs` has those of captured rows, and `flux_places.rs` says where
+//! such documents belong. The methods of [`crate::ports`] use these types.
 
 mod audit;
 mod batch;
