@@ -44,8 +44,8 @@ use anabranch_schemas::timeline::Timeline;
 use tokio::sync::watch;
 
 pub use self::busiest::BusiestView;
-use self::dependencies::{DependencyObservation, KNOWN_FOR};
 pub use self::dependencies::{CertificateView, Dependency, UnansweredView};
+use self::dependencies::{DependencyObservation, KNOWN_FOR};
 use self::drift::DriftObservation;
 pub use self::drift::DriftView;
 use self::lasting::Lasting;
