@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure};
+use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure, TableVisibility};
 use anabranch_pipeline::records::{Cell, Chunk, Comparison, Condition, Operator, ScanCursor};
 use anabranch_schemas::change::{Entity, Row, TableIdentity, Value};
 use anabranch_schemas::codec::{self, Encoder};
@@ -130,17 +130,22 @@ impl RowSource for MemorySource {
                 (table, move |all: &Rows| all.keys().copied().filter(is_meant).collect())
             })
             .collect();
-        let read = self.read_at_watermark(&parts, epoch).await?;
-        // A question without keys is whether the server has the table. Some ask with a shard that no table has.
+        Ok(self.read_at_watermark(&parts, epoch).await?.0)
+    }
+
+    async fn visibility(&self, database: &str, table: &str) -> Result<TableVisibility, Fault> {
+        self.weather.pause().await;
+        self.weather.answer(Refused::Source)?;
         let state = lock(&self.state);
         let known = state.primary.tables();
-        let has = |asked: &TableIdentity<'_>| {
-            known.values().any(|table| (&table.database, &table.table) == (&asked.database, &asked.table))
-        };
-        match keys.iter().find(|(table, keys)| keys.is_empty() && !has(table)) {
-            Some(_) => Err(state.primary.fault(Code::SourceTableMissing, "it does not have the table")),
-            None => Ok(read.0),
-        }
+        let is_it = |known: &&TableIdentity<'_>| known.database == database && known.table == table;
+        TableVisibility::of(match known.values().find(is_it) {
+            None => Err(state.primary.fault(Code::SourceTableMissing, "it does not have the table")),
+            Some(table) if state.hidden.contains(&table.shard) => {
+                Err(state.primary.fault(Code::SourceGrantMissing, "the account may not read a table"))
+            }
+            Some(_) => Ok(()),
+        })
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {

@@ -52,4 +52,4 @@ pub use scan::{Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
 pub(crate) use sketch::Sketch;
 pub use spot_checks::{CheckedStore, SpotCheckEvent, SpotChecks};
 pub use unproven::Unproven;
-pub use visible_tables::{HiddenTable, VisibleTables, find_hidden_tables};
+pub use visible_tables::{HiddenTable, KnownTables, VisibleTables, find_hidden_tables};

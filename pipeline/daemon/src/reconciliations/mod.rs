@@ -29,9 +29,7 @@ use anabranch_pipeline::lookup::{AuditCursor, AuditState};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Leases, Register, Registers};
 use anabranch_pipeline::projections::{Assignment, Assignments};
-use anabranch_pipeline::reconcile::{
-    self, ReconciliationReport, StoreReport, StoreState, VisibleTables, seal,
-};
+use anabranch_pipeline::reconcile::{self, ReconciliationReport, StoreReport, StoreState, seal};
 use anabranch_pipeline::records::{Outcome, PastReconciliation};
 use anabranch_pipeline::retry;
 use anabranch_pipeline::supervise::while_held;
@@ -343,9 +341,8 @@ async fn close(
             reconcile::count_again(store, &last);
         }
     }
-    let tables =
-        stores::tables(wiring, &mut stores, &last.map_or_else(VisibleTables::new, |last| last.tables))
-            .await?;
+    let known_before = last.map(ReconciliationReport::into_known_tables).unwrap_or_default();
+    let known = stores::tables(wiring, &mut stores, &known_before).await?;
     stores.iter_mut().for_each(StoreReport::put_in_order);
     let verdict = reconcile::worst(&stores);
     let ended_at_ms = wall_clock::now_ms();
@@ -356,7 +353,8 @@ async fn close(
         ended_at_ms,
         mode,
         stores,
-        tables,
+        tables: known.shown,
+        uncaptured: known.uncaptured,
         is_whole,
         caches,
         command: is_of_a_person.then(|| order.to_string()),
