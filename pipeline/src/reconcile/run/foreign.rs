@@ -15,8 +15,8 @@ use crate::retry::again;
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
     /// Reports rows that belong to no table of a source. A table that was made since the reconciliation began is left
-    /// to the next one, and so are rows of a dropped table that a lane is still to remove. Rows of a table that is not
-    /// captured any more belong to it.
+    /// to the next one, and so are rows of a dropped table that a lane is still to remove. A table that no pattern
+    /// captures any more keeps its rows.
     pub(super) async fn report_foreign(
         &self,
         mut unowned: UnownedRows,
