@@ -34,7 +34,7 @@ pub use self::reconciliation::{
 };
 pub use self::relations::RelationStore;
 pub use self::sequence::Sequence;
-use crate::error::Fault;
+use crate::error::{Class, Code, Fault};
 use crate::records::{
     BatchBuilder, Cell, Chunk, Condition, DerivedRow, Flush, Mutation, Progress, ScanCursor,
 };
@@ -162,6 +162,29 @@ pub struct SourcePressure {
     pub lag_unknown: Option<String>,
 }
 
+/// The answer of a source to the question for one table, whether a pattern captures that table or not.
+#[derive(Debug)]
+pub enum TableVisibility {
+    /// The source has the table and lets it be read.
+    Readable,
+    /// The source does not have the table.
+    Gone,
+    /// The source does not say whether it has the table: the account may not read it, or it cannot be read.
+    Hidden(Fault),
+}
+
+impl TableVisibility {
+    /// Returns the meaning of a read of the table; a transient fault means nothing.
+    pub fn of(read: Result<(), Fault>) -> Result<Self, Fault> {
+        match read {
+            Ok(()) => Ok(Self::Readable),
+            Err(fault) if fault.code() == Code::SourceTableMissing => Ok(Self::Gone),
+            Err(fault) if fault.class() == Class::Transient => Err(fault),
+            Err(fault) => Ok(Self::Hidden(fault)),
+        }
+    }
+}
+
 /// A source whose tables can be read in their present state. Reads write nothing and lock nothing.
 pub trait RowSource: Send + Sync {
     /// Returns every captured table that exists, in the order of shard ids.
@@ -223,15 +246,20 @@ pub trait RowSource: Send + Sync {
 
     /// Returns all rows whose first field, in the form of derived keys, is one of the keys of their table, all at one
     /// watermark. Other rows may be among them. There is no next chunk. Without tables it is only the watermark.
-    ///
-    /// A table without keys is a question too: the source has the table and shows it, or the fault says that it does
-    /// not exist, or why it cannot be read. A caller asks so if its answer to a person depends on the reason, which
-    /// [`Self::absence`] does not return.
     fn rows(
         &self,
         keys: &[(TableIdentity<'static>, Vec<Cell>)],
         epoch: u16,
     ) -> impl Future<Output = Result<Chunk, Fault>> + Send;
+
+    /// Asks whether the source has a table of this name and lets it be read. The answer does not depend on the patterns
+    /// that capture tables. A caller asks so if its answer to a person depends on the reason, which [`Self::absence`]
+    /// does not return.
+    fn visibility(
+        &self,
+        database: &str,
+        table: &str,
+    ) -> impl Future<Output = Result<TableVisibility, Fault>> + Send;
 
     /// Returns a chunk without rows if one server proves that it does not have the table between the two watermarks;
     /// `None` if it has the table, or may hide it. It is for a caller that acts on the proof alone. It does not depend

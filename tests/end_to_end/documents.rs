@@ -1,6 +1,7 @@
 //! Devices in search: from the inventory's tables to documents, through every fault of the server.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::sql::serial_code_table;
@@ -26,6 +27,8 @@ pub static GROUND: Ground = Ground::of(|| {
 pub const INDEX: &str = "serials";
 const TOKEN: &str = "application-token-1";
 const TABLES: u32 = 2;
+/// Time within which the status names a server that was killed.
+const SAID_WITHIN: Duration = Duration::from_secs(5);
 /// The id of a tombstone that was written in 1970.
 const OLD_TOMBSTONE: &str = "1-old";
 
@@ -91,6 +94,18 @@ pub async fn equal(installation: &Installation<'_>, what: &str) {
     .await;
 }
 
+/// The status names the index soon after its server was killed, and no old count passes for the present one.
+async fn said_to_be_gone(daemon: &Daemon, killed: Instant) {
+    let is_gone = |view: &Json| view["code"] == "target-unreachable";
+    daemon.until_view("searches", ("projection", "documents"), is_gone).await;
+    daemon.until_view("unanswered", ("dependency", "index"), |view| view["name"] == "documents").await;
+    assert!(killed.elapsed() < SAID_WITHIN, "it took {:?}", killed.elapsed());
+    let metrics = daemon.metrics().await;
+    let samples: Vec<&str> =
+        metrics.lines().filter(|line| line.starts_with("anabranch_search_documents{")).collect();
+    assert!(!metrics.is_empty() && samples.is_empty(), "{samples:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stores_go_on() {
     let installation = with_documents().await;
@@ -113,7 +128,9 @@ async fn documents_equal_their_devices_whatever_happens_to_search_and_other_stor
     search.resume().unwrap();
     equal(&installation, "search was frozen").await;
 
+    let killed = Instant::now();
     blocking(|| search.kill().unwrap());
+    said_to_be_gone(&daemon, killed).await;
     add(&installation, 400, 500).await;
     insert(&installation, "source-a", "user_00.user_000", 2).await;
     until_derived(&installation, 2).await;

@@ -1,6 +1,9 @@
 //! Derived rows and documents that belong to no table of a source: a reconciliation continues beside them and reports
 //! them, and `reconcile remove-foreign` removes only them.
 
+use std::fs;
+
+use anabranch_schemas::shard::ShardId;
 use anabranch_tests::{Installation, Search, blocking};
 use reqwest::Method;
 use serde_json::{Value as Json, json};
@@ -131,4 +134,47 @@ async fn rows_of_a_table_that_a_source_hides_or_of_a_source_that_does_not_answer
     assert_eq!(rows(&installation).await, before);
     let (_, report) = reconcile(&installation, &STORES).await;
     assert_eq!(report["verdict"], "clean", "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_table_that_no_pattern_captures_any_more_stay_and_are_not_foreign() {
+    let mut installation = with_documents().await;
+    let narrow = fs::read_to_string(installation.configuration_file()).unwrap();
+    let old = "\n[[entities]]\nentity = \"user\"\ntables = \"user_old.user_{table:03}\"\n";
+    installation.write_configuration_text(&format!("{narrow}{old}"));
+    let copy = "CREATE DATABASE user_old; CREATE TABLE user_old.user_000 LIKE user_00.user_000";
+    installation.execute("source-a", copy).await;
+    let mut daemon = installation.run();
+    for (user, table) in [(1, "user_00.user_000"), (2, "user_old.user_000")] {
+        insert(&installation, "source-a", table, user).await;
+        until_derived(&installation, user).await;
+    }
+    let (_, report) = reconcile(&installation, &STORES).await;
+    assert_eq!(report["verdict"], "clean", "{report}");
+    assert_eq!(rows(&installation).await, Some(2));
+
+    daemon.kill();
+    installation.free_leases().await;
+    installation.write_configuration_text(&narrow);
+    let _daemon = installation.run();
+    let removed = async |arguments: &[&str]| {
+        let whole = [&["reconcile", "remove-foreign", "--store", "birthday"], arguments].concat();
+        installation.command(&whole).await.expect_success().stdout
+    };
+    let why = "table user_old.user_000 of source source-a was known in the reconciliation before, and is not \
+               captured any more";
+    assert!(removed(&[]).await.ends_with("0 of 0 rows were removed\n"), "no reconciliation came between");
+    for (verdict, reasons) in [("incomplete", json!([why])), ("clean", json!([]))] {
+        let (_, report) = reconcile(&installation, &STORES).await;
+        let birthday = store(&report, "birthday");
+        assert_eq!((&report["verdict"], &birthday["incomplete"]), (&json!(verdict), &reasons), "{report}");
+        assert_eq!(birthday["foreign_rows"], 0, "{report}");
+        assert!(removed(&[]).await.ends_with("0 of 0 rows were removed\n"), "{verdict}");
+    }
+    assert_eq!(rows(&installation).await, Some(2));
+
+    // They go on the word of a person alone who names their shard.
+    let shard = ShardId::of("source-a", "user_old", "user_000", 0).as_u64().to_string();
+    assert!(removed(&["--shard", &shard]).await.ends_with("1 of 1 rows were removed\n"));
+    assert_eq!(rows(&installation).await, Some(1));
 }

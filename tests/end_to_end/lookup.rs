@@ -12,6 +12,8 @@ use serde_json::{Value as Json, json};
 pub const TOKEN: &str = "application-token-1";
 /// Time for which a request waits for its place before the answer is that the lanes are behind.
 const PLACE_WAIT: Duration = Duration::from_secs(2);
+/// Time within which the status names a server that was killed.
+const SAID_WITHIN: Duration = Duration::from_secs(5);
 
 static GROUND: Ground = Ground::of(|| {
     vec![
@@ -373,8 +375,18 @@ async fn owed_table_is_waited_for_and_named(daemon: &Daemon, source: &mut Connec
 
 /// Redis is killed and comes back empty: lookups are slower, and never wrong.
 async fn a_lost_cache(installation: &Installation<'_>, daemon: &Daemon, source: &mut Connection) {
-    let redis = installation.server("redis");
+    let (redis, killed) = (installation.server("redis"), Instant::now());
     blocking(|| redis.kill()).unwrap();
+    let is_gone = |view: &Json| view["code"] == "cache-unreachable";
+    daemon.until_view("caches", ("cache", "redis"), is_gone).await;
+    daemon.until_view("unanswered", ("dependency", "cache"), |view| view["name"] == "redis").await;
+    assert!(killed.elapsed() < SAID_WITHIN, "it took {:?}", killed.elapsed());
+    until_some("the delay of the cache is not known, and it is not believed", async || {
+        let metrics = daemon.metrics().await;
+        let is_believed = !metrics.contains("\nanabranch_cache_believed{cache=\"redis\"} 0\n");
+        (!is_believed && !metrics.contains("\nanabranch_cache_delay_seconds{")).then_some(())
+    })
+    .await;
     let answer = until_from(daemon, "BOX-1", "mapping").await;
     assert_eq!(uuids(&answer), ["9007199254740993"]);
     assert!(answer["freshness"]["cache_bypassed"].is_string(), "{answer}");

@@ -50,6 +50,7 @@ fn report(number: u64, ended_at_ms: u64, store: StoreReport) -> ReconciliationRe
         mode: Mode::Repair,
         stores: vec![store],
         tables: VisibleTables::default(),
+        uncaptured: VisibleTables::default(),
         is_whole: true,
         caches: BTreeMap::new(),
         command: None,

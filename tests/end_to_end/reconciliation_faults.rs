@@ -319,10 +319,27 @@ async fn free_reconciliation(installation: &Installation<'_>) {
     leases.purge("reconciliation").await.unwrap();
 }
 
+/// Waits until the metrics show how far the reconciliation has come that is under way and stands still.
+async fn until_progress_is_shown(daemon: &Daemon, underway: &Json) {
+    let rows_of = |store: &Json| {
+        ["rows_source", "rows_derived"].iter().filter_map(|side| store[*side].as_u64()).sum::<u64>()
+    };
+    let done = underway["done"].as_array().unwrap().iter();
+    let rows: u64 = done.chain([&underway["current"]]).map(rows_of).sum();
+    let share = underway["share"].as_f64().unwrap();
+    assert!(rows > 0 && share > 0.0 && share < 1.0, "a part of its tables was read: {underway}");
+    let shown = async |name: &str| daemon.metric(&format!("anabranch_reconcile_{name}"), &[]).await;
+    until("the metrics show the progress", async || {
+        let figures = [shown("underway").await, shown("share_ratio").await, shown("underway_rows").await];
+        figures == [1.0, share, rows as f64]
+    })
+    .await;
+}
+
 /// A reconciliation by hand, beside the schedule.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reconciliation_by_hand_drops_no_paused_one_and_is_none_of_the_schedule() {
-    let (installation, _, _daemon) = small("").await;
+    let (installation, _, daemon) = small("").await;
     let armed = [("ANABRANCH_FAILPOINT", "reconciliation-after-checkpoint")];
     let status =
         async || installation.command(&["reconcile", "status", "--json"]).await.expect_success().json();
@@ -334,6 +351,7 @@ async fn a_reconciliation_by_hand_drops_no_paused_one_and_is_none_of_the_schedul
     };
     cut_off(&[]).await;
     let paused = status().await["underway"].clone();
+    until_progress_is_shown(&daemon, &paused).await;
     let of_store = ["--store", "birthday", "--mode", "report"];
     let (_, report) = reconcile(&installation, &of_store).await;
     assert_eq!((&report["verdict"], &report["is_whole"]), (&"clean".into(), &false.into()), "{report}");

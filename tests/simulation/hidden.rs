@@ -212,3 +212,39 @@ async fn a_table_that_was_withdrawn_while_its_reading_failed_is_not_owed() {
     OneLane::new(&id, &log, &failing).run(&mut store, project, through).await.unwrap();
     assert_eq!(target.progress("source-0")[&id].refresh, None, "no table waits");
 }
+
+/// The table was truncated and filled again, before all tables are to be read. The lane has yet to remove the rows from
+/// before.
+#[tokio::test(start_paused = true)]
+async fn a_hidden_table_whose_earlier_rows_are_still_to_be_removed_is_read_once_its_grant_is_back() {
+    let (log, source) = twins();
+    source.commit(insert(1));
+    let begun = end(&source).await;
+    let (id, target, table) = (one_lane::id("source-0"), one_lane::target(), script::table(0).shard);
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let (withdrawn, later) = (Lsn::from_u64(1).unwrap(), Lsn::from_u64(2).unwrap());
+    let withdrawals = format!("{withdrawn}={:x}", table.as_u64()).parse().unwrap();
+    let refresh = Some(Refresh::with_every_table(None));
+    let mut flush = Flush::new(Progress { refresh, withdrawals, ..progress_at(begun.clone()) });
+    // The removal has many parts. The source lost the row that came after the withdrawal unseen.
+    for (user, lsn) in (100..300).map(|user| (user, Lsn::ZERO)).chain([(9, later)]) {
+        let (key, action) = ([Cell::UInt(user)].into(), MutationAction::Upsert([].into()));
+        flush.push(Mutation { table: 0, shard: table, key, lsn, action });
+    }
+    store.commit(&flush).await.unwrap();
+    let Located { position, resume, server } = begun;
+    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
+    let through = async {
+        sleep(WAIT_MAX).await;
+        let refresh = target.progress("source-0")[&id].refresh.clone().unwrap();
+        let waiting: Vec<ShardId> = refresh.rereads.into_keys().collect();
+        assert_eq!((refresh.scope, waiting), (Scope::Rereads, vec![table]));
+        assert_eq!(users(&target), [Cell::UInt(9)], "the rows from before are gone");
+        hiding.is_hidden.store(false, Ordering::Relaxed);
+        sleep(WAIT_MAX).await;
+    };
+    OneLane::new(&id, &log, &hiding).run(&mut store, project, through).await.unwrap();
+    assert_eq!(target.progress("source-0")[&id].refresh, None, "it is through");
+    assert_eq!(users(&target), [Cell::UInt(1)]);
+}

@@ -13,7 +13,7 @@ use anabranch_connectors::memory::{
 };
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{
-    BinlogPoint, BinlogStart, LaneStore, Located, RowSource, SourceConnector, SourcePressure,
+    BinlogPoint, BinlogStart, LaneStore, Located, RowSource, SourceConnector, SourcePressure, TableVisibility,
 };
 use anabranch_pipeline::projections::{Defects, LaneScope};
 use anabranch_pipeline::records::{
@@ -170,6 +170,16 @@ impl RowSource for StaleSource {
             return Err(Fault::new(Code::SourceGrantMissing, "a table", "the account may not read it"));
         }
         self.source.rows(keys, epoch).await
+    }
+
+    async fn visibility(&self, database: &str, table: &str) -> Result<TableVisibility, Fault> {
+        let tables = self.source.tables().await?;
+        let mut named = tables.iter().filter(|known| known.database == database && known.table == table);
+        if named.any(|known| self.hides(known)) {
+            let fault = Fault::new(Code::SourceGrantMissing, "a table", "the account may not read it");
+            return Ok(TableVisibility::Hidden(fault));
+        }
+        self.source.visibility(database, table).await
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {

@@ -57,6 +57,9 @@ const RECONCILE_SEEDS: u64 = SEEDS / 8;
 /// Worlds in which the readers begin to capture lunar birthdays.
 const LUNAR_SEEDS: u64 = SEEDS / 8;
 
+/// Worlds whose sources lose grants and get them back.
+const HIDDEN_SEEDS: u64 = SEEDS / 4;
+
 /// Worlds of the cache's drain.
 const CACHE_SEEDS: u64 = SEEDS;
 
@@ -100,6 +103,13 @@ fn whatever_fails_reconciliations_of_documents_find_all_drift_and_take_nothing_e
 fn whatever_fails_a_lane_that_reads_more_fields_than_messages_have_ends_equal() {
     run(Vec::new(), LUNAR_SEEDS, |seed, is_logged| {
         world::run(seed, StoreKind::Rows, Kind::Lunar, is_logged).verdict
+    });
+}
+
+#[test]
+fn whatever_fails_tables_that_lost_their_grants_are_read_once_they_have_them_again() {
+    run(Vec::new(), HIDDEN_SEEDS, |seed, is_logged| {
+        world::run(seed, StoreKind::Rows, Kind::Hidden, is_logged).verdict
     });
 }
 

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "the whole file is a test")]
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
@@ -133,6 +133,7 @@ async fn reconciliation(
         lane_wait: LaneWait::new(LANE_WAIT),
         hash_key: &hash_key,
         hash_foreign: &|shard, key| format!("{shard:?}:{key:?}"),
+        uncaptured: &BTreeSet::new(),
     };
     let mut state = saved.clone();
     reconciliation.run(&mut state, &mut Saved(saved), window).await.unwrap();
@@ -302,6 +303,7 @@ async fn a_lane_that_cannot_be_asked_for_a_repair_for_a_moment_is_asked_again() 
         lane_wait,
         hash_key: &hash_key,
         hash_foreign: &hash_foreign,
+        uncaptured: &BTreeSet::new(),
     };
     let mut state = StoreState::new("birthday", 7);
     let mut saved = state.clone();

@@ -15,7 +15,7 @@ use anabranch_connectors::memory::{MemoryRows, MemorySource};
 use anabranch_pipeline::composition::ProjectionLanes;
 use anabranch_pipeline::config::reconcile::{Mode, PressureLimits, ReconcileSettings};
 use anabranch_pipeline::error::Fault;
-use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure};
+use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure, TableVisibility};
 use anabranch_pipeline::reconcile::{
     Checkpoint, LaneWait, Reconciliation, Sides, SourceKey, SourceTable, StoreReport, StoreState,
 };
@@ -310,6 +310,7 @@ impl Underway {
                 settings: &settings,
                 hash_key: &hash_key,
                 hash_foreign: &|shard, key| format!("{shard:?}:{key:?}"),
+                uncaptured: &BTreeSet::new(),
                 lane_wait: LaneWait::new(STANDSTILL),
             };
             reconciliation.run(&mut state, &mut saved, &CancellationToken::new()).await?;
@@ -400,6 +401,10 @@ impl RowSource for Watched {
             }
         }
         Ok(chunk)
+    }
+
+    async fn visibility(&self, database: &str, table: &str) -> Result<TableVisibility, Fault> {
+        self.source.visibility(database, table).await
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {

@@ -48,6 +48,13 @@ pub async fn refresh(stage: &Stage, random: &mut StdRng) {
     }
 }
 
+/// Damages the lane's rows of tables that the source hides, and has the lane read all tables. It has rows of each of
+/// these tables then: a lane does not notice a hidden table of which its store has none (`docs/limits.md`).
+pub async fn refresh_hidden(stage: &Stage, lane: LaneAt, hidden: &[ShardId], random: &mut StdRng) {
+    damage(stage, lane, hidden, random);
+    ask(stage, lane, Scope::Source).await;
+}
+
 /// Refreshes as an operator does when the binlog of a source holds an event that cannot be read.
 pub async fn refresh_all(stage: &Stage, source: usize) {
     for lane in lanes_of(source) {

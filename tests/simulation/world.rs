@@ -21,6 +21,7 @@ use crate::script::{SOURCES, Script, TARGETS};
 use crate::seeds::{self, Verdict};
 use crate::stage::{LANES, SOURCE_NAMES, Stage, limits};
 
+mod grants;
 mod quiet;
 
 const DAEMONS: usize = 2;
@@ -45,6 +46,8 @@ pub enum Kind {
     Reconciled,
     /// Lunar tables; some readers capture no lunar birthdays yet, or no longer.
     Lunar,
+    /// Sources lose grants and get them back, beside all other faults.
+    Hidden,
 }
 
 /// Runs one seed.
@@ -81,6 +84,7 @@ struct World {
     /// Whether sources fail over. After one, overlapping XA branches may make all tables of the source be read again
     /// (`docs/limits.md`), or stop it if `unseen_changes = "stop"`. So a run has either fail-overs or overlaps.
     fails_over: bool,
+    loses_grants: bool,
     /// In worlds with drift, the reconciliations that repair it.
     reconciliations: Option<Reconciliations>,
     /// A wrong report of a reconciliation.
@@ -122,6 +126,7 @@ impl World {
             store_kind,
             lawful,
             fails_over,
+            loses_grants: kind == Kind::Hidden,
             reconciliations: has_reconciliations.then(|| Reconciliations::new(seed)),
             lie: None,
         }
@@ -171,6 +176,9 @@ impl World {
             let source = self.random.random_range(0..SOURCES);
             return self.disaster(source);
         }
+        if self.loses_grants && self.random.random_ratio(1, 15) {
+            return self.grant_fault().await;
+        }
         match self.random.random_range(0..1000) {
             0..540 => self.change(),
             540..690 => self.process_fault().await,
@@ -188,6 +196,7 @@ impl World {
     /// Commits the next change of the script at the sources.
     fn change(&mut self) {
         let groups = self.script.next(&mut self.random);
+        self.restore_emptied(&groups);
         if let Some(reconciliations) = &mut self.reconciliations {
             reconciliations.past.note(&groups, self.script.claims(self.stage.layout));
         }

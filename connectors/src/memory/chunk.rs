@@ -1,14 +1,15 @@
 //! Reads the tables of a source in memory at a watermark.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure};
+use anabranch_pipeline::ports::{RowSource, SourceConnector, SourcePressure, TableVisibility};
 use anabranch_pipeline::records::{Cell, Chunk, Comparison, Condition, Operator, ScanCursor};
 use anabranch_schemas::change::{Entity, Row, TableIdentity, Value};
 use anabranch_schemas::codec::{self, Encoder};
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::shard::ShardId;
 
 use super::source::{BROKEN, MemorySource};
 use super::{Refused, SnapshotView, lock};
@@ -32,7 +33,10 @@ impl RowSource for MemorySource {
     async fn tables(&self) -> Result<Vec<TableIdentity<'static>>, Fault> {
         self.weather.pause().await;
         self.weather.answer(Refused::Source)?;
-        Ok(lock(&self.state).primary.tables().into_values().collect())
+        let state = lock(&self.state);
+        let mut tables = state.primary.tables();
+        tables.retain(|shard, _| !state.hidden.contains(shard));
+        Ok(tables.into_values().collect())
     }
 
     fn visit_likely_tables(&self, entity: Entity, visit: &mut dyn FnMut(&TableIdentity<'_>)) {
@@ -126,17 +130,22 @@ impl RowSource for MemorySource {
                 (table, move |all: &Rows| all.keys().copied().filter(is_meant).collect())
             })
             .collect();
-        let read = self.read_at_watermark(&parts, epoch).await?;
-        // A question without keys is whether the server has the table. Some ask with a shard that no table has.
+        Ok(self.read_at_watermark(&parts, epoch).await?.0)
+    }
+
+    async fn visibility(&self, database: &str, table: &str) -> Result<TableVisibility, Fault> {
+        self.weather.pause().await;
+        self.weather.answer(Refused::Source)?;
         let state = lock(&self.state);
         let known = state.primary.tables();
-        let has = |asked: &TableIdentity<'_>| {
-            known.values().any(|table| (&table.database, &table.table) == (&asked.database, &asked.table))
-        };
-        match keys.iter().find(|(table, keys)| keys.is_empty() && !has(table)) {
-            Some(_) => Err(state.primary.fault(Code::SourceTableMissing, "it does not have the table")),
-            None => Ok(read.0),
-        }
+        let is_it = |known: &&TableIdentity<'_>| known.database == database && known.table == table;
+        TableVisibility::of(match known.values().find(is_it) {
+            None => Err(state.primary.fault(Code::SourceTableMissing, "it does not have the table")),
+            Some(table) if state.hidden.contains(&table.shard) => {
+                Err(state.primary.fault(Code::SourceGrantMissing, "the account may not read a table"))
+            }
+            Some(_) => Ok(()),
+        })
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {
@@ -150,11 +159,29 @@ impl RowSource for MemorySource {
         let is_it =
             |known: &TableIdentity<'_>| (&known.database, &known.table) == (&table.database, &table.table);
         let high = chunk.high.max(state.primary.head(epoch));
-        Ok((!known.values().any(is_it)).then_some(Chunk { high, ..chunk }))
+        // A server checks the privilege before it looks for the table.
+        let is_refused = state.hidden.contains(&table.shard);
+        Ok((!is_refused && !known.values().any(is_it)).then_some(Chunk { high, ..chunk }))
     }
 }
 
 impl MemorySource {
+    /// Returns the present rows of a table, by key.
+    pub fn table(&self, shard: ShardId) -> BTreeMap<u64, Row<'static>> {
+        let state = lock(&self.state);
+        state.primary.rows(shard, state.primary.groups())
+    }
+
+    /// Takes away the grants of these tables, and gives all others back. The binlog still shows every change.
+    pub fn hide(&self, tables: impl IntoIterator<Item = ShardId>) {
+        lock(&self.state).hidden = tables.into_iter().collect();
+    }
+
+    /// Returns the tables whose grants are missing.
+    pub fn hidden(&self) -> BTreeSet<ShardId> {
+        lock(&self.state).hidden.clone()
+    }
+
     /// Joins the chunks of several tables, each read in a snapshot of its own.
     fn joined(&self, tables: &[TableIdentity<'static>], parts: &[Chunk]) -> Result<Chunk, Fault> {
         let low = parts.iter().map(|part| part.low).min().unwrap_or_default();
@@ -221,6 +248,9 @@ impl MemorySource {
             let server = &state.primary;
             if self.weather.strikes_in(BROKEN) {
                 return Err(server.fault(Code::SourceUnreachable, "the connection broke"));
+            }
+            if parts.iter().any(|(table, _)| state.hidden.contains(&table.shard)) {
+                return Err(server.fault(Code::SourceGrantMissing, "the account may not read a table"));
             }
             let SnapshotView { unseen, below } = state.snapshot_view.unwrap_or_else(|| self.snapshot_view());
             let groups = server.groups().saturating_sub(unseen);

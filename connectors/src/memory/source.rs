@@ -1,6 +1,6 @@
 //! A source in memory: servers of one history, of which one is read at a time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ pub(super) struct State {
     pub(super) replica_lag: Option<Duration>,
     /// Relation of every snapshot to the binlog; `None` = as the weather decides.
     pub(super) snapshot_view: Option<SnapshotView>,
+    /// Tables that the account may not read now, on any server.
+    pub(super) hidden: BTreeSet<ShardId>,
 }
 
 /// A source whose binlog grows while it is read.
@@ -65,6 +67,7 @@ impl MemorySource {
             running_threads: 1,
             replica_lag: None,
             snapshot_view: None,
+            hidden: BTreeSet::new(),
         };
         let fields = Entity::User.required_fields();
         Self { state: Arc::new(Mutex::new(state)), changed: Arc::default(), weather, fields }
@@ -164,12 +167,6 @@ impl MemorySource {
             // The replica has a transaction that the others lack.
             state.primary.commit(Group::Rows(Vec::new()));
         });
-    }
-
-    /// Returns the present rows of a table, by key.
-    pub fn table(&self, shard: ShardId) -> BTreeMap<u64, Row<'static>> {
-        let state = lock(&self.state);
-        state.primary.rows(shard, state.primary.groups())
     }
 
     fn replace(&self, next: impl FnOnce(&Server, u64) -> Server) {

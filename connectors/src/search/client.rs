@@ -111,6 +111,12 @@ impl Client {
         self.ask(Method::DELETE, path, body.into()).await
     }
 
+    /// Asks for a head without a body; any answer will do but one that refuses the account.
+    pub(super) async fn reach(&self) -> Result<(), Fault> {
+        let asking = self.ask_once(Method::HEAD, "/", Bytes::new());
+        self.account.connect(Code::TargetAccessDenied, &self.subject, asking).await.map(drop)
+    }
+
     /// Lets the next searches and counts find everything that was written to an index.
     pub(super) async fn refresh(&self, index: &str) -> Result<(), Fault> {
         let answer = self.post(&format!("/{index}/_refresh"), Vec::new()).await?;

@@ -140,6 +140,11 @@ impl SearchTarget {
         setup::check(self).await
     }
 
+    /// Requires an answer of the cluster, and nothing of its content: a refusal of the question is an answer too.
+    pub async fn reach(&self) -> Result<(), Fault> {
+        self.client().await?.reach().await
+    }
+
     /// Returns the progress of the configured lanes that have begun.
     pub async fn progress(&self) -> Result<Vec<StoredProgress>, Fault> {
         progress::read_all(self).await

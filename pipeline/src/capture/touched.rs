@@ -19,7 +19,7 @@ use anabranch_schemas::beginning::GapRecord;
 use anabranch_schemas::change::{Action, Change, TableIdentity};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::{Envelope, ServerIdentity};
-use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
+use anabranch_schemas::lsn::Lsn;
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
 use tokio::time::timeout;
@@ -28,11 +28,11 @@ use super::begin::{BeginAnew, PROBE, Probed, is_mended};
 use super::crossing::{Crossing, KnownCrossing};
 use super::open::{present, resume_at};
 use crate::epochs::Epochs;
-use crate::error::{Class, Code, Fault};
+use crate::error::{Code, Fault};
 use crate::failpoints;
 use crate::ports::{
     ChangeSource, Log, LogEntry, LogMessage, LogReader, PROBE_REPLICA_SLOT, ReadFrom, Registers, RowSource,
-    SourceConnector,
+    SourceConnector, TableVisibility,
 };
 use crate::records::Progress;
 
@@ -332,26 +332,22 @@ impl<S: SourceConnector + RowSource, L: Log, M: Registers> BeginAnew<'_, S, L, M
             let name = format!("{}.{}", table.database, table.table);
             // `absence` answers less: a table that the server has and one that it hides are both not proved absent, and
             // the two refusals ask a person for different things. Each lane needs the proof, and asks for it later.
-            let no_keys = [(table.clone(), Vec::new())];
-            match self.connector.rows(&no_keys, FIRST_EPOCH).await {
-                Err(fault) if fault.code() != Code::SourceTableMissing => {
-                    if fault.class() == Class::Transient {
-                        return Err(fault);
-                    }
+            match self.connector.visibility(&table.database, &table.table).await? {
+                TableVisibility::Hidden(fault) => {
                     return Err(self
                         .refused(format!("the server does not say whether it has the table {name}"))
                         .needs("SELECT on its database for the capture account")
                         .caused_by(fault));
                 }
-                Err(_) if table.entity.may_retire() => {
+                TableVisibility::Gone if table.entity.may_retire() => {
                     return Err(self
                         .refused(format!("the server does not have the table {name} of payment documents"))
                         .needs("the table: a withdrawal could remove documents that a retention rule keeps")
                         .remedy(WHOLE));
                 }
-                Err(_) if self.has_usual_name(table) => {}
-                Err(_) => _ = gone.insert(table.shard),
-                Ok(_) => {
+                TableVisibility::Gone if self.has_usual_name(table) => {}
+                TableVisibility::Gone => _ = gone.insert(table.shard),
+                TableVisibility::Readable => {
                     return Err(self
                         .refused(format!("the server has the table {name}, and it is not captured any more"))
                         .needs("a pattern that captures it")

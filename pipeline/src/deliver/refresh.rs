@@ -346,6 +346,11 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         &self.changes.shards
     }
 
+    /// Whether the present step finds out which unlisted tables have claims.
+    pub(super) fn asks_for_unlisted(&self) -> bool {
+        matches!(self.phase, Phase::Waiting(Step::Unlisted(None)))
+    }
+
     /// Writes the step that may be written. The window must be empty: everything that it held is committed, and noted.
     pub(super) async fn write(
         &mut self,

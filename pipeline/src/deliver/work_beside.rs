@@ -41,7 +41,10 @@ impl<'a, S: RowSource> WorkBeside<'a, S> {
             // On the heap: it is rare, and every step of the lane would have room for it on its stack.
             Box::pin(withdrawals.remove(window, store, refresher)).await?;
         }
-        if Withdrawals::hold_back(window.progress(), refresher.shards()) {
+        let progress = window.progress();
+        // A withdrawal from before a record of every table would hide that the table has later claims.
+        let waits = refresher.asks_for_unlisted() && !progress.withdrawals.is_empty();
+        if waits || Withdrawals::hold_back(progress, refresher.shards()) {
             return Ok(());
         }
         refresher.write(window, store, project).await

@@ -45,4 +45,4 @@ pub use run::{Checkpoint, Reconciliation, StoreState};
 pub use scan::{Scanned, Sides, SourceTable, TABLES_AT_ONCE, Unit};
 pub use spot_checks::{CheckedStore, SpotCheckEvent, SpotChecks};
 pub use unproven::Unproven;
-pub use visible_tables::{HiddenTable, VisibleTables, find_hidden_tables};
+pub use visible_tables::{HiddenTable, KnownTables, VisibleTables, find_hidden_tables};

@@ -13,7 +13,7 @@ use super::foreign::{self, Foreign};
 use super::placement::Placement;
 use super::recheck::Verdict;
 use super::unproven::Unproven;
-use super::visible_tables::VisibleTables;
+use super::visible_tables::{KnownTables, VisibleTables};
 use crate::config::reconcile::Mode;
 use crate::records::{AuditCursor, Outcome};
 
@@ -219,6 +219,9 @@ pub struct ReconciliationReport {
     /// The tables that the next reconciliation expects sources to show.
     #[serde(default)]
     pub tables: VisibleTables,
+    /// Tables that sources have and that no pattern captures any more.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub uncaptured: VisibleTables,
     /// Whether every store was included and treated as configured. Later reconciliations, their schedule and the
     /// metrics rely on whole ones only.
     #[serde(default = "yes")]
@@ -235,6 +238,13 @@ pub struct ReconciliationReport {
     /// Gaps in the reading of sources, the new ones first; registers keep the newest of each source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gaps: Vec<ReportedGap>,
+}
+
+impl ReconciliationReport {
+    /// Returns the tables that the reconciliation knew.
+    pub fn into_known_tables(self) -> KnownTables {
+        KnownTables { shown: self.tables, uncaptured: self.uncaptured }
+    }
 }
 
 /// A store without retired tables is written as before there were any.

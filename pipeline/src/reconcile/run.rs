@@ -96,6 +96,8 @@ pub struct Reconciliation<'a, S, D, L> {
     /// Makes the hash of a derived row that belongs to no source table, from the stored number of its shard and its
     /// key.
     pub hash_foreign: &'a (dyn Fn(Option<u64>, &[Cell]) -> String + Sync),
+    /// Tables that sources have and no pattern captures any more: their derived rows stand, and none is foreign.
+    pub uncaptured: &'a BTreeSet<ShardId>,
 }
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {

@@ -29,6 +29,7 @@ impl World {
         self.stage.weather.clear();
         self.stage.targets.iter().for_each(|target| target.set_down(false));
         SOURCE_NAMES.iter().for_each(|name| self.stage.log.set_full(name, false));
+        (0..SOURCES).for_each(|source| self.restore_grants(source));
         if self.stage.is_lunar {
             // In the end all daemons have the new configuration.
             self.daemons = (0..DAEMONS).map(|_| self.start()).collect();

@@ -10,7 +10,7 @@ use super::Observatory;
 /// Kind and name of the one coupon system.
 pub(super) const COUPON_SYSTEM: &str = "coupon-system";
 /// Age of the last answer or failure from which it says nothing: far longer than any interval and limit of a poll.
-const KNOWN_FOR: Duration = Duration::from_secs(60);
+pub(super) const KNOWN_FOR: Duration = Duration::from_secs(60);
 
 /// A kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -107,6 +107,7 @@ impl Observatory {
         self.show_headroom(shown);
         self.show_paused(shown);
         self.show_dependencies(now, shown);
+        self.show_served(now, shown);
         self.show_programmes(shown);
     }
 

@@ -20,6 +20,7 @@ mod rate;
 pub mod recent;
 mod refusals;
 mod ring;
+mod served;
 mod short;
 mod state_changes;
 mod view;
@@ -32,7 +33,6 @@ use anabranch_pipeline::config::{Config, ProjectionConfig};
 use anabranch_pipeline::deliver::UnreadTable;
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::lag::HeadSamples;
-use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::LogEntry;
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::records::{LaneId, Progress, Scope};
@@ -41,12 +41,11 @@ use anabranch_schemas::envelope::ServerIdentity;
 use anabranch_schemas::lsn::{FIRST_EPOCH, Lsn};
 use anabranch_schemas::shard::ShardId;
 use anabranch_schemas::timeline::Timeline;
-use metrics::gauge;
 use tokio::sync::watch;
 
 pub use self::busiest::BusiestView;
-use self::dependencies::DependencyObservation;
 pub use self::dependencies::{CertificateView, Dependency, UnansweredView};
+use self::dependencies::{DependencyObservation, KNOWN_FOR};
 use self::drift::DriftObservation;
 pub use self::drift::DriftView;
 use self::lasting::Lasting;
@@ -57,11 +56,12 @@ use self::programmes::ProgrammeObservation;
 pub use self::programmes::ProgrammeView;
 use self::rate::Rate;
 use self::recent::Recent;
+use self::served::{CacheObservation, SearchObservation};
 pub use self::state_changes::StateChange;
 pub use self::view::{CacheView, LaneView, Reason, SearchView, SourceView, StatusView, TaskView};
 use crate::coupons;
 use crate::pauses::{KnownPauses, Pauses};
-use crate::wiring::{BinlogKept, Overview, StreamState, lanes};
+use crate::wiring::{BinlogKept, StreamState, lanes};
 
 /// An answer older than this is no longer the present state: lag is counted up to now instead of up to the answer.
 const ANSWER_AGE_MAX: Duration = Duration::from_secs(3);
@@ -83,6 +83,11 @@ impl LastAnswer {
 
     fn bad(&mut self, fault: &Fault) {
         self.fault = Some((fault.code(), fault.to_string()));
+    }
+
+    /// Whether the last answer is good and is the present state: it is not while a poll has ended or stands still.
+    fn is_known(&self, now: Instant) -> bool {
+        self.fault.is_none() && self.at.is_some_and(|at| now.saturating_duration_since(at) < KNOWN_FOR)
     }
 
     /// Returns the moment for which a position is true: that of the answer while answers come, else `now`: lag grows.
@@ -145,20 +150,6 @@ struct LaneObservation {
     /// Tables that the lane could not read, if it runs in this process.
     unread: Vec<UnreadTable>,
     lasting: Lasting,
-}
-
-#[derive(Debug, Clone, Default)]
-struct CacheObservation {
-    /// Wait of the oldest change, and whether readers believe the cache; `None` until it has answered.
-    seen: Option<(Duration, bool)>,
-    answer: LastAnswer,
-}
-
-#[derive(Debug, Clone, Default)]
-struct SearchObservation {
-    /// `None` until the cluster has answered.
-    seen: Option<Overview>,
-    answer: LastAnswer,
 }
 
 #[derive(Debug, Default)]
@@ -364,48 +355,6 @@ impl Observatory {
     pub fn kept_seen(&self, source: &str, kept: Option<BinlogKept>, stream: Option<StreamState>) {
         if let Some(seen) = self.lock().sources.get_mut(source) {
             (seen.kept, seen.stream) = (kept, stream);
-        }
-    }
-
-    /// Records the lag of a cache with its outboxes and whether readers believe it, or the failed query.
-    pub fn cache_seen(&self, cache: &str, seen: &Result<(Duration, bool), Fault>, now: Instant) {
-        let mut all = self.lock();
-        let Some(known) = all.caches.get_mut(cache) else { return };
-        match seen {
-            Ok((delay, is_believed)) => {
-                known.seen = Some((*delay, *is_believed));
-                known.answer.good(now);
-                gauge!(names::CACHE_DELAY, "cache" => cache.to_owned()).set(delay.as_secs_f64());
-            }
-            Err(fault) => {
-                known.seen = known.seen.map(|(delay, _)| (delay, false));
-                known.answer.bad(fault);
-            }
-        }
-        let is_believed = known.seen.is_some_and(|(_, is_believed)| is_believed);
-        gauge!(names::CACHE_BELIEVED, "cache" => cache.to_owned()).set(f64::from(u8::from(is_believed)));
-    }
-
-    /// Records the content of a projection's index, or the failed query.
-    pub fn search_seen(&self, projection: &str, seen: &Result<Overview, Fault>, now: Instant) {
-        let mut all = self.lock();
-        let Some(known) = all.searches.get_mut(projection) else { return };
-        match seen {
-            Ok(overview) => {
-                let gauges = [
-                    (names::SEARCH_DOCUMENTS, overview.documents),
-                    (names::SEARCH_TOMBSTONES, overview.tombstones),
-                    (names::SEARCH_DEAD_LETTERS, overview.dead_letters),
-                ];
-                for (name, count) in gauges {
-                    gauge!(name, "projection" => projection.to_owned()).set(count as f64);
-                }
-                let oldest = overview.oldest_letter_ms.map_or(0.0, |at_ms| at_ms as f64 / 1000.0);
-                gauge!(names::SEARCH_OLDEST_LETTER, "projection" => projection.to_owned()).set(oldest);
-                known.seen = Some(overview.clone());
-                known.answer.good(now);
-            }
-            Err(fault) => known.answer.bad(fault),
         }
     }
 

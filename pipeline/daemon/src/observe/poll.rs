@@ -23,8 +23,8 @@ use crate::{coupons, pauses, reconciliations};
 
 /// Time between two polls, and so the resolution of lag.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Time between two polls of an index: its counts move slowly, and cost it a little.
-const SEARCH_INTERVAL: Duration = Duration::from_secs(10);
+/// Time between two polls of an index. Most of them only reach its cluster, so that one that is gone shows soon.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two polls of binlog files and streams: minutes matter, and the server examines each file to report it.
 const KEPT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time between two reads of a programme's day, which its dispatcher updates every few seconds.
@@ -169,8 +169,18 @@ async fn ask_cache(wiring: &Wiring, observatory: &Observatory, name: &str, watch
     observatory.cache_seen(name, &state, Instant::now());
 }
 
+/// Asks an index for its counts, or only for a sign of its cluster while the counts are young. Such a sign is recorded
+/// only if it fails: the time of an answer is that of the counts.
 async fn ask_search(documents: &Documents, observatory: &Observatory) {
-    let projection = &documents.projection;
+    let (projection, asked) = (&documents.projection, Instant::now());
+    if !observatory.lacks_counts(projection, asked) {
+        if let Err(fault) = within(Dependency::Index, projection, documents.target.reach()).await {
+            let failed = Err(fault);
+            observatory.answered(Dependency::Index, projection, asked, &failed);
+            observatory.search_seen(projection, &failed, Instant::now());
+        }
+        return;
+    }
     let overview = documents.target.overview(projection);
     let seen =
         PolledDependency { observatory, kind: Dependency::Index, name: projection }.answer(overview).await;

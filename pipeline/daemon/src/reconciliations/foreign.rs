@@ -1,8 +1,9 @@
 //! Removes derived rows that belong to no table of any source, on the word of a person.
 //!
 //! Every source must list its tables, each time it is asked. A table that the last reconciliation knew and that may not
-//! be read any more still counts: it is asked for by name, as a reconciliation does it. A source that shows no table of
-//! the rows' kind has more likely lost a grant than all its tables.
+//! be read any more still counts: it is asked for by name, as a reconciliation does it. So does one that no pattern
+//! captures any more, unless a person names the shard id. A source that shows no table of the rows' kind has more
+//! likely lost a grant than all its tables.
 //!
 //! Rows of source tables that left for good are found in the same way. They are known by their shards, so the other
 //! sources need not answer: a list of their tables only shortens the search.
@@ -14,9 +15,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::ports::{ForeignRow, History, RowSource};
 use anabranch_pipeline::reconcile::{
-    self, Foreign, Removed, VisibleTables, hash_foreign, shard_text, table_text,
+    self, Foreign, KnownTables, ReconciliationReport, Removed, VisibleTables, hash_foreign, shard_text,
+    table_text,
 };
 use anabranch_pipeline::retry::again;
+use anabranch_schemas::change::Entity;
 use anabranch_schemas::shard::ShardId;
 
 use super::parsed;
@@ -43,7 +46,7 @@ pub async fn remove_foreign(
     let before = known_before(wiring).await?;
     let known = async || {
         let present = present(wiring, store, &sources, only.is_some()).await?;
-        Ok(&present | &hidden(wiring, &sources, &before).await?)
+        Ok(&present | &known_still(wiring, &sources, &before, only.is_none()).await?)
     };
     let is_meant = |row: &ForeignRow| only.is_none_or(|ForeignShard(shard)| row.shard == shard);
     let key = config.reconcile.signing_key.as_ref();
@@ -133,8 +136,9 @@ pub async fn reported_tables(
 ) -> Result<BTreeSet<(String, String)>, Fault> {
     let Ok(history) = wiring.history() else { return Ok(BTreeSet::new()) };
     let newest = history.newest(reports).await?;
-    let tables = newest.iter().filter_map(|reconciliation| {
-        parsed(&reconciliation.report).and_then(|mut report| report.tables.remove(source))
+    let reports = newest.iter().filter_map(|reconciliation| parsed(&reconciliation.report));
+    let tables = reports.flat_map(|mut report| {
+        [report.tables.remove(source), report.uncaptured.remove(source)].into_iter().flatten()
     });
     Ok(tables.flat_map(BTreeMap::into_values).flatten().collect())
 }
@@ -162,16 +166,39 @@ async fn present(
     Ok(shards)
 }
 
-/// Returns the shards of tables that a reconciliation has known and that may not be read.
-async fn hidden(
+/// Returns the shards of tables that a reconciliation has known and that may not be read; and, if `with_uncaptured`, of
+/// those that no pattern captures any more.
+async fn known_still(
     wiring: &Wiring,
     sources: &BTreeMap<String, Arc<Source>>,
-    before: &VisibleTables,
+    before: &KnownTables,
+    with_uncaptured: bool,
 ) -> Result<BTreeSet<ShardId>, Fault> {
-    let asked = before.values().flat_map(|of_source| of_source.keys().copied()).collect();
+    let every = before.shown.values().chain(before.uncaptured.values());
+    let asked = every.flat_map(|of_source| of_source.keys().copied()).collect();
     let (known, _) = reconcile::find_hidden_tables(sources, before, &asked).await;
+    let mut shards = shards_of(wiring, known.shown)?;
+    if with_uncaptured {
+        shards.append(&mut shards_of(wiring, known.uncaptured)?);
+    }
+    Ok(shards)
+}
+
+/// Returns the shards of tables of an entity that the last reconciliation knew, that sources have, and that no pattern
+/// captures any more.
+pub(super) async fn uncaptured(wiring: &Wiring, entity: Entity) -> Result<BTreeSet<ShardId>, Fault> {
+    let before = again(|| known_before(wiring)).await?;
+    let names = wiring.config().sources.iter().map(|source| &source.name);
+    let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
+    let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
+    let (mut known, _) = reconcile::find_hidden_tables(&sources, &before, &[entity].into()).await;
+    known.uncaptured.values_mut().for_each(|of_source| of_source.retain(|of, _| *of == entity));
+    shards_of(wiring, known.uncaptured)
+}
+
+fn shards_of(wiring: &Wiring, tables: VisibleTables) -> Result<BTreeSet<ShardId>, Fault> {
     let mut shards = BTreeSet::new();
-    for (source, tables) in known {
+    for (source, tables) in tables {
         let generation = wiring.source_config(&source)?.generation;
         let tables = tables.into_values().flatten();
         shards.extend(tables.map(|(database, table)| ShardId::of(&source, &database, &table, generation)));
@@ -180,10 +207,9 @@ async fn hidden(
 }
 
 /// Returns the tables that the last reconciliation knew; none where there is no history.
-async fn known_before(wiring: &Wiring) -> Result<VisibleTables, Fault> {
-    let Ok(history) = wiring.history() else { return Ok(VisibleTables::new()) };
+async fn known_before(wiring: &Wiring) -> Result<KnownTables, Fault> {
+    let Ok(history) = wiring.history() else { return Ok(KnownTables::default()) };
     let last = history.newest(1).await?.into_iter().next();
-    Ok(last
-        .and_then(|reconciliation| parsed(&reconciliation.report))
-        .map_or_else(VisibleTables::new, |report| report.tables))
+    let report = last.and_then(|reconciliation| parsed(&reconciliation.report));
+    Ok(report.map(ReconciliationReport::into_known_tables).unwrap_or_default())
 }

@@ -28,9 +28,7 @@ use anabranch_pipeline::error::{Code, Fault};
 use anabranch_pipeline::metrics as names;
 use anabranch_pipeline::ports::{History, Register, Registers};
 use anabranch_pipeline::projections::{Assignment, Assignments};
-use anabranch_pipeline::reconcile::{
-    self, ReconciliationReport, StoreReport, StoreState, VisibleTables, seal,
-};
+use anabranch_pipeline::reconcile::{self, ReconciliationReport, StoreReport, StoreState, seal};
 use anabranch_pipeline::records::{AuditCursor, AuditState, Outcome, PastReconciliation};
 use anabranch_pipeline::retry;
 use anabranch_pipeline::supervise::{acquired_within, while_held};
@@ -342,9 +340,8 @@ async fn close(
             reconcile::count_again(store, &last);
         }
     }
-    let tables =
-        stores::tables(wiring, &mut stores, &last.map_or_else(VisibleTables::new, |last| last.tables))
-            .await?;
+    let known_before = last.map(ReconciliationReport::into_known_tables).unwrap_or_default();
+    let known = stores::tables(wiring, &mut stores, &known_before).await?;
     stores.iter_mut().for_each(StoreReport::put_in_order);
     let verdict = reconcile::worst(&stores);
     let ended_at_ms = wall_clock::now_ms();
@@ -355,7 +352,8 @@ async fn close(
         ended_at_ms,
         mode,
         stores,
-        tables,
+        tables: known.shown,
+        uncaptured: known.uncaptured,
         is_whole,
         caches,
         command: is_of_a_person.then(|| order.to_string()),

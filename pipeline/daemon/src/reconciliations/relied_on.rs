@@ -119,6 +119,7 @@ mod tests {
             mode: Mode::Repair,
             stores: vec![StoreReport::new("mapping"), StoreReport::new("birthday")],
             tables: Default::default(),
+            uncaptured: Default::default(),
             is_whole: true,
             caches: BTreeMap::new(),
             command: None,

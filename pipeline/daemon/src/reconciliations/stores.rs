@@ -1,6 +1,6 @@
 //! The stores of a reconciliation, and the reconciliation of one of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use anabranch_pipeline::lookup::{AuditPace, CacheAudit};
 use anabranch_pipeline::ports::{CodeCache, MappingStore, Outbox};
 use anabranch_pipeline::projections::Projection;
 use anabranch_pipeline::reconcile::{
-    self, Backpressure, Checkpoint, LaneWait, Sides, StoreReport, StoreState, Verdict, VisibleTables,
+    self, Backpressure, Checkpoint, KnownTables, LaneWait, Sides, StoreReport, StoreState, Verdict,
 };
 use anabranch_schemas::shard::ShardId;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::ReconcileOrder;
 use super::columns::{self, COLUMNS};
+use super::{ReconcileOrder, foreign};
 use crate::wiring::{Cache, DerivedStore, Source, Wiring};
 
 /// Beginning of a cache's name, which tells it from a projection's.
@@ -75,6 +75,11 @@ pub async fn reconciliation(
     }
     let store = state.report.store.clone();
     let sides = sides(wiring, &store)?;
+    let uncaptured = foreign::uncaptured(wiring, sides.projection.entity()).await.unwrap_or_else(|fault| {
+        let known = "the tables that the reconciliation before knew are not known";
+        state.report.set_incomplete(format!("{known}: {fault}"));
+        BTreeSet::new()
+    });
     let of_projection = ProjectionLanes { connectors: wiring, projection: &store };
     let key = wiring.config().reconcile.signing_key.as_ref();
     let reconciliation = reconcile::Reconciliation {
@@ -84,6 +89,7 @@ pub async fn reconciliation(
         lane_wait: LaneWait::new(standstill(wiring.config(), wiring.config().reconcile.lane_wait)),
         hash_key: &|table, row| reconcile::hash_key(table, row, key),
         hash_foreign: &|shard, row| reconcile::hash_foreign(&store, shard, row, key),
+        uncaptured: &uncaptured,
     };
     reconciliation.run(state, checkpoint, cancel).await
 }
@@ -182,19 +188,19 @@ fn count_entries(settings: &ReconcileSettings, state: &mut StoreState) {
     report.is_gate_closed = settings.mode == Mode::Repair && audited.found() > repairs_max(settings);
 }
 
-/// Returns the tables that sources show now. A table that the reconciliation before knew and that is hidden makes its
+/// Returns the tables that are known now. A table that the reconciliation before knew and that is hidden makes its
 /// stores incomplete.
 pub async fn tables(
     wiring: &Wiring,
     stores: &mut [StoreReport],
-    before: &VisibleTables,
-) -> Result<VisibleTables, Fault> {
+    before: &KnownTables,
+) -> Result<KnownTables, Fault> {
     let entity = |store: &StoreReport| wiring.projection(&store.store).ok().map(Projection::entity);
     let asked = stores.iter().filter_map(entity).collect();
     let names = wiring.config().sources.iter().map(|source| &source.name);
     let sources = names.map(|name| Ok((name.clone(), wiring.source_connector(name)?)));
     let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
-    let (shown, hidden) = reconcile::find_hidden_tables(&sources, before, &asked).await;
+    let (known, hidden) = reconcile::find_hidden_tables(&sources, before, &asked).await;
     for hidden in hidden {
         let source = wiring.config().sources.iter().find(|source| source.name == hidden.source);
         let (database, table) = &hidden.place;
@@ -204,7 +210,7 @@ pub async fn tables(
             store.unproven.add(shard);
         }
     }
-    Ok(shown)
+    Ok(known)
 }
 
 pub(super) fn sides(wiring: &Wiring, name: &str) -> Result<Sides<Source, DerivedStore>, Fault> {

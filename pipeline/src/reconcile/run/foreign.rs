@@ -15,14 +15,15 @@ use crate::retry::again;
 
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Reconciliation<'_, S, D, L> {
     /// Reports rows that belong to no table of a source. A table that was made since the reconciliation began is left
-    /// to the next one, and so are rows of a dropped table that a lane is still to remove.
+    /// to the next one, and so are rows of a dropped table that a lane is still to remove. A table that no pattern
+    /// captures any more keeps its rows.
     pub(super) async fn report_foreign(
         &self,
         mut unowned: UnownedRows,
         tables: &BTreeMap<ShardId, SourceTable>,
         report: &mut StoreReport,
     ) {
-        unowned.forget(|shard| tables.contains_key(shard));
+        unowned.forget(|shard| tables.contains_key(shard) || self.uncaptured.contains(shard));
         if unowned.rows() > 0 {
             let (present, lanes) = (self.present().await, self.lane_progress().await);
             let is_owed = |shard| lanes.iter().any(|lane| lane.withdrawals.contains(shard));

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use anabranch_pipeline::config::{EntityConfig, Removal};
-use anabranch_pipeline::error::{Code, Fault};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::TableVisibility;
 use anabranch_schemas::change::{Entity, TableIdentity};
 use anabranch_schemas::shard::ShardId;
 
@@ -25,15 +26,15 @@ impl MysqlSource {
         Ok(tables.all().cloned().collect())
     }
 
-    /// Returns whether the server has a table of this name, whether a pattern captures it or not. The fault of a
-    /// missing right leaves that unknown.
-    pub async fn has_table(&self, database: &str, table: &str) -> Result<bool, Fault> {
+    /// Asks for no row of a table of this name, whether a pattern captures it or not. A server checks the privilege
+    /// before it looks for the table.
+    pub(in crate::mysql::source) async fn ask_for_table(
+        &self,
+        database: &str,
+        table: &str,
+    ) -> Result<TableVisibility, Fault> {
         let sql = format!("SELECT 1 FROM {} LIMIT 0", quote_table(database, table));
-        match self.questions.rows(sql).await {
-            Ok(_) => Ok(true),
-            Err(fault) if fault.code() == Code::SourceTableMissing => Ok(false),
-            Err(fault) => Err(fault),
-        }
+        TableVisibility::of(self.questions.rows(sql).await.map(drop))
     }
 
     /// Visits the usual names of an entity's tables, with the shards that such tables have.

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use anabranch_pipeline::config::EntityConfig;
 use anabranch_pipeline::error::{Code, Fault};
-use anabranch_pipeline::ports::{RowSource, SourcePressure};
+use anabranch_pipeline::ports::{RowSource, SourcePressure, TableVisibility};
 use anabranch_pipeline::records::{Cell, Chunk, Condition, ScanCursor};
 use anabranch_schemas::change::{Entity, TableIdentity, Value};
 use anabranch_schemas::codec::Encoder;
@@ -183,6 +183,10 @@ impl RowSource for MysqlSource {
             return Err(self.fault(Code::RefreshRefused, found).needs("fewer keys in one request"));
         }
         Ok(chunk)
+    }
+
+    async fn visibility(&self, database: &str, table: &str) -> Result<TableVisibility, Fault> {
+        self.ask_for_table(database, table).await
     }
 
     async fn absence(&self, table: &TableIdentity<'static>, epoch: u16) -> Result<Option<Chunk>, Fault> {

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 use anabranch_pipeline::config::{EntityConfig, Removal, SourceConfig};
 use anabranch_pipeline::deliver::forget_rereads;
-use anabranch_pipeline::error::{Class, Fault};
+use anabranch_pipeline::error::Fault;
+use anabranch_pipeline::ports::{RowSource, TableVisibility};
 use anabranch_pipeline::retry::again;
 use anabranch_schemas::shard::ShardId;
 
@@ -120,11 +121,10 @@ async fn require_gone(
     (database, table): (&str, &str),
 ) -> Result<(), Fault> {
     let connector = wiring.source_connector(&source.name)?;
-    match again(|| connector.has_table(database, table)).await {
-        Ok(false) => return Ok(()),
-        Ok(true) => {}
-        Err(fault) if fault.class() == Class::Transient => return Err(fault),
-        Err(fault) => {
+    match again(|| connector.visibility(database, table)).await? {
+        TableVisibility::Gone => return Ok(()),
+        TableVisibility::Readable => {}
+        TableVisibility::Hidden(fault) => {
             return Err(request
                 .refused(format!("source {} does not say whether it has the table", source.name))
                 .needs("SELECT on its database for the capture account")
