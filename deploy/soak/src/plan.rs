@@ -106,8 +106,13 @@ pub enum Step {
         table: usize,
         time: Duration,
     },
-    /// A table of the pattern is made beside this one, and dropped after a time.
+    /// Tables of the pattern are made beside this one and in a new database, and dropped after a time.
     MakeTable {
+        table: usize,
+        time: Duration,
+    },
+    /// The grant on the table's database is missing for a time, in which all tables are to be read.
+    LoseGrant {
         table: usize,
         time: Duration,
     },
@@ -150,6 +155,7 @@ impl Step {
             Self::WidenColumn { .. } => "column-widened",
             Self::ConvertColumn { .. } => "characters-converted",
             Self::MakeTable { .. } => "table-made",
+            Self::LoseGrant { .. } => "grant-lost",
             Self::Cascade { .. } => "rows-cascaded",
             Self::ChangeByText { .. } => "changed-by-text",
             Self::PauseLanes { .. } => "lanes-paused",
@@ -195,7 +201,8 @@ impl fmt::Display for Step {
             Self::DropColumn { table, time } => for_a_time(f, "drop birthdays of table", *table, *time),
             Self::WidenColumn { table, time } => for_a_time(f, "widen birthdays of table", *table, *time),
             Self::ConvertColumn { table, time } => for_a_time(f, "convert birthdays of table", *table, *time),
-            Self::MakeTable { table, time } => for_a_time(f, "make a table beside table", *table, *time),
+            Self::MakeTable { table, time } => for_a_time(f, "make tables as table", *table, *time),
+            Self::LoseGrant { table, time } => for_a_time(f, "lose the grant of table", *table, *time),
             Self::Cascade { table } => write!(f, "delete rows of table {table} by a foreign key"),
             Self::ChangeByText { table } => write!(f, "change rows of table {table} by text"),
             Self::PauseLanes { projection, source, time } => {
@@ -232,6 +239,7 @@ enum Card {
     WidenColumn,
     ConvertColumn,
     MakeTable,
+    LoseGrant,
     Cascade,
     ChangeByText,
     PauseLanes,
@@ -243,7 +251,7 @@ enum Card {
 
 const OF_DAEMONS: [Card; 3] = [Card::KillDaemon, Card::KillDaemon, Card::FreezeDaemon];
 /// A kind that stands here more than once comes more often.
-const OF_GROUND: [Card; 22] = [
+const OF_GROUND: [Card; 23] = [
     Card::KillServer,
     Card::KillServer,
     Card::KillServer,
@@ -259,6 +267,7 @@ const OF_GROUND: [Card; 22] = [
     Card::WidenColumn,
     Card::ConvertColumn,
     Card::MakeTable,
+    Card::LoseGrant,
     Card::Cascade,
     Card::ChangeByText,
     Card::PauseLanes,
@@ -356,6 +365,7 @@ impl Plan {
             Card::WidenColumn => Step::WidenColumn { table: self.users(), time: self.up_to(GAP_MAX) },
             Card::ConvertColumn => Step::ConvertColumn { table: self.text(), time: self.up_to(GAP_MAX) },
             Card::MakeTable => Step::MakeTable { table: self.users(), time: self.up_to(GAP_MAX) },
+            Card::LoseGrant => Step::LoseGrant { table: self.unreplicated(), time: self.up_to(GAP_MAX) },
             Card::Cascade => Step::Cascade { table: self.unreplicated() },
             Card::ChangeByText => Step::ChangeByText { table: self.users() },
             Card::PauseLanes => self.pause_of_lanes(),
@@ -455,7 +465,7 @@ mod tests {
     fn each_kind_comes_before_any_comes_again_and_a_run_fails_over_once() {
         for seed in 0..50 {
             for (mut plan, count) in
-                [(Plan::of_ground(seed, choices()), 19), (Plan::of_daemons(seed, choices()), 2)]
+                [(Plan::of_ground(seed, choices()), 20), (Plan::of_daemons(seed, choices()), 2)]
             {
                 let mut kinds = BTreeSet::new();
                 while plan.owes_a_kind() {

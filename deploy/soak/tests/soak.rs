@@ -8,7 +8,7 @@ const SECONDS_MAX: &str = "2460";
 /// Exit code of `timeout` (coreutils) when the time is over.
 const LATE: i32 = 124;
 /// Every kind of step, as the summary names it.
-const KINDS: [&str; 21] = [
+const KINDS: [&str; 22] = [
     "daemon-killed",
     "daemon-frozen",
     "server-killed",
@@ -23,6 +23,7 @@ const KINDS: [&str; 21] = [
     "column-widened",
     "characters-converted",
     "table-made",
+    "grant-lost",
     "rows-cascaded",
     "changed-by-text",
     "lanes-paused",

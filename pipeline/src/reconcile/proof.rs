@@ -51,11 +51,11 @@ impl TableProof {
 impl<S: RowSource + 'static, D: DerivedRows + 'static, L: Lanes> Proof<'_, S, D, L> {
     /// Compares a table behind a barrier; returns why it cannot be compared. `seed` makes the hashes of this proof.
     pub async fn of(&self, table: &SourceTable, seed: u64) -> Result<TableProof, String> {
-        let late = barrier(&self.sides.primaries, self.lanes, self.lane_wait).await;
+        let shard = table.identity.shard;
+        let late = barrier(&self.sides.primaries, self.lanes, self.lane_wait, Some(shard)).await;
         if let Some(why) = late.get(&table.source) {
             return Err(why.clone());
         }
-        let shard = table.identity.shard;
         let tables = BTreeMap::from([(shard, table.clone())]);
         let unit = Unit { shards: shard..=shard, tables: tables.clone() };
         let recheck =

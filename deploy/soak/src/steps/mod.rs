@@ -38,6 +38,7 @@ impl Site {
             Step::WidenColumn { table, time } => self.widen_column(table, time, journal).await,
             Step::ConvertColumn { table, time } => self.convert_column(table, time, journal).await,
             Step::MakeTable { table, time } => self.make_table(table, time, journal).await,
+            Step::LoseGrant { table, time } => self.lose_grant(table, time, journal).await,
             Step::Cascade { table } => self.cascade(table, journal).await,
             Step::ChangeByText { table } => self.change_by_text(table, journal).await,
             Step::PauseLanes { projection, source, time } => self.pause_lanes(projection, source, time).await,

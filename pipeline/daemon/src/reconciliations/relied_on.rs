@@ -34,7 +34,7 @@ pub async fn barrier(
     let sources: BTreeMap<String, Arc<Source>> = sources.collect::<Result<_, Fault>>()?;
     let lanes = ProjectionLanes { connectors: wiring, projection };
     let lane_wait = LaneWait::short(standstill(wiring.config(), wait));
-    Ok(reconcile::barrier(&sources, &lanes, &lane_wait).await)
+    Ok(reconcile::barrier(&sources, &lanes, &lane_wait, None).await)
 }
 
 /// The last whole reconciliation that compared every table of some projections and left nothing wrong in them.
