@@ -90,6 +90,7 @@ impl Settings for StoreSettings {
 
     fn new(config: &Config, target: &TargetConfig) -> Self {
         let assignments = Assignments::of(config, &target.name);
+        let retains = assignments.iter().any(|assignment| config.retains(assignment.projection.entity()));
         Self {
             name: target.name.clone(),
             url: target.url.clone(),
@@ -97,8 +98,8 @@ impl Settings for StoreSettings {
             ca_file: target.ca_file.clone(),
             control_database: target.control_database.clone(),
             statement_rows: config.limits.statement_rows.get(),
-            retains: assignments.iter().any(|assignment| config.retains(assignment.projection.entity())),
             assignments,
+            retains,
             has_coupon_reports: config
                 .coupon_system
                 .as_ref()

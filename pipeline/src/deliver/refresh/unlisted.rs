@@ -9,8 +9,8 @@
 //! has an entry, or was absent: a grant that comes back later, or another list after a restart, leaves none out.
 //!
 //! - A table that is proved absent becomes none: no reading would find it. A reconciliation reports its rows.
-//! - The lane asks once it has removed the claims of all withdrawn tables. A withdrawal answers no record of every table
-//!   from above it: other rows of the table may have changed unseen since.
+//! - The lane asks once it has removed the claims of all withdrawn tables. A withdrawal answers no record of every
+//!   table from above it: other rows of the table may have changed unseen since.
 //! - A table that was withdrawn while the source was asked has nothing to be read.
 //! - A lane that had no rows when it began has no such claims.
 //! - A store of documents cannot say of which tables it has claims, so a hidden table is not noticed there.
