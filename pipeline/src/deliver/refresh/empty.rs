@@ -76,6 +76,11 @@ impl EmptyTables {
         *self = Self::new(self.is_atomic);
     }
 
+    /// Whether the store says of which tables it has claims.
+    pub(super) fn knows_claims(&self) -> bool {
+        self.is_atomic
+    }
+
     pub(super) fn is_asking(&self) -> bool {
         self.is_asking
     }

@@ -46,7 +46,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
     pub(super) fn next_unlisted(&self, refresh: &Refresh, progress: &Progress) -> Option<Step> {
         let is_needed = refresh.scope == Scope::Source && self.tables.is_some() && !self.are_unlisted_owed;
         let had_no_rows = refresh.empty_in_epoch == Some(progress.position.epoch());
-        (is_needed && !had_no_rows).then_some(Step::Unlisted(None))
+        (is_needed && !had_no_rows && self.empty.knows_claims()).then_some(Step::Unlisted(None))
     }
 
     /// Returns the refresh with an entry for each unlisted table that waits; `None` if there is nothing to store: none
@@ -138,7 +138,7 @@ impl<'a, S: RowSource> Refresher<'a, S> {
         progress: &Progress,
         store: &mut impl LaneStore,
     ) -> Result<Option<Phase<'a>>, Fault> {
-        let Some(tables) = self.tables.as_ref().filter(|_| store.is_atomic()) else { return Ok(None) };
+        let Some(tables) = self.tables.as_ref() else { return Ok(None) };
         let mut unlisted = BTreeSet::new();
         self.source.visit_likely_tables(self.entity, &mut |table| {
             let is_listed = tables.binary_search_by_key(&table.shard, |listed| listed.shard).is_ok();
