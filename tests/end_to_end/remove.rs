@@ -176,34 +176,6 @@ pub async fn owed_until_removed(turn: Turn<'static>) {
     assert!(is_derived(&installation, 2).await);
 }
 
-/// No lane asks for such a table, and its rows stand on purpose: a person ends the wait alone.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_retained_table_that_is_gone_is_owed_no_longer_and_keeps_its_rows() {
-    const GONE: &str = "user_00.user_000";
-    let mut installation = Installation::set_up(STANDARD.turn().await, &Plan::small()).await;
-    let text = std::fs::read_to_string(installation.configuration_file()).unwrap();
-    let retaining = text.replace("[[entities]]\n", "[[entities]]\nremoval = \"retain\"\n");
-    installation.write_configuration_text(&retaining);
-    let daemon = installation.run();
-    insert(&installation, "source-a", GONE, 1).await;
-    until_derived(&installation, 1).await;
-    daemon.until_loaded(&["source-a"]).await;
-    let confirmed = ["--table", GONE, "--source", "source-a", "--confirm", GONE];
-
-    let (hide, show) = grants_that_hide_and_show();
-    installation.execute("source-a", hide).await;
-    hidden_is_owed(&installation, &daemon, GONE, "1").await;
-    installation.execute("source-a", format!("SET SESSION sql_log_bin = 0; DROP TABLE {GONE}")).await;
-    installation.execute("source-a", show).await;
-    let removed = remove(&installation, &confirmed).await.expect_success().stdout;
-    assert!(removed.contains("no longer waits for a reading of the table"), "{removed}");
-    assert!(removed.contains("no derived row is removed: its entity has `removal"), "{removed}");
-    let owed = async || daemon.metric("anabranch_refresh_rereads", &[]).await;
-    until("no lane owes a table", async || owed().await == 0.0).await;
-    assert!(is_derived(&installation, 1).await, "its rows stand on purpose");
-    expect_refused(&installation, &confirmed, "its derived rows stand on purpose").await;
-}
-
 /// Has a key of a hidden table repaired: the table becomes one that a lane owes.
 async fn hidden_is_owed(installation: &Installation<'_>, daemon: &Daemon, table: &str, key: &str) {
     let repair =

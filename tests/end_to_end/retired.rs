@@ -132,6 +132,32 @@ async fn filled(turn: Turn<'static>) -> (Installation<'static>, Daemon) {
     (installation, daemon)
 }
 
+/// No lane asks for such a table, and its rows stand on purpose: a person ends the wait alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retained_table_that_is_gone_is_owed_no_longer_and_keeps_its_rows() {
+    const GONE: &str = "flux_00_0.composite_05_01";
+    let (installation, daemon) = filled(STANDARD.turn().await).await;
+    let select = |verb: &str, link: &str| {
+        format!("{verb} SELECT ON `flux\\_00\\_%`.* {link} 'anabranch_capture'@'127.0.0.1'")
+    };
+    installation.execute("source-a", select("REVOKE", "FROM")).await;
+    let by_text = format!("SET SESSION binlog_format = STATEMENT; UPDATE {GONE} SET parent_id = NULL");
+    installation.execute("source-a", by_text).await;
+    let owed = async || daemon.metric("anabranch_refresh_rereads", &[]).await;
+    until("a lane owes the table", async || owed().await > 0.0).await;
+    installation.execute("source-a", format!("SET SESSION sql_log_bin = 0; DROP TABLE {GONE}")).await;
+    installation.execute("source-a", select("GRANT", "TO")).await;
+    let remove = ["remove", "--table", GONE, "--source", "source-a", "--confirm", GONE];
+    let removed = installation.command(&remove).await.expect_success().stdout;
+    assert!(removed.contains("no longer waits for a reading of the table"), "{removed}");
+    assert!(removed.contains("no derived row is removed: its entity has `removal"), "{removed}");
+    until("no lane owes a table", async || owed().await == 0.0).await;
+    assert_eq!(rows(&installation).await, 5, "its rows stand on purpose");
+    let refused = installation.command(&remove).await;
+    assert_eq!(refused.exit_code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("its derived rows stand on purpose"), "{refused:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_of_a_dropped_month_are_found_beside_those_of_the_next_table_of_that_name() {
     let (installation, mut daemon) = filled(STANDARD.turn().await).await;
