@@ -3,6 +3,9 @@
 //! Label values are few: sources, projections, targets, lanes, codes, reasons. They are never tables, keys or row
 //! values. `docs/metrics.md` is generated from this table, and a test compares the two.
 
+#[cfg(test)]
+pub mod recorded;
+
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram};
 
 use crate::error::Code;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use anabranch_connectors::memory::Group;
+use anabranch_connectors::memory::{Group, MemoryLog, MemorySource, MemoryStore, MemoryTarget};
 use anabranch_pipeline::ports::{LaneStore, Located};
-use anabranch_pipeline::records::{Cell, Flush, Mutation, MutationAction, Progress, Refresh, Scope};
+use anabranch_pipeline::records::{Cell, Flush, LaneId, Mutation, MutationAction, Progress, Refresh, Scope};
 use anabranch_schemas::codec;
 use anabranch_schemas::envelope::Envelope;
 use anabranch_schemas::lsn::Lsn;
@@ -19,6 +19,32 @@ use tokio::time::sleep;
 use crate::loads::{StaleSource, append, insert, insert_into, users};
 use crate::one_lane::{self, OneLane, WAIT_MAX, append_changes, end, progress_at, project, twins};
 use crate::script;
+
+/// Begins a lane at the source's end with this refresh, and with these rows, which no table has. Returns its id, the
+/// target, and the lane's store.
+async fn lane_with(
+    log: &MemoryLog,
+    source: &MemorySource,
+    progress: impl FnOnce(Progress) -> Progress,
+    rows: impl IntoIterator<Item = (ShardId, u64, Lsn)>,
+) -> (LaneId, MemoryTarget, MemoryStore) {
+    let begun = end(source).await;
+    let (id, target) = (one_lane::id("source-0"), one_lane::target());
+    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let mut flush = Flush::new(progress(progress_at(begun.clone())));
+    for (shard, user, lsn) in rows {
+        let (key, action) = ([Cell::UInt(user)].into(), MutationAction::Upsert([].into()));
+        flush.push(Mutation { table: 0, shard, key, lsn, action });
+    }
+    store.commit(&flush).await.unwrap();
+    let Located { position, resume, server } = begun;
+    append(log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    (id, target, store)
+}
+
+fn refreshing(refresh: Refresh) -> impl FnOnce(Progress) -> Progress {
+    |progress| Progress { refresh: Some(refresh), ..progress }
+}
 
 /// All tables are read after `begin-anew`, or after an unread XA branch, while a grant is missing.
 #[tokio::test(start_paused = true)]
@@ -34,23 +60,15 @@ async fn read_without_a_grant(is_entry_older: bool) {
     let dropped = script::table(2);
     source.commit(insert_into(dropped.clone(), 8));
     source.commit(Group::Drop(dropped.clone()));
-    let begun = end(&source).await;
-    let (id, target, table) = (one_lane::id("source-0"), one_lane::target(), script::table(0).shard);
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let (table, at) = (script::table(0).shard, end(&source).await.position);
     // The entry is older than the record of every table, or younger.
     let every = match is_entry_older {
-        true => Refresh::with_every_table(Some(Refresh::with_reread(None, dropped.shard, begun.position))),
-        false => Refresh::with_reread(Some(Refresh::with_every_table(None)), dropped.shard, begun.position),
+        true => Refresh::with_every_table(Some(Refresh::with_reread(None, dropped.shard, at))),
+        false => Refresh::with_reread(Some(Refresh::with_every_table(None)), dropped.shard, at),
     };
-    let mut flush = Flush::new(Progress { refresh: Some(every), ..progress_at(begun.clone()) });
     // The source lost a row unseen, and the lane owes a table that is gone.
-    for (shard, user) in [(table, 9), (dropped.shard, 8)] {
-        let (key, action) = ([Cell::UInt(user)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let rows = [(table, 9, Lsn::ZERO), (dropped.shard, 8, Lsn::ZERO)];
+    let (id, target, mut store) = lane_with(&log, &source, refreshing(every), rows).await;
     let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
     let through = async {
         sleep(WAIT_MAX).await;
@@ -78,19 +96,10 @@ async fn more_hidden_tables_than_a_progress_row_lists_are_read_once_their_grants
     let (log, source) = twins();
     let shards: Vec<ShardId> = (0..TABLES).map(|table| script::table(table).shard).collect();
     (0..TABLES).for_each(|table| source.commit(insert_into(script::table(table), 1)));
-    let begun = end(&source).await;
-    let (id, target) = (one_lane::id("source-0"), one_lane::target());
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let every = Some(Refresh::with_every_table(None));
-    let mut flush = Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) });
+    let every = refreshing(Refresh::with_every_table(None));
     // Each table lost a row unseen.
-    for shard in shards {
-        let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let rows = shards.into_iter().map(|shard| (shard, 9, Lsn::ZERO));
+    let (id, target, mut store) = lane_with(&log, &source, every, rows).await;
     let hiding = StaleSource { is_hidden: true.into(), hides_all: true, ..StaleSource::new(source) };
     let through = async {
         sleep(WAIT_MAX).await;
@@ -112,21 +121,11 @@ async fn a_repair_removes_no_rows_of_a_table_that_lost_its_grant_meanwhile() {
     let [hidden, listed, absent] = [0, 1, 2].map(script::table);
     source.commit(insert(1));
     source.commit(insert_into(listed.clone(), 2));
-    let begun = end(&source).await;
-    let (id, target) = (one_lane::id("source-0"), one_lane::target());
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
     let [hidden, listed, absent] = [hidden, listed, absent].map(|table| table.shard);
     let keys = [hidden, listed, absent].map(|shard| (shard, [1, 2, 9].map(Cell::UInt).to_vec()));
-    let repair = Some(Refresh::new(Scope::Keys(keys.into())));
-    let mut flush = Flush::new(Progress { refresh: repair, ..progress_at(begun.clone()) });
-    for shard in [hidden, listed, absent] {
-        // No table has these rows.
-        let (key, action) = ([Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let repair = refreshing(Refresh::new(Scope::Keys(keys.into())));
+    let unclaimed = [hidden, listed, absent].map(|shard| (shard, 9, Lsn::ZERO));
+    let (id, target, mut store) = lane_with(&log, &source, repair, unclaimed).await;
     let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
     let rows = || -> BTreeSet<(ShardId, Cell)> {
         target.rows().into_keys().map(|(_, shard, key)| (shard, key[0].clone())).collect()
@@ -157,19 +156,10 @@ async fn a_table_that_was_hidden_in_its_turn_is_read_though_a_later_list_has_it(
     later.truncate(2);
     let tables = [&[hidden][..], &later].concat();
     tables.iter().for_each(|table| source.commit(insert_into(table.clone(), 1)));
-    let begun = end(&source).await;
-    let (id, target) = (one_lane::id("source-0"), one_lane::target());
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let every = Some(Refresh::with_every_table(None));
-    let mut flush = Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) });
+    let every = refreshing(Refresh::with_every_table(None));
     // Each table lost a row unseen.
-    for table in &tables {
-        let (shard, key, action) = (table.shard, [Cell::UInt(9)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard, key, lsn: Lsn::ZERO, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let rows = tables.iter().map(|table| (table.shard, 9, Lsn::ZERO));
+    let (id, target, mut store) = lane_with(&log, &source, every, rows).await;
     let hiding = StaleSource {
         is_hidden: true.into(),
         breaks_at: Mutex::new(Some(tables[2].shard)),
@@ -189,14 +179,9 @@ async fn a_table_that_was_hidden_in_its_turn_is_read_though_a_later_list_has_it(
 async fn a_table_that_was_withdrawn_while_its_reading_failed_is_not_owed() {
     let (log, source) = twins();
     source.commit(insert(1));
-    let begun = end(&source).await;
-    let (id, target, dropped) = (one_lane::id("source-0"), one_lane::target(), script::table(0));
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
-    let every = Some(Refresh::with_every_table(None));
-    store.commit(&Flush::new(Progress { refresh: every, ..progress_at(begun.clone()) })).await.unwrap();
-    let low = begun.position;
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let (dropped, low) = (script::table(0), end(&source).await.position);
+    let every = refreshing(Refresh::with_every_table(None));
+    let (id, target, mut store) = lane_with(&log, &source, every, []).await;
     let unreadable = Mutex::new(Some(dropped.shard));
     let failing = StaleSource { unreadable, ..StaleSource::new(source.clone()) };
     let through = async {
@@ -219,21 +204,14 @@ async fn a_table_that_was_withdrawn_while_its_reading_failed_is_not_owed() {
 async fn a_hidden_table_whose_earlier_rows_are_still_to_be_removed_is_read_once_its_grant_is_back() {
     let (log, source) = twins();
     source.commit(insert(1));
-    let begun = end(&source).await;
-    let (id, target, table) = (one_lane::id("source-0"), one_lane::target(), script::table(0).shard);
-    let mut store = target.lane(id.clone(), Arc::new([0].into()));
+    let table = script::table(0).shard;
     let (withdrawn, later) = (Lsn::from_u64(1).unwrap(), Lsn::from_u64(2).unwrap());
     let withdrawals = format!("{withdrawn}={:x}", table.as_u64()).parse().unwrap();
     let refresh = Some(Refresh::with_every_table(None));
-    let mut flush = Flush::new(Progress { refresh, withdrawals, ..progress_at(begun.clone()) });
+    let owing = |progress| Progress { refresh, withdrawals, ..progress };
     // The removal has many parts. The source lost the row that came after the withdrawal unseen.
-    for (user, lsn) in (100..300).map(|user| (user, Lsn::ZERO)).chain([(9, later)]) {
-        let (key, action) = ([Cell::UInt(user)].into(), MutationAction::Upsert([].into()));
-        flush.push(Mutation { table: 0, shard: table, key, lsn, action });
-    }
-    store.commit(&flush).await.unwrap();
-    let Located { position, resume, server } = begun;
-    append(&log, Envelope { origin: true, position, resume, server, ..Envelope::default() }).await;
+    let rows = (100..300).map(|user| (table, user, Lsn::ZERO)).chain([(table, 9, later)]);
+    let (id, target, mut store) = lane_with(&log, &source, owing, rows).await;
     let hiding = StaleSource { is_hidden: AtomicBool::new(true), ..StaleSource::new(source) };
     let through = async {
         sleep(WAIT_MAX).await;

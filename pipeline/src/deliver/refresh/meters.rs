@@ -61,52 +61,20 @@ impl Meters {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-    use std::sync::atomic::Ordering;
-    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use metrics::atomics::AtomicU64;
-    use metrics::{Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit, with_local_recorder};
+    use ::metrics::with_local_recorder;
 
     use super::*;
-
-    /// Gauges by name.
-    #[derive(Default)]
-    struct Gauges(Mutex<HashMap<String, Arc<AtomicU64>>>);
-
-    impl Gauges {
-        fn values(&self) -> [f64; 3] {
-            let all = self.0.lock().unwrap();
-            [names::REFRESH_REREADS, names::REFRESH_TABLES_LEFT, names::REFRESH_SECONDS_LEFT]
-                .map(|name| f64::from_bits(all[name].load(Ordering::Relaxed)))
-        }
-    }
-
-    impl Recorder for Gauges {
-        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
-            Counter::noop()
-        }
-
-        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-            let mut all = self.0.lock().unwrap();
-            Gauge::from_arc(all.entry(key.name().to_owned()).or_default().clone())
-        }
-
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
-        }
-    }
+    use crate::metrics::recorded::Gauges;
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_that_leaves_the_process_leaves_no_gauge_of_its_refresh_behind() {
         let gauges = Gauges::default();
+        let values = || {
+            [names::REFRESH_REREADS, names::REFRESH_TABLES_LEFT, names::REFRESH_SECONDS_LEFT]
+                .map(|name| gauges.value(name))
+        };
         let text = str::to_owned;
         let id = LaneId { projection: text("p"), target: text("t"), source: text("s"), lane: 0 };
         let mut meters = with_local_recorder(&gauges, || Meters::of(&id));
@@ -114,8 +82,8 @@ mod tests {
         meters.left(4);
         tokio::time::advance(Duration::from_secs(6)).await;
         meters.left(1);
-        assert_eq!(gauges.values(), [2.0, 1.0, 2.0]);
+        assert_eq!(values(), [2.0, 1.0, 2.0]);
         drop(meters);
-        assert_eq!(gauges.values(), [0.0; 3]);
+        assert_eq!(values(), [0.0; 3]);
     }
 }
